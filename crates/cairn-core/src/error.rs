@@ -1,0 +1,131 @@
+//! Every way an operation on a namespace can fail, and the errno a program sees for it.
+//!
+//! Invariant: `Error::errno` is the only place where an errno is chosen.
+
+/// Result of an operation on a namespace.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// Why an operation on a namespace failed. A failed operation has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// A component of the path does not exist.
+    NotFound,
+    /// The name exists already.
+    Exists,
+    /// A component used as a directory is not one.
+    NotDirectory,
+    /// The operation does not apply to directories.
+    IsDirectory,
+    /// The directory still has entries.
+    NotEmpty,
+    /// A component is longer than 255 bytes or the path longer than 4095.
+    NameTooLong,
+    /// More than 40 symbolic links on one path.
+    SymlinkLoop,
+    /// The mode bits forbid it.
+    AccessDenied,
+    /// Only the owner may do it, or it is never allowed (hard link to a directory).
+    NotPermitted,
+    /// An argument makes no sense.
+    Invalid,
+    /// No such open-file description, or not opened for this direction.
+    BadHandle,
+    /// The tiers have no free hugeblock, or the segment cannot grow.
+    NoSpace,
+    /// All inode, name or tree records are in use.
+    NoInodes,
+    /// All open-file descriptions of the namespace are in use.
+    TooManyHandles,
+    /// All process slots of the namespace are in use.
+    TooManyProcesses,
+    /// The offset lies beyond the largest file (2^32 hugeblocks).
+    FileTooLarge,
+    /// The link count would overflow.
+    LinkLimit,
+    /// No data or hole past the given offset (`SEEK_DATA`, `SEEK_HOLE`).
+    NoSuchOffset,
+    /// The lock is held by this very thread, or was not obtained in time.
+    Busy,
+    /// The path leaves the namespace; `Microfs::escape_path` says where to.
+    Escapes,
+    /// The segment contradicts itself; nothing was changed.
+    Corrupt {
+        /// Which structure is wrong.
+        what: &'static str,
+    },
+    /// The segment has a format this build does not know.
+    UnsupportedVersion {
+        /// Version in the segment's header.
+        found: u32,
+        /// Version this build reads and writes.
+        supported: u32,
+    },
+    /// A tier or the operating system failed underneath.
+    Io,
+    /// The address the caller gave is not readable or writable.
+    Fault,
+}
+
+impl Error {
+    /// The Linux errno a program sees for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NotPermitted => 1,
+            Error::NotFound => 2,
+            Error::Io | Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => 5,
+            Error::NoSuchOffset => 6,
+            Error::BadHandle => 9,
+            Error::TooManyProcesses => 11,
+            Error::AccessDenied => 13,
+            Error::Fault => 14,
+            Error::Exists => 17,
+            Error::Escapes => 18,
+            Error::NotDirectory => 20,
+            Error::IsDirectory => 21,
+            Error::Invalid => 22,
+            Error::TooManyHandles => 23,
+            Error::FileTooLarge => 27,
+            Error::NoSpace | Error::NoInodes => 28,
+            Error::LinkLimit => 31,
+            Error::Busy => 35,
+            Error::NameTooLong => 36,
+            Error::NotEmpty => 39,
+            Error::SymlinkLoop => 40,
+        }
+    }
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Error::NotFound => f.write_str("no such file or directory"),
+            Error::Exists => f.write_str("the name exists already"),
+            Error::NotDirectory => f.write_str("not a directory"),
+            Error::IsDirectory => f.write_str("is a directory"),
+            Error::NotEmpty => f.write_str("directory not empty"),
+            Error::NameTooLong => f.write_str("name or path too long"),
+            Error::SymlinkLoop => f.write_str("too many symbolic links"),
+            Error::AccessDenied => f.write_str("permission denied by the mode bits"),
+            Error::NotPermitted => f.write_str("operation not permitted"),
+            Error::Invalid => f.write_str("invalid argument"),
+            Error::BadHandle => f.write_str("no such open file, or not opened for this direction"),
+            Error::NoSpace => f.write_str("the store's tiers are full"),
+            Error::NoInodes => f.write_str("the store has no free inode or name record"),
+            Error::TooManyHandles => f.write_str("too many open files in the store"),
+            Error::TooManyProcesses => f.write_str("too many processes attached to the store"),
+            Error::FileTooLarge => f.write_str("offset beyond the largest file"),
+            Error::LinkLimit => f.write_str("too many links"),
+            Error::NoSuchOffset => f.write_str("no data or hole past this offset"),
+            Error::Busy => f.write_str("the namespace's lock is held"),
+            Error::Escapes => f.write_str("the path leaves the store"),
+            Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
+            Error::UnsupportedVersion { found, supported } => {
+                write!(f, "the store has format {found}, this build knows {supported}")
+            }
+            Error::Io => f.write_str("input/output error"),
+            Error::Fault => f.write_str("bad address"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

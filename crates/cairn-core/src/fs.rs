@@ -1,0 +1,85 @@
+//! A namespace: its memory, its geometry, and the one way to change it.
+
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::layout::{self, Checksum, Geometry, Layout};
+use crate::memory::Memory;
+use crate::transaction::{BackedHere, Transaction};
+use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, Timestamp};
+
+/// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
+pub struct Microfs {
+    memory: Box<dyn Memory>,
+    geometry: Geometry,
+    layout: Layout,
+    checksum: Checksum,
+    backed_here: BackedHere,
+}
+
+impl Microfs {
+    /// Makes an empty namespace in a zeroed segment that nobody else uses yet.
+    /// Errors: `Invalid` geometry, `NoSpace` if the segment is too short or cannot be backed.
+    pub fn format(
+        memory: &dyn Memory,
+        geometry: &Geometry,
+        checksum: Checksum,
+        owner: Credentials,
+        now: Timestamp,
+    ) -> Result<()> {
+        memory.back(0, layout::PAGE_WORDS)?;
+        let layout = layout::write_header(memory, geometry, checksum)?;
+        for (first, count) in layout.eager_ranges() {
+            memory.back(first, count)?;
+        }
+        let backed_here = BackedHere::default();
+        let mut tx = Transaction::begin(memory, &layout, checksum, &backed_here)?;
+        let caller = Caller { slot: SlotId(0), credentials: owner, now };
+        let root: Inode = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
+        debug_assert_eq!(root.id, ROOT);
+        root.set_links(&mut tx, 2);
+        root.set_parent(&mut tx, ROOT.0);
+        tx.commit()
+    }
+
+    /// Opens an existing namespace.
+    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use.
+    pub fn open(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(memory.as_ref(), checksum)?;
+        let layout = Layout::new(&geometry);
+        for (first, count) in layout.eager_ranges() {
+            memory.back(first, count)?;
+        }
+        Ok(Microfs { memory, geometry, layout, checksum, backed_here: BackedHere::default() })
+    }
+
+    /// What the namespace was formatted with.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn memory(&self) -> &dyn Memory {
+        self.memory.as_ref()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was changed.
+    pub(crate) fn transact<R>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let mut tx = Transaction::begin(
+            self.memory.as_ref(),
+            &self.layout,
+            self.checksum,
+            &self.backed_here,
+        )?;
+        let result = change(&mut tx);
+        match result {
+            Ok(value) => tx.commit().map(|()| value),
+            Err(error) => Err(tx.corruption().unwrap_or(error)),
+        }
+    }
+}

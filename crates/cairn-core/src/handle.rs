@@ -1,0 +1,240 @@
+//! Open-file descriptions, shared by every process that inherited one.
+//!
+//! A handle has a cursor, flags and a reference count; each process of the job counts once, however many
+//! descriptors it has. The inode number of the handle's placeholder stays with the record while it is free,
+//! because the placeholder file does.
+
+use crate::error::{Error, Result};
+use crate::fields::fields;
+use crate::fs::Microfs;
+use crate::inode::{Inode, UNCLEAN};
+use crate::layout::SlabKind;
+use crate::oplog::Operation;
+use crate::process::Slot;
+use crate::transaction::Transaction;
+use crate::types::{HandleId, HandleInfo, InodeId, SlotId, Timestamp};
+
+pub(crate) const MAY_READ: u32 = 1;
+pub(crate) const MAY_WRITE: u32 = 2;
+pub(crate) const APPEND: u32 = 4;
+pub(crate) const PATH_ONLY: u32 = 8;
+/// Data was, or may have been, written through this handle.
+pub(crate) const WROTE: u32 = 16;
+
+/// An open-file description in use.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle {
+    pub id: HandleId,
+    pub at: usize,
+}
+
+fields!(Handle {
+    inode, set_inode: high 0;
+    flags, set_flags: low 0;
+    cursor, set_cursor: word 1;
+    references, set_references: high 2;
+    placeholder, set_placeholder: word 3;
+    // Log position of the last WRITE record made through this handle.
+    log_position, set_log_position: word 4;
+});
+
+impl Handle {
+    pub(crate) fn add_flags(self, tx: &mut Transaction, flags: u32) {
+        let old = self.flags(tx);
+        self.set_flags(tx, old | flags);
+    }
+
+    /// The open file, if the handle allows all of `wanted`.
+    pub(crate) fn file(self, tx: &Transaction, wanted: u32) -> Result<Inode> {
+        if self.flags(tx) & (wanted | PATH_ONLY) != wanted {
+            return Err(Error::BadHandle);
+        }
+        tx.inode(InodeId(self.inode(tx)))
+    }
+}
+
+impl Transaction<'_> {
+    /// The handle `id`. Errors: `BadHandle` if it is not open.
+    pub(crate) fn handle(&self, id: HandleId) -> Result<Handle> {
+        if !self.is_record(SlabKind::Handle, id.0) {
+            return Err(Error::BadHandle);
+        }
+        let handle = Handle { id, at: self.record(SlabKind::Handle, id.0) };
+        match handle.references(self) {
+            0 => Err(Error::BadHandle),
+            _ => Ok(handle),
+        }
+    }
+
+    /// Opens `inode` for `slot`.
+    pub(crate) fn new_handle(&mut self, slot: Slot, inode: Inode, flags: u32) -> Result<Handle> {
+        let taken = self.take(SlabKind::Handle, Error::TooManyHandles)?;
+        let id = HandleId(taken.index);
+        let handle = Handle { id, at: self.record(SlabKind::Handle, taken.index) };
+        self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
+        handle.set_cursor(self, 0);
+        handle.set_references(self, 1);
+        handle.set_log_position(self, 0);
+        slot.set_holds(self, id, true);
+        let opens = inode.opens(self);
+        inode.set_opens(self, opens + 1);
+        if flags & MAY_WRITE != 0 {
+            let writers = inode.writers(self);
+            inode.set_writers(self, writers + 1);
+        }
+        Ok(handle)
+    }
+
+    pub(crate) fn add_handle_reference(&mut self, id: HandleId) -> Result<()> {
+        let handle = self.handle(id)?;
+        let references = handle.references(self);
+        handle.set_references(self, references + 1);
+        Ok(())
+    }
+
+    /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
+    /// died without an orderly end, which marks a file it wrote to as unclean.
+    pub(crate) fn release_handle(
+        &mut self,
+        slot: Slot,
+        id: HandleId,
+        clean: bool,
+        now: Timestamp,
+    ) -> Result<()> {
+        let handle = self.handle(id)?;
+        if !slot.holds(self, id) {
+            return Err(Error::BadHandle);
+        }
+        slot.set_holds(self, id, false);
+        let references = handle.references(self);
+        handle.set_references(self, references - 1);
+        if references > 1 {
+            return Ok(());
+        }
+        let flags = handle.flags(self);
+        let inode = self.inode(InodeId(handle.inode(self)))?;
+        self.set(handle.at, 0);
+        self.give_back(SlabKind::Handle, id.0);
+        let opens = inode.opens(self);
+        inode.set_opens(self, opens.saturating_sub(1));
+        if flags & MAY_WRITE != 0 {
+            let writers = inode.writers(self);
+            inode.set_writers(self, writers.saturating_sub(1));
+            if !clean && flags & WROTE != 0 {
+                inode.add_flags(self, UNCLEAN);
+            }
+            self.log(Operation::Close, now, &[u64::from(inode.id.0), inode.version(self)], &[]);
+        }
+        self.retire_if_unreachable(inode, Some(slot), now)
+    }
+}
+
+impl Microfs {
+    /// This process refers to `handle` from now on (it inherited or received a descriptor).
+    pub fn retain(&self, slot: SlotId, handle: HandleId) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            tx.handle(handle)?;
+            if !slot.holds(tx, handle) {
+                slot.set_holds(tx, handle, true);
+                tx.add_handle_reference(handle)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// This process's last descriptor of `handle` was closed.
+    pub fn release(&self, slot: SlotId, handle: HandleId, now: Timestamp) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            tx.release_handle(slot, handle, true, now)
+        })
+    }
+
+    /// What `handle` refers to.
+    pub fn handle(&self, handle: HandleId) -> Result<HandleInfo> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let flags = handle.flags(tx);
+            let inode = tx.inode(InodeId(handle.inode(tx)))?;
+            Ok(HandleInfo {
+                inode: inode.id,
+                read: flags & MAY_READ != 0,
+                write: flags & MAY_WRITE != 0,
+                append: flags & APPEND != 0,
+                path_only: flags & PATH_ONLY != 0,
+                is_directory: inode.is_directory(tx),
+                cursor: handle.cursor(tx),
+                placeholder: handle.placeholder(tx),
+            })
+        })
+    }
+
+    /// Turns appending on or off (`F_SETFL`).
+    pub fn set_append(&self, handle: HandleId, append: bool) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let flags = handle.flags(tx) & !APPEND;
+            handle.set_flags(tx, if append { flags | APPEND } else { flags });
+            Ok(())
+        })
+    }
+
+    /// Records the kernel inode number of the handle's placeholder.
+    pub fn set_placeholder(&self, handle: HandleId, kernel_inode: u64) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            handle.set_placeholder(tx, kernel_inode);
+            Ok(())
+        })
+    }
+
+    /// The open handle whose placeholder has this kernel inode number.
+    pub fn handle_by_placeholder(&self, kernel_inode: u64) -> Result<Option<HandleId>> {
+        self.transact(|tx| {
+            let end = tx.records_end(SlabKind::Handle);
+            let open = (1..end).filter_map(|index| tx.handle(HandleId(index)).ok());
+            let found = open.into_iter().find(|handle| handle.placeholder(tx) == kernel_inode);
+            Ok(found.map(|handle| handle.id))
+        })
+    }
+
+    /// Sets the shared cursor. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
+    pub fn seek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<u64> {
+        const SEEK_SET: i32 = 0;
+        const SEEK_CUR: i32 = 1;
+        const SEEK_END: i32 = 2;
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let inode = handle.file(tx, 0)?;
+            let size = inode.size(tx);
+            let relative_to = |base: u64| {
+                i64::try_from(base)
+                    .ok()
+                    .and_then(|base| base.checked_add(offset))
+                    .and_then(|sum| u64::try_from(sum).ok())
+                    .ok_or(Error::Invalid)
+            };
+            let target = match whence {
+                SEEK_SET => relative_to(0)?,
+                SEEK_CUR => relative_to(handle.cursor(tx))?,
+                SEEK_END => relative_to(size)?,
+                SEEK_DATA | SEEK_HOLE => {
+                    let from = u64::try_from(offset).map_err(|_| Error::NoSuchOffset)?;
+                    if from >= size || !inode.is_regular(tx) {
+                        return Err(Error::NoSuchOffset);
+                    }
+                    match whence == SEEK_DATA {
+                        true => tx.next_data(inode, from, size).ok_or(Error::NoSuchOffset)?,
+                        false => tx.next_hole(inode, from, size),
+                    }
+                }
+                _ => return Err(Error::Invalid),
+            };
+            handle.set_cursor(tx, target);
+            Ok(target)
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Inodes: attributes of a file and the counters that decide when its blocks may go.
+//!
+//! A file's extents are keyed by its *map* number, not by its inode number. Emptying a file swaps its map with
+//! that of a fresh *orphan* inode, so that truncation to 0 takes constant time; orphans are freed in bounded
+//! batches. Map numbers are a permutation of inode numbers and stay with the record while it is free.
+//! Invariant: `moves` never decreases, even across reuse of the record.
+
+use crate::error::{Error, Result};
+use crate::fields::fields;
+use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
+use crate::transaction::Transaction;
+use crate::types::{
+    Attributes, Caller, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE, Timestamp,
+};
+
+/// A writer died by a signal.
+pub(crate) const UNCLEAN: u32 = 1;
+/// Some blocks may be stale (their checksum must be recomputed).
+pub(crate) const MAYBE_STALE: u32 = 2;
+/// Owned by nobody: only its extents are left to free.
+pub(crate) const ORPHAN: u32 = 4;
+
+pub(crate) const READ: u32 = 4;
+pub(crate) const WRITE: u32 = 2;
+pub(crate) const EXECUTE: u32 = 1;
+
+const LINKS_MAX: u32 = 1 << 20;
+
+/// An inode in use.
+#[derive(Clone, Copy)]
+pub(crate) struct Inode {
+    pub id: InodeId,
+    pub at: usize,
+}
+
+fields!(Inode {
+    mode, set_mode: high 0;
+    flags, set_flags: low 0;
+    links, set_links: high 1;
+    uid, set_uid: low 1;
+    gid, set_gid: high 2;
+    // Of a directory: the directory it is in. Of an orphan: the next orphan.
+    parent, set_parent: low 2;
+    size, set_size: word 3;
+    map, set_map: high 4;
+    opens, set_opens: low 4;
+    writers, set_writers: high 5;
+    pins, set_pins: low 5;
+    layout, set_layout: word 6;
+    moves, set_moves: high 6;
+    adds, set_adds: low 6;
+    // Every byte at or past this was never planned to be written since the file was last cut.
+    written_end, set_written_end: word 7;
+    // End of the furthest committed append.
+    appended_end, set_appended_end: word 8;
+    version, set_version: word 9;
+    drained_version, set_drained_version: word 10;
+    accessed, set_accessed: word 11;
+    modified, set_modified: word 12;
+    changed, set_changed: word 13;
+    born, set_born: word 14;
+    // Regular file: hugeblocks held. Directory: entries.
+    held, set_held: high 15;
+    // Symbolic link: name record of its target.
+    target, set_target: low 15;
+});
+
+impl Inode {
+    pub(crate) fn kind(self, tx: &Transaction) -> u32 {
+        self.mode(tx) & MODE_TYPE
+    }
+
+    pub(crate) fn is_directory(self, tx: &Transaction) -> bool {
+        self.kind(tx) == MODE_DIRECTORY
+    }
+
+    pub(crate) fn is_regular(self, tx: &Transaction) -> bool {
+        self.kind(tx) == MODE_REGULAR
+    }
+
+    pub(crate) fn is_symlink(self, tx: &Transaction) -> bool {
+        self.kind(tx) == MODE_SYMLINK
+    }
+
+    /// `DT_*` of this file.
+    pub(crate) fn directory_kind(self, tx: &Transaction) -> u8 {
+        (self.kind(tx) >> 12) as u8
+    }
+
+    pub(crate) fn add_flags(self, tx: &mut Transaction, flags: u32) {
+        let old = self.flags(tx);
+        self.set_flags(tx, old | flags);
+    }
+
+    pub(crate) fn clear_flags(self, tx: &mut Transaction, flags: u32) {
+        let old = self.flags(tx);
+        self.set_flags(tx, old & !flags);
+    }
+
+    /// The data changed.
+    pub(crate) fn touch_data(self, tx: &mut Transaction, now: Timestamp) {
+        let version = self.version(tx);
+        self.set_version(tx, version + 1);
+        self.set_modified(tx, now.0);
+        self.set_changed(tx, now.0);
+    }
+
+    /// Blocks were added to the file.
+    pub(crate) fn note_add(self, tx: &mut Transaction) {
+        let adds = self.adds(tx);
+        self.set_adds(tx, adds.wrapping_add(1));
+    }
+
+    /// Blocks were taken from the file or replaced: readers must look again.
+    pub(crate) fn note_move(self, tx: &mut Transaction) {
+        let moves = self.moves(tx);
+        self.set_moves(tx, moves.wrapping_add(1));
+    }
+
+    pub(crate) fn add_link(self, tx: &mut Transaction) -> Result<()> {
+        let links = self.links(tx);
+        if links >= LINKS_MAX {
+            return Err(Error::LinkLimit);
+        }
+        self.set_links(tx, links + 1);
+        Ok(())
+    }
+
+    pub(crate) fn drop_link(self, tx: &mut Transaction) {
+        let links = self.links(tx);
+        self.set_links(tx, links.saturating_sub(1));
+    }
+
+    /// Checks the mode bits. Root passes, except for executing a file nobody may execute.
+    pub(crate) fn permit(self, tx: &Transaction, caller: &Caller, wanted: u32) -> Result<()> {
+        let mode = self.mode(tx);
+        let credentials = caller.credentials;
+        if credentials.uid == 0 {
+            let executable = mode & 0o111 != 0 || mode & MODE_TYPE == MODE_DIRECTORY;
+            return match wanted & EXECUTE == 0 || executable {
+                true => Ok(()),
+                false => Err(Error::AccessDenied),
+            };
+        }
+        let granted = if credentials.uid == self.uid(tx) {
+            mode >> 6
+        } else if credentials.gid == self.gid(tx) {
+            mode >> 3
+        } else {
+            mode
+        };
+        match granted & wanted == wanted {
+            true => Ok(()),
+            false => Err(Error::AccessDenied),
+        }
+    }
+
+    /// Whether `caller` may change what only the owner may.
+    pub(crate) fn permit_owner(self, tx: &Transaction, caller: &Caller) -> Result<()> {
+        match caller.credentials.uid == 0 || caller.credentials.uid == self.uid(tx) {
+            true => Ok(()),
+            false => Err(Error::NotPermitted),
+        }
+    }
+
+    pub(crate) fn attributes(self, tx: &Transaction) -> Attributes {
+        let is_regular = self.is_regular(tx);
+        Attributes {
+            inode: self.id,
+            mode: self.mode(tx),
+            links: self.links(tx),
+            uid: self.uid(tx),
+            gid: self.gid(tx),
+            size: self.size(tx),
+            allocated_bytes: match is_regular {
+                true => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
+                false => 0,
+            },
+            accessed: Timestamp(self.accessed(tx)),
+            modified: Timestamp(self.modified(tx)),
+            changed: Timestamp(self.changed(tx)),
+            born: Timestamp(self.born(tx)),
+            version: self.version(tx),
+            drained_version: self.drained_version(tx),
+            unclean: self.flags(tx) & UNCLEAN != 0,
+            writers: self.writers(tx),
+            opens: self.opens(tx),
+        }
+    }
+}
+
+impl Transaction<'_> {
+    /// The inode `id`. Errors: `NotFound` if it is not in use (a stale number).
+    pub(crate) fn inode(&self, id: InodeId) -> Result<Inode> {
+        if !self.is_record(SlabKind::Inode, id.0) {
+            return Err(Error::NotFound);
+        }
+        let inode = Inode { id, at: self.record(SlabKind::Inode, id.0) };
+        match inode.mode(self) {
+            0 => Err(Error::NotFound),
+            _ => Ok(inode),
+        }
+    }
+
+    /// A new inode with no name yet.
+    pub(crate) fn new_inode(&mut self, mode: u32, caller: &Caller) -> Result<Inode> {
+        let taken = self.take(SlabKind::Inode, Error::NoInodes)?;
+        let id = InodeId(taken.index);
+        let inode = Inode { id, at: self.record(SlabKind::Inode, taken.index) };
+        self.set(inode.at, 0);
+        if taken.pristine {
+            inode.set_map(self, taken.index);
+        }
+        inode.set_mode(self, mode);
+        inode.set_links(self, 0);
+        inode.set_uid(self, caller.credentials.uid);
+        inode.set_gid(self, caller.credentials.gid);
+        inode.set_parent(self, 0);
+        inode.set_opens(self, 0);
+        self.set(inode.at + 5, 0);
+        self.set(inode.at + 15, 0);
+        inode.set_size(self, 0);
+        inode.set_written_end(self, 0);
+        inode.set_appended_end(self, 0);
+        let version = inode.version(self);
+        inode.set_version(self, version + 1);
+        inode.set_drained_version(self, 0);
+        inode.set_accessed(self, caller.now.0);
+        inode.set_modified(self, caller.now.0);
+        inode.set_changed(self, caller.now.0);
+        inode.set_born(self, caller.now.0);
+        Ok(inode)
+    }
+
+    /// Gives the record back; its extents and names must be gone.
+    pub(crate) fn free_inode(&mut self, inode: Inode) {
+        self.set(inode.at, 0);
+        self.give_back(SlabKind::Inode, inode.id.0);
+    }
+
+    /// Queues `inode`, which holds only extents, for being freed in batches.
+    pub(crate) fn push_orphan(&mut self, inode: Inode) {
+        let first = self.get(ORPHAN_FIRST) as u32;
+        let count = self.get(ORPHAN_COUNT);
+        inode.add_flags(self, ORPHAN);
+        inode.set_parent(self, first);
+        self.set(ORPHAN_FIRST, u64::from(inode.id.0));
+        self.set(ORPHAN_COUNT, count + 1);
+    }
+}

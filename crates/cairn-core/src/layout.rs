@@ -1,0 +1,313 @@
+//! Where everything stands in the meta segment (docs/FORMAT.md has the same map).
+//!
+//! ```text
+//! page 0        lock | static header (CRC32C) | slab headers | counters
+//! undo          pre-images of the running transaction
+//! log           ring of operation records
+//! tier tables   per tier: used bitmap, full-word bitmap, stale bitmap, checksums
+//! slabs         handles, process slots, inodes, names, tree nodes
+//! ```
+//! Invariant: every region starts on a page and is derived from the static header alone; the header is
+//! checked against its CRC and against the segment's length before anything else is read.
+
+use crate::error::{Error, Result};
+use crate::memory::{LOCK_WORDS, Memory};
+use crate::types::TIERS_MAX;
+use std::sync::atomic::Ordering;
+
+/// Version of the meta segment written by this build.
+pub const FORMAT_VERSION: u32 = 1;
+/// Magic of a meta segment: "cairnfs1".
+pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
+/// Smallest and largest hugeblock, bytes.
+pub const HUGEBLOCK_BYTES_MIN: u32 = 4 << 10;
+/// Largest hugeblock, bytes.
+pub const HUGEBLOCK_BYTES_MAX: u32 = 16 << 20;
+/// Default hugeblock, bytes (NVMe-CR, section IV-B).
+pub const HUGEBLOCK_BYTES_DEFAULT: u32 = 32 << 10;
+/// Longest mount prefix, bytes.
+pub const MOUNT_BYTES_MAX: usize = 255;
+
+pub(crate) const PAGE_WORDS: usize = 512;
+pub(crate) const UNDO_WORDS: usize = 32 << 10;
+pub(crate) const LOG_WORDS: usize = 32 << 10;
+
+// Static header, from the end of the lock on.
+const H_MAGIC: usize = LOCK_WORDS;
+const H_VERSION: usize = 9;
+const H_HUGEBLOCK: usize = 10;
+const H_ZERO_CHECKSUM: usize = 11;
+const H_TIER_BLOCKS: usize = 12;
+const H_INODE_CAPACITY: usize = 16;
+const H_SEGMENT_WORDS: usize = 17;
+const H_MOUNT_BYTES: usize = 18;
+const H_MOUNT: usize = 19;
+const H_CHECKSUM: usize = 51;
+
+// Dynamic words of page 0.
+const SLAB_HEADERS: usize = 64;
+pub(crate) const SLAB_HEADER_WORDS: usize = 4;
+pub(crate) const LSN: usize = 96;
+pub(crate) const LOG_HEAD: usize = 97;
+pub(crate) const LOG_LAST_BARRIER: usize = 98;
+pub(crate) const NAMES_ROOT: usize = 99;
+pub(crate) const EXTENTS_ROOT: usize = 100;
+pub(crate) const ORPHAN_FIRST: usize = 101;
+pub(crate) const ORPHAN_COUNT: usize = 102;
+pub(crate) const PIN_COUNT: usize = 103;
+pub(crate) const PIN_EPOCH: usize = 104;
+pub(crate) const ATTACH_COUNT: usize = 105;
+const TIER_COUNTERS: usize = 112;
+const TIER_COUNTER_WORDS: usize = 2;
+
+/// What a namespace is made of; fixed when it is formatted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Unit of allocation in bytes, a power of two.
+    pub hugeblock_bytes: u32,
+    /// Hugeblocks of each tier, in order of preference; 0 = absent.
+    pub tier_blocks: [u32; TIERS_MAX],
+    /// Largest number of inodes.
+    pub inode_capacity: u32,
+    /// Absolute path below which the namespace appears.
+    pub mount: Vec<u8>,
+    /// CRC32C of a hugeblock of zeros.
+    pub zero_block_checksum: u32,
+}
+
+/// A kind of fixed-size record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlabKind {
+    Handle = 0,
+    Slot = 1,
+    Inode = 2,
+    Name = 3,
+    Node = 4,
+}
+
+pub(crate) const SLAB_KINDS: [SlabKind; 5] =
+    [SlabKind::Handle, SlabKind::Slot, SlabKind::Inode, SlabKind::Name, SlabKind::Node];
+
+/// Records of one kind: where they are and how many fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlabRegion {
+    pub header: usize,
+    pub first_word: usize,
+    pub record_words: usize,
+    pub capacity: u32,
+    /// Records that one transaction may take at most; kept backed ahead of use.
+    pub reserve: u32,
+}
+
+/// Tables of one tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TierRegion {
+    pub blocks: u32,
+    pub used: usize,
+    pub full: usize,
+    pub stale: usize,
+    pub checksums: usize,
+    /// Word holding the number of used blocks; the next one holds the allocation cursor.
+    pub counters: usize,
+}
+
+/// Word offsets of all regions.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub hugeblock_bytes: u64,
+    pub hugeblock_shift: u32,
+    pub undo: usize,
+    pub log: usize,
+    pub tiers: [TierRegion; TIERS_MAX],
+    pub slabs: [SlabRegion; SLAB_KINDS.len()],
+    pub segment_words: usize,
+}
+
+pub(crate) const HANDLE_WORDS: usize = 8;
+pub(crate) const HANDLES_MAX: u32 = 32 << 10;
+pub(crate) const SLOT_WORDS: usize = 1024;
+pub(crate) const SLOTS_MAX: u32 = 1024;
+pub(crate) const INODE_WORDS: usize = 16;
+pub(crate) const NAME_WORDS: usize = 8;
+pub(crate) const NODE_WORDS: usize = 64;
+
+impl Geometry {
+    /// A namespace at `mount` with default limits and the given tiers.
+    pub fn new(mount: &[u8], tier_blocks: [u32; TIERS_MAX], zero_block_checksum: u32) -> Geometry {
+        Geometry {
+            hugeblock_bytes: HUGEBLOCK_BYTES_DEFAULT,
+            tier_blocks,
+            inode_capacity: 4 << 20,
+            mount: mount.to_vec(),
+            zero_block_checksum,
+        }
+    }
+
+    /// Size in bytes to create the sparse meta segment with.
+    pub fn segment_bytes(&self) -> u64 {
+        Layout::new(self).segment_words as u64 * 8
+    }
+
+    fn validate(&self) -> Result<()> {
+        let hugeblock_fits = self.hugeblock_bytes.is_power_of_two()
+            && (HUGEBLOCK_BYTES_MIN..=HUGEBLOCK_BYTES_MAX).contains(&self.hugeblock_bytes);
+        let mount_fits = self.mount.len() >= 2
+            && self.mount.len() <= MOUNT_BYTES_MAX
+            && self.mount[0] == b'/'
+            && self.mount.last() != Some(&b'/');
+        let inodes_fit = (16..=1 << 28).contains(&self.inode_capacity);
+        match hugeblock_fits && mount_fits && inodes_fit && self.tier_blocks[0] > 0 {
+            true => Ok(()),
+            false => Err(Error::Invalid),
+        }
+    }
+}
+
+impl Layout {
+    pub(crate) fn new(geometry: &Geometry) -> Layout {
+        let mut next = PAGE_WORDS;
+        let mut region = |words: usize| {
+            let first = next;
+            next += words.next_multiple_of(PAGE_WORDS);
+            first
+        };
+        let undo = region(UNDO_WORDS);
+        let log = region(LOG_WORDS);
+        let mut tier = 0;
+        let tiers = geometry.tier_blocks.map(|blocks| {
+            let bitmap_words = (blocks as usize).div_ceil(64);
+            tier += 1;
+            TierRegion {
+                blocks,
+                used: region(bitmap_words),
+                full: region(bitmap_words.div_ceil(64)),
+                stale: region(bitmap_words),
+                checksums: region((blocks as usize).div_ceil(2)),
+                counters: TIER_COUNTERS + (tier - 1) * TIER_COUNTER_WORDS,
+            }
+        });
+        let inodes = geometry.inode_capacity;
+        let slabs = SLAB_KINDS.map(|kind| {
+            let (record_words, capacity, reserve) = match kind {
+                SlabKind::Handle => (HANDLE_WORDS, HANDLES_MAX, 4),
+                SlabKind::Slot => (SLOT_WORDS, SLOTS_MAX, 1),
+                SlabKind::Inode => (INODE_WORDS, inodes, 4),
+                SlabKind::Name => (NAME_WORDS, inodes.saturating_mul(2).max(1024), 96),
+                SlabKind::Node => (NODE_WORDS, (inodes / 4).max(1024), 128),
+            };
+            SlabRegion {
+                header: SLAB_HEADERS + kind as usize * SLAB_HEADER_WORDS,
+                first_word: region(record_words * capacity as usize),
+                record_words,
+                capacity,
+                reserve,
+            }
+        });
+        Layout {
+            hugeblock_bytes: u64::from(geometry.hugeblock_bytes),
+            hugeblock_shift: geometry.hugeblock_bytes.trailing_zeros(),
+            undo,
+            log,
+            tiers,
+            slabs,
+            segment_words: next,
+        }
+    }
+
+    pub(crate) fn slab(&self, kind: SlabKind) -> &SlabRegion {
+        &self.slabs[kind as usize]
+    }
+
+    /// Word ranges that are used from the start and therefore backed at once.
+    pub(crate) fn eager_ranges(&self) -> Vec<(usize, usize)> {
+        let mut ranges = vec![(0, PAGE_WORDS), (self.undo, 16 * PAGE_WORDS), (self.log, LOG_WORDS)];
+        for tier in self.tiers.iter().filter(|tier| tier.blocks > 0) {
+            ranges.push((tier.used, tier.checksums - tier.used));
+        }
+        ranges
+    }
+}
+
+/// CRC32C routine: `(seed, bytes)`, seed 0 to start.
+pub type Checksum = fn(seed: u32, bytes: &[u8]) -> u32;
+
+fn header_checksum(memory: &dyn Memory, checksum: Checksum) -> u32 {
+    memory.words()[H_MAGIC..H_CHECKSUM]
+        .iter()
+        .fold(0, |crc, word| checksum(crc, &word.load(Ordering::Relaxed).to_le_bytes()))
+}
+
+/// Writes the static header. The segment must be zeroed and not yet visible to others.
+pub(crate) fn write_header(
+    memory: &dyn Memory,
+    geometry: &Geometry,
+    checksum: Checksum,
+) -> Result<Layout> {
+    geometry.validate()?;
+    let layout = Layout::new(geometry);
+    if memory.words().len() < layout.segment_words {
+        return Err(Error::NoSpace);
+    }
+    let put = |at: usize, value: u64| memory.words()[at].store(value, Ordering::Relaxed);
+    put(H_MAGIC, MAGIC);
+    put(H_VERSION, u64::from(FORMAT_VERSION));
+    put(H_HUGEBLOCK, u64::from(geometry.hugeblock_bytes));
+    put(H_ZERO_CHECKSUM, u64::from(geometry.zero_block_checksum));
+    for (tier, &blocks) in geometry.tier_blocks.iter().enumerate() {
+        put(H_TIER_BLOCKS + tier, u64::from(blocks));
+    }
+    put(H_INODE_CAPACITY, u64::from(geometry.inode_capacity));
+    put(H_SEGMENT_WORDS, layout.segment_words as u64);
+    put(H_MOUNT_BYTES, geometry.mount.len() as u64);
+    for (index, chunk) in geometry.mount.chunks(8).enumerate() {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        put(H_MOUNT + index, u64::from_le_bytes(bytes));
+    }
+    put(H_CHECKSUM, u64::from(header_checksum(memory, checksum)));
+    Ok(layout)
+}
+
+/// Reads and checks the static header.
+/// Errors: `Corrupt`, `UnsupportedVersion`.
+pub(crate) fn read_header(memory: &dyn Memory, checksum: Checksum) -> Result<Geometry> {
+    let words = memory.words();
+    if words.len() < PAGE_WORDS {
+        return Err(Error::Corrupt { what: "segment shorter than its header" });
+    }
+    let get = |at: usize| words[at].load(Ordering::Relaxed);
+    if get(H_MAGIC) != MAGIC {
+        return Err(Error::Corrupt { what: "no Cairn segment (wrong magic)" });
+    }
+    if get(H_VERSION) != u64::from(FORMAT_VERSION) {
+        let found = u32::try_from(get(H_VERSION)).unwrap_or(u32::MAX);
+        return Err(Error::UnsupportedVersion { found, supported: FORMAT_VERSION });
+    }
+    if get(H_CHECKSUM) != u64::from(header_checksum(memory, checksum)) {
+        return Err(Error::Corrupt { what: "header checksum" });
+    }
+    let small = |at: usize| {
+        u32::try_from(get(at)).map_err(|_| Error::Corrupt { what: "header field out of range" })
+    };
+    let mount_bytes = small(H_MOUNT_BYTES)? as usize;
+    if mount_bytes > MOUNT_BYTES_MAX {
+        return Err(Error::Corrupt { what: "mount prefix length" });
+    }
+    let mount = (0..mount_bytes).map(|at| get(H_MOUNT + at / 8).to_le_bytes()[at % 8]).collect();
+    let mut tier_blocks = [0; TIERS_MAX];
+    for (tier, blocks) in tier_blocks.iter_mut().enumerate() {
+        *blocks = small(H_TIER_BLOCKS + tier)?;
+    }
+    let geometry = Geometry {
+        hugeblock_bytes: small(H_HUGEBLOCK)?,
+        tier_blocks,
+        inode_capacity: small(H_INODE_CAPACITY)?,
+        mount,
+        zero_block_checksum: small(H_ZERO_CHECKSUM)?,
+    };
+    geometry.validate().map_err(|_| Error::Corrupt { what: "geometry" })?;
+    if Layout::new(&geometry).segment_words > words.len() {
+        return Err(Error::Corrupt { what: "segment shorter than its geometry" });
+    }
+    Ok(geometry)
+}

@@ -1,0 +1,46 @@
+//! The microfs: names, inodes, extents, block pools, open-file descriptions, process slots and the operation log
+//! of one namespace, in a segment shared by every process of a job (NVMe-CR, section III-A).
+//!
+//! The core plans and never moves a byte of file data; it has no clock, thread, socket, file or random source.
+//! Everything it knows lives in 64-bit words reached by index under one lock, and every change is undone as a whole
+//! if its process dies half-way. So the same code runs inside an application, in the agent and in a simulator.
+#![forbid(unsafe_code)]
+
+mod check;
+mod error;
+mod fields;
+mod fs;
+mod handle;
+mod inode;
+mod io;
+mod layout;
+mod map;
+mod memory;
+mod namei;
+mod names;
+mod oplog;
+mod pin;
+mod pool;
+mod process;
+mod slab;
+mod transaction;
+mod tree;
+mod types;
+mod upkeep;
+mod walk;
+
+pub use check::Report;
+pub use error::{Error, Result};
+pub use fs::Microfs;
+pub use io::{
+    Committed, Position, ReadPlan, ReadRun, TruncatePlan, Truncation, WRITE_BYTES_MAX, WriteKind,
+    WritePiece, WritePlan,
+};
+pub use layout::{
+    Checksum, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
+    HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
+};
+pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
+pub use oplog::{LogRead, LogRecord, Operation};
+pub use types::*;
+pub use upkeep::{StaleBlock, Usage};

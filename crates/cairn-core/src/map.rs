@@ -1,0 +1,329 @@
+//! Which blocks hold which part of a file.
+//!
+//! An extent is one tree entry: high word = map number and file block, low word = packed block run.
+//! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they hold.
+
+use crate::error::Result;
+use crate::inode::{Inode, MAYBE_STALE};
+use crate::layout::{EXTENTS_ROOT, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
+use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
+use crate::process::Slot;
+use crate::transaction::Transaction;
+use crate::tree::{Key, Tree, high, key, low};
+use crate::types::{Caller, InodeId, MODE_REGULAR};
+
+const EXTENTS: Tree = Tree { root_word: EXTENTS_ROOT };
+/// Extents changed in one transaction.
+pub(crate) const EXTENT_BATCH: usize = 64;
+/// A file with more extents than this leaves them to `reclaim` when it is deleted.
+const INLINE_FREE_EXTENTS: usize = 8;
+
+/// Consecutive file blocks held by consecutive blocks of a tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub file_block: u32,
+    pub blocks: BlockRun,
+}
+
+/// What a file has from some file block on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stretch {
+    /// These blocks.
+    Data(BlockRun),
+    /// Nothing, for so many file blocks.
+    Hole(u32),
+}
+
+fn entry(map: u32, extent: Extent) -> Key {
+    key(u64::from(map) << 32 | u64::from(extent.file_block), extent.blocks.pack())
+}
+
+fn start(map: u32, file_block: u32) -> Key {
+    key(u64::from(map) << 32 | u64::from(file_block), 0)
+}
+
+fn end(map: u32, file_block: u32) -> Key {
+    key(u64::from(map) << 32 | u64::from(file_block), u64::MAX)
+}
+
+fn decode(map: u32, found: Key) -> Option<Extent> {
+    let owner = (high(found) >> 32) as u32;
+    (owner == map)
+        .then(|| Extent { file_block: high(found) as u32, blocks: BlockRun::unpack(low(found)) })
+}
+
+impl Transaction<'_> {
+    fn last_extent_to(&self, map: u32, file_block: u32) -> Option<Extent> {
+        decode(map, EXTENTS.floor(self, end(map, file_block))?)
+    }
+
+    /// The first extent that starts at or after `file_block`.
+    pub(crate) fn first_extent_from(&self, map: u32, file_block: u32) -> Option<Extent> {
+        decode(map, EXTENTS.ceiling(self, start(map, file_block))?)
+    }
+
+    /// What the file has from `file_block` on.
+    pub(crate) fn stretch(&self, map: u32, file_block: u32) -> Stretch {
+        if let Some(extent) = self.last_extent_to(map, file_block) {
+            let inside = file_block - extent.file_block;
+            if inside < extent.blocks.count {
+                return Stretch::Data(BlockRun {
+                    first: extent.blocks.first.saturating_add(inside),
+                    count: extent.blocks.count - inside,
+                    ..extent.blocks
+                });
+            }
+        }
+        let next = self.first_extent_from(map, file_block);
+        Stretch::Hole(next.map_or(u32::MAX, |next| next.file_block - file_block))
+    }
+
+    /// Gives the file blocks, where it has a hole.
+    pub(crate) fn attach(&mut self, inode: Inode, extent: Extent) -> Result<()> {
+        let map = inode.map(self);
+        let held = inode.held(self);
+        inode.set_held(self, held.saturating_add(extent.blocks.count));
+        let before = extent.file_block.checked_sub(1);
+        if let Some(last) = before.and_then(|block| self.last_extent_to(map, block)) {
+            let adjoins = last.file_block.checked_add(last.blocks.count) == Some(extent.file_block)
+                && last.blocks.tier == extent.blocks.tier
+                && last.blocks.first.checked_add(last.blocks.count) == Some(extent.blocks.first)
+                && last.blocks.count + extent.blocks.count <= RUN_BLOCKS_MAX;
+            if adjoins {
+                let count = last.blocks.count + extent.blocks.count;
+                let joined = Extent { blocks: BlockRun { count, ..last.blocks }, ..last };
+                EXTENTS.replace(self, entry(map, last), entry(map, joined));
+                return Ok(());
+            }
+        }
+        EXTENTS.insert(self, entry(map, extent))
+    }
+
+    /// Takes one block out of the file; it must be there. The caller disposes of the block.
+    pub(crate) fn detach_last_of_extent(
+        &mut self,
+        inode: Inode,
+        file_block: u32,
+    ) -> Option<BlockRun> {
+        let map = inode.map(self);
+        let extent = self.last_extent_to(map, file_block)?;
+        if extent.file_block.checked_add(extent.blocks.count)? != file_block.checked_add(1)? {
+            return None;
+        }
+        let block = BlockRun { first: extent.blocks.end() - 1, count: 1, ..extent.blocks };
+        if extent.blocks.count == 1 {
+            EXTENTS.remove(self, entry(map, extent));
+        } else {
+            let rest = BlockRun { count: extent.blocks.count - 1, ..extent.blocks };
+            EXTENTS.replace(
+                self,
+                entry(map, extent),
+                entry(map, Extent { blocks: rest, ..extent }),
+            );
+        }
+        let held = inode.held(self);
+        inode.set_held(self, held.saturating_sub(1));
+        inode.note_move(self);
+        Some(block)
+    }
+
+    /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
+    /// Returns the lowest file block that is gone now, and whether more are left.
+    pub(crate) fn cut_extents(
+        &mut self,
+        inode: Inode,
+        from_block: u32,
+        caller: &Caller,
+        slot: Slot,
+    ) -> Result<(u32, bool)> {
+        let map = inode.map(self);
+        let mut lowest = u32::MAX;
+        let mut orphan = None;
+        for _ in 0..EXTENT_BATCH {
+            let Some(extent) = self.last_extent_to(map, u32::MAX) else {
+                return Ok((lowest, false));
+            };
+            let extent_end = extent.file_block.saturating_add(extent.blocks.count);
+            if extent_end <= from_block {
+                return Ok((lowest, false));
+            }
+            let keep = from_block.saturating_sub(extent.file_block);
+            let gone = BlockRun {
+                first: extent.blocks.first.saturating_add(keep),
+                count: extent.blocks.count - keep,
+                ..extent.blocks
+            };
+            EXTENTS.remove(self, entry(map, extent));
+            if keep > 0 {
+                let rest = BlockRun { count: keep, ..extent.blocks };
+                EXTENTS.insert(self, entry(map, Extent { blocks: rest, ..extent }))?;
+            }
+            lowest = extent.file_block + keep;
+            let held = inode.held(self);
+            inode.set_held(self, held.saturating_sub(gone.count));
+            inode.note_move(self);
+            if inode.pins(self) == 0 {
+                self.free_blocks(Some(slot), gone);
+                continue;
+            }
+            let orphan = match orphan {
+                Some(orphan) => orphan,
+                None => *orphan.insert(self.new_orphan(caller)?),
+            };
+            self.attach(orphan, Extent { file_block: lowest, blocks: gone })?;
+        }
+        let more = self
+            .last_extent_to(map, u32::MAX)
+            .is_some_and(|last| last.file_block.saturating_add(last.blocks.count) > from_block);
+        Ok((lowest, more))
+    }
+
+    /// Empties the file at once: its blocks move to an orphan.
+    pub(crate) fn cut_all(&mut self, inode: Inode, caller: &Caller, slot: Slot) -> Result<()> {
+        if inode.held(self) == 0 {
+            return Ok(());
+        }
+        if inode.pins(self) == 0 && self.free_few_extents(inode, Some(slot)) {
+            inode.note_move(self);
+            return Ok(());
+        }
+        let orphan = self.new_orphan(caller)?;
+        let (map, held) = (inode.map(self), inode.held(self));
+        let orphan_map = orphan.map(self);
+        inode.set_map(self, orphan_map);
+        inode.set_held(self, 0);
+        inode.note_move(self);
+        orphan.set_map(self, map);
+        orphan.set_held(self, held);
+        Ok(())
+    }
+
+    /// Disposes of a block just taken from `inode`: free at once, or later if a write in flight may touch it.
+    pub(crate) fn dispose_block(
+        &mut self,
+        inode: Inode,
+        file_block: u32,
+        block: BlockRun,
+        caller: &Caller,
+        slot: Slot,
+    ) -> Result<()> {
+        if inode.pins(self) == 0 {
+            self.free_blocks(Some(slot), block);
+            return Ok(());
+        }
+        let orphan = self.new_orphan(caller)?;
+        self.attach(orphan, Extent { file_block, blocks: block })
+    }
+
+    /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.
+    fn free_few_extents(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
+        let map = inode.map(self);
+        let mut count = 0;
+        let mut next = self.first_extent_from(map, 0);
+        while let Some(extent) = next {
+            count += 1;
+            if count > INLINE_FREE_EXTENTS {
+                return false;
+            }
+            next = self.first_extent_from(map, extent.file_block.saturating_add(1));
+        }
+        for _ in 0..count {
+            self.free_first_extent(inode, slot);
+        }
+        true
+    }
+
+    /// Frees the blocks of the first extent; false if there is none.
+    fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
+        let map = inode.map(self);
+        let Some(extent) = self.first_extent_from(map, 0) else { return false };
+        EXTENTS.remove(self, entry(map, extent));
+        let held = inode.held(self);
+        inode.set_held(self, held.saturating_sub(extent.blocks.count));
+        self.free_blocks(slot, extent.blocks);
+        true
+    }
+
+    /// An inode that waits for being freed, stamped with the pins that may still write to its blocks.
+    fn new_orphan(&mut self, caller: &Caller) -> Result<Inode> {
+        let orphan = self.new_inode(MODE_REGULAR, caller)?;
+        self.push_orphan_stamped(orphan);
+        Ok(orphan)
+    }
+
+    fn push_orphan_stamped(&mut self, orphan: Inode) {
+        let epoch = self.next_pin_epoch();
+        orphan.set_written_end(self, epoch);
+        self.push_orphan(orphan);
+    }
+
+    /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
+    pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
+        if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
+            self.free_inode(inode);
+        } else {
+            self.push_orphan_stamped(inode);
+        }
+    }
+
+    /// Frees up to [`EXTENT_BATCH`] extents of the first orphan that no pin protects; true if more may be
+    /// freed at once.
+    pub(crate) fn reclaim_batch(&mut self, slot: Option<Slot>) -> Result<bool> {
+        let first = self.get(ORPHAN_FIRST) as u32;
+        if first == 0 {
+            return Ok(false);
+        }
+        let orphan = self.inode(InodeId(first))?;
+        if self.pinned_since(orphan.written_end(self)) {
+            return Ok(false);
+        }
+        for _ in 0..EXTENT_BATCH {
+            if self.free_first_extent(orphan, slot) {
+                continue;
+            }
+            let next = orphan.parent(self);
+            let count = self.get(ORPHAN_COUNT);
+            self.set(ORPHAN_FIRST, u64::from(next));
+            self.set(ORPHAN_COUNT, count.saturating_sub(1));
+            self.free_inode(orphan);
+            break;
+        }
+        Ok(self.get(ORPHAN_FIRST) != 0)
+    }
+
+    /// Offset of the next data at or after `from`.
+    pub(crate) fn next_data(&self, inode: Inode, from: u64, size: u64) -> Option<u64> {
+        let shift = self.layout.hugeblock_shift;
+        let block = (from >> shift) as u32;
+        let offset = match self.stretch(inode.map(self), block) {
+            Stretch::Data(_) => from,
+            Stretch::Hole(count) => u64::from(block.checked_add(count)?) << shift,
+        };
+        (offset < size).then_some(offset)
+    }
+
+    /// Offset of the next hole at or after `from`; the end of the file counts as one.
+    pub(crate) fn next_hole(&self, inode: Inode, from: u64, size: u64) -> u64 {
+        let shift = self.layout.hugeblock_shift;
+        let mut offset = from;
+        for _ in 0..=self.records_in_use(SlabKind::Node) * 32 {
+            if offset >= size {
+                return size;
+            }
+            let block = (offset >> shift) as u32;
+            match self.stretch(inode.map(self), block) {
+                Stretch::Hole(_) => return offset,
+                Stretch::Data(run) => offset = (u64::from(block) + u64::from(run.count)) << shift,
+            }
+        }
+        size
+    }
+
+    /// Whether the inode should be looked at for stale blocks.
+    pub(crate) fn note_stale(&mut self, inode: Inode, run: BlockRun) {
+        self.set_stale(run, true);
+        if inode.flags(self) & MAYBE_STALE == 0 {
+            inode.add_flags(self, MAYBE_STALE);
+        }
+    }
+}

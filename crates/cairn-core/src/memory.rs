@@ -1,0 +1,96 @@
+//! The shared words a namespace lives in, and what guards them.
+//!
+//! All metadata is a slice of 64-bit words reached by index. Processes that map the same segment see the same
+//! words; every access is atomic, so a word is never torn, and the lock gives the ordering.
+//! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device` does.
+
+use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Words at the start of the segment that belong to the implementation of the lock.
+pub const LOCK_WORDS: usize = 8;
+
+/// How the lock was obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// The last owner released it.
+    Clean,
+    /// The last owner died while holding it: what it had changed must be undone.
+    OwnerDied,
+}
+
+/// The words of a namespace and the one lock over them.
+pub trait Memory: Send + Sync {
+    /// The whole segment. The first [`LOCK_WORDS`] words belong to the lock.
+    fn words(&self) -> &[AtomicU64];
+
+    /// Takes the lock. Errors: `Busy` if this thread holds it already.
+    fn lock(&self) -> Result<Acquired>;
+
+    /// Releases the lock; the calling thread must hold it.
+    fn unlock(&self);
+
+    /// Allocates the pages of these words and maps them here, so that no later access to them faults.
+    /// Called without the lock. Errors: `NoSpace`.
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()>;
+}
+
+/// A segment in private memory: for tests and for tools that work on an image.
+pub struct HeapMemory {
+    words: Vec<AtomicU64>,
+    locked: AtomicBool,
+    owner_died: AtomicBool,
+}
+
+impl HeapMemory {
+    /// A zeroed segment of `word_count` words.
+    pub fn new(word_count: usize) -> HeapMemory {
+        HeapMemory::from_words(&vec![0; word_count])
+    }
+
+    /// A segment holding a copy of `words`.
+    pub fn from_words(words: &[u64]) -> HeapMemory {
+        HeapMemory {
+            words: words.iter().map(|&word| AtomicU64::new(word)).collect(),
+            locked: AtomicBool::new(false),
+            owner_died: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes the next `lock` report that the owner died, whether or not the lock is held.
+    pub fn simulate_owner_death(&self) {
+        self.owner_died.store(true, Ordering::Relaxed);
+        self.locked.store(false, Ordering::Release);
+    }
+}
+
+impl Memory for HeapMemory {
+    fn words(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        while self
+            .locked
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        match self.owner_died.swap(false, Ordering::Relaxed) {
+            true => Ok(Acquired::OwnerDied),
+            false => Ok(Acquired::Clean),
+        }
+    }
+
+    fn unlock(&self) {
+        self.locked.store(false, Ordering::Release);
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        match first_word.checked_add(word_count) {
+            Some(end) if end <= self.words.len() => Ok(()),
+            _ => Err(Error::NoSpace),
+        }
+    }
+}

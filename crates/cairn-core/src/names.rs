@@ -1,0 +1,233 @@
+//! Directory entries: a B+tree keyed by (directory, hash of the name), with the name in a chain of records.
+//!
+//! ```text
+//! tree entry   high: directory << 32 | hash 61..32     low: hash 31..0 << 32 | name record
+//! name record  word 0: inode << 32 | byte length       word 1: next record     words 2-7: 48 bytes
+//! continuation word 0: next record                     words 1-7: 56 bytes
+//! ```
+//! A name whose hash is taken by another name of the directory takes the next free hash, at most
+//! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory stream, which stays
+//! valid while other names come and go.
+//! Symbolic link targets are stored in the same chains.
+
+use crate::error::{Error, Result};
+use crate::layout::{NAMES_ROOT, SlabKind};
+use crate::transaction::Transaction;
+use crate::tree::{Key, Tree, high, key, low};
+use crate::types::{InodeId, PATH_BYTES_MAX};
+
+const NAMES: Tree = Tree { root_word: NAMES_ROOT };
+const HASH_BITS: u32 = 62;
+const PROBES: u64 = 8;
+const FIRST_BYTES: usize = 48;
+const MORE_BYTES: usize = 56;
+
+/// A name found in a directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub inode: InodeId,
+    /// Position in the directory; never 0.
+    pub hash: u64,
+    record: u32,
+}
+
+/// 62-bit hash of a name, never 0 and far enough from the end to probe. On media: do not change.
+pub(crate) fn hash_name(name: &[u8]) -> u64 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut hash = name.len() as u64 ^ 0x6361_6972_6e66_7331;
+    for chunk in name.chunks(8) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        hash = (hash ^ u64::from_le_bytes(bytes)).wrapping_mul(MULTIPLIER);
+        hash ^= hash >> 29;
+    }
+    hash = hash.wrapping_mul(MULTIPLIER);
+    ((hash ^ hash >> 32) >> (64 - HASH_BITS)).clamp(1, (1 << HASH_BITS) - 1 - PROBES)
+}
+
+fn entry_key(directory: InodeId, hash: u64, record: u32) -> Key {
+    key(u64::from(directory.0) << 32 | hash >> 32, hash << 32 | u64::from(record))
+}
+
+fn decode(directory: InodeId, found: Key) -> Option<(u64, u32)> {
+    let owner = (high(found) >> 32) as u32;
+    let hash = (high(found) & 0xffff_ffff) << 32 | low(found) >> 32;
+    (owner == directory.0).then_some((hash, low(found) as u32))
+}
+
+impl Transaction<'_> {
+    /// The entry `name` of `directory`.
+    pub(crate) fn find_name(&self, directory: InodeId, name: &[u8]) -> Option<Entry> {
+        let hash = hash_name(name);
+        let mut from = hash;
+        while from < hash + PROBES {
+            let (found, record) =
+                decode(directory, NAMES.ceiling(self, entry_key(directory, from, 0))?)?;
+            if found >= hash + PROBES {
+                return None;
+            }
+            if self.text_equals(record, name) {
+                return Some(Entry { inode: self.named_inode(record), hash: found, record });
+            }
+            from = found + 1;
+        }
+        None
+    }
+
+    /// The first entry of `directory` whose position is greater than `after`.
+    pub(crate) fn next_name(&self, directory: InodeId, after: u64) -> Option<Entry> {
+        let from = after.checked_add(1).filter(|&from| from < 1 << HASH_BITS)?;
+        let (hash, record) =
+            decode(directory, NAMES.ceiling(self, entry_key(directory, from, 0))?)?;
+        Some(Entry { inode: self.named_inode(record), hash, record })
+    }
+
+    /// Adds `name`, which must be absent.
+    pub(crate) fn add_name(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        inode: InodeId,
+    ) -> Result<()> {
+        let wanted = hash_name(name);
+        let mut hash = wanted;
+        while let Some((taken, _)) = NAMES
+            .ceiling(self, entry_key(directory, hash, 0))
+            .and_then(|found| decode(directory, found))
+        {
+            if taken != hash {
+                break;
+            }
+            hash += 1;
+            if hash >= wanted + PROBES {
+                return Err(Error::NoSpace);
+            }
+        }
+        let record = self.store_text(name, inode)?;
+        NAMES.insert(self, entry_key(directory, hash, record))
+    }
+
+    /// Removes an entry just found.
+    pub(crate) fn remove_name(&mut self, directory: InodeId, entry: Entry) {
+        if !NAMES.remove(self, entry_key(directory, entry.hash, entry.record)) {
+            self.mark_corrupt("directory entry without tree entry");
+        }
+        self.free_text(entry.record);
+    }
+
+    /// Makes an entry just found name another inode.
+    pub(crate) fn redirect_name(&mut self, entry: Entry, inode: InodeId) {
+        let at = self.record(SlabKind::Name, entry.record);
+        let length = self.get(at) & 0xffff_ffff;
+        self.set(at, u64::from(inode.0) << 32 | length);
+    }
+
+    /// Copies the entry's name to the front of `target` and returns its length.
+    pub(crate) fn copy_name(&self, entry: Entry, target: &mut [u8]) -> usize {
+        self.copy_text(entry.record, target)
+    }
+
+    fn named_inode(&self, record: u32) -> InodeId {
+        InodeId((self.get(self.record(SlabKind::Name, record)) >> 32) as u32)
+    }
+
+    /// Stores a name or link target. `inode` is what a name names.
+    pub(crate) fn store_text(&mut self, text: &[u8], inode: InodeId) -> Result<u32> {
+        let (head, rest) = text.split_at(text.len().min(FIRST_BYTES));
+        let mut next = 0;
+        for chunk in rest.chunks(MORE_BYTES).rev() {
+            let record = self.take(SlabKind::Name, Error::NoInodes)?.index;
+            let at = self.record(SlabKind::Name, record);
+            self.set(at, u64::from(next));
+            self.put_bytes(at + 1, chunk);
+            next = record;
+        }
+        let record = self.take(SlabKind::Name, Error::NoInodes)?.index;
+        let at = self.record(SlabKind::Name, record);
+        self.set(at, u64::from(inode.0) << 32 | text.len() as u64);
+        self.set(at + 1, u64::from(next));
+        self.put_bytes(at + 2, head);
+        Ok(record)
+    }
+
+    /// Length of a stored text in bytes.
+    pub(crate) fn text_length(&self, record: u32) -> usize {
+        let length = (self.get(self.record(SlabKind::Name, record)) & 0xffff_ffff) as usize;
+        if length > PATH_BYTES_MAX {
+            self.mark_corrupt("name length");
+        }
+        length.min(PATH_BYTES_MAX)
+    }
+
+    /// Copies a stored text to the front of `target` and returns its length.
+    pub(crate) fn copy_text(&self, record: u32, target: &mut [u8]) -> usize {
+        let length = self.text_length(record).min(target.len());
+        let mut at = 0;
+        self.for_text_words(record, length, |bytes| {
+            target[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+            true
+        });
+        length
+    }
+
+    fn text_equals(&self, record: u32, name: &[u8]) -> bool {
+        if self.text_length(record) != name.len() {
+            return false;
+        }
+        let mut at = 0;
+        self.for_text_words(record, name.len(), |bytes| {
+            let same = name[at..at + bytes.len()] == *bytes;
+            at += bytes.len();
+            same
+        })
+    }
+
+    /// Visits the text in pieces of up to 8 bytes; false if `visit` stopped it.
+    fn for_text_words(
+        &self,
+        record: u32,
+        length: usize,
+        mut visit: impl FnMut(&[u8]) -> bool,
+    ) -> bool {
+        let mut at = self.record(SlabKind::Name, record);
+        let mut next = self.get(at + 1) as u32;
+        let mut left = length;
+        let mut words = at + 2..at + 8;
+        while left > 0 {
+            let Some(word) = words.next() else {
+                at = self.record(SlabKind::Name, next);
+                next = self.get(at) as u32;
+                words = at + 1..at + 8;
+                continue;
+            };
+            let take = left.min(8);
+            if !visit(&self.get(word).to_le_bytes()[..take]) {
+                return false;
+            }
+            left -= take;
+        }
+        true
+    }
+
+    /// Gives back the records of a stored text.
+    pub(crate) fn free_text(&mut self, record: u32) {
+        let mut left = self.text_length(record).saturating_sub(FIRST_BYTES);
+        let mut next = self.get(self.record(SlabKind::Name, record) + 1) as u32;
+        self.give_back(SlabKind::Name, record);
+        while left > 0 {
+            let following = self.get(self.record(SlabKind::Name, next)) as u32;
+            self.give_back(SlabKind::Name, next);
+            next = following;
+            left = left.saturating_sub(MORE_BYTES);
+        }
+    }
+
+    fn put_bytes(&mut self, first: usize, bytes: &[u8]) {
+        for (index, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.set(first + index, u64::from_le_bytes(word));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Hugeblock pools: one bitmap per tier, and per process the runs it freed last.
+//!
+//! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it freed most
+//! recently and therefore has mapped and cached; they are handed out first (DESIGN decision 13). A run in a ring is
+//! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
+//! cursor of the tier and put into the ring, so that processes allocate apart from each other.
+
+use crate::layout::TierRegion;
+use crate::process::Slot;
+use crate::transaction::Transaction;
+
+/// Runs a slot remembers.
+pub(crate) const WARM_RUNS: usize = 32;
+/// Blocks claimed from the circular cursor at a time.
+const STRETCH_BLOCKS: u32 = 256;
+/// Bitmap words looked at for one hint before it is dropped.
+const HINT_SCAN_WORDS: u32 = 64;
+
+/// Consecutive blocks of one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockRun {
+    pub tier: u8,
+    pub first: u32,
+    pub count: u32,
+}
+
+const COUNT_SHIFT: u32 = 36;
+const TIER_SHIFT: u32 = 60;
+/// Longest run that one packed word can name.
+pub(crate) const RUN_BLOCKS_MAX: u32 = (1 << (TIER_SHIFT - COUNT_SHIFT)) - 1;
+
+impl BlockRun {
+    /// Tier (4 bits), count (24 bits), first block (36 bits).
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.tier) << TIER_SHIFT
+            | u64::from(self.count) << COUNT_SHIFT
+            | u64::from(self.first)
+    }
+
+    pub(crate) fn unpack(word: u64) -> BlockRun {
+        BlockRun {
+            tier: (word >> TIER_SHIFT) as u8,
+            first: (word & ((1 << COUNT_SHIFT) - 1)) as u32,
+            count: (word >> COUNT_SHIFT) as u32 & RUN_BLOCKS_MAX,
+        }
+    }
+
+    pub(crate) fn end(self) -> u32 {
+        self.first + self.count
+    }
+}
+
+/// Calls `visit(word index in bitmap, mask)` for the words that `first..first + count` touches.
+fn for_words(first: u32, count: u32, mut visit: impl FnMut(usize, u64)) {
+    let (mut block, end) = (first, first + count);
+    while block < end {
+        let offset = block % 64;
+        let take = (64 - offset).min(end - block);
+        visit(block as usize / 64, (u64::MAX >> (64 - take)) << offset);
+        block += take;
+    }
+}
+
+impl Transaction<'_> {
+    fn tier(&self, run: BlockRun) -> Option<TierRegion> {
+        let tier = self.layout.tiers.get(run.tier as usize).copied();
+        match tier {
+            Some(tier)
+                if run.first.checked_add(run.count).is_some_and(|end| end <= tier.blocks) =>
+            {
+                Some(tier)
+            }
+            _ => {
+                self.mark_corrupt("block run outside its tier");
+                None
+            }
+        }
+    }
+
+    /// Takes up to `wanted` consecutive free blocks from the first tier that has any.
+    pub(crate) fn allocate(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
+        (0..self.layout.tiers.len() as u8).find_map(|tier| self.allocate_on(slot, tier, wanted))
+    }
+
+    fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
+        let region = self.layout.tiers[tier as usize];
+        if self.get(region.counters) >= u64::from(region.blocks) {
+            return None;
+        }
+        let wanted = wanted.min(RUN_BLOCKS_MAX);
+        for _ in 0..=WARM_RUNS {
+            let Some(hint) = slot.pop_warm(self, tier) else { break };
+            if let Some(found) = self.free_part(hint, wanted) {
+                if found.end() < hint.end() {
+                    let rest =
+                        BlockRun { first: found.end(), count: hint.end() - found.end(), ..hint };
+                    slot.push_warm(self, rest);
+                }
+                self.mark_used(found);
+                return Some(found);
+            }
+        }
+        let stretch = self.next_stretch(tier, &region, wanted.max(STRETCH_BLOCKS))?;
+        let found = BlockRun { count: stretch.count.min(wanted), ..stretch };
+        if found.count < stretch.count {
+            let rest =
+                BlockRun { first: found.end(), count: stretch.count - found.count, ..stretch };
+            slot.push_warm(self, rest);
+        }
+        self.mark_used(found);
+        Some(found)
+    }
+
+    /// Frees blocks, and remembers them as warm for `slot`.
+    pub(crate) fn free_blocks(&mut self, slot: Option<Slot>, run: BlockRun) {
+        let Some(region) = self.tier(run) else { return };
+        let mut twice = false;
+        for_words(run.first, run.count, |word, mask| {
+            let used = self.get(region.used + word);
+            twice |= used & mask != mask;
+            self.set(region.used + word, used & !mask);
+            let full = self.get(region.full + word / 64);
+            self.set(region.full + word / 64, full & !(1 << (word % 64)));
+            let stale = self.get(region.stale + word);
+            self.set(region.stale + word, stale & !mask);
+        });
+        if twice {
+            self.mark_corrupt("block freed twice");
+        }
+        let used_blocks = self.get(region.counters);
+        self.set(region.counters, used_blocks.wrapping_sub(u64::from(run.count)));
+        if let Some(slot) = slot {
+            slot.push_warm(self, run);
+        }
+    }
+
+    /// Marks blocks whose checksum must be recomputed, or whose checksum is right again.
+    pub(crate) fn set_stale(&mut self, run: BlockRun, is_stale: bool) {
+        let Some(region) = self.tier(run) else { return };
+        for_words(run.first, run.count, |word, mask| {
+            let old = self.get(region.stale + word);
+            self.set(region.stale + word, if is_stale { old | mask } else { old & !mask });
+        });
+    }
+
+    /// Whether the block's checksum must be recomputed.
+    pub(crate) fn is_stale(&self, tier: u8, block: u32) -> bool {
+        let run = BlockRun { tier, first: block, count: 1 };
+        self.tier(run).is_none_or(|region| {
+            self.get(region.stale + block as usize / 64) & 1 << (block % 64) != 0
+        })
+    }
+
+    /// Whether the block is in use according to the bitmap.
+    pub(crate) fn is_used(&self, tier: u8, block: u32) -> bool {
+        let run = BlockRun { tier, first: block, count: 1 };
+        self.tier(run).is_some_and(|region| {
+            self.get(region.used + block as usize / 64) & 1 << (block % 64) != 0
+        })
+    }
+
+    /// Checksum of a block; meaningful only if the block is used and not stale.
+    pub(crate) fn checksum(&self, tier: u8, block: u32) -> u32 {
+        let run = BlockRun { tier, first: block, count: 1 };
+        self.tier(run).map_or(0, |region| {
+            (self.get(region.checksums + block as usize / 2) >> (32 * (block % 2))) as u32
+        })
+    }
+
+    /// Adds the term of bytes written over zeros; CRC32C is linear, so that is an exclusive or.
+    pub(crate) fn fold_checksum(&mut self, tier: u8, block: u32, term: u32) {
+        let run = BlockRun { tier, first: block, count: 1 };
+        if let Some(region) = self.tier(run) {
+            let at = region.checksums + block as usize / 2;
+            let word = self.get(at);
+            self.set(at, word ^ u64::from(term) << (32 * (block % 2)));
+        }
+    }
+
+    fn mark_used(&mut self, run: BlockRun) {
+        let Some(region) = self.tier(run) else { return };
+        for_words(run.first, run.count, |word, mask| {
+            let used = self.get(region.used + word) | mask;
+            self.set(region.used + word, used);
+            if used == u64::MAX {
+                let full = self.get(region.full + word / 64);
+                self.set(region.full + word / 64, full | 1 << (word % 64));
+            }
+        });
+        let used_blocks = self.get(region.counters);
+        self.set(region.counters, used_blocks + u64::from(run.count));
+    }
+
+    /// The first free stretch within `hint`, at most `wanted` blocks.
+    fn free_part(&self, hint: BlockRun, wanted: u32) -> Option<BlockRun> {
+        let region = self.layout.tiers.get(hint.tier as usize)?;
+        let end = hint.first.saturating_add(hint.count).min(region.blocks);
+        let scan_end = end.min(hint.first.saturating_add(HINT_SCAN_WORDS * 64));
+        let first = (hint.first..scan_end).find(|&block| !self.is_used(hint.tier, block))?;
+        let count = self.free_length(region, first, end, wanted);
+        Some(BlockRun { tier: hint.tier, first, count })
+    }
+
+    /// Number of free blocks from `first` on, at most `wanted`, not past `end`.
+    fn free_length(&self, region: &TierRegion, first: u32, end: u32, wanted: u32) -> u32 {
+        let limit = end.min(first.saturating_add(wanted));
+        let mut block = first;
+        while block < limit {
+            let used = self.get(region.used + block as usize / 64) >> (block % 64);
+            let free_here = used.trailing_zeros().min(64 - block % 64);
+            block += free_here;
+            if used != 0 {
+                break;
+            }
+        }
+        block.min(limit) - first
+    }
+
+    /// The next free stretch after the tier's cursor, which is moved past it.
+    fn next_stretch(&mut self, tier: u8, region: &TierRegion, wanted: u32) -> Option<BlockRun> {
+        let cursor = (self.get(region.counters + 1) as u32).min(region.blocks);
+        let first = self
+            .first_free(region, cursor, region.blocks)
+            .or_else(|| self.first_free(region, 0, cursor))?;
+        let count = self.free_length(region, first, region.blocks, wanted);
+        self.set(region.counters + 1, u64::from(first + count));
+        Some(BlockRun { tier, first, count })
+    }
+
+    fn first_free(&self, region: &TierRegion, from: u32, to: u32) -> Option<u32> {
+        let mut block = from;
+        while block < to {
+            let word = block as usize / 64;
+            // Skip 64 full words at a time by the summary.
+            let skip = (self.get(region.full + word / 64) >> (word % 64)).trailing_ones();
+            if skip > 0 {
+                block = (block / 64 + skip.min(64 - word as u32 % 64)) * 64;
+                continue;
+            }
+            let free = !self.get(region.used + word) & u64::MAX << (block % 64);
+            if free != 0 {
+                let found = block / 64 * 64 + free.trailing_zeros();
+                return (found < to).then_some(found);
+            }
+            block = (block / 64 + 1) * 64;
+        }
+        None
+    }
+}

@@ -1,0 +1,364 @@
+//! Process slots: what each process of the job holds, so that its death can be cleaned up.
+//!
+//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs and the
+//! working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
+//! Invariant: the reference count of a handle equals the number of slots that have its bit set.
+//! Does not decide whether a process is alive; the agent does and calls `reap`.
+
+use crate::error::{Error, Result};
+use crate::fields::fields;
+use crate::fs::Microfs;
+use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SlabKind};
+use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
+use crate::pool::{BlockRun, WARM_RUNS};
+use crate::transaction::Transaction;
+use crate::types::{Attached, HandleId, InodeId, ProcessIdentity, SlotId, Timestamp};
+
+const ACTIVE: u32 = 1;
+/// Made by a spawner; its process does not exist yet or has not attached.
+const EMBRYO: u32 = 2;
+
+/// The process is ending in an orderly way, or replaced its image: its handles end clean.
+const ENDS_CLEAN: u32 = 1;
+
+const WARM_FIRST: usize = 8;
+const PINS_FIRST: usize = WARM_FIRST + WARM_RUNS;
+const BITS_FIRST: usize = PINS_FIRST + PINS_PER_SLOT * PIN_WORDS;
+const BITS_WORDS: usize = HANDLES_MAX as usize / 64;
+/// Bitmap words handled in one transaction: at most 4096 handles.
+const BATCH_WORDS: usize = 64;
+/// Handles released in one transaction.
+const RELEASE_BATCH: usize = 32;
+
+const _: () = assert!(BITS_FIRST + BITS_WORDS <= crate::layout::SLOT_WORDS);
+
+/// A process slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    pub id: SlotId,
+    pub at: usize,
+}
+
+fields!(Slot {
+    state, set_state: high 0;
+    flags, set_flags: low 0;
+    pid, set_pid: high 1;
+    parent, set_parent: low 1;
+    start_time, set_start_time: word 2;
+    pid_namespace, set_pid_namespace: word 3;
+    directory, set_directory: word 4;
+    stand_in, set_stand_in: word 5;
+    warm_top, set_warm_top: word 7;
+});
+
+impl Slot {
+    /// First word of pin `index`.
+    pub(crate) fn pin_at(self, index: usize) -> usize {
+        self.at + PINS_FIRST + index * PIN_WORDS
+    }
+
+    /// The most recently remembered warm run of `tier`.
+    pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8) -> Option<BlockRun> {
+        let top = self.warm_top(tx);
+        let at = self.at + WARM_FIRST + top as usize % WARM_RUNS;
+        let run = BlockRun::unpack(tx.get(at));
+        if run.count == 0 || run.tier != tier {
+            return None;
+        }
+        tx.set(at, 0);
+        self.set_warm_top(tx, top.wrapping_sub(1));
+        Some(run)
+    }
+
+    /// Remembers `run`; joins it with the newest one if they touch.
+    pub(crate) fn push_warm(self, tx: &mut Transaction, run: BlockRun) {
+        let top = self.warm_top(tx);
+        let newest_at = self.at + WARM_FIRST + top as usize % WARM_RUNS;
+        let newest = BlockRun::unpack(tx.get(newest_at));
+        let joined_count = newest.count + run.count;
+        let joinable = newest.count > 0
+            && newest.tier == run.tier
+            && joined_count <= crate::pool::RUN_BLOCKS_MAX;
+        if joinable && newest.end() == run.first {
+            return tx.set(newest_at, BlockRun { count: joined_count, ..newest }.pack());
+        }
+        if joinable && run.end() == newest.first {
+            return tx.set(newest_at, BlockRun { count: joined_count, ..run }.pack());
+        }
+        let top = top.wrapping_add(1);
+        self.set_warm_top(tx, top);
+        tx.set(self.at + WARM_FIRST + top as usize % WARM_RUNS, run.pack());
+    }
+
+    fn bit(self, handle: HandleId) -> (usize, u64) {
+        (self.at + BITS_FIRST + handle.0 as usize / 64, 1 << (handle.0 % 64))
+    }
+
+    pub(crate) fn holds(self, tx: &Transaction, handle: HandleId) -> bool {
+        let (at, mask) = self.bit(handle);
+        tx.get(at) & mask != 0
+    }
+
+    pub(crate) fn set_holds(self, tx: &mut Transaction, handle: HandleId, holds: bool) {
+        let (at, mask) = self.bit(handle);
+        let old = tx.get(at);
+        tx.set(at, if holds { old | mask } else { old & !mask });
+    }
+
+    /// The lowest handle at or after `from` that this slot holds.
+    fn next_held(self, tx: &Transaction, from: u32) -> Option<HandleId> {
+        let end = tx.records_end(SlabKind::Handle).min(HANDLES_MAX);
+        let mut handle = from;
+        while handle < end {
+            let bits = tx.get(self.at + BITS_FIRST + handle as usize / 64) >> (handle % 64);
+            if bits != 0 {
+                return Some(HandleId(handle + bits.trailing_zeros()));
+            }
+            handle = (handle / 64 + 1) * 64;
+        }
+        None
+    }
+
+    fn identity(self, tx: &Transaction) -> ProcessIdentity {
+        ProcessIdentity {
+            pid: self.pid(tx),
+            pid_namespace: self.pid_namespace(tx),
+            start_time: self.start_time(tx),
+        }
+    }
+
+    fn set_identity(self, tx: &mut Transaction, identity: ProcessIdentity) {
+        self.set_pid(tx, identity.pid);
+        self.set_pid_namespace(tx, identity.pid_namespace);
+        self.set_start_time(tx, identity.start_time);
+    }
+
+    pub(crate) fn ends_clean(self, tx: &Transaction) -> bool {
+        self.flags(tx) & ENDS_CLEAN != 0
+    }
+}
+
+impl Transaction<'_> {
+    /// The slot `id`, which must be in use.
+    pub(crate) fn slot(&self, id: SlotId) -> Result<Slot> {
+        if !self.is_record(SlabKind::Slot, id.0) {
+            return Err(Error::Invalid);
+        }
+        let slot = Slot { id, at: self.record(SlabKind::Slot, id.0) };
+        match slot.state(self) {
+            ACTIVE | EMBRYO => Ok(slot),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    /// All slots in use.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        (1..self.records_end(SlabKind::Slot)).filter_map(|index| self.slot(SlotId(index)).ok())
+    }
+
+    fn new_slot(&mut self, state: u32) -> Result<Slot> {
+        let taken = self.take(SlabKind::Slot, Error::TooManyProcesses)?;
+        let slot = Slot { id: SlotId(taken.index), at: self.record(SlabKind::Slot, taken.index) };
+        self.set(slot.at, 0);
+        slot.set_state(self, state);
+        for word in 1..WARM_FIRST + WARM_RUNS {
+            self.set(slot.at + word, 0);
+        }
+        Ok(slot)
+    }
+}
+
+impl Microfs {
+    /// Finds the slot of a process, or makes one.
+    pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
+        self.transact(|tx| {
+            let same = |slot: &Slot, tx: &Transaction| {
+                let found = slot.identity(tx);
+                found.pid == identity.pid
+                    && found.pid_namespace == identity.pid_namespace
+                    && (found.start_time == identity.start_time || found.start_time == 0)
+            };
+            let known = tx.slots().find(|slot| same(slot, tx));
+            let slot = match known {
+                Some(slot) => slot,
+                None => tx.new_slot(ACTIVE)?,
+            };
+            slot.set_state(tx, ACTIVE);
+            slot.set_flags(tx, 0);
+            slot.set_identity(tx, identity);
+            let count = tx.get(ATTACH_COUNT);
+            tx.set(ATTACH_COUNT, count + 1);
+            Ok(Attached { slot: slot.id, known: known.is_some() })
+        })
+    }
+
+    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed.
+    pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            slot.set_flags(tx, ENDS_CLEAN);
+            Ok(())
+        })?;
+        self.reap(slot, now)
+    }
+
+    /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was
+    /// writing as unclean, unless it ended in an orderly way), frees its slot.
+    /// The caller has established that the process is dead, or is the process itself.
+    pub fn reap(&self, slot: SlotId, now: Timestamp) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            tx.abandon_pins(slot)
+        })?;
+        loop {
+            let done = self.transact(|tx| {
+                let slot = tx.slot(slot)?;
+                for _ in 0..RELEASE_BATCH {
+                    let Some(handle) = slot.next_held(tx, 1) else {
+                        tx.set(slot.at, 0);
+                        tx.give_back(SlabKind::Slot, slot.id.0);
+                        return Ok(true);
+                    };
+                    let clean = slot.ends_clean(tx);
+                    tx.release_handle(slot, handle, clean, now)?;
+                }
+                Ok(false)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Before a process creates a child: a slot that already holds what the child will inherit.
+    pub fn spawn_begin(&self, parent: SlotId) -> Result<SlotId> {
+        let child = self.transact(|tx| {
+            let parent = tx.slot(parent)?;
+            let child = tx.new_slot(EMBRYO)?;
+            child.set_parent(tx, parent.pid(tx));
+            child.set_pid_namespace(tx, parent.pid_namespace(tx));
+            child.set_directory(tx, parent.directory(tx));
+            child.set_stand_in(tx, parent.stand_in(tx));
+            Ok(child.id)
+        })?;
+        for batch in (0..BITS_WORDS).step_by(BATCH_WORDS) {
+            let more = self.transact(|tx| {
+                let (parent, child) = (tx.slot(parent)?, tx.slot(child)?);
+                for word in batch..batch + BATCH_WORDS {
+                    let bits = tx.get(parent.at + BITS_FIRST + word);
+                    tx.set(child.at + BITS_FIRST + word, bits);
+                    let held = (0..64).filter(|bit| bits & 1 << bit != 0);
+                    for bit in held {
+                        tx.add_handle_reference(HandleId(word as u32 * 64 + bit))?;
+                    }
+                }
+                Ok((batch + BATCH_WORDS) * 64 < tx.records_end(SlabKind::Handle) as usize)
+            })?;
+            if !more {
+                break;
+            }
+        }
+        Ok(child)
+    }
+
+    /// In the parent, once the child exists.
+    pub fn spawn_parent(&self, child: SlotId, child_pid: u32) -> Result<()> {
+        self.transact(|tx| {
+            let child = tx.slot(child)?;
+            if child.state(tx) == EMBRYO {
+                child.set_pid(tx, child_pid);
+            }
+            Ok(())
+        })
+    }
+
+    /// In the child, before anything else.
+    pub fn spawn_child(&self, child: SlotId, identity: ProcessIdentity) -> Result<()> {
+        self.transact(|tx| {
+            let child = tx.slot(child)?;
+            child.set_state(tx, ACTIVE);
+            child.set_identity(tx, identity);
+            Ok(())
+        })
+    }
+
+    /// In the parent, when no child came to be.
+    pub fn spawn_cancel(&self, child: SlotId, now: Timestamp) -> Result<()> {
+        self.detach(child, now)
+    }
+
+    /// Says that the process is about to replace its image, or that this failed. The end of an image that was
+    /// replaced counts as orderly.
+    pub fn mark_exec(&self, slot: SlotId, about_to: bool) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            slot.set_flags(tx, if about_to { ENDS_CLEAN } else { 0 });
+            Ok(())
+        })
+    }
+
+    /// Drops the references to all handles for which `held` is false: descriptors that an exec closed.
+    pub fn retain_only(
+        &self,
+        slot: SlotId,
+        held: &dyn Fn(HandleId) -> bool,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut next = 1;
+        loop {
+            let done = self.transact(|tx| {
+                let slot = tx.slot(slot)?;
+                for _ in 0..RELEASE_BATCH {
+                    let Some(handle) = slot.next_held(tx, next) else { return Ok(true) };
+                    next = handle.0 + 1;
+                    if !held(handle) {
+                        tx.release_handle(slot, handle, true, now)?;
+                    }
+                }
+                Ok(false)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Every process that has a slot. A slot whose process never came to be shows its spawner instead.
+    pub fn processes(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
+        let mut found = Vec::with_capacity(64);
+        self.transact(|tx| {
+            for slot in tx.slots().take(found.capacity()) {
+                let mut identity = slot.identity(tx);
+                if identity.pid == 0 {
+                    identity.pid = slot.parent(tx);
+                }
+                found.push((slot.id, identity));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Records the working directory of a process and the kernel inode that stands in for it.
+    pub fn set_working_directory(
+        &self,
+        slot: SlotId,
+        directory: Option<(InodeId, u64)>,
+    ) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(slot)?;
+            let (directory, stand_in) = directory.map_or((0, 0), |(id, inode)| (id.0, inode));
+            slot.set_directory(tx, u64::from(directory));
+            slot.set_stand_in(tx, stand_in);
+            Ok(())
+        })
+    }
+
+    /// The directory for which the kernel inode `stand_in` stands, according to any process.
+    pub fn working_directory(&self, stand_in: u64) -> Result<Option<InodeId>> {
+        self.transact(|tx| {
+            let slot = tx.slots().find(|slot| stand_in != 0 && slot.stand_in(tx) == stand_in);
+            Ok(slot.map(|slot| InodeId(slot.directory(tx) as u32)))
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! Fixed-size records addressed by index, with a free list.
+//!
+//! Header of a slab, four words: records ever used (high-water mark), first free record, records in use.
+//! Word 0 of a free record is the index of the next free one. Index 0 is never handed out: it means "none".
+//! The other words of a record keep their values while it is free (generations rely on this).
+
+use crate::error::{Error, Result};
+use crate::layout::{SlabKind, SlabRegion};
+use crate::memory::Memory;
+use crate::transaction::Transaction;
+use std::sync::atomic::Ordering;
+
+const HIGH_WATER: usize = 0;
+const FREE_FIRST: usize = 1;
+const IN_USE: usize = 2;
+
+/// A record taken from a slab.
+pub(crate) struct Taken {
+    pub index: u32,
+    /// Whether the record was never used before: its words are all zero.
+    pub pristine: bool,
+}
+
+/// Indices below this have been used; read without the lock.
+pub(crate) fn high_water(memory: &dyn Memory, region: &SlabRegion) -> usize {
+    let raw = memory.words()[region.header + HIGH_WATER].load(Ordering::Relaxed);
+    (raw.min(u64::from(region.capacity)) as usize).max(1)
+}
+
+impl Transaction<'_> {
+    /// Takes a record. Its word 0 must be set by the caller.
+    pub(crate) fn take(&mut self, kind: SlabKind, exhausted: Error) -> Result<Taken> {
+        let region = *self.layout.slab(kind);
+        let free = self.get(region.header + FREE_FIRST);
+        let in_use = self.get(region.header + IN_USE);
+        self.set(region.header + IN_USE, in_use + 1);
+        if free != 0 {
+            let at = self.record(kind, free as u32);
+            let next = self.get(at);
+            self.set(region.header + FREE_FIRST, next);
+            return Ok(Taken { index: free as u32, pristine: false });
+        }
+        let index = self.get(region.header + HIGH_WATER).max(1);
+        if index >= u64::from(region.capacity) {
+            return Err(exhausted);
+        }
+        self.set(region.header + HIGH_WATER, index + 1);
+        Ok(Taken { index: index as u32, pristine: true })
+    }
+
+    /// Gives a record back.
+    pub(crate) fn give_back(&mut self, kind: SlabKind, index: u32) {
+        let header = self.layout.slab(kind).header;
+        let at = self.record(kind, index);
+        let next = self.get(header + FREE_FIRST);
+        let in_use = self.get(header + IN_USE);
+        self.set(at, next);
+        self.set(header + FREE_FIRST, u64::from(index));
+        self.set(header + IN_USE, in_use.wrapping_sub(1));
+    }
+
+    /// First word of a record. An index that was never handed out marks the transaction corrupt and gives
+    /// the record 0 of the slab, which is used by nobody.
+    pub(crate) fn record(&self, kind: SlabKind, index: u32) -> usize {
+        let region = self.layout.slab(kind);
+        let used = self.get(region.header + HIGH_WATER).min(u64::from(region.capacity));
+        if index == 0 || u64::from(index) >= used {
+            self.mark_corrupt("record index out of range");
+            return region.first_word;
+        }
+        region.first_word + index as usize * region.record_words
+    }
+
+    /// Whether `index` was ever handed out.
+    pub(crate) fn is_record(&self, kind: SlabKind, index: u32) -> bool {
+        let region = self.layout.slab(kind);
+        let used = self.get(region.header + HIGH_WATER).min(u64::from(region.capacity));
+        index != 0 && u64::from(index) < used
+    }
+
+    /// One past the highest index ever handed out.
+    pub(crate) fn records_end(&self, kind: SlabKind) -> u32 {
+        let region = self.layout.slab(kind);
+        self.get(region.header + HIGH_WATER).min(u64::from(region.capacity)) as u32
+    }
+
+    /// Records in use.
+    pub(crate) fn records_in_use(&self, kind: SlabKind) -> u64 {
+        self.get(self.layout.slab(kind).header + IN_USE)
+    }
+}

@@ -1,0 +1,212 @@
+//! Changes under the lock, undone as a whole unless committed.
+//!
+//! Before a word is changed its old value goes to the undo area, whose length is one atomic word written before
+//! the change. Whoever takes the lock after its owner died, or drops a transaction that did not finish, copies the
+//! old values back, newest first. So a transaction either happens or does not, whatever kills the process.
+//!
+//! Invariant: between two transactions the undo length is 0.
+//! A word index from the segment may be anything: reads outside it give 0, writes nothing, and both mark the
+//! transaction corrupt, so that it is rolled back and reported instead of committed.
+
+use crate::error::{Error, Result};
+use crate::layout::{Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
+use crate::memory::{Acquired, Memory};
+use crate::slab;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+const COUNT_BITS: u32 = 16;
+const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
+
+/// A running transaction; holds the lock.
+pub(crate) struct Transaction<'m> {
+    memory: &'m dyn Memory,
+    words: &'m [AtomicU64],
+    pub layout: &'m Layout,
+    pub checksum: Checksum,
+    undo_used: usize,
+    corrupt: Cell<Option<&'static str>>,
+    finished: bool,
+}
+
+/// How far each slab is backed in this process's mapping, in records.
+#[derive(Default)]
+pub(crate) struct BackedHere([AtomicUsize; SLAB_KINDS.len()]);
+
+impl<'m> Transaction<'m> {
+    /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
+    pub(crate) fn begin(
+        memory: &'m dyn Memory,
+        layout: &'m Layout,
+        checksum: Checksum,
+        backed_here: &BackedHere,
+    ) -> Result<Transaction<'m>> {
+        for kind in SLAB_KINDS {
+            back_ahead(memory, layout.slab(kind), &backed_here.0[kind as usize])?;
+        }
+        let acquired = memory.lock()?;
+        let mut transaction = Transaction {
+            memory,
+            words: memory.words(),
+            layout,
+            checksum,
+            undo_used: 0,
+            corrupt: Cell::new(None),
+            finished: false,
+        };
+        if acquired == Acquired::OwnerDied || transaction.undo_length() != 0 {
+            transaction.undo_used = transaction.undo_length();
+            transaction.roll_back();
+            if let Some(what) = transaction.corrupt.get() {
+                return Err(Error::Corrupt { what });
+            }
+        }
+        Ok(transaction)
+    }
+
+    /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        if let Some(what) = self.corrupt.get() {
+            return Err(Error::Corrupt { what });
+        }
+        if self.undo_used != 0 {
+            self.words[self.layout.undo].store(0, Ordering::Release);
+        }
+        self.finished = true;
+        self.memory.unlock();
+        Ok(())
+    }
+
+    /// The word at `at`.
+    pub(crate) fn get(&self, at: usize) -> u64 {
+        match self.words.get(at) {
+            Some(word) => word.load(Ordering::Relaxed),
+            None => {
+                self.mark_corrupt("index outside the segment");
+                0
+            }
+        }
+    }
+
+    /// Changes the word at `at`.
+    pub(crate) fn set(&mut self, at: usize, value: u64) {
+        let old = self.get(at);
+        if old != value && self.record_undo(at, 1) {
+            self.words[at].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`.
+    pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
+        match self.words.get(at) {
+            Some(word) => word.store(value, Ordering::Relaxed),
+            None => self.mark_corrupt("index outside the segment"),
+        }
+    }
+
+    /// Moves `count` words from `from` to `to`; the ranges may overlap.
+    pub(crate) fn move_words(&mut self, from: usize, to: usize, count: usize) {
+        if count == 0 || !self.record_undo(to, count) {
+            return;
+        }
+        let copy = |offset: usize| {
+            let value = self.get(from + offset);
+            self.words[to + offset].store(value, Ordering::Relaxed);
+        };
+        match from < to {
+            true => (0..count).rev().for_each(copy),
+            false => (0..count).for_each(copy),
+        }
+    }
+
+    /// The error to report if the segment contradicted itself.
+    pub(crate) fn corruption(&self) -> Option<Error> {
+        self.corrupt.get().map(|what| Error::Corrupt { what })
+    }
+
+    /// Declares the segment contradictory; the transaction can no longer commit.
+    pub(crate) fn mark_corrupt(&self, what: &'static str) {
+        if self.corrupt.get().is_none() {
+            self.corrupt.set(Some(what));
+        }
+    }
+
+    fn undo_length(&self) -> usize {
+        self.words[self.layout.undo].load(Ordering::Relaxed) as usize
+    }
+
+    /// Saves `count` old words. The entry is complete before the length says so, and the length is
+    /// published before the caller changes anything.
+    fn record_undo(&mut self, at: usize, count: usize) -> bool {
+        let area = self.layout.undo + 1;
+        let fits = self.undo_used + count < UNDO_WORDS - 1 && count <= RANGE_WORDS_MAX;
+        if !fits || at.checked_add(count).is_none_or(|end| end > self.words.len()) {
+            self.mark_corrupt("transaction larger than its undo area");
+            return false;
+        }
+        for offset in 0..count {
+            let old = self.words[at + offset].load(Ordering::Relaxed);
+            self.words[area + self.undo_used + offset].store(old, Ordering::Relaxed);
+        }
+        let footer = (at as u64) << COUNT_BITS | count as u64;
+        self.words[area + self.undo_used + count].store(footer, Ordering::Relaxed);
+        self.undo_used += count + 1;
+        self.words[self.layout.undo].store(self.undo_used as u64, Ordering::Release);
+        fence(Ordering::Release);
+        true
+    }
+
+    fn roll_back(&mut self) {
+        let area = self.layout.undo + 1;
+        let mut used = self.undo_used;
+        while used > 0 {
+            let footer = match used < UNDO_WORDS {
+                true => self.get(area + used - 1),
+                false => 0,
+            };
+            let count = footer as usize & RANGE_WORDS_MAX;
+            let at = (footer >> COUNT_BITS) as usize;
+            let plausible = count > 0 && count < used && at + count <= self.words.len();
+            if !plausible {
+                self.mark_corrupt("undo area");
+                return;
+            }
+            for offset in 0..count {
+                let old = self.get(area + used - 1 - count + offset);
+                self.words[at + offset].store(old, Ordering::Relaxed);
+            }
+            used -= count + 1;
+            self.words[self.layout.undo].store(used as u64, Ordering::Release);
+        }
+        self.undo_used = 0;
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.roll_back();
+            self.memory.unlock();
+        }
+    }
+}
+
+/// Keeps `reserve` records beyond the high-water mark backed, in the segment and in this mapping.
+fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed_here: &AtomicUsize) -> Result<()> {
+    const STEP_WORDS_MIN: usize = 8 << 10;
+    const STEP_WORDS_MAX: usize = 128 << 10;
+    let high_water = slab::high_water(memory, region);
+    let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
+    let have = backed_here.load(Ordering::Relaxed);
+    if have >= needed {
+        return Ok(());
+    }
+    let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);
+    let target = (needed + step_words / region.record_words).min(region.capacity as usize);
+    memory.back(
+        region.first_word + have * region.record_words,
+        (target - have) * region.record_words,
+    )?;
+    backed_here.store(target, Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Identifiers, attributes and options that cross the boundary of the crate.
+//!
+//! Different things have different types: an inode number is not a handle, a file block is not a tier block.
+
+/// Number of an inode within its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId(pub u32);
+
+/// The root directory of every namespace.
+pub const ROOT: InodeId = InodeId(1);
+
+/// Number of an open-file description within its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u32);
+
+/// Number of a process slot within its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u32);
+
+/// Nanoseconds since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp(pub u64);
+
+/// Whose rights an operation has. Supplementary groups are not considered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Effective user id; 0 passes every check of mode bits.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// Who calls, with which rights, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The caller's process slot.
+    pub slot: SlotId,
+    /// Its rights.
+    pub credentials: Credentials,
+    /// The time this operation happens at; the core has no clock.
+    pub now: Timestamp,
+}
+
+/// What `stat` tells of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number.
+    pub inode: InodeId,
+    /// Type and permission bits (`S_IFMT` and below).
+    pub mode: u32,
+    /// Hard links; 0 once unlinked.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length in bytes; for a symbolic link the length of its target.
+    pub size: u64,
+    /// Bytes of hugeblocks held.
+    pub allocated_bytes: u64,
+    /// Last read.
+    pub accessed: Timestamp,
+    /// Last change of the data.
+    pub modified: Timestamp,
+    /// Last change of data or attributes.
+    pub changed: Timestamp,
+    /// Creation.
+    pub born: Timestamp,
+    /// Counts changes of the data; never repeats for an inode number.
+    pub version: u64,
+    /// The version that was last drained and verified; 0 if none.
+    pub drained_version: u64,
+    /// A writer died by a signal since the file was last truncated: never offered for restart.
+    pub unclean: bool,
+    /// Open-file descriptions that may write.
+    pub writers: u32,
+    /// Open-file descriptions.
+    pub opens: u32,
+}
+
+/// `S_IFMT`: the bits of a mode that hold the file type.
+pub const MODE_TYPE: u32 = 0o170_000;
+/// `S_IFREG`.
+pub const MODE_REGULAR: u32 = 0o100_000;
+/// `S_IFDIR`.
+pub const MODE_DIRECTORY: u32 = 0o040_000;
+/// `S_IFLNK`.
+pub const MODE_SYMLINK: u32 = 0o120_000;
+/// Longest name of one directory entry, bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path or symbolic link target, bytes, without a terminating zero.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// Tiers a namespace can have.
+pub const TIERS_MAX: usize = 4;
+
+impl Attributes {
+    /// Whether this is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.mode & MODE_TYPE == MODE_DIRECTORY
+    }
+
+    /// Whether this is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.mode & MODE_TYPE == MODE_REGULAR
+    }
+
+    /// Whether this is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.mode & MODE_TYPE == MODE_SYMLINK
+    }
+}
+
+/// What tells one process from every other, on this node, since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// Process id as seen in `pid_namespace`.
+    pub pid: u32,
+    /// Inode number of `/proc/self/ns/pid`.
+    pub pid_namespace: u64,
+    /// Field 22 of `/proc/PID/stat`; 0 when not known yet.
+    pub start_time: u64,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// May read.
+    pub read: bool,
+    /// May write.
+    pub write: bool,
+    /// Writes go to the end (`O_APPEND`).
+    pub append: bool,
+    /// Create if absent (`O_CREAT`).
+    pub create: bool,
+    /// Fail if present (`O_EXCL`).
+    pub exclusive: bool,
+    /// Empty the file (`O_TRUNC`).
+    pub truncate: bool,
+    /// Fail unless a directory (`O_DIRECTORY`).
+    pub directory: bool,
+    /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
+    pub no_follow: bool,
+    /// Only name the file, neither read nor write (`O_PATH`).
+    pub path_only: bool,
+}
+
+/// A file that was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The new open-file description; the caller's process holds one reference.
+    pub handle: HandleId,
+    /// The file.
+    pub inode: InodeId,
+    /// Whether this call created it.
+    pub created: bool,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// An open-file description, as seen from outside.
+#[derive(Clone, Copy, Debug)]
+pub struct HandleInfo {
+    /// The open file.
+    pub inode: InodeId,
+    /// May read.
+    pub read: bool,
+    /// May write.
+    pub write: bool,
+    /// Writes go to the end.
+    pub append: bool,
+    /// Opened with `O_PATH`.
+    pub path_only: bool,
+    /// Whether the file is a directory.
+    pub is_directory: bool,
+    /// Shared file offset, bytes.
+    pub cursor: u64,
+    /// Kernel inode number of the placeholder; 0 if never set.
+    pub placeholder: u64,
+}
+
+/// A slot found or made for a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Attached {
+    /// The slot.
+    pub slot: SlotId,
+    /// It existed already: the process was executed anew, or its parent prepared the slot.
+    pub known: bool,
+}
+
+/// A new value for a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUpdate {
+    /// Leave it.
+    Omit,
+    /// The caller's time.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// What a rename does when the new name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// Fails (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Swaps the two (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// One name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectoryEntry<'a> {
+    /// The name, 1 to 255 bytes.
+    pub name: &'a [u8],
+    /// What it names.
+    pub inode: InodeId,
+    /// `DT_REG` (8), `DT_DIR` (4) or `DT_LNK` (10).
+    pub kind: u8,
+    /// Position to continue after; never 0.
+    pub cookie: u64,
+}

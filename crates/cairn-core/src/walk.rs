@@ -1,0 +1,326 @@
+//! From a path to an inode: one walk, under one lock, symbolic links included.
+//!
+//! A path is relative to a directory of the namespace. `..` of the root and absolute link targets outside the
+//! mount prefix leave the namespace: the walk then ends with `Error::Escapes`, and `Microfs::escape_path` says where.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::inode::{EXECUTE, Inode};
+use crate::transaction::Transaction;
+use crate::types::{Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT};
+
+/// Symbolic links followed on one path, as in Linux.
+const SYMLINKS_MAX: usize = 40;
+
+/// What a walk does with a symbolic link in the last place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    Follow,
+    Keep,
+}
+
+/// The last component of a path, copied out of it.
+#[derive(Clone, Copy)]
+pub(crate) struct LastName {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: u8,
+}
+
+impl LastName {
+    fn new(name: &[u8]) -> LastName {
+        let mut bytes = [0; NAME_BYTES_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        LastName { bytes, length: name.len() as u8 }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
+
+    /// Neither empty (the path was `/` or ended in nothing) nor `.` nor `..`: a name that may be made or removed.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        !matches!(self.as_bytes(), b"" | b"." | b"..")
+    }
+}
+
+/// Where a path leads.
+pub(crate) struct Walked {
+    /// The directory holding the last component.
+    pub parent: Inode,
+    /// The last component.
+    pub name: LastName,
+    /// What it names, if it exists.
+    pub target: Option<Inode>,
+    /// The path ended in a slash: the target must be a directory.
+    pub trailing_slash: bool,
+}
+
+impl Walked {
+    /// The target, which must exist.
+    pub(crate) fn existing(&self, tx: &Transaction) -> Result<Inode> {
+        let target = self.target.ok_or(Error::NotFound)?;
+        match self.trailing_slash && !target.is_directory(tx) {
+            true => Err(Error::NotDirectory),
+            false => Ok(target),
+        }
+    }
+}
+
+/// The outcome of walking until a symbolic link must be followed. Lives on the stack for a moment only; a
+/// box would allocate under the lock.
+#[allow(clippy::large_enum_variant)]
+enum Step<'p> {
+    Done(Walked),
+    Symlink { directory: Inode, link: Inode, rest: &'p [u8] },
+}
+
+/// Splits off the first component: `(component, rest after its slashes, whether a slash followed)`.
+fn split_component(path: &[u8]) -> (&[u8], &[u8], bool) {
+    let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+    let (component, tail) = path.split_at(end);
+    let slashes = tail.iter().position(|&byte| byte != b'/').unwrap_or(tail.len());
+    (component, &tail[slashes..], slashes > 0)
+}
+
+fn skip_slashes(path: &[u8]) -> &[u8] {
+    let slashes = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    &path[slashes..]
+}
+
+/// What is left of an absolute path below `mount`, or `None` if it lies elsewhere.
+fn below_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let mut rest = skip_slashes(path);
+    for component in mount.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        let (found, tail, _) = split_component(rest);
+        if found != component {
+            return None;
+        }
+        rest = tail;
+    }
+    Some(rest)
+}
+
+impl Transaction<'_> {
+    /// Walks `path` from `base`. The target may be absent, everything before it must exist.
+    pub(crate) fn walk(
+        &self,
+        mount: &[u8],
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        last: Last,
+    ) -> Result<Walked> {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let base = self.inode(base)?;
+        match self.walk_to_symlink(caller, base, path, last)? {
+            Step::Done(walked) => Ok(walked),
+            Step::Symlink { directory, link, rest } => {
+                self.walk_through_symlinks(mount, caller, directory, link, rest, last)
+            }
+        }
+    }
+
+    fn walk_to_symlink<'p>(
+        &self,
+        caller: &Caller,
+        base: Inode,
+        path: &'p [u8],
+        last: Last,
+    ) -> Result<Step<'p>> {
+        let mut directory = base;
+        let mut rest = skip_slashes(path);
+        loop {
+            let (component, after, slash) = split_component(rest);
+            let is_last = after.is_empty();
+            if component.len() > NAME_BYTES_MAX {
+                return Err(Error::NameTooLong);
+            }
+            if !directory.is_directory(self) {
+                // Only the base itself, named by an empty path, may be something else.
+                return match component.is_empty() {
+                    true => {
+                        Ok(Step::Done(self.arrived(directory, component, Some(directory), false)))
+                    }
+                    false => Err(Error::NotDirectory),
+                };
+            }
+            if !component.is_empty() {
+                directory.permit(self, caller, EXECUTE)?;
+            }
+            let target = self.component(directory, component)?;
+            if let Some(link) = target.filter(|target| target.is_symlink(self)) {
+                if !is_last || slash || last == Last::Follow {
+                    // A slash after the link asks for the directory behind it; keep it for the next round.
+                    let tail = &rest[component.len()..];
+                    return Ok(Step::Symlink { directory, link, rest: tail });
+                }
+            }
+            if is_last {
+                return Ok(Step::Done(self.arrived(directory, component, target, slash)));
+            }
+            directory = target.ok_or(Error::NotFound)?;
+            rest = after;
+        }
+    }
+
+    fn arrived(&self, parent: Inode, name: &[u8], target: Option<Inode>, slash: bool) -> Walked {
+        Walked { parent, name: LastName::new(name), target, trailing_slash: slash }
+    }
+
+    fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Inode>> {
+        match component {
+            b"" | b"." => Ok(Some(directory)),
+            b".." if directory.id == ROOT => Err(Error::Escapes),
+            b".." => self.inode(InodeId(directory.parent(self))).map(Some),
+            name => match self.find_name(directory.id, name) {
+                Some(entry) => self.inode(entry.inode).map(Some).map_err(|_| {
+                    self.mark_corrupt("name without inode");
+                    Error::NotFound
+                }),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Replaces the link by its target in front of what is left of the path, and walks on.
+    #[cold]
+    fn walk_through_symlinks(
+        &self,
+        mount: &[u8],
+        caller: &Caller,
+        directory: Inode,
+        link: Inode,
+        rest: &[u8],
+        last: Last,
+    ) -> Result<Walked> {
+        let mut buffer = PathBuffer::new(rest)?;
+        let (mut directory, mut link) = (directory, link);
+        for _ in 0..SYMLINKS_MAX {
+            buffer.prepend_target(self, link)?;
+            let mut path = buffer.as_bytes();
+            if path.first() == Some(&b'/') {
+                path = below_mount(mount, path).ok_or(Error::Escapes)?;
+                directory = self.inode(ROOT)?;
+            }
+            match self.walk_to_symlink(caller, directory, path, last)? {
+                Step::Done(walked) => return Ok(walked),
+                Step::Symlink { directory: next, link: found, rest } => {
+                    let left = rest.len();
+                    buffer.keep_last(left);
+                    (directory, link) = (next, found);
+                }
+            }
+        }
+        Err(Error::SymlinkLoop)
+    }
+}
+
+/// A path that grows at its front: what is left to walk stands at the end of the buffer.
+struct PathBuffer {
+    bytes: [u8; 2 * (PATH_BYTES_MAX + 1)],
+    start: usize,
+}
+
+impl PathBuffer {
+    fn new(rest: &[u8]) -> Result<PathBuffer> {
+        let mut buffer = PathBuffer { bytes: [0; 2 * (PATH_BYTES_MAX + 1)], start: 0 };
+        buffer.start = buffer.bytes.len() - rest.len();
+        buffer.bytes[buffer.start..].copy_from_slice(rest);
+        Ok(buffer)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn keep_last(&mut self, length: usize) {
+        self.start = self.bytes.len() - length;
+    }
+
+    fn prepend_target(&mut self, tx: &Transaction, link: Inode) -> Result<()> {
+        let record = link.target(tx);
+        let length = tx.text_length(record);
+        self.start = self.start.checked_sub(length).ok_or(Error::NameTooLong)?;
+        if self.bytes.len() - self.start > PATH_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        tx.copy_text(record, &mut self.bytes[self.start..self.start + length]);
+        Ok(())
+    }
+}
+
+impl Microfs {
+    /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to be handed to
+    /// the kernel. Call after an operation failed with `Escapes`. Errors: `Invalid` if the path does not leave.
+    pub fn escape_path(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Vec<u8>> {
+        let last = if follow { Last::Follow } else { Last::Keep };
+        let mut outside = Vec::with_capacity(PATH_BYTES_MAX + 1);
+        self.transact(|tx| {
+            let mount = &self.geometry().mount;
+            let mut directory = tx.inode(base)?;
+            let mut buffer = PathBuffer::new(path)?;
+            for _ in 0..=SYMLINKS_MAX {
+                let mut left = buffer.as_bytes();
+                if left.first() == Some(&b'/') && !outside.is_empty() {
+                    match below_mount(mount, left) {
+                        Some(below) => left = below,
+                        None => {
+                            outside.clear();
+                            outside.extend_from_slice(left);
+                            return Ok(());
+                        }
+                    }
+                    directory = tx.inode(ROOT)?;
+                }
+                outside.clear();
+                match tx.walk_to_symlink(caller, directory, left, last) {
+                    Ok(Step::Done(_)) => return Err(Error::Invalid),
+                    Ok(Step::Symlink { directory: next, link, rest }) => {
+                        let keep = rest.len();
+                        directory = next;
+                        buffer.keep_last(keep);
+                        buffer.prepend_target(tx, link)?;
+                        outside.push(b'/');
+                    }
+                    Err(Error::Escapes) => {
+                        climb_out(tx, mount, directory, left, &mut outside);
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(Error::SymlinkLoop)
+        })?;
+        Ok(outside)
+    }
+}
+
+/// Builds `<mount>/../<rest>` for a path that climbs above the root: everything up to the `..` of the root is
+/// resolved already, the kernel resolves what follows.
+fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: &mut Vec<u8>) {
+    let mut directory = base;
+    let mut rest = skip_slashes(path);
+    while !rest.is_empty() {
+        let (component, after, _) = split_component(rest);
+        if component == b".." && directory.id == ROOT {
+            break;
+        }
+        match tx.component(directory, component) {
+            Ok(Some(next)) => directory = next,
+            _ => break,
+        }
+        rest = after;
+    }
+    let parent_end = mount.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+    outside.extend_from_slice(&mount[..parent_end]);
+    outside.push(b'/');
+    outside.extend_from_slice(rest.strip_prefix(b"..").map_or(rest, skip_slashes));
+}

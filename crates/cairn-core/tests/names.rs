@@ -1,0 +1,152 @@
+//! Names, links, renames and listings of one namespace, through the public interface.
+
+use cairn_core::{
+    Caller, Credentials, Error, Geometry, HeapMemory, InodeId, Microfs, OpenOptions,
+    ProcessIdentity, ROOT, RenameMode, Timestamp,
+};
+
+fn checksum(seed: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(seed, |sum, &byte| sum.rotate_left(5) ^ u32::from(byte))
+}
+
+fn namespace() -> (Microfs, Caller) {
+    let mut geometry = Geometry::new(b"/cairn", [1024, 0, 0, 0], 0);
+    geometry.inode_capacity = 200_000;
+    let memory = HeapMemory::new(geometry.segment_bytes() as usize / 8);
+    let owner = Credentials { uid: 1000, gid: 1000 };
+    Microfs::format(&memory, &geometry, checksum, owner, Timestamp(1)).expect("format");
+    let fs = Microfs::open(Box::new(memory), checksum).expect("open");
+    let identity = ProcessIdentity { pid: 7, pid_namespace: 1, start_time: 9 };
+    let slot = fs.attach(identity).expect("attach").slot;
+    (fs, Caller { slot, credentials: owner, now: Timestamp(2) })
+}
+
+fn create(fs: &Microfs, caller: &Caller, path: &str) -> Result<InodeId, Error> {
+    let options = OpenOptions { write: true, create: true, exclusive: true, ..Default::default() };
+    let opened = fs.open_file(caller, ROOT, path.as_bytes(), options, 0o644)?;
+    fs.release(caller.slot, opened.handle, caller.now)?;
+    Ok(opened.inode)
+}
+
+fn list(fs: &Microfs, caller: &Caller, directory: InodeId) -> Vec<String> {
+    let mut names = Vec::new();
+    fs.list(caller, directory, 0, &mut |entry| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    })
+    .expect("list");
+    names
+}
+
+#[test]
+fn many_names_in_one_directory_are_found_listed_and_removed() {
+    let (fs, caller) = namespace();
+    let names: Vec<String> = (0..50_000).map(|index| format!("file.{index}.restart")).collect();
+    for name in &names {
+        create(&fs, &caller, name).expect("create");
+    }
+    fs.check().expect("consistent after creating");
+    for name in &names {
+        fs.stat(&caller, ROOT, name.as_bytes(), true).expect("stat");
+    }
+    let mut listed = list(&fs, &caller, ROOT);
+    let mut expected = names.clone();
+    listed.sort();
+    expected.sort();
+    assert_eq!(listed, expected);
+    for name in &names {
+        fs.unlink(&caller, ROOT, name.as_bytes()).expect("unlink");
+        assert_eq!(fs.stat(&caller, ROOT, name.as_bytes(), true), Err(Error::NotFound));
+    }
+    let report = fs.check().expect("consistent after removing");
+    assert_eq!((report.names, report.inodes), (0, 1));
+}
+
+#[test]
+fn long_names_survive_and_longer_ones_are_refused() {
+    let (fs, caller) = namespace();
+    for length in [1, 47, 48, 49, 104, 105, 160, 254, 255] {
+        let name = "n".repeat(length);
+        create(&fs, &caller, &name).expect("create");
+        assert!(list(&fs, &caller, ROOT).contains(&name));
+    }
+    assert_eq!(create(&fs, &caller, &"n".repeat(256)), Err(Error::NameTooLong));
+}
+
+#[test]
+fn rename_replaces_exchanges_and_refuses_cycles() {
+    let (fs, caller) = namespace();
+    let first = create(&fs, &caller, "a").expect("create");
+    create(&fs, &caller, "b").expect("create");
+    fs.make_directory(&caller, ROOT, b"d", 0o755).expect("mkdir");
+    fs.make_directory(&caller, ROOT, b"d/e", 0o755).expect("mkdir");
+    let rename = |from: &str, to: &str, mode| {
+        fs.rename(&caller, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), mode)
+    };
+    assert_eq!(rename("a", "b", RenameMode::NoReplace), Err(Error::Exists));
+    assert_eq!(rename("d", "d/e/f", RenameMode::Replace), Err(Error::Invalid));
+    assert_eq!(rename("a", "d", RenameMode::Replace), Err(Error::IsDirectory));
+    assert_eq!(rename("d", "a", RenameMode::Replace), Err(Error::NotDirectory));
+    rename("a", "b", RenameMode::Replace).expect("replace");
+    assert_eq!(fs.resolve(&caller, ROOT, b"b", true), Ok(first));
+    assert_eq!(fs.resolve(&caller, ROOT, b"a", true), Err(Error::NotFound));
+    rename("b", "d/e", RenameMode::Exchange).expect("exchange");
+    assert_eq!(fs.resolve(&caller, ROOT, b"d/e", true), Ok(first));
+    assert_eq!(fs.path_of(fs.resolve(&caller, ROOT, b"b", true).expect("b")), Ok(b"b".to_vec()));
+    fs.check().expect("consistent");
+}
+
+#[test]
+fn symbolic_links_are_followed_within_and_reported_when_they_leave() {
+    let (fs, caller) = namespace();
+    fs.make_directory(&caller, ROOT, b"d", 0o755).expect("mkdir");
+    let file = create(&fs, &caller, "d/file").expect("create");
+    let link = |target: &str, path: &str| {
+        fs.symlink(&caller, target.as_bytes(), ROOT, path.as_bytes()).expect("symlink");
+    };
+    link("d", "relative");
+    link("/cairn/d/file", "absolute");
+    link("../d/../relative/file", "d/twisted");
+    link("/etc", "outside");
+    link("loop", "loop");
+    link("../../tmp", "d/above");
+    for path in ["relative/file", "absolute", "d/twisted", "relative/../d/./file", "./d//file"] {
+        assert_eq!(fs.resolve(&caller, ROOT, path.as_bytes(), true), Ok(file), "{path}");
+    }
+    assert_eq!(fs.resolve(&caller, ROOT, b"loop", true), Err(Error::SymlinkLoop));
+    for (path, leads_to) in [
+        ("outside/passwd", "/etc/passwd"),
+        ("../etc/passwd", "/etc/passwd"),
+        ("d/above/x", "/tmp/x"),
+        ("d/../../x/y", "/x/y"),
+    ] {
+        assert_eq!(fs.stat(&caller, ROOT, path.as_bytes(), true), Err(Error::Escapes), "{path}");
+        let outside = fs.escape_path(&caller, ROOT, path.as_bytes(), true).expect("escape");
+        assert_eq!(String::from_utf8_lossy(&outside), leads_to);
+    }
+}
+
+#[test]
+fn a_directory_of_another_user_refuses_what_its_mode_refuses() {
+    let (fs, caller) = namespace();
+    fs.make_directory(&caller, ROOT, b"private", 0o700).expect("mkdir");
+    create(&fs, &caller, "private/file").expect("create");
+    let stranger = Caller { credentials: Credentials { uid: 7, gid: 7 }, ..caller };
+    assert_eq!(fs.stat(&stranger, ROOT, b"private/file", true), Err(Error::AccessDenied));
+    assert_eq!(create(&fs, &stranger, "new"), Err(Error::AccessDenied));
+    assert_eq!(fs.unlink(&stranger, ROOT, b"private"), Err(Error::IsDirectory));
+    let root = Caller { credentials: Credentials { uid: 0, gid: 0 }, ..caller };
+    fs.stat(&root, ROOT, b"private/file", true).expect("root sees everything");
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_description_closes() {
+    let (fs, caller) = namespace();
+    let options = OpenOptions { read: true, write: true, create: true, ..Default::default() };
+    let opened = fs.open_file(&caller, ROOT, b"scratch", options, 0o600).expect("open");
+    fs.unlink(&caller, ROOT, b"scratch").expect("unlink");
+    assert_eq!(fs.attributes(opened.inode).expect("alive").links, 0);
+    fs.release(caller.slot, opened.handle, caller.now).expect("close");
+    assert_eq!(fs.attributes(opened.inode), Err(Error::NotFound));
+    fs.check().expect("consistent");
+}
