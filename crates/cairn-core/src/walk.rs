@@ -8,6 +8,7 @@ use crate::fs::Microfs;
 use crate::inode::{EXECUTE, Inode};
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT};
+use std::cell::OnceCell;
 
 /// Symbolic links followed on one path, as in Linux.
 const SYMLINKS_MAX: usize = 40;
@@ -19,43 +20,42 @@ pub(crate) enum Last {
     Keep,
 }
 
-/// The last component of a path, copied out of it.
-#[derive(Clone, Copy)]
-pub(crate) struct LastName {
+/// Room for the last component where it comes from a symbolic link and not from the caller's path.
+pub(crate) type Spare = OnceCell<SpareName>;
+
+/// A name of up to 255 bytes.
+pub(crate) struct SpareName {
     bytes: [u8; NAME_BYTES_MAX],
     length: u8,
 }
 
-impl LastName {
-    fn new(name: &[u8]) -> LastName {
+fn keep<'p>(spare: &'p Spare, name: &[u8]) -> &'p [u8] {
+    let kept = spare.get_or_init(|| {
         let mut bytes = [0; NAME_BYTES_MAX];
         bytes[..name.len()].copy_from_slice(name);
-        LastName { bytes, length: name.len() as u8 }
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length as usize]
-    }
-
-    /// Neither empty (the path was `/` or ended in nothing) nor `.` nor `..`: a name that may be made or removed.
-    pub(crate) fn is_ordinary(&self) -> bool {
-        !matches!(self.as_bytes(), b"" | b"." | b"..")
-    }
+        SpareName { bytes, length: name.len() as u8 }
+    });
+    &kept.bytes[..kept.length as usize]
 }
 
 /// Where a path leads.
-pub(crate) struct Walked {
+pub(crate) struct Walked<'p> {
     /// The directory holding the last component.
     pub parent: Inode,
-    /// The last component.
-    pub name: LastName,
+    /// The last component; empty if the path was.
+    pub name: &'p [u8],
     /// What it names, if it exists.
     pub target: Option<Inode>,
     /// The path ended in a slash: the target must be a directory.
     pub trailing_slash: bool,
 }
 
-impl Walked {
+impl Walked<'_> {
+    /// Whether the last component is a name that may be made or removed: not empty, `.` or `..`.
+    pub(crate) fn has_ordinary_name(&self) -> bool {
+        !matches!(self.name, b"" | b"." | b"..")
+    }
+
     /// The target, which must exist.
     pub(crate) fn existing(&self, tx: &Transaction) -> Result<Inode> {
         let target = self.target.ok_or(Error::NotFound)?;
@@ -66,12 +66,14 @@ impl Walked {
     }
 }
 
-/// The outcome of walking until a symbolic link must be followed. Lives on the stack for a moment only; a
-/// box would allocate under the lock.
-#[allow(clippy::large_enum_variant)]
+/// The outcome of walking until a symbolic link must be followed.
 enum Step<'p> {
-    Done(Walked),
+    Done(Walked<'p>),
     Symlink { directory: Inode, link: Inode, rest: &'p [u8] },
+}
+
+fn arrived(parent: Inode, name: &[u8], target: Option<Inode>, trailing_slash: bool) -> Step<'_> {
+    Step::Done(Walked { parent, name, target, trailing_slash })
 }
 
 /// Splits off the first component: `(component, rest after its slashes, whether a slash followed)`.
@@ -102,14 +104,14 @@ fn below_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 
 impl Transaction<'_> {
     /// Walks `path` from `base`. The target may be absent, everything before it must exist.
-    pub(crate) fn walk(
+    pub(crate) fn walk<'p>(
         &self,
         mount: &[u8],
         caller: &Caller,
-        base: InodeId,
-        path: &[u8],
+        (base, path): (InodeId, &'p [u8]),
         last: Last,
-    ) -> Result<Walked> {
+        spare: &'p Spare,
+    ) -> Result<Walked<'p>> {
         if path.len() > PATH_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
@@ -117,7 +119,9 @@ impl Transaction<'_> {
         match self.walk_to_symlink(caller, base, path, last)? {
             Step::Done(walked) => Ok(walked),
             Step::Symlink { directory, link, rest } => {
-                self.walk_through_symlinks(mount, caller, directory, link, rest, last)
+                let mut buffer = PathBuffer::new(rest)?;
+                let start = (directory, link);
+                self.walk_through_symlinks(mount, caller, start, &mut buffer, last, spare)
             }
         }
     }
@@ -140,9 +144,7 @@ impl Transaction<'_> {
             if !directory.is_directory(self) {
                 // Only the base itself, named by an empty path, may be something else.
                 return match component.is_empty() {
-                    true => {
-                        Ok(Step::Done(self.arrived(directory, component, Some(directory), false)))
-                    }
+                    true => Ok(arrived(directory, component, Some(directory), false)),
                     false => Err(Error::NotDirectory),
                 };
             }
@@ -158,15 +160,11 @@ impl Transaction<'_> {
                 }
             }
             if is_last {
-                return Ok(Step::Done(self.arrived(directory, component, target, slash)));
+                return Ok(arrived(directory, component, target, slash));
             }
             directory = target.ok_or(Error::NotFound)?;
             rest = after;
         }
-    }
-
-    fn arrived(&self, parent: Inode, name: &[u8], target: Option<Inode>, slash: bool) -> Walked {
-        Walked { parent, name: LastName::new(name), target, trailing_slash: slash }
     }
 
     fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Inode>> {
@@ -186,17 +184,15 @@ impl Transaction<'_> {
 
     /// Replaces the link by its target in front of what is left of the path, and walks on.
     #[cold]
-    fn walk_through_symlinks(
+    fn walk_through_symlinks<'p>(
         &self,
         mount: &[u8],
         caller: &Caller,
-        directory: Inode,
-        link: Inode,
-        rest: &[u8],
+        (mut directory, mut link): (Inode, Inode),
+        buffer: &mut PathBuffer,
         last: Last,
-    ) -> Result<Walked> {
-        let mut buffer = PathBuffer::new(rest)?;
-        let (mut directory, mut link) = (directory, link);
+        spare: &'p Spare,
+    ) -> Result<Walked<'p>> {
         for _ in 0..SYMLINKS_MAX {
             buffer.prepend_target(self, link)?;
             let mut path = buffer.as_bytes();
@@ -205,7 +201,9 @@ impl Transaction<'_> {
                 directory = self.inode(ROOT)?;
             }
             match self.walk_to_symlink(caller, directory, path, last)? {
-                Step::Done(walked) => return Ok(walked),
+                Step::Done(Walked { parent, name, target, trailing_slash }) => {
+                    return Ok(Walked { parent, name: keep(spare, name), target, trailing_slash });
+                }
                 Step::Symlink { directory: next, link: found, rest } => {
                     let left = rest.len();
                     buffer.keep_last(left);
