@@ -5,7 +5,8 @@ use crate::inode::Inode;
 use crate::layout::{self, Checksum, Geometry, Layout};
 use crate::memory::Memory;
 use crate::transaction::{BackedHere, Transaction};
-use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, Timestamp};
+use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX, Timestamp};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
 pub struct Microfs {
@@ -14,6 +15,7 @@ pub struct Microfs {
     layout: Layout,
     checksum: Checksum,
     backed_here: BackedHere,
+    checksum_pages: [Vec<AtomicBool>; TIERS_MAX],
 }
 
 impl Microfs {
@@ -49,7 +51,12 @@ impl Microfs {
         for (first, count) in layout.eager_ranges() {
             memory.back(first, count)?;
         }
-        Ok(Microfs { memory, geometry, layout, checksum, backed_here: BackedHere::default() })
+        let checksum_pages = layout.tiers.map(|tier| {
+            let pages = (tier.blocks as usize).div_ceil(2 * layout::PAGE_WORDS);
+            (0..pages).map(|_| AtomicBool::new(false)).collect()
+        });
+        let backed_here = BackedHere::default();
+        Ok(Microfs { memory, geometry, layout, checksum, backed_here, checksum_pages })
     }
 
     /// What the namespace was formatted with.
@@ -59,6 +66,18 @@ impl Microfs {
 
     pub(crate) fn memory(&self) -> &dyn Memory {
         self.memory.as_ref()
+    }
+
+    /// Backs the page of a tier's checksum table that holds the word `at`, once per process.
+    pub(crate) fn back_checksum(&self, tier: u8, at: usize) -> Result<()> {
+        let table = self.layout.tiers[tier as usize].checksums;
+        let page = (at - table) / layout::PAGE_WORDS;
+        let backed = &self.checksum_pages[tier as usize][page];
+        if !backed.load(Ordering::Relaxed) {
+            self.memory.back(table + page * layout::PAGE_WORDS, layout::PAGE_WORDS)?;
+            backed.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn layout(&self) -> &Layout {

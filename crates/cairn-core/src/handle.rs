@@ -125,7 +125,7 @@ impl Transaction<'_> {
             }
             self.log(Operation::Close, now, &[u64::from(inode.id.0), inode.version(self)], &[]);
         }
-        self.retire_if_unreachable(inode, Some(slot), now)
+        self.retire_if_unreachable(inode, Some(slot))
     }
 }
 

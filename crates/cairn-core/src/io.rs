@@ -212,6 +212,8 @@ impl Transaction<'_> {
         let appends = handle.flags(self) & APPEND != 0;
         match at {
             Position::Again(offset) => offset,
+            // Without a write in flight, what was planned beyond the end came to nothing.
+            _ if appends && inode.pins(self) == 0 => inode.size(self),
             _ if appends => inode.size(self).max(inode.written_end(self)),
             Position::At(offset) => offset,
             Position::Cursor => handle.cursor(self),
@@ -387,10 +389,13 @@ impl Microfs {
     }
 
     /// Stores the checksum of a block of the caller's own plan; takes no lock.
-    pub fn store_checksum(&self, tier: u8, block: u32, crc32c: u32) {
-        let Some(region) = self.layout().tiers.get(tier as usize) else { return };
+    /// Errors: `NoSpace` if the table's page cannot be had.
+    pub fn store_checksum(&self, tier: u8, block: u32, crc32c: u32) -> Result<()> {
+        let region = self.layout().tiers.get(tier as usize).ok_or(Error::Invalid)?;
         if block < region.blocks {
-            let word = &self.memory().words()[region.checksums + block as usize / 2];
+            let at = region.checksums + block as usize / 2;
+            self.back_checksum(tier, at)?;
+            let word = &self.memory().words()[at];
             let shift = 32 * (block % 2);
             let keep = !(0xffff_ffff << shift);
             // The closure never gives up, so this cannot fail.
@@ -398,6 +403,7 @@ impl Microfs {
                 Some(old & keep | u64::from(crc32c) << shift)
             });
         }
+        Ok(())
     }
 
     /// Makes a transferred write part of the file.
@@ -518,7 +524,7 @@ impl Microfs {
         plan: &TruncatePlan,
         checksum: u32,
     ) -> Result<Committed> {
-        self.store_checksum(plan.to.0, plan.to.1, checksum);
+        self.store_checksum(plan.to.0, plan.to.1, checksum)?;
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let inode = tx.inode(plan.inode)?;

@@ -29,7 +29,7 @@ pub const HUGEBLOCK_BYTES_DEFAULT: u32 = 32 << 10;
 pub const MOUNT_BYTES_MAX: usize = 255;
 
 pub(crate) const PAGE_WORDS: usize = 512;
-pub(crate) const UNDO_WORDS: usize = 32 << 10;
+pub(crate) const UNDO_WORDS: usize = 16 << 10;
 pub(crate) const LOG_WORDS: usize = 32 << 10;
 
 // Static header, from the end of the lock on.
@@ -220,7 +220,7 @@ impl Layout {
 
     /// Word ranges that are used from the start and therefore backed at once.
     pub(crate) fn eager_ranges(&self) -> Vec<(usize, usize)> {
-        let mut ranges = vec![(0, PAGE_WORDS), (self.undo, 16 * PAGE_WORDS), (self.log, LOG_WORDS)];
+        let mut ranges = vec![(0, PAGE_WORDS), (self.undo, UNDO_WORDS), (self.log, LOG_WORDS)];
         for tier in self.tiers.iter().filter(|tier| tier.blocks > 0) {
             ranges.push((tier.used, tier.checksums - tier.used));
         }

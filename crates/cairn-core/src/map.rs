@@ -15,8 +15,9 @@ use crate::types::{Caller, InodeId, MODE_REGULAR};
 const EXTENTS: Tree = Tree { root_word: EXTENTS_ROOT };
 /// Extents changed in one transaction.
 pub(crate) const EXTENT_BATCH: usize = 64;
-/// A file with more extents than this leaves them to `reclaim` when it is deleted.
+/// A file with more extents or blocks than this leaves them to `reclaim` when it is deleted.
 const INLINE_FREE_EXTENTS: usize = 8;
+const INLINE_FREE_BLOCKS: u32 = 4096;
 
 /// Consecutive file blocks held by consecutive blocks of a tier.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +141,9 @@ impl Transaction<'_> {
         let mut lowest = u32::MAX;
         let mut orphan = None;
         for _ in 0..EXTENT_BATCH {
+            if !self.has_room() {
+                break;
+            }
             let Some(extent) = self.last_extent_to(map, u32::MAX) else {
                 return Ok((lowest, false));
             };
@@ -218,6 +222,9 @@ impl Transaction<'_> {
     /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.
     fn free_few_extents(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
+        if inode.held(self) > INLINE_FREE_BLOCKS {
+            return false;
+        }
         let mut count = 0;
         let mut next = self.first_extent_from(map, 0);
         while let Some(extent) = next {
@@ -278,6 +285,9 @@ impl Transaction<'_> {
             return Ok(false);
         }
         for _ in 0..EXTENT_BATCH {
+            if !self.has_room() {
+                break;
+            }
             if self.free_first_extent(orphan, slot) {
                 continue;
             }

@@ -54,13 +54,7 @@ impl Transaction<'_> {
     }
 
     /// Frees what belongs to `inode` if no name and no open description is left.
-    pub(crate) fn retire_if_unreachable(
-        &mut self,
-        inode: Inode,
-        slot: Option<Slot>,
-        now: Timestamp,
-    ) -> Result<()> {
-        inode.set_changed(self, now.0.max(inode.changed(self)));
+    pub(crate) fn retire_if_unreachable(&mut self, inode: Inode, slot: Option<Slot>) -> Result<()> {
         if inode.links(self) > 0 || inode.opens(self) > 0 {
             return Ok(());
         }
@@ -112,11 +106,12 @@ impl Transaction<'_> {
         now: Timestamp,
     ) -> Result<()> {
         victim.drop_link(self);
+        victim.set_changed(self, now.0);
         if victim.is_directory(self) {
             victim.set_links(self, 0);
             parent.drop_link(self);
         }
-        self.retire_if_unreachable(victim, Some(slot), now)
+        self.retire_if_unreachable(victim, Some(slot))
     }
 }
 
@@ -302,7 +297,7 @@ impl Microfs {
             walked.parent.drop_link(tx);
             target.set_links(tx, 0);
             log_name(tx, Operation::Unlink, caller, &walked, target);
-            tx.retire_if_unreachable(target, Some(slot), caller.now)
+            tx.retire_if_unreachable(target, Some(slot))
         })
     }
 
@@ -336,8 +331,9 @@ impl Microfs {
             let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             target.drop_link(tx);
+            target.set_changed(tx, caller.now.0);
             log_name(tx, operation, caller, &walked, target);
-            tx.retire_if_unreachable(target, Some(slot), caller.now)
+            tx.retire_if_unreachable(target, Some(slot))
         })
     }
 

@@ -4,7 +4,7 @@
 //! go to the device. Record, in words (docs/FORMAT.md):
 //!
 //! ```text
-//! 0  CRC32C of the rest << 32 | length in words << 16 | operation
+//! 0  CRC32C << 32 | length in words << 16 | operation
 //! 1  LSN     2  time     3..  parameters     then  name length, name bytes, zero padded
 //! ```
 //! Consecutive writes through one handle extend its last record while no barrier came between (record

@@ -26,8 +26,9 @@ pub(crate) struct BlockRun {
 
 const COUNT_SHIFT: u32 = 36;
 const TIER_SHIFT: u32 = 60;
-/// Longest run that one packed word can name.
-pub(crate) const RUN_BLOCKS_MAX: u32 = (1 << (TIER_SHIFT - COUNT_SHIFT)) - 1;
+const COUNT_MASK: u32 = (1 << (TIER_SHIFT - COUNT_SHIFT)) - 1;
+/// Longest run; freeing one stays well within the undo area.
+pub(crate) const RUN_BLOCKS_MAX: u32 = 1 << 16;
 
 impl BlockRun {
     /// Tier (4 bits), count (24 bits), first block (36 bits).
@@ -41,7 +42,7 @@ impl BlockRun {
         BlockRun {
             tier: (word >> TIER_SHIFT) as u8,
             first: (word & ((1 << COUNT_SHIFT) - 1)) as u32,
-            count: (word >> COUNT_SHIFT) as u32 & RUN_BLOCKS_MAX,
+            count: (word >> COUNT_SHIFT) as u32 & COUNT_MASK,
         }
     }
 
@@ -66,7 +67,8 @@ impl Transaction<'_> {
         let tier = self.layout.tiers.get(run.tier as usize).copied();
         match tier {
             Some(tier)
-                if run.first.checked_add(run.count).is_some_and(|end| end <= tier.blocks) =>
+                if run.count <= RUN_BLOCKS_MAX
+                    && run.first.checked_add(run.count).is_some_and(|end| end <= tier.blocks) =>
             {
                 Some(tier)
             }

@@ -214,6 +214,9 @@ impl Microfs {
             let done = self.transact(|tx| {
                 let slot = tx.slot(slot)?;
                 for _ in 0..RELEASE_BATCH {
+                    if !tx.has_room() {
+                        break;
+                    }
                     let Some(handle) = slot.next_held(tx, 1) else {
                         tx.set(slot.at, 0);
                         tx.give_back(SlabKind::Slot, slot.id.0);
@@ -309,6 +312,9 @@ impl Microfs {
             let done = self.transact(|tx| {
                 let slot = tx.slot(slot)?;
                 for _ in 0..RELEASE_BATCH {
+                    if !tx.has_room() {
+                        break;
+                    }
                     let Some(handle) = slot.next_held(tx, next) else { return Ok(true) };
                     next = handle.0 + 1;
                     if !held(handle) {

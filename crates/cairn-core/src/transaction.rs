@@ -119,6 +119,11 @@ impl<'m> Transaction<'m> {
         }
     }
 
+    /// Whether another step of a batch fits: every step of a batch changes fewer words than half the undo area.
+    pub(crate) fn has_room(&self) -> bool {
+        self.undo_used < UNDO_WORDS / 2
+    }
+
     /// The error to report if the segment contradicted itself.
     pub(crate) fn corruption(&self) -> Option<Error> {
         self.corrupt.get().map(|what| Error::Corrupt { what })
@@ -195,11 +200,16 @@ impl Drop for Transaction<'_> {
 fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed_here: &AtomicUsize) -> Result<()> {
     const STEP_WORDS_MIN: usize = 8 << 10;
     const STEP_WORDS_MAX: usize = 128 << 10;
+    const MAPPED_AT_ONCE_WORDS: usize = 64 << 10;
     let high_water = slab::high_water(memory, region);
     let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
-    let have = backed_here.load(Ordering::Relaxed);
+    let mut have = backed_here.load(Ordering::Relaxed);
     if have >= needed {
         return Ok(());
+    }
+    if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
+        // Somebody backed these when they were first used; mapping them all would delay a short-lived process.
+        have = high_water;
     }
     let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);
     let target = (needed + step_words / region.record_words).min(region.capacity as usize);
