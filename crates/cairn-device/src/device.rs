@@ -1,0 +1,55 @@
+//! What a tier must be able to do. RAM implements it here; files, NVMe and DAX will.
+//!
+//! Must stay true: an implementation checks every range against its own size before it touches
+//! anything; it never turns a failure into success.
+//! Does not allocate blocks and does not remember checksums; the core does both.
+
+use core::sync::atomic::AtomicBool;
+
+use cairn_core::Result;
+
+/// One tier of a namespace, addressed by bytes from its start.
+///
+/// Concurrent calls on different ranges are independent. On overlapping ranges the bytes are those
+/// of either call; the core's plans keep writers of one block apart.
+pub trait Device: Send + Sync {
+    /// Size of the tier.
+    fn bytes(&self) -> u64;
+
+    /// Stores bytes and returns their raw checksum (`checksum::raw`).
+    /// Errors: `NoSpace` (nothing or a part was stored), `Fault`, `Corrupt` for a range outside.
+    ///
+    /// # Safety
+    /// `source` is readable for `length` bytes, which are not part of this device's mapping.
+    unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32>;
+
+    /// Fetches bytes. Errors: as `write`.
+    ///
+    /// # Safety
+    /// `target` is writable for `length` bytes, which are not part of this device's mapping, and
+    /// no Rust reference to them is alive.
+    unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()>;
+
+    /// Makes a range read as zeros. Errors: as `write`.
+    fn zero(&self, offset: u64, length: usize) -> Result<()>;
+
+    /// Copies between two ranges that do not overlap. Errors: as `write`.
+    fn copy_within(&self, from: u64, to: u64, length: usize) -> Result<()>;
+
+    /// Standard CRC32C of a range. Errors: as `read`.
+    fn checksum(&self, offset: u64, length: usize) -> Result<u32>;
+
+    /// Returns when everything written before is as durable as the tier can make it.
+    fn flush(&self) -> Result<()>;
+
+    /// Allocates the first `budget_bytes` of the tier ahead of use, in steps, until `stop` is set
+    /// or no space is left. Returns how many bytes from the start are now allocated.
+    fn prefault(&self, budget_bytes: u64, stop: &AtomicBool) -> Result<u64>;
+
+    /// Calls `visit` with each descriptor the device keeps open.
+    fn descriptors(&self, visit: &mut dyn FnMut(i32));
+
+    /// A descriptor in which the tier's bytes stand at the same offsets, for mapping files; `None`
+    /// if there is none.
+    fn mappable(&self) -> Option<i32>;
+}

@@ -1,0 +1,37 @@
+//! What touches the world: shared memory, the lock word, checksums, tiers and the store directory.
+//!
+//! Must stay true: everything here runs inside other people's programs. So no thread is started,
+//! nothing is printed, no constructor runs, and every system call goes through [`sys`], because the
+//! libc names of those calls may be Cairn's own hooks.
+//! Does not decide which bytes go where (`cairn-core` plans) nor which calls are ours
+//! (`cairn-posix`).
+
+const _: () = assert!(
+    cfg!(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")),
+    "segments and the lock word are laid out for 64-bit little-endian Linux"
+);
+
+pub mod checksum;
+pub mod copy;
+pub mod descriptor;
+pub mod device;
+pub mod directory;
+#[cfg(target_arch = "x86_64")]
+mod fold;
+pub mod huge;
+pub mod lock;
+pub mod mapping;
+pub mod namespace;
+pub mod process;
+pub mod ram;
+pub mod segment;
+mod short_path;
+pub mod store;
+pub mod sys;
+
+pub use device::Device;
+pub use namespace::Namespace;
+pub use ram::RamDevice;
+pub use segment::MetaSegment;
+pub use store::{Store, StoreError};
+pub use sys::Errno;

@@ -1,0 +1,340 @@
+//! The lock of a namespace: one futex word in shared memory whose owner's death is noticed.
+//!
+//! The low half of word 0 follows the kernel's robust-futex protocol (thread id, `FUTEX_WAITERS`,
+//! `FUTEX_OWNER_DIED`); the high half holds the owner's pid namespace. A thread announces the word
+//! in the `list_op_pending` field of the robust list it has anyway, from before it takes the lock
+//! until after it has released it. So the kernel marks the word when the thread exits, is killed or
+//! executes another program, and no pointer ever lives in shared memory.
+//!
+//! Must stay true: a thread holds at most one of these locks; the announcement of another robust
+//! mutex, which a signal handler may have interrupted, is restored afterwards.
+//! Does not repair what a dead owner left behind; the core does when told `OwnerDied`.
+
+use core::cell::{Cell, UnsafeCell};
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::time::Duration;
+use std::time::Instant;
+
+use cairn_core::{Acquired, Error, Result};
+
+use crate::process;
+use crate::sys::{self, Errno};
+
+const TID_MASK: u64 = libc::FUTEX_TID_MASK as u64;
+const WAITERS: u64 = libc::FUTEX_WAITERS as u64;
+
+/// Position of the lock word; a word of the namespace's first 64 bytes, as are those below.
+const LOCK: usize = 0;
+const ACQUISITIONS: usize = 1;
+const CONTENDED: usize = 2;
+const DEATHS: usize = 3;
+/// Words of the segment that belong to the lock.
+pub const LOCK_WORDS: usize = cairn_core::LOCK_WORDS;
+
+/// Looks at the word before sleeping; the lock is held for well under a microsecond.
+const SPINS: u32 = 100;
+/// Longest sleep before the owner's existence is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Checks after which an owner that cannot be checked (another pid namespace) is given up.
+const UNCHECKABLE_ROUNDS: u32 = 30;
+
+/// Who holds the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Thread id in its pid namespace.
+    pub tid: u32,
+    /// Low half of the inode number of that pid namespace.
+    pub pid_namespace: u32,
+}
+
+/// How often the lock was taken since the segment was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockStatistics {
+    /// All acquisitions.
+    pub acquisitions: u64,
+    /// Those that found it held.
+    pub contended: u64,
+    /// Those whose previous owner had died.
+    pub deaths: u64,
+}
+
+/// The lock in the first words of a segment.
+#[derive(Clone, Copy)]
+pub struct RobustLock<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> RobustLock<'a> {
+    /// The lock that lives in `words`, of which it uses the first [`LOCK_WORDS`].
+    pub fn new(words: &'a [AtomicU64]) -> RobustLock<'a> {
+        assert!(words.len() >= LOCK_WORDS, "a segment is at least one page");
+        RobustLock { words: &words[..LOCK_WORDS] }
+    }
+
+    /// Takes the lock, waiting as long as its owner lives.
+    /// Errors: `Busy` if this thread holds one already (a signal handler interrupted it), or if an
+    /// owner in another pid namespace shows no life for half a minute; `Io` if the kernel offers no
+    /// robust list.
+    pub fn lock(&self) -> Result<Acquired> {
+        self.enter(None)
+    }
+
+    /// Takes the lock, giving up with `Busy` after `patience`. For tools and the agent.
+    pub fn try_lock_for(&self, patience: Duration) -> Result<Acquired> {
+        self.enter(Some(Instant::now() + patience))
+    }
+
+    /// Releases the lock. Panics if the calling thread does not hold it.
+    pub fn unlock(&self) {
+        SEAT.with(|seat| {
+            assert!(seat.held.get() == self.address(), "unlock by a thread that holds no lock");
+            let seen = self.words[LOCK].swap(0, Ordering::Release);
+            if seen & WAITERS != 0 {
+                self.wake_one();
+            }
+            seat.leave();
+        });
+    }
+
+    /// Who holds the lock now; may be outdated when it returns.
+    pub fn holder(&self) -> Option<Holder> {
+        let seen = self.words[LOCK].load(Ordering::Relaxed);
+        let tid = (seen & TID_MASK) as u32;
+        (tid != 0).then_some(Holder { tid, pid_namespace: (seen >> 32) as u32 })
+    }
+
+    /// The counters, approximately.
+    pub fn statistics(&self) -> LockStatistics {
+        let read = |index: usize| self.words[index].load(Ordering::Relaxed);
+        LockStatistics {
+            acquisitions: read(ACQUISITIONS),
+            contended: read(CONTENDED),
+            deaths: read(DEATHS),
+        }
+    }
+
+    fn address(&self) -> usize {
+        self.words[LOCK].as_ptr() as usize
+    }
+
+    /// The half of the lock word that the kernel knows.
+    fn futex(&self) -> *const AtomicU32 {
+        self.words[LOCK].as_ptr().cast::<AtomicU32>()
+    }
+
+    fn wake_one(&self) {
+        // SAFETY: the futex is the low half of a word of the borrowed segment, hence mapped and
+        // aligned. Waking fails only for bad addresses.
+        let _ = unsafe { sys::futex_wake(self.futex(), 1) };
+    }
+
+    fn enter(&self, deadline: Option<Instant>) -> Result<Acquired> {
+        SEAT.with(|seat| {
+            let mine = seat.sit_down(self.address())?;
+            let taken = match self.compare_exchange(0, mine) {
+                true => Ok(Acquired::Clean),
+                false => self.take_contended(mine, deadline),
+            };
+            match taken {
+                Ok(Acquired::Clean) => self.count(ACQUISITIONS),
+                Ok(Acquired::OwnerDied) => {
+                    self.count(ACQUISITIONS);
+                    self.count(DEATHS);
+                }
+                Err(_) => seat.leave(),
+            }
+            taken
+        })
+    }
+
+    /// Waits for the lock. `mine` is the word that says that this thread holds it.
+    fn take_contended(&self, mine: u64, deadline: Option<Instant>) -> Result<Acquired> {
+        let mut waiters = 0;
+        let mut spins = 0;
+        let mut silent_rounds = 0;
+        loop {
+            let seen = self.words[LOCK].load(Ordering::Relaxed);
+            // This thread is not in the lock (its seat says so): a word that names it is stale.
+            let stale = (seen & TID_MASK, seen >> 32) == (mine & TID_MASK, mine >> 32);
+            if seen & TID_MASK == 0 || stale {
+                if self.compare_exchange(seen, mine | waiters | seen & WAITERS) {
+                    self.count(CONTENDED);
+                    return Ok(if seen == 0 { Acquired::Clean } else { Acquired::OwnerDied });
+                }
+                continue;
+            }
+            if spins < SPINS {
+                spins += 1;
+                core::hint::spin_loop();
+                continue;
+            }
+            let asleep = seen | WAITERS;
+            if seen != asleep && !self.compare_exchange(seen, asleep) {
+                continue;
+            }
+            // Whoever slept cannot know whether others still sleep: it must keep the mark.
+            waiters = WAITERS;
+            spins = 0;
+            if self.sleep(asleep, mine, deadline)? {
+                silent_rounds = 0;
+                continue;
+            }
+            silent_rounds += 1;
+            let gone = owner_is_gone(asleep, mine);
+            if gone == Some(true) && self.compare_exchange(asleep, mine | WAITERS) {
+                self.count(CONTENDED);
+                return Ok(Acquired::OwnerDied);
+            }
+            if gone.is_none() && silent_rounds >= UNCHECKABLE_ROUNDS {
+                return Err(Error::Busy);
+            }
+        }
+    }
+
+    /// Sleeps while the word is `asleep`. False: a whole check interval passed without a change.
+    fn sleep(&self, asleep: u64, mine: u64, deadline: Option<Instant>) -> Result<bool> {
+        let limit = match deadline {
+            None => CHECK_INTERVAL,
+            Some(deadline) => {
+                CHECK_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))
+            }
+        };
+        // SAFETY: the futex is the low half of a word of the borrowed segment.
+        let woken = unsafe { sys::futex_wait(self.futex(), asleep as u32, limit) };
+        if woken != Err(Errno(libc::ETIMEDOUT)) {
+            return Ok(true);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            && owner_is_gone(asleep, mine) != Some(true)
+        {
+            return Err(Error::Busy);
+        }
+        Ok(self.words[LOCK].load(Ordering::Relaxed) != asleep)
+    }
+
+    fn compare_exchange(&self, expected: u64, new: u64) -> bool {
+        self.words[LOCK]
+            .compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Adds one to a counter; only the holder of the lock does, so no atomic addition is needed.
+    fn count(&self, counter: usize) {
+        let counter = &self.words[counter];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+/// Whether the thread named in `word` no longer exists; `None` if it is of another pid namespace
+/// than the thread described by `mine`.
+fn owner_is_gone(word: u64, mine: u64) -> Option<bool> {
+    (word >> 32 == mine >> 32).then(|| !process::thread_exists((word & TID_MASK) as u32))
+}
+
+/// `struct robust_list_head` of the kernel.
+#[repr(C)]
+struct RobustListHead {
+    list: *mut RobustListHead,
+    futex_offset: libc::c_long,
+    list_op_pending: *mut u8,
+}
+
+const _: () = assert!(size_of::<RobustListHead>() == 24);
+const _: () = assert!(offset_of!(RobustListHead, list_op_pending) == 16);
+
+/// What a thread knows about itself as a taker of locks.
+struct Seat {
+    /// `process::generation` for which the fields below are right.
+    generation: Cell<u64>,
+    /// The word with which this thread takes a lock: namespace and thread id.
+    mine: Cell<u64>,
+    /// The thread's registered robust list.
+    head: Cell<*mut RobustListHead>,
+    /// Address of the lock that is held or being taken; 0 if none.
+    held: Cell<usize>,
+    /// The announcement that was there before ours.
+    previous: Cell<*mut u8>,
+    /// Registered only where the C library registers none.
+    own_head: UnsafeCell<RobustListHead>,
+}
+
+thread_local! {
+    static SEAT: Seat = const {
+        Seat {
+            generation: Cell::new(0),
+            mine: Cell::new(0),
+            head: Cell::new(ptr::null_mut()),
+            held: Cell::new(0),
+            previous: Cell::new(ptr::null_mut()),
+            own_head: UnsafeCell::new(RobustListHead {
+                list: ptr::null_mut(),
+                futex_offset: 0,
+                list_op_pending: ptr::null_mut(),
+            }),
+        }
+    };
+}
+
+impl Seat {
+    /// Announces the lock at `address` to the kernel; returns the word that takes it.
+    #[inline]
+    fn sit_down(&self, address: usize) -> Result<u64> {
+        let generation = process::generation();
+        if self.generation.get() != generation {
+            self.introduce(generation)?;
+        }
+        if self.held.get() != 0 {
+            return Err(Error::Busy);
+        }
+        self.held.set(address);
+        let head = self.head.get();
+        // SAFETY: `head` is this thread's registered list (`introduce`), which lives as long as
+        // the thread; only this thread and, after its death, the kernel touch it.
+        unsafe {
+            let pending = &raw mut (*head).list_op_pending;
+            self.previous.set(pending.read());
+            let entry = (address as libc::c_long).wrapping_sub((*head).futex_offset);
+            pending.write_volatile(ptr::without_provenance_mut(entry as usize));
+        }
+        // The kernel sees this thread's stores in program order; the compiler must keep it.
+        compiler_fence(Ordering::SeqCst);
+        Ok(self.mine.get())
+    }
+
+    /// Withdraws the announcement; the lock is released or was never taken.
+    #[inline]
+    fn leave(&self) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: as in `sit_down`, which ran before on this thread.
+        unsafe {
+            (&raw mut (*self.head.get()).list_op_pending).write_volatile(self.previous.get())
+        };
+        compiler_fence(Ordering::SeqCst);
+        self.held.set(0);
+    }
+
+    /// Learns who this thread is; once per thread, and again in a forked child.
+    #[cold]
+    fn introduce(&self, generation: u64) -> Result<()> {
+        let mut head = sys::get_robust_list()? as *mut RobustListHead;
+        if head.is_null() {
+            head = self.own_head.get();
+            // SAFETY: `own_head` is in this thread's static storage, touched by nobody else.
+            unsafe { (*head).list = head };
+            // SAFETY: an empty list whose head lives as long as the thread.
+            unsafe { sys::set_robust_list(head.cast(), size_of::<RobustListHead>())? };
+        }
+        let namespace = process::pid_namespace() & u64::from(u32::MAX);
+        self.mine.set(u64::from(sys::gettid()) | namespace << 32);
+        self.head.set(head);
+        // In a forked child the lock that the parent's thread held is not ours.
+        self.held.set(0);
+        self.generation.set(generation);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

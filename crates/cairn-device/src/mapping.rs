@@ -1,0 +1,243 @@
+//! A shared mapping of a segment's file, and making its pages present before they are touched.
+//!
+//! Must stay true: past the limit of a tmpfs a touch of a new page kills the process (SIGBUS), so
+//! pages are made present only through `populate`, which reports `NoSpace` instead. Mappings are
+//! left out of core dumps.
+//! Does not know what the bytes mean.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use cairn_core::{Error, Result};
+
+use crate::descriptor::Descriptor;
+use crate::sys::{self, Errno, SysResult};
+
+/// Unit of mapping on every machine we support at run time.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Not in every libc's headers; the values are the kernel's.
+const MADV_POPULATE_READ: i32 = 22;
+const MADV_POPULATE_WRITE: i32 = 23;
+
+/// What the pages are made present for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Populate {
+    /// Allocated pages become readable and writable here; holes become readable zeros.
+    Read,
+    /// Pages are allocated, too.
+    Write,
+}
+
+/// A file mapped whole, readable and writable, shared with other processes.
+#[derive(Debug)]
+pub struct Mapping {
+    file: Descriptor,
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is plain memory shared even with other processes; `Mapping` itself only
+// hands out its address and never reads or writes through it, but for atomic touches.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method needs exclusive access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of `file`, whose size is at least that.
+    pub fn new(file: Descriptor, bytes: usize) -> SysResult<Mapping> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let start = sys::mmap(bytes, protection, flags, file.raw(), 0)?;
+        let address = NonNull::new(start).ok_or(Errno(libc::ENOMEM))?;
+        // SAFETY: our fresh mapping; the advice concerns core dumps only. Best effort.
+        let _ = unsafe { sys::madvise(start, bytes, libc::MADV_DONTDUMP) };
+        Ok(Mapping { file, address, bytes })
+    }
+
+    /// Where the file's first byte is mapped.
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Length of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The mapped file.
+    pub fn file(&self) -> &Descriptor {
+        &self.file
+    }
+
+    /// Makes the pages of this range present, so that touching them does not fault. The range is
+    /// widened to whole pages. Errors: `NoSpace`; `Corrupt` if it leaves the mapping.
+    pub fn populate(&self, offset: usize, length: usize, purpose: Populate) -> Result<()> {
+        let end = self.check(offset, length)?.next_multiple_of(PAGE_BYTES).min(self.bytes);
+        let start = offset / PAGE_BYTES * PAGE_BYTES;
+        let advice = match purpose {
+            Populate::Read => MADV_POPULATE_READ,
+            Populate::Write => MADV_POPULATE_WRITE,
+        };
+        loop {
+            // SAFETY: `start..end` lies in this mapping; populating changes no byte.
+            let address = unsafe { self.address.as_ptr().add(start) };
+            // SAFETY: as above.
+            match unsafe { sys::madvise(address, end - start, advice) } {
+                Ok(()) => return Ok(()),
+                Err(Errno(libc::EINTR | libc::EAGAIN)) => {}
+                // Before Linux 5.14.
+                Err(Errno(libc::EINVAL)) => return self.touch(start, end),
+                // What would be SIGBUS for a touch: the file system has no page left.
+                Err(Errno(libc::EFAULT)) => return Err(Error::NoSpace),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// End of a range, if it lies in the mapping.
+    pub fn check(&self, offset: usize, length: usize) -> Result<usize> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.bytes => Ok(end),
+            _ => Err(Error::Corrupt { what: "range outside its segment" }),
+        }
+    }
+
+    /// `populate` for kernels that lack it: allocate, then fault each page in.
+    fn touch(&self, start: usize, end: usize) -> Result<()> {
+        allocate(&self.file, start as u64, (end - start) as u64)?;
+        for page in (start..end).step_by(PAGE_BYTES) {
+            // SAFETY: inside the mapping; the page is allocated, and adding 0 atomically neither
+            // loses nor tears what another process writes there.
+            let byte = unsafe { AtomicU8::from_ptr(self.address.as_ptr().add(page)) };
+            byte.fetch_add(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the owner of the mapping goes away; borrows of it cannot outlive it.
+        let _ = unsafe { sys::munmap(self.address.as_ptr(), self.bytes) };
+    }
+}
+
+/// Allocates a range of `file` without mapping it. Errors: `NoSpace`.
+pub fn allocate(file: &Descriptor, offset: u64, length: u64) -> Result<()> {
+    loop {
+        match sys::fallocate(file.raw(), 0, offset, length) {
+            Err(Errno(libc::EINTR)) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// A table of zeroed bytes, private to this process and zero again in a forked child, whose memory
+/// is allocated as it is touched.
+#[derive(Debug)]
+pub struct LocalTable {
+    address: NonNull<AtomicU8>,
+    entries: usize,
+}
+
+// SAFETY: the table is reached only as a slice of atomics.
+unsafe impl Send for LocalTable {}
+// SAFETY: as above.
+unsafe impl Sync for LocalTable {}
+
+impl LocalTable {
+    /// A table of `entries` zeros.
+    pub fn new(entries: usize) -> SysResult<LocalTable> {
+        let bytes = Self::bytes(entries);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let start = sys::mmap(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+        // A child of fork does not inherit the page tables of shared mappings. Where the kernel
+        // cannot wipe, the child only believes pages to be present that cost it a minor fault.
+        // SAFETY: our fresh mapping.
+        let _ = unsafe { sys::madvise(start, bytes, libc::MADV_WIPEONFORK) };
+        let address = NonNull::new(start.cast::<AtomicU8>()).ok_or(Errno(libc::ENOMEM))?;
+        Ok(LocalTable { address, entries })
+    }
+
+    /// The entries.
+    pub fn entries(&self) -> &[AtomicU8] {
+        // SAFETY: `entries` bytes were mapped zeroed, and are unmapped only on drop.
+        unsafe { core::slice::from_raw_parts(self.address.as_ptr(), self.entries) }
+    }
+
+    fn bytes(entries: usize) -> usize {
+        entries.max(1).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+impl Drop for LocalTable {
+    fn drop(&mut self) {
+        // SAFETY: the owner goes away; `entries` borrows from it.
+        let _ = unsafe { sys::munmap(self.address.as_ptr().cast(), Self::bytes(self.entries)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temporary(bytes: u64) -> Descriptor {
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        let file = Descriptor::open(libc::AT_FDCWD, c"/dev/shm", flags, 0o600).unwrap();
+        sys::ftruncate(file.raw(), bytes).unwrap();
+        file
+    }
+
+    fn allocated_bytes(file: &Descriptor) -> i64 {
+        sys::fstat(file.raw()).unwrap().st_blocks * 512
+    }
+
+    #[test]
+    fn populate_for_writing_allocates_exactly_the_pages_of_the_range() {
+        let mapping = Mapping::new(temporary(1 << 20), 1 << 20).unwrap();
+        mapping.populate(5000, 4000, Populate::Write).unwrap();
+        assert_eq!(allocated_bytes(mapping.file()), 2 * PAGE_BYTES as i64);
+    }
+
+    #[test]
+    fn touching_instead_of_populating_allocates_the_same_and_keeps_the_bytes() {
+        let mapping = Mapping::new(temporary(1 << 20), 1 << 20).unwrap();
+        sys::write(mapping.file().raw(), b"kept").unwrap();
+        mapping.touch(0, 3 * PAGE_BYTES).unwrap();
+        assert_eq!(allocated_bytes(mapping.file()), 3 * PAGE_BYTES as i64);
+        // SAFETY: the first page is present and nobody writes it.
+        assert_eq!(unsafe { mapping.address().cast::<[u8; 4]>().read() }, *b"kept");
+    }
+
+    #[test]
+    fn range_outside_the_mapping_is_refused() {
+        let mapping = Mapping::new(temporary(8192), 8192).unwrap();
+        let outside = Err(Error::Corrupt { what: "range outside its segment" });
+        assert_eq!(mapping.populate(4096, 4097, Populate::Write), outside);
+        assert_eq!(mapping.populate(usize::MAX, 2, Populate::Read), outside);
+    }
+
+    #[test]
+    fn page_past_the_files_end_is_no_space_and_not_a_signal() {
+        let mapping = Mapping::new(temporary(8192), 16_384).unwrap();
+        assert_eq!(mapping.populate(8192, 8192, Populate::Write), Err(Error::NoSpace));
+    }
+
+    #[test]
+    fn local_table_is_zero_again_in_a_forked_child() {
+        let table = LocalTable::new(10_000).unwrap();
+        table.entries()[9_999].store(7, Ordering::Relaxed);
+        // SAFETY: the child reads one byte and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let inherited = table.entries()[9_999].load(Ordering::Relaxed);
+            // SAFETY: ends the child without the parent's exit handlers.
+            unsafe { libc::_exit(i32::from(inherited)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` receives one int.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
+}

@@ -1,0 +1,260 @@
+//! Segment files: made whole or not at all, opened only if they are what they should be.
+//!
+//! `MetaSegment` is the one a namespace's metadata lives in; data segments share the functions.
+//! Must stay true: a segment has its final size before it has its final name, so every mapping of
+//! it is backed by the file; it never shrinks.
+//! Does not interpret the words; the core does.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::ffi::CString;
+
+use cairn_core::{Acquired, Memory, Result};
+
+use crate::descriptor::Descriptor;
+use crate::directory::{Directory, StoreResult};
+use crate::lock::{Holder, LockStatistics, RobustLock};
+use crate::mapping::{LocalTable, Mapping, PAGE_BYTES, Populate};
+use crate::sys::{self, Errno};
+
+/// Creates a sparse file of exactly `bytes`, 0600, that must not exist yet.
+pub fn create_file(directory: &Directory, name: &CStr, bytes: u64) -> StoreResult<Descriptor> {
+    let failed = |errno| directory.error("create segment", name, errno);
+    // Past this limit the kernel does not only refuse: it also sends SIGXFSZ.
+    if bytes > sys::soft_limit(libc::RLIMIT_FSIZE).map_err(failed)? {
+        return Err(failed(Errno(libc::EFBIG))
+            .advise("the limit on file sizes is too small; raise it with ulimit -f unlimited"));
+    }
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    let file = Descriptor::open(directory.raw(), name, flags, 0o600).map_err(failed)?;
+    let sized = sys::fchmod(file.raw(), 0o600).and_then(|()| sys::ftruncate(file.raw(), bytes));
+    if let Err(errno) = sized {
+        let _ = directory.remove_file(name);
+        return Err(failed(errno));
+    }
+    Ok(file.raise())
+}
+
+/// Opens a segment and tells its size. Errors: it is not a regular file, not ours, open to others,
+/// or not a positive number of pages.
+pub fn open_file(directory: &Directory, name: &CStr) -> StoreResult<(Descriptor, u64)> {
+    let failed = |errno| directory.error("open segment", name, errno);
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = Descriptor::open(directory.raw(), name, flags, 0).map_err(failed)?;
+    let stat = sys::fstat(file.raw()).map_err(failed)?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(failed(Errno(libc::EINVAL)).advise("it is not a regular file"));
+    }
+    if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
+        return Err(failed(Errno(libc::EPERM)).advise("others could have written it"));
+    }
+    let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if bytes == 0 || bytes % PAGE_BYTES as u64 != 0 {
+        return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
+    }
+    Ok((file.raise(), bytes))
+}
+
+/// The words of a namespace in shared memory, with their lock.
+#[derive(Debug)]
+pub struct MetaSegment {
+    mapping: Mapping,
+    /// Nonzero: this process has the page present.
+    present: LocalTable,
+}
+
+impl MetaSegment {
+    /// Makes the segment `name` of `bytes` (rounded up to pages), with what `format` writes into
+    /// it. It appears under its name only when `format` succeeded. The caller holds
+    /// `directory.exclusive()`. Errors: a segment of that name exists (`EEXIST`), no space, what
+    /// `format` failed with.
+    pub fn create(
+        directory: &Directory,
+        name: &CStr,
+        bytes: u64,
+        format: impl FnOnce(&MetaSegment) -> Result<()>,
+    ) -> StoreResult<MetaSegment> {
+        let temporary = [name.to_bytes(), b".new"].concat();
+        let temporary = CString::new(temporary).expect("the parts contain no NUL");
+        // Left by a creator that died: nobody else is creating now.
+        directory.remove_file(&temporary)?;
+        let bytes = bytes.next_multiple_of(PAGE_BYTES as u64);
+        let file = create_file(directory, &temporary, bytes)?;
+        let made = MetaSegment::map(directory, name, file, bytes).and_then(|segment| {
+            format(&segment).map_err(|error| directory.error("format", name, error))?;
+            publish(directory, &temporary, name)?;
+            Ok(segment)
+        });
+        if made.is_err() {
+            let _ = directory.remove_file(&temporary);
+        }
+        made
+    }
+
+    /// Maps the existing segment `name`.
+    pub fn open(directory: &Directory, name: &CStr) -> StoreResult<MetaSegment> {
+        let (file, bytes) = open_file(directory, name)?;
+        MetaSegment::map(directory, name, file, bytes)
+    }
+
+    /// As `Memory::lock`, but gives up with `Busy` after `patience`. For tools and the agent.
+    pub fn try_lock_for(&self, patience: Duration) -> Result<Acquired> {
+        self.robust_lock().try_lock_for(patience)
+    }
+
+    /// Who holds the lock now.
+    pub fn lock_holder(&self) -> Option<Holder> {
+        self.robust_lock().holder()
+    }
+
+    /// How often the lock was taken.
+    pub fn lock_statistics(&self) -> LockStatistics {
+        self.robust_lock().statistics()
+    }
+
+    /// The descriptor this object keeps open.
+    pub fn descriptor(&self) -> i32 {
+        self.mapping.file().raw()
+    }
+
+    fn map(
+        directory: &Directory,
+        name: &CStr,
+        file: Descriptor,
+        bytes: u64,
+    ) -> StoreResult<MetaSegment> {
+        let failed = |errno| directory.error("map segment", name, errno);
+        let length = usize::try_from(bytes).map_err(|_| failed(Errno(libc::EFBIG)))?;
+        let mapping = Mapping::new(file, length).map_err(failed)?;
+        let present = LocalTable::new(length / PAGE_BYTES).map_err(failed)?;
+        let segment = MetaSegment { mapping, present };
+        // The lock's words are touched before anything else is asked for.
+        segment.back(0, 1).map_err(|error| directory.error("back segment", name, error))?;
+        Ok(segment)
+    }
+
+    fn robust_lock(&self) -> RobustLock<'_> {
+        RobustLock::new(self.words())
+    }
+}
+
+impl Memory for MetaSegment {
+    fn words(&self) -> &[AtomicU64] {
+        let words = self.mapping.bytes() / size_of::<AtomicU64>();
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is as long as the
+        // file was when opened; segments never shrink. All access is atomic.
+        unsafe { core::slice::from_raw_parts(self.mapping.address().cast().as_ptr(), words) }
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        self.robust_lock().lock()
+    }
+
+    fn unlock(&self) {
+        self.robust_lock().unlock();
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        const WORD: usize = size_of::<AtomicU64>();
+        let start = first_word.saturating_mul(WORD);
+        let end = self.mapping.check(start, word_count.saturating_mul(WORD))?;
+        let first_page = start / PAGE_BYTES;
+        let pages = &self.present.entries()[first_page..end.div_ceil(PAGE_BYTES)];
+        let absent = |page: &core::sync::atomic::AtomicU8| page.load(Ordering::Relaxed) == 0;
+        let Some(first) = pages.iter().position(absent) else {
+            return Ok(());
+        };
+        let last = pages.iter().rposition(absent).unwrap_or(first);
+        let missing = &pages[first..=last];
+        let offset = (first_page + first) * PAGE_BYTES;
+        self.mapping.populate(offset, missing.len() * PAGE_BYTES, Populate::Write)?;
+        missing.iter().for_each(|page| page.store(1, Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+/// Gives the finished file its name, unless the name is taken.
+fn publish(directory: &Directory, temporary: &CStr, name: &CStr) -> StoreResult<()> {
+    let (from, to) = ((directory.raw(), temporary), (directory.raw(), name));
+    let renamed = match sys::renameat2(from, to, libc::RENAME_NOREPLACE) {
+        // A file system without this flag: a link does not replace either.
+        Err(Errno(libc::EINVAL | libc::ENOSYS)) => {
+            sys::linkat(from, to, 0).and_then(|()| sys::unlinkat(from.0, from.1, 0))
+        }
+        result => result,
+    };
+    renamed.map_err(|errno| directory.error("create", name, errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::tests::Scratch;
+    use cairn_core::Error;
+
+    const BYTES: u64 = 1 << 30;
+
+    #[test]
+    fn formatted_segment_is_seen_by_a_second_mapping() {
+        let scratch = Scratch::new();
+        let first = MetaSegment::create(&scratch.0, c"node.meta", BYTES, |segment| {
+            segment.back(8, 1)?;
+            segment.words()[8].store(42, Ordering::Relaxed);
+            Ok(())
+        });
+        let first = first.unwrap();
+        let second = MetaSegment::open(&scratch.0, c"node.meta").unwrap();
+        assert_eq!(second.words().len() as u64, BYTES / 8);
+        assert_eq!(second.words()[8].load(Ordering::Relaxed), 42);
+        assert_eq!(first.lock(), Ok(Acquired::Clean));
+        assert_eq!(second.lock_holder().unwrap().tid, sys::gettid());
+        first.unlock();
+    }
+
+    #[test]
+    fn failed_format_leaves_nothing_behind() {
+        let scratch = Scratch::new();
+        let error = MetaSegment::create(&scratch.0, c"node.meta", BYTES, |_| Err(Error::Invalid));
+        assert_eq!(error.unwrap_err().errno, libc::EINVAL);
+        assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn second_creation_is_refused_and_keeps_the_first() {
+        let scratch = Scratch::new();
+        let create = || MetaSegment::create(&scratch.0, c"node.meta", 4096, |_| Ok(()));
+        create().unwrap().words()[9].store(7, Ordering::Relaxed);
+        assert_eq!(create().unwrap_err().errno, libc::EEXIST);
+        let segment = MetaSegment::open(&scratch.0, c"node.meta").unwrap();
+        assert_eq!(segment.words()[9].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn backing_allocates_only_what_is_asked_and_checks_the_range() {
+        let scratch = Scratch::new();
+        let segment = MetaSegment::create(&scratch.0, c"node.meta", BYTES, |_| Ok(())).unwrap();
+        segment.back(100_000, 600).unwrap();
+        segment.back(100_000, 600).unwrap();
+        let stat = sys::fstat(segment.descriptor()).unwrap();
+        assert!(stat.st_blocks * 512 <= 4 * PAGE_BYTES as i64, "{}", stat.st_blocks);
+        assert!(segment.back(segment.words().len(), 1).is_err());
+        assert!(segment.back(usize::MAX, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn file_that_is_no_segment_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new();
+        let path = scratch.0.path().join("odd.meta");
+        std::fs::write(&path, b"short").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let error = MetaSegment::open(&scratch.0, c"odd.meta").unwrap_err();
+        assert_eq!((error.errno, error.path), (libc::EINVAL, path.clone()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(MetaSegment::open(&scratch.0, c"odd.meta").unwrap_err().errno, libc::EPERM);
+        std::os::unix::fs::symlink("odd.meta", scratch.0.path().join("link.meta")).unwrap();
+        assert_eq!(MetaSegment::open(&scratch.0, c"link.meta").unwrap_err().errno, libc::ELOOP);
+    }
+}

@@ -1,0 +1,227 @@
+//! The store: one private directory per job that holds everything of it on this node.
+//!
+//! ```text
+//! <root>/cairn-<uid>/<job>/        0700
+//!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
+//!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
+//!   void/                          where working directories' stand-ins are made and removed
+//!   huge/                          file system of huge pages, where one could be mounted
+//! ```
+//! Must stay true: a directory that others can enter, that is not ours or that is a symbolic link
+//! is refused, not repaired.
+//! Does not know job.json, the agent's files or their locks; the command and the agent do.
+
+use core::ffi::CStr;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::directory::{Directory, StoreResult, c_path};
+use crate::huge;
+use crate::sys::{self, Errno};
+
+pub use crate::directory::StoreError;
+
+/// Directory of placeholders, within the store.
+pub const HANDLES: &CStr = c"handles";
+/// Directory of stand-ins for working directories, within the store.
+pub const VOID: &CStr = c"void";
+/// Longest name of a job or a namespace, bytes.
+pub const NAME_BYTES_MAX: usize = 48;
+
+/// An open store directory.
+#[derive(Debug)]
+pub struct Store {
+    directory: Directory,
+}
+
+impl Store {
+    /// Creates (or opens, if it exists) the store of `job` below `root`.
+    /// Errors: `root` is missing or not writable; the user's or the job's directory exists but is
+    /// not private; the job's name is not a simple name.
+    pub fn create(root: &Path, job: &str) -> StoreResult<Store> {
+        let root = Directory::open(root)?;
+        let job = simple_name(&root, job)?;
+        let directory = root.private(&user_directory())?.private(&job)?;
+        directory.private(HANDLES)?;
+        directory.private(VOID)?;
+        Ok(Store { directory })
+    }
+
+    /// Opens the store directory at `path`.
+    pub fn open(path: &Path) -> StoreResult<Store> {
+        Ok(Store { directory: Directory::open(path)?.checked_private()? })
+    }
+
+    /// The store's directory.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Names of the namespaces, sorted.
+    pub fn namespaces(&self) -> StoreResult<Vec<String>> {
+        let mut names = Vec::new();
+        // A new descriptor, because listing moves the directory's offset.
+        let directory = Directory::open(self.path())?;
+        let mut visit = |name: &CStr, _| {
+            let name = name.to_str().ok().and_then(|name| name.strip_suffix(".meta"));
+            names.extend(name.map(str::to_owned));
+            true
+        };
+        crate::directory::list(directory.raw(), &mut visit)
+            .map_err(|errno| self.directory.error("list", c"", errno))?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Removes the store with everything in it, and the user's directory if that was the last.
+    /// Processes that have it mapped keep working on what no one else will see.
+    pub fn remove(self) -> StoreResult<()> {
+        let guard = self.directory.exclusive()?;
+        huge::withdraw(&self.directory)?;
+        Directory::open(self.path())?.clear()?;
+        let failed = |errno: Errno| StoreError {
+            what: "remove directory",
+            path: self.path().to_owned(),
+            errno: errno.0,
+            advice: "",
+        };
+        let path = c_path(self.path()).map_err(failed)?;
+        sys::unlinkat(libc::AT_FDCWD, &path, libc::AT_REMOVEDIR).map_err(failed)?;
+        drop(guard);
+        let parent = self.path().parent().and_then(|parent| c_path(parent).ok());
+        if let Some(parent) = parent.filter(|path| path.to_bytes().ends_with(&user_suffix())) {
+            // Fails as long as other jobs have stores there, as it should.
+            let _ = sys::unlinkat(libc::AT_FDCWD, &parent, libc::AT_REMOVEDIR);
+        }
+        Ok(())
+    }
+}
+
+/// Places where stores are looked for and made, in order: `$CAIRN_STORE_ROOT`, /dev/shm,
+/// `$XDG_RUNTIME_DIR`, /tmp. An explicit choice is the only one.
+pub fn candidate_roots() -> Vec<PathBuf> {
+    match std::env::var_os("CAIRN_STORE_ROOT").filter(|root| !root.is_empty()) {
+        Some(root) => vec![PathBuf::from(root)],
+        None => [
+            Some(PathBuf::from("/dev/shm")),
+            std::env::var_os("XDG_RUNTIME_DIR").filter(|root| !root.is_empty()).map(PathBuf::from),
+            Some(PathBuf::from("/tmp")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    }
+}
+
+/// The first candidate that is a writable directory. Errors: none is; the last one's reason.
+pub fn find_root() -> StoreResult<PathBuf> {
+    let mut refusal = None;
+    for root in candidate_roots() {
+        match usable(&root) {
+            Ok(()) => return Ok(root),
+            Err(error) => refusal = Some(error),
+        }
+    }
+    Err(refusal.expect("there is always a candidate"))
+}
+
+/// Path of a job's store below `root`, whether or not it exists.
+pub fn store_path(root: &Path, job: &str) -> PathBuf {
+    root.join(format!("cairn-{}", sys::geteuid())).join(job)
+}
+
+/// Bytes that may still be written to the file system of `root`.
+pub fn free_bytes(root: &Path) -> StoreResult<u64> {
+    let state = c_path(root).and_then(|path| sys::statfs(&path)).map_err(|errno| StoreError {
+        what: "measure",
+        path: root.to_owned(),
+        errno: errno.0,
+        advice: "",
+    })?;
+    Ok(state.f_bavail as u64 * state.f_bsize as u64)
+}
+
+fn usable(root: &Path) -> StoreResult<()> {
+    let directory = Directory::open(root)?;
+    sys::faccessat(directory.raw(), c".", libc::W_OK | libc::X_OK).map_err(|errno| {
+        directory
+            .error("create a store in", c"", errno)
+            .advise("choose a writable directory with CAIRN_STORE_ROOT")
+    })
+}
+
+fn user_directory() -> CString {
+    CString::new(format!("cairn-{}", sys::geteuid())).expect("digits and letters contain no NUL")
+}
+
+fn user_suffix() -> Vec<u8> {
+    [b"/", user_directory().as_bytes()].concat()
+}
+
+/// A name of a job or namespace as a file name: letters, digits, `-`, `_` and, inside, `.`.
+pub(crate) fn simple_name(parent: &Directory, name: &str) -> StoreResult<CString> {
+    let simple = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let good = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(simple)
+        && !name.starts_with('.');
+    CString::new(name).ok().filter(|_| good).ok_or_else(|| StoreError {
+        what: "use the name",
+        path: parent.path().join(std::ffi::OsStr::from_bytes(name.as_bytes())),
+        errno: libc::EINVAL,
+        advice: "a name has 1 to 48 letters, digits, '-', '_' or '.', and no leading '.'",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::tests::Scratch;
+
+    #[test]
+    fn created_store_is_private_and_can_be_opened_and_removed() {
+        let scratch = Scratch::new();
+        let store = Store::create(scratch.0.path(), "job-1").unwrap();
+        assert_eq!(store.path(), store_path(scratch.0.path(), "job-1"));
+        let again = Store::open(store.path()).unwrap();
+        assert_eq!(sys::fstat(again.directory().raw()).unwrap().st_mode & 0o7777, 0o700);
+        assert!(again.namespaces().unwrap().is_empty());
+        store.remove().unwrap();
+        assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn users_directory_stays_while_another_job_has_a_store() {
+        let scratch = Scratch::new();
+        let first = Store::create(scratch.0.path(), "first").unwrap();
+        let second = Store::create(scratch.0.path(), "second").unwrap();
+        first.remove().unwrap();
+        assert!(Store::open(second.path()).is_ok());
+    }
+
+    #[test]
+    fn job_name_that_is_a_path_is_refused() {
+        let scratch = Scratch::new();
+        for name in ["", ".", "..", "a/b", ".hidden", &"x".repeat(49), "a\0b"] {
+            let error = Store::create(scratch.0.path(), name).unwrap_err();
+            assert_eq!(error.errno, libc::EINVAL, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn missing_root_is_named_in_the_error() {
+        let error = Store::create(Path::new("/nonexistent/root"), "job").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/nonexistent/root") && text.contains("No such file"), "{text}");
+    }
+
+    #[test]
+    fn free_bytes_of_shared_memory_are_positive() {
+        assert!(free_bytes(Path::new("/dev/shm")).unwrap() > 0);
+    }
+}

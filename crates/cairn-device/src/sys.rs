@@ -1,0 +1,436 @@
+//! System calls with checked results, made through `libc::syscall`.
+//!
+//! Must stay true: no function here calls a libc wrapper that Cairn's interposer exports; the
+//! kernel's own structures equal libc's on the 64-bit targets we support.
+//! Does not retry, log or interpret: the caller sees the kernel's answer as `Errno`.
+
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+
+use cairn_core::{Error, Timestamp};
+
+/// An error number of the kernel, positive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// What a system call returns.
+pub type SysResult<T> = Result<T, Errno>;
+
+impl From<Errno> for Error {
+    /// The core's error for a failure of the storage underneath it. What has no counterpart is
+    /// `Io`: the application must not see, say, `EBADF` because a descriptor of *ours* went away.
+    fn from(errno: Errno) -> Error {
+        match errno.0 {
+            libc::ENOSPC | libc::EDQUOT | libc::ENOMEM => Error::NoSpace,
+            libc::EFBIG => Error::FileTooLarge,
+            libc::EFAULT => Error::Fault,
+            libc::EAGAIN | libc::EBUSY => Error::Busy,
+            _ => Error::Io,
+        }
+    }
+}
+
+/// Calls the kernel; a macro because the arguments have many types and all become `c_long`.
+macro_rules! call {
+    ($number:expr $(, $argument:expr)*) => {
+        check(libc::syscall($number $(, $argument as libc::c_long)*))
+    };
+}
+
+fn check(value: libc::c_long) -> SysResult<usize> {
+    if value == -1 {
+        // SAFETY: __errno_location returns the calling thread's errno cell, always valid.
+        return Err(Errno(unsafe { *libc::__errno_location() }));
+    }
+    Ok(value as usize)
+}
+
+/// Opens `path` relative to `directory` (`AT_FDCWD` for the working directory).
+pub fn openat(directory: i32, path: &CStr, flags: i32, mode: u32) -> SysResult<i32> {
+    // SAFETY: `path` is a NUL-terminated string that outlives the call; nothing else is a pointer.
+    unsafe { call!(libc::SYS_openat, directory, path.as_ptr(), flags, mode) }.map(|fd| fd as i32)
+}
+
+/// Closes `descriptor`. The number is free afterwards whatever is returned.
+pub fn close(descriptor: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed; the caller owns the number.
+    unsafe { call!(libc::SYS_close, descriptor) }.map(drop)
+}
+
+/// Attributes of an open descriptor.
+pub fn fstat(descriptor: i32) -> SysResult<libc::stat> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel writes one `struct stat`, whose layout is libc's, into `stat`.
+    unsafe { call!(libc::SYS_fstat, descriptor, stat.as_mut_ptr()) }?;
+    // SAFETY: zero-initialised plain integers, then filled by the kernel.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Attributes of `path` relative to `directory`; `flags` is `AT_SYMLINK_NOFOLLOW` or 0.
+pub fn fstatat(directory: i32, path: &CStr, flags: i32) -> SysResult<libc::stat> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: `path` is NUL-terminated; the kernel writes one `struct stat` into `stat`.
+    unsafe { call!(libc::SYS_newfstatat, directory, path.as_ptr(), stat.as_mut_ptr(), flags) }?;
+    // SAFETY: zero-initialised plain integers, then filled by the kernel.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Attributes of `path` itself, not of what a symbolic link leads to.
+pub fn lstat(path: &CStr) -> SysResult<libc::stat> {
+    fstatat(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// State of the file system that holds `path`.
+pub fn statfs(path: &CStr) -> SysResult<libc::statfs> {
+    let mut state = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `path` is NUL-terminated; the kernel writes one `struct statfs` into `state`.
+    unsafe { call!(libc::SYS_statfs, path.as_ptr(), state.as_mut_ptr()) }?;
+    // SAFETY: zero-initialised plain integers, then filled by the kernel.
+    Ok(unsafe { state.assume_init() })
+}
+
+/// Sets the size of a file.
+pub fn ftruncate(descriptor: i32, bytes: u64) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_ftruncate, descriptor, bytes) }.map(drop)
+}
+
+/// Allocates (mode 0) or punches (`FALLOC_FL_*`) a range of a file.
+pub fn fallocate(descriptor: i32, mode: i32, offset: u64, bytes: u64) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_fallocate, descriptor, mode, offset, bytes) }.map(drop)
+}
+
+/// Maps `bytes` of a file (or anonymous memory with `descriptor` -1) at an address of the kernel's
+/// choice; `MAP_FIXED` is refused.
+pub fn mmap(
+    bytes: usize,
+    protection: i32,
+    flags: i32,
+    descriptor: i32,
+    offset: u64,
+) -> SysResult<*mut u8> {
+    assert!(flags & libc::MAP_FIXED == 0, "a fixed mapping could replace memory in use");
+    // SAFETY: without MAP_FIXED a mapping never replaces an existing one.
+    unsafe { call!(libc::SYS_mmap, 0, bytes, protection, flags, descriptor, offset) }
+        .map(|address| address as *mut u8)
+}
+
+/// Removes a mapping.
+///
+/// # Safety
+/// The range is a mapping of the caller's to which no reference remains.
+pub unsafe fn munmap(address: *mut u8, bytes: usize) -> SysResult<()> {
+    // SAFETY: the caller gives up the range.
+    unsafe { call!(libc::SYS_munmap, address, bytes) }.map(drop)
+}
+
+/// Advises the kernel about a range.
+///
+/// # Safety
+/// The range belongs to the caller and `advice` does not discard data that is still referenced.
+pub unsafe fn madvise(address: *mut u8, bytes: usize, advice: i32) -> SysResult<()> {
+    // SAFETY: the caller vouches for range and advice.
+    unsafe { call!(libc::SYS_madvise, address, bytes, advice) }.map(drop)
+}
+
+/// Reads at `offset` into memory that the kernel checks: a bad address is `EFAULT`.
+///
+/// # Safety
+/// No Rust reference to the `length` bytes at `target` is alive.
+pub unsafe fn pread_raw(
+    descriptor: i32,
+    target: *mut u8,
+    length: usize,
+    offset: u64,
+) -> SysResult<usize> {
+    // SAFETY: the caller vouches that the target is not referenced; the kernel checks access.
+    unsafe { call!(libc::SYS_pread64, descriptor, target, length, offset) }
+}
+
+/// Writes at `offset` from memory that the kernel checks: a bad address is `EFAULT`.
+///
+/// # Safety
+/// Only reads memory through the kernel; unsafe for symmetry of intent: `source` is not a slice
+/// and may be changed by others during the call.
+pub unsafe fn pwrite_raw(
+    descriptor: i32,
+    source: *const u8,
+    length: usize,
+    offset: u64,
+) -> SysResult<usize> {
+    // SAFETY: the kernel checks that the source is readable and only reads it.
+    unsafe { call!(libc::SYS_pwrite64, descriptor, source, length, offset) }
+}
+
+/// Reads from the descriptor's own offset.
+pub fn read(descriptor: i32, target: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the kernel writes at most `target.len()` bytes into the exclusive slice.
+    unsafe { call!(libc::SYS_read, descriptor, target.as_mut_ptr(), target.len()) }
+}
+
+/// Writes at the descriptor's own offset.
+pub fn write(descriptor: i32, source: &[u8]) -> SysResult<usize> {
+    // SAFETY: the kernel reads at most `source.len()` bytes of the slice.
+    unsafe { call!(libc::SYS_write, descriptor, source.as_ptr(), source.len()) }
+}
+
+/// Lowest free duplicate of `descriptor`, inherited over exec.
+pub fn dup(descriptor: i32) -> SysResult<i32> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_dup, descriptor) }.map(|fd| fd as i32)
+}
+
+/// Makes `to` a duplicate of `from`; `flags` is `O_CLOEXEC` or 0. Replaces what `to` was.
+pub fn dup3(from: i32, to: i32, flags: i32) -> SysResult<i32> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_dup3, from, to, flags) }.map(|fd| fd as i32)
+}
+
+/// `fcntl` with an integer argument (never a lock pointer).
+pub fn fcntl(descriptor: i32, command: i32, argument: i64) -> SysResult<i32> {
+    assert!(
+        !matches!(command, libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW)
+            && !matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW),
+        "lock commands take a pointer"
+    );
+    // SAFETY: the commands that take a pointer were excluded above.
+    unsafe { call!(libc::SYS_fcntl, descriptor, command, argument) }.map(|value| value as i32)
+}
+
+/// Sets the permission bits of an open file.
+pub fn fchmod(descriptor: i32, mode: u32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_fchmod, descriptor, mode) }.map(drop)
+}
+
+/// Whether the caller may use `path` in the ways of `mask` (`W_OK` and the like).
+pub fn faccessat(directory: i32, path: &CStr, mask: i32) -> SysResult<()> {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { call!(libc::SYS_faccessat, directory, path.as_ptr(), mask) }.map(drop)
+}
+
+/// Creates a directory.
+pub fn mkdirat(directory: i32, path: &CStr, mode: u32) -> SysResult<()> {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { call!(libc::SYS_mkdirat, directory, path.as_ptr(), mode) }.map(drop)
+}
+
+/// Creates a file of the type in `mode` (no device nodes: the device number is 0).
+pub fn mknodat(directory: i32, path: &CStr, mode: u32) -> SysResult<()> {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { call!(libc::SYS_mknodat, directory, path.as_ptr(), mode, 0) }.map(drop)
+}
+
+/// Removes a name; `flags` is `AT_REMOVEDIR` for directories, else 0.
+pub fn unlinkat(directory: i32, path: &CStr, flags: i32) -> SysResult<()> {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { call!(libc::SYS_unlinkat, directory, path.as_ptr(), flags) }.map(drop)
+}
+
+/// Renames within or between directories; `flags` is `RENAME_NOREPLACE` or `RENAME_EXCHANGE` or 0.
+pub fn renameat2(from: (i32, &CStr), to: (i32, &CStr), flags: u32) -> SysResult<()> {
+    // SAFETY: both paths are NUL-terminated.
+    unsafe { call!(libc::SYS_renameat2, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) }
+        .map(drop)
+}
+
+/// Makes a hard link.
+pub fn linkat(from: (i32, &CStr), to: (i32, &CStr), flags: i32) -> SysResult<()> {
+    // SAFETY: both paths are NUL-terminated.
+    unsafe { call!(libc::SYS_linkat, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) }
+        .map(drop)
+}
+
+/// Makes a symbolic link at `path` that contains `target`.
+pub fn symlinkat(target: &CStr, directory: i32, path: &CStr) -> SysResult<()> {
+    // SAFETY: both strings are NUL-terminated.
+    unsafe { call!(libc::SYS_symlinkat, target.as_ptr(), directory, path.as_ptr()) }.map(drop)
+}
+
+/// Contents of a symbolic link, at most `target.len()` bytes of them; returns how many.
+pub fn readlinkat(directory: i32, path: &CStr, target: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: `path` is NUL-terminated and the kernel writes at most `target.len()` bytes.
+    unsafe {
+        call!(libc::SYS_readlinkat, directory, path.as_ptr(), target.as_mut_ptr(), target.len())
+    }
+}
+
+/// Advisory lock on the open file; `operation` is `LOCK_EX | LOCK_NB` and the like.
+pub fn flock(descriptor: i32, operation: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_flock, descriptor, operation) }.map(drop)
+}
+
+/// Next batch of raw directory entries (`linux_dirent64`); 0 at the end.
+pub fn getdents64(descriptor: i32, target: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the kernel writes at most `target.len()` bytes.
+    unsafe { call!(libc::SYS_getdents64, descriptor, target.as_mut_ptr(), target.len()) }
+}
+
+/// Sleeps while `*word == expected`, at most `timeout`. `ETIMEDOUT`, `EINTR`, `EAGAIN` are normal.
+/// The futex is shared between processes.
+///
+/// # Safety
+/// `word` points to four mapped, 4-aligned bytes.
+pub unsafe fn futex_wait(
+    word: *const AtomicU32,
+    expected: u32,
+    timeout: Duration,
+) -> SysResult<()> {
+    let limit = libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: the caller vouches for `word`; `limit` lives on this stack for the call.
+    unsafe { call!(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, &raw const limit, 0, 0) }
+        .map(drop)
+}
+
+/// Wakes at most `count` sleepers on a futex shared between processes.
+///
+/// # Safety
+/// `word` points to four mapped, 4-aligned bytes.
+pub unsafe fn futex_wake(word: *const AtomicU32, count: i32) -> SysResult<usize> {
+    // SAFETY: the caller vouches for `word`; FUTEX_WAKE does not touch its contents.
+    unsafe { call!(libc::SYS_futex, word, libc::FUTEX_WAKE, count, 0, 0, 0) }
+}
+
+/// The calling thread's registered robust list, as an address (0: none).
+pub fn get_robust_list() -> SysResult<usize> {
+    let mut head: usize = 0;
+    let mut length: usize = 0;
+    // SAFETY: the kernel writes one word to each of the two locals; pid 0 is the caller.
+    unsafe { call!(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length) }?;
+    Ok(head)
+}
+
+/// Registers a robust list for the calling thread.
+///
+/// # Safety
+/// `head` points to a valid `struct robust_list_head` that lives as long as the thread.
+pub unsafe fn set_robust_list(head: *mut u8, length: usize) -> SysResult<()> {
+    // SAFETY: the caller vouches for the list.
+    unsafe { call!(libc::SYS_set_robust_list, head, length) }.map(drop)
+}
+
+/// Sends `signal` (0: only checks) to a process.
+pub fn kill(pid: u32, signal: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_kill, pid, signal) }.map(drop)
+}
+
+/// Sends `signal` (0: only checks) to whichever thread has this id.
+pub fn tkill(tid: u32, signal: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_tkill, tid, signal) }.map(drop)
+}
+
+/// Sends `signal` to one thread of a process.
+pub fn tgkill(pid: u32, tid: u32, signal: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_tgkill, pid, tid, signal) }.map(drop)
+}
+
+/// The calling process.
+pub fn getpid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// The calling thread.
+pub fn gettid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Effective user of the caller.
+pub fn geteuid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_geteuid) as u32 }
+}
+
+/// Real user of the caller.
+pub fn getuid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_getuid) as u32 }
+}
+
+/// Effective group of the caller.
+pub fn getegid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_getegid) as u32 }
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    // SAFETY: takes nothing and cannot fail on Linux.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// Sleeps; shorter if a signal arrives (`EINTR`).
+pub fn nanosleep(duration: Duration) -> SysResult<()> {
+    let request = libc::timespec {
+        tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    };
+    // SAFETY: `request` lives for the call; no remainder is asked for.
+    unsafe { call!(libc::SYS_nanosleep, &raw const request, 0) }.map(drop)
+}
+
+/// Soft limit of a resource (`RLIMIT_*`); `u64::MAX` where it is unlimited.
+pub fn soft_limit(resource: u32) -> SysResult<u64> {
+    let mut limit = [0_u64; 2];
+    // SAFETY: `struct rlimit64` is two u64; nothing is set because the new limit is null.
+    unsafe { call!(libc::SYS_prlimit64, 0, resource, 0, limit.as_mut_ptr()) }?;
+    Ok(limit[0])
+}
+
+/// Mounts a file system of `kind` at `target` with mount `data`.
+pub fn mount(kind: &CStr, target: &CStr, flags: u64, data: &CStr) -> SysResult<()> {
+    // SAFETY: all strings are NUL-terminated and outlive the call.
+    unsafe {
+        call!(libc::SYS_mount, kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr())
+    }
+    .map(drop)
+}
+
+/// Unmounts what is mounted at `target`.
+pub fn umount2(target: &CStr, flags: i32) -> SysResult<()> {
+    // SAFETY: `target` is NUL-terminated.
+    unsafe { call!(libc::SYS_umount2, target.as_ptr(), flags) }.map(drop)
+}
+
+/// Wall-clock time.
+pub fn now() -> Timestamp {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    Timestamp(time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_file_gives_the_kernels_errno() {
+        let result = openat(libc::AT_FDCWD, c"/nonexistent/file", libc::O_RDONLY, 0);
+        assert_eq!(result, Err(Errno(libc::ENOENT)));
+    }
+
+    #[test]
+    fn bad_source_address_is_efault_not_a_crash() {
+        let file = openat(libc::AT_FDCWD, c"/tmp", libc::O_TMPFILE | libc::O_RDWR, 0o600).unwrap();
+        // SAFETY: the kernel refuses the address; nothing is dereferenced here.
+        let result = unsafe { pwrite_raw(file, core::ptr::null(), 8, 0) };
+        close(file).unwrap();
+        assert_eq!(result, Err(Errno(libc::EFAULT)));
+    }
+
+    #[test]
+    fn limits_of_this_process_are_readable() {
+        assert!(soft_limit(libc::RLIMIT_NOFILE).unwrap() > 3);
+    }
+}
