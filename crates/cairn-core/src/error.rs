@@ -46,6 +46,8 @@ pub enum Error {
     NoSuchOffset,
     /// The lock is held by this very thread, or was not obtained in time.
     Busy,
+    /// `.`, `..` and the root cannot be removed or renamed.
+    InUse,
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
     Escapes,
     /// The segment contradicts itself; nothing was changed.
@@ -78,6 +80,7 @@ impl Error {
             Error::TooManyProcesses => 11,
             Error::AccessDenied => 13,
             Error::Fault => 14,
+            Error::InUse => 16,
             Error::Exists => 17,
             Error::Escapes => 18,
             Error::NotDirectory => 20,
@@ -117,6 +120,7 @@ impl core::fmt::Display for Error {
             Error::LinkLimit => f.write_str("too many links"),
             Error::NoSuchOffset => f.write_str("no data or hole past this offset"),
             Error::Busy => f.write_str("the namespace's lock is held"),
+            Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {

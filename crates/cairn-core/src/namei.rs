@@ -284,7 +284,7 @@ impl Microfs {
                 return Err(match walked.name {
                     b"." => Error::Invalid,
                     b".." => Error::NotEmpty,
-                    _ => Error::Busy,
+                    _ => Error::InUse,
                 });
             }
             tx.permit_removal(walked.parent, target, caller)?;
@@ -450,7 +450,7 @@ impl Microfs {
             let new = self.walk(tx, caller, to, Last::Keep, &new_spare)?;
             let moved = old.existing(tx)?;
             if !old.has_ordinary_name() || !new.has_ordinary_name() {
-                return Err(Error::Busy);
+                return Err(Error::InUse);
             }
             if new.trailing_slash && !moved.is_directory(tx) {
                 return Err(Error::NotDirectory);

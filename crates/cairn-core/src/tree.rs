@@ -357,3 +357,6 @@ fn remove_entry(tx: &mut Transaction, node: &mut Node, position: usize) {
     tx.move_words(at + node.stride(), at, behind * node.stride());
     node.set_count(tx, node.count - 1);
 }
+
+#[cfg(test)]
+mod tests;

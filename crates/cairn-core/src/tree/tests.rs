@@ -1,0 +1,108 @@
+//! The tree against a sorted set, with keys that cluster, ascend and collide in their high words.
+
+use super::*;
+use crate::fs::Microfs;
+use crate::layout::Geometry;
+use crate::layout::NAMES_ROOT;
+use crate::memory::HeapMemory;
+use crate::types::{Credentials, Timestamp};
+use std::collections::BTreeSet;
+
+const TREE: Tree = Tree { root_word: NAMES_ROOT };
+
+fn namespace() -> Microfs {
+    let mut geometry = Geometry::new(b"/cairn", [64, 0, 0, 0], 0);
+    geometry.inode_capacity = 32 << 10;
+    let memory = HeapMemory::new(geometry.segment_bytes() as usize / 8);
+    let sum = |seed: u32, _: &[u8]| seed;
+    let owner = Credentials { uid: 1, gid: 1 };
+    Microfs::format(&memory, &geometry, sum, owner, Timestamp(1)).expect("format");
+    Microfs::open(Box::new(memory), sum).expect("open")
+}
+
+/// xorshift64*: enough randomness for a test, the same everywhere.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
+
+fn random_key(state: &mut u64) -> Key {
+    match next(state) % 3 {
+        0 => key(7 << 32 | next(state) % 64, next(state) % 8),
+        1 => key(next(state), next(state)),
+        _ => key(9 << 32 | next(state) % 5000, 1),
+    }
+}
+
+#[test]
+fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
+    let fs = namespace();
+    let mut expected = BTreeSet::new();
+    let mut state = 0x6361_6972_6e31;
+    for round in 0..60_000 {
+        let growing = round / 10_000 % 2 == 0;
+        let wanted = random_key(&mut state);
+        fs.transact(|tx| {
+            if (next(&mut state) % 4 != 0) == growing {
+                if expected.insert(wanted) {
+                    TREE.insert(tx, wanted)?;
+                }
+            } else {
+                let victim = expected.range(wanted..).next().copied().unwrap_or(wanted);
+                assert_eq!(TREE.remove(tx, victim), expected.remove(&victim));
+            }
+            let probe = random_key(&mut state);
+            assert_eq!(TREE.floor(tx, probe), expected.range(..=probe).next_back().copied());
+            assert_eq!(TREE.ceiling(tx, probe), expected.range(probe..).next().copied());
+            Ok(())
+        })
+        .expect("no contradiction");
+    }
+    let left: Vec<Key> = expected.iter().copied().collect();
+    fs.transact(|tx| {
+        assert_eq!(TREE.ceiling(tx, 0), left.first().copied());
+        assert_eq!(TREE.floor(tx, Key::MAX), left.last().copied());
+        Ok(())
+    })
+    .expect("no contradiction");
+    for entry in left {
+        fs.transact(|tx| Ok(assert!(TREE.remove(tx, entry)))).expect("no contradiction");
+    }
+    fs.transact(|tx| Ok(assert_eq!(tx.records_in_use(SlabKind::Node), 0)))
+        .expect("all nodes freed");
+}
+
+#[test]
+fn ascending_keys_leave_full_leaves() {
+    let fs = namespace();
+    for entry in 0..LEAF_CAPACITY as u64 * 20 {
+        fs.transact(|tx| TREE.insert(tx, key(entry, 0))).expect("insert");
+    }
+    fs.transact(|tx| Ok(assert!(tx.records_in_use(SlabKind::Node) <= 22))).expect("few nodes");
+}
+
+#[test]
+fn failed_change_leaves_the_tree_as_it_was() {
+    let fs = namespace();
+    for entry in 0..500 {
+        fs.transact(|tx| TREE.insert(tx, key(entry, 1))).expect("insert");
+    }
+    let failed: Result<()> = fs.transact(|tx| {
+        for entry in 500..520 {
+            TREE.insert(tx, key(entry, 1))?;
+        }
+        for entry in 0..20 {
+            TREE.remove(tx, key(entry, 1));
+        }
+        Err(Error::Invalid)
+    });
+    assert_eq!(failed, Err(Error::Invalid));
+    fs.transact(|tx| {
+        assert_eq!(TREE.ceiling(tx, 0), Some(key(0, 1)));
+        assert_eq!(TREE.floor(tx, Key::MAX), Some(key(499, 1)));
+        Ok(())
+    })
+    .expect("unchanged");
+}
