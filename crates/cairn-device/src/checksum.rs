@@ -156,9 +156,11 @@ const fn byte_tables() -> [[u32; 256]; 8] {
 static BYTE: [[u32; 256]; 8] = byte_tables();
 
 pub(crate) fn update_portable(mut state: u32, bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<8>();
+    let words = bytes.chunks_exact(8);
+    let rest = words.remainder();
     for word in words {
-        let mixed = u64::from_le_bytes(*word) ^ u64::from(state);
+        let word = word.try_into().expect("chunks of eight bytes");
+        let mixed = u64::from_le_bytes(word) ^ u64::from(state);
         state = mixed
             .to_le_bytes()
             .iter()
@@ -180,16 +182,20 @@ mod hardware {
     static SHIFT: ShiftTables = shift_tables(INVERSE_33);
 
     /// As `super::shift`.
+    ///
+    /// # Safety
+    /// SSE4.2 and PCLMULQDQ were detected.
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
-    pub fn shift(raw: u32, zero_bytes: u64) -> u32 {
+    pub unsafe fn shift(raw: u32, zero_bytes: u64) -> u32 {
         let mut state = raw;
         let mut left = zero_bytes;
         for table in &SHIFT {
             if left == 0 {
                 break;
             }
-            state = fold::multiply33(state, table[(left & 255) as usize]);
+            // SAFETY: the caller vouches for the features.
+            state = unsafe { fold::multiply33(state, table[(left & 255) as usize]) };
             left >>= 8;
         }
         state

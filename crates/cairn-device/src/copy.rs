@@ -49,7 +49,7 @@ pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> u32
 /// As `copy_crc`.
 pub unsafe fn copy_out(target: *mut u8, source: *const u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
-    if length >= 2048 && !target.addr().is_multiple_of(64) {
+    if length >= 2048 && target.addr() % 64 != 0 {
         // SAFETY: the caller vouches for the ranges.
         return unsafe { copy_by_vectors(target, source, length) };
     }

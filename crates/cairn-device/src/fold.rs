@@ -2,11 +2,13 @@
 //!
 //! Four accumulators of one vector each are folded forward over the data; the vector that is folded
 //! in is the one that is stored, so checksum and copy agree even if the source changes meanwhile.
-//! Faster than the CRC instruction in three lanes, because it reads one stream of any width.
+//! Faster than the CRC instruction in three lanes, because it reads one stream of any width. The
+//! loop is in assembly because its wide intrinsics came with Rust 1.89 and Debian 13 has 1.85.
 //!
 //! Must stay true: a kernel runs only where its features were detected.
 //! Does not choose between plain and streaming stores; `copy.rs` does.
 
+use core::arch::asm;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -29,13 +31,13 @@ pub const STEP_MAX: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Level {
-    /// Not even the CRC instruction.
+    /// None of what the others need.
     Portable = 1,
-    /// SSE4.2 and PCLMULQDQ: 16 bytes a vector.
+    /// SSE4.2, PCLMULQDQ and AVX: 16 bytes a vector.
     Wide128,
-    /// AVX2 and VPCLMULQDQ.
+    /// AVX2 and VPCLMULQDQ too.
     Wide256,
-    /// AVX-512 and VPCLMULQDQ.
+    /// AVX-512F too.
     Wide512,
 }
 
@@ -58,11 +60,14 @@ pub fn level() -> Level {
 
 #[cold]
 fn detect() -> Level {
-    if !is_x86_feature_detected!("sse4.2") || !is_x86_feature_detected!("pclmulqdq") {
+    let narrow = is_x86_feature_detected!("sse4.2")
+        && is_x86_feature_detected!("pclmulqdq")
+        && is_x86_feature_detected!("avx");
+    if !narrow {
         Level::Portable
     } else if !is_x86_feature_detected!("vpclmulqdq") || !is_x86_feature_detected!("avx2") {
         Level::Wide128
-    } else if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("avx512vl") {
+    } else if !is_x86_feature_detected!("avx512f") {
         Level::Wide256
     } else {
         Level::Wide512
@@ -70,7 +75,7 @@ fn detect() -> Level {
 }
 
 /// Raw checksum of the `length` bytes at `source`, which are also copied to `target` unless `MODE`
-/// is `READ`. `length` is a multiple of `STEP_MAX`.
+/// is `READ`. `length` is a positive multiple of `STEP_MAX`.
 ///
 /// # Safety
 /// This processor has `level`, which is not `Portable`; the source is readable, the target
@@ -82,7 +87,7 @@ pub unsafe fn run<const MODE: u8>(
     source: *const u8,
     length: usize,
 ) -> u32 {
-    debug_assert!(length.is_multiple_of(STEP_MAX));
+    assert!(length > 0 && length % STEP_MAX == 0, "the kernels run whole steps");
     // SAFETY: the caller vouches for the level and the ranges.
     unsafe {
         match level {
@@ -140,166 +145,120 @@ const fn factors(bytes: u64) -> [i64; 2] {
     [low as i64, high as i64]
 }
 
-/// One 16-byte accumulator moved over 16 bytes and joined with what stands there.
-#[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
-fn fold128(accumulator: __m128i, factors: __m128i, data: __m128i) -> __m128i {
-    let low = _mm_clmulepi64_si128::<0x00>(accumulator, factors);
-    let high = _mm_clmulepi64_si128::<0x11>(accumulator, factors);
-    _mm_xor_si128(_mm_xor_si128(low, high), data)
+/// Instructions that move one accumulator over the data for which register 6 holds the factors, and
+/// join it with what stands there. Register 5 is scratch.
+macro_rules! fold {
+    ($v:tt, $accumulator:literal, $data:literal) => {
+        concat!(
+            concat!("vpclmulqdq ", $v, "5, ", $v, $accumulator, ", ", $v, "6, 0x00\n"),
+            concat!("vpclmulqdq ", $v, $accumulator, ", ", $v, $accumulator, ", ", $v, "6, 0x11\n"),
+            join!($v, $accumulator, $data),
+        )
+    };
 }
 
-/// Remainder of the 16 bytes of an accumulator.
-#[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
-fn reduce128(accumulator: __m128i) -> u32 {
-    let low = _mm_cvtsi128_si64(accumulator) as u64;
-    let high = _mm_extract_epi64::<1>(accumulator) as u64;
-    _mm_crc32_u64(_mm_crc32_u64(0, low), high) as u32
+/// Three-way exclusive or of an accumulator, register 5 and the data.
+macro_rules! join {
+    ("zmm", $accumulator:literal, $data:literal) => {
+        concat!("vpternlogq zmm", $accumulator, ", zmm5, zmm", $data, ", 0x96")
+    };
+    ($v:tt, $accumulator:literal, $data:literal) => {
+        concat!(
+            concat!("vpxor ", $v, "5, ", $v, "5, ", $v, $data, "\n"),
+            concat!("vpxor ", $v, $accumulator, ", ", $v, $accumulator, ", ", $v, "5"),
+        )
+    };
 }
 
-/// Remainder of consecutive accumulators of 16 bytes.
-#[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
-fn reduce(accumulators: &[__m128i]) -> u32 {
-    let [low, high] = const { factors(16) };
-    let factors = _mm_set_epi64x(high, low);
-    // A loop, because a closure would not inherit the features.
-    let mut sum = _mm_setzero_si128();
-    for &accumulator in accumulators {
-        sum = fold128(sum, factors, accumulator);
-    }
-    reduce128(sum)
-}
-
-#[inline]
-#[target_feature(enable = "avx2,vpclmulqdq")]
-fn fold256(accumulator: __m256i, factors: __m256i, data: __m256i) -> __m256i {
-    let low = _mm256_clmulepi64_epi128::<0x00>(accumulator, factors);
-    let high = _mm256_clmulepi64_epi128::<0x11>(accumulator, factors);
-    _mm256_xor_si256(_mm256_xor_si256(low, high), data)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn fold512(accumulator: __m512i, factors: __m512i, data: __m512i) -> __m512i {
-    /// Truth table of a three-way exclusive or.
-    const XOR3: i32 = 0x96;
-    let low = _mm512_clmulepi64_epi128::<0x00>(accumulator, factors);
-    let high = _mm512_clmulepi64_epi128::<0x11>(accumulator, factors);
-    _mm512_ternarylogic_epi64::<XOR3>(low, high, data)
-}
-
-#[inline]
-#[target_feature(enable = "sse4.2")]
-fn broadcast128(factors: [i64; 2]) -> __m128i {
-    _mm_set_epi64x(factors[1], factors[0])
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn broadcast256(factors: [i64; 2]) -> __m256i {
-    _mm256_broadcastsi128_si256(_mm_set_epi64x(factors[1], factors[0]))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn broadcast512(factors: [i64; 2]) -> __m512i {
-    _mm512_broadcast_i32x4(_mm_set_epi64x(factors[1], factors[0]))
-}
-
-/// A kernel for one vector width; the three differ only in their instructions.
+/// A kernel for one vector width: its bytes, the letters its registers start with (a `tt`, which
+/// `join` can still match), and its names of the instructions that differ. Registers 0 to 3 are the
+/// accumulators, 4 is the data.
 macro_rules! kernel {
-    ($name:ident, $features:literal, $vector:ty, $lanes:literal, $zero:ident, $load:ident,
-     $store:ident, $stream:ident, $broadcast:ident, $fold:ident) => {
+    ($name:ident, $vector:literal, $v:tt, $move:literal, $broadcast:literal) => {
         /// As `run`, for this width.
         ///
         /// # Safety
         /// As `run`.
-        #[target_feature(enable = $features)]
+        #[target_feature(enable = "sse4.2")]
         unsafe fn $name<const MODE: u8>(target: *mut u8, source: *const u8, length: usize) -> u32 {
-            const VECTOR: usize = size_of::<$vector>();
-            const STEP: usize = 4 * VECTOR;
-            let step_factors = $broadcast(const { factors(STEP as u64) });
-            let mut accumulators = [$zero(); 4];
-            let mut at = 0;
-            while at < length {
-                for (index, accumulator) in accumulators.iter_mut().enumerate() {
-                    let place = at + index * VECTOR;
-                    // SAFETY: `length` is a multiple of STEP, so this vector lies in both ranges;
-                    // for MODE STREAM the target is aligned. A prefetch cannot fault.
-                    unsafe {
-                        let data = $load(source.add(place).cast());
-                        if MODE == STORE {
-                            $store(target.add(place).cast(), data);
-                        } else if MODE == STREAM {
-                            $stream(target.add(place).cast(), data);
-                            let ahead = source.wrapping_add(place + PREFETCH_BYTES);
-                            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-                        }
-                        *accumulator = $fold(*accumulator, step_factors, data);
-                    }
-                }
-                at += STEP;
+            static FACTORS: [[i64; 2]; 2] = [factors(4 * $vector), factors($vector)];
+            let mut sum = [0_u8; $vector];
+            // SAFETY: the caller vouches for the instructions. `length` is a positive multiple of
+            // the step of four vectors, so every vector lies in both ranges; with STREAM the target
+            // is aligned. A prefetch cannot fault. `sum` has room for the vector left at the end.
+            unsafe {
+                // `.irp` repeats what follows it for each value of its variable.
+                asm!(
+                    ".irp i,0,1,2,3",
+                    // Clears the whole register, whatever its width.
+                    "vpxor xmm\\i, xmm\\i, xmm\\i",
+                    ".endr",
+                    concat!($broadcast, " ", $v, "6, [{factors}]"),
+                    "2:",
+                    ".irp i,0,1,2,3",
+                    concat!($move, " ", $v, "4, [{source} + {vector} * \\i]"),
+                    ".if {mode} == {store}",
+                    concat!($move, " [{target} + {vector} * \\i], ", $v, "4"),
+                    ".elseif {mode} == {stream}",
+                    concat!("vmovntdq [{target} + {vector} * \\i], ", $v, "4"),
+                    "prefetcht0 [{source} + {vector} * \\i + {ahead}]",
+                    ".endif",
+                    fold!($v, "\\i", "4"),
+                    ".endr",
+                    "add {source}, 4 * {vector}",
+                    "add {target}, 4 * {vector}",
+                    "sub {length}, 4 * {vector}",
+                    "jnz 2b",
+                    concat!($broadcast, " ", $v, "6, [{factors} + 16]"),
+                    ".irp i,1,2,3",
+                    fold!($v, "0", "\\i"),
+                    ".endr",
+                    concat!($move, " [{sum}], ", $v, "0"),
+                    "vzeroupper",
+                    source = inout(reg) source => _,
+                    target = inout(reg) target => _,
+                    length = inout(reg) length => _,
+                    factors = in(reg) FACTORS.as_ptr(),
+                    sum = in(reg) sum.as_mut_ptr(),
+                    vector = const $vector,
+                    mode = const MODE,
+                    store = const STORE,
+                    stream = const STREAM,
+                    ahead = const PREFETCH_BYTES,
+                    // All that `vzeroupper` changes. Naming a register needs no feature.
+                    out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+                    out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                    out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+                    out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+                    options(nostack),
+                );
+                // What is left is congruent to the data.
+                short::<READ>(0, core::ptr::null_mut(), sum.as_ptr(), sum.len())
             }
-            let vector_factors = $broadcast(const { factors(VECTOR as u64) });
-            let [first, rest @ ..] = accumulators;
-            let mut sum = first;
-            for accumulator in rest {
-                sum = $fold(sum, vector_factors, accumulator);
-            }
-            // SAFETY: a vector is exactly its 16-byte parts, in order of address.
-            reduce(&unsafe { core::mem::transmute::<$vector, [__m128i; $lanes]>(sum) })
         }
     };
 }
 
-kernel!(
-    wide128,
-    "sse4.2,pclmulqdq",
-    __m128i,
-    1,
-    _mm_setzero_si128,
-    _mm_loadu_si128,
-    _mm_storeu_si128,
-    _mm_stream_si128,
-    broadcast128,
-    fold128
-);
-kernel!(
-    wide256,
-    "sse4.2,pclmulqdq,avx2,vpclmulqdq",
-    __m256i,
-    2,
-    _mm256_setzero_si256,
-    _mm256_loadu_si256,
-    _mm256_storeu_si256,
-    _mm256_stream_si256,
-    broadcast256,
-    fold256
-);
-kernel!(
-    wide512,
-    "sse4.2,pclmulqdq,avx2,vpclmulqdq,avx512f,avx512vl",
-    __m512i,
-    4,
-    _mm512_setzero_si512,
-    _mm512_loadu_si512,
-    _mm512_storeu_si512,
-    _mm512_stream_si512,
-    broadcast512,
-    fold512
-);
+kernel!(wide128, 16, "xmm", "vmovdqu", "vmovdqu");
+kernel!(wide256, 32, "ymm", "vmovdqu", "vbroadcasti128");
+kernel!(wide512, 64, "zmm", "vmovdqu64", "vbroadcasti32x4");
 
 /// Product of `state` and x^33 * `factor`: the carry-less product of two reflected words is off by
 /// one power of x, and reducing it with the CRC instruction multiplies by x^32.
+///
+/// # Safety
+/// SSE4.2 and PCLMULQDQ were detected.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-pub fn multiply33(state: u32, factor: u32) -> u32 {
-    let state = _mm_cvtsi32_si128(state as i32);
-    let factor = _mm_cvtsi32_si128(factor as i32);
-    let product = _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(state, factor));
-    _mm_crc32_u64(0, product as u64) as u32
+#[allow(unused_unsafe, reason = "these intrinsics are unsafe before Rust 1.87")]
+pub unsafe fn multiply33(state: u32, factor: u32) -> u32 {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let state = _mm_cvtsi32_si128(state as i32);
+        let factor = _mm_cvtsi32_si128(factor as i32);
+        let product = _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(state, factor));
+        _mm_crc32_u64(0, product as u64) as u32
+    }
 }
 
 /// Whether streaming stores beat ordinary ones on this processor: they do on AMD's, by 1.2 to 1.7
@@ -309,7 +268,9 @@ pub fn streams_well() -> bool {
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     match KNOWN.load(Ordering::Relaxed) {
         0 => {
-            let vendor = __cpuid(0);
+            // SAFETY: every processor of x86-64 has the instruction and its leaf 0.
+            #[allow(unused_unsafe, reason = "unsafe in older compilers")]
+            let vendor = unsafe { __cpuid(0) };
             let amd = (vendor.ebx, vendor.edx, vendor.ecx) == letters(b"AuthenticAMD")
                 || (vendor.ebx, vendor.edx, vendor.ecx) == letters(b"HygonGenuine");
             KNOWN.store(1 + u8::from(amd), Ordering::Relaxed);
@@ -338,14 +299,21 @@ mod tests {
             if level as u8 > super::level() as u8 {
                 continue;
             }
-            let mut target = vec![0_u8; 8192];
-            // SAFETY: the level was detected; both buffers hold 8192 bytes.
+            let mut stored = vec![0_u8; 8192];
+            let mut room = vec![0_u8; 8192 + 64];
+            let aligned = room.as_ptr().align_offset(64);
+            let streamed = &mut room[aligned..][..8192];
+            // SAFETY: the level was detected; the buffers hold 8192 bytes each, and the streaming
+            // one is aligned.
             let sums = unsafe {
-                let read = run::<READ>(level, core::ptr::null_mut(), source.as_ptr(), 8192);
-                (read, run::<STORE>(level, target.as_mut_ptr(), source.as_ptr(), 8192))
+                [
+                    run::<READ>(level, core::ptr::null_mut(), source.as_ptr(), 8192),
+                    run::<STORE>(level, stored.as_mut_ptr(), source.as_ptr(), 8192),
+                    run::<STREAM>(level, streamed.as_mut_ptr(), source.as_ptr(), 8192),
+                ]
             };
-            assert_eq!(sums, (expected, expected), "{level:?}");
-            assert_eq!(target, source, "{level:?}");
+            assert_eq!(sums, [expected; 3], "{level:?}");
+            assert!(stored == source && *streamed == source, "{level:?}");
         }
     }
 }

@@ -1,0 +1,318 @@
+//! Carrying out the plan of one namespace: the changes to the persist directory and to the manifest, step by step.
+//!
+//! Must stay true: a copy of ours is renamed or removed only if it is still exactly what we put there; trouble with
+//! one file does not keep the others from being drained, trouble with the directory ends the pass.
+
+use crate::copy::{Source, adopt_file, copy_file};
+use crate::destination::Destination;
+use crate::error::{Error, Result};
+use crate::failures::Failures;
+use crate::ledger::Ledger;
+use crate::manifest::{Copy, Entry, Kind, State, Target};
+use crate::meter::Meter;
+use crate::path::FilePath;
+use crate::plan::{Node, Plan, Tree};
+use crate::read::Buffer;
+use crate::volume::Volume;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+/// Files copied at the same time: enough to overlap one file's fsync with another's copy.
+const COPY_THREADS: usize = 2;
+
+/// Carries out the plan of one namespace.
+pub struct Carrier<'a> {
+    /// The persist directory.
+    pub ledger: &'a mut Ledger,
+    /// The files in trouble.
+    pub failures: &'a mut Failures,
+    /// The namespace.
+    pub volume: &'a Volume,
+    /// What is in it.
+    pub tree: &'a Tree,
+    /// Who wants to know.
+    pub meter: &'a Meter,
+}
+
+impl<'a> Carrier<'a> {
+    /// Carries out `plan`, leaving out what is not to be tried yet.
+    /// Errors: those of the directory as a whole; what was done until then is in the manifest.
+    pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
+        let mut touched = BTreeSet::new();
+        for path in &plan.remove {
+            self.step(path, &mut touched, |carrier| carrier.remove(path))?;
+        }
+        for path in &plan.forget {
+            self.ledger.take(path);
+        }
+        for path in &plan.directories {
+            self.step(path, &mut touched, |carrier| carrier.make_directory(path))?;
+        }
+        let mut copies = plan.copies.clone();
+        for (from, to) in &plan.renames {
+            let renamed = self.step(to, &mut touched, |carrier| carrier.rename(from, to))?;
+            if renamed != Some(true) {
+                copies.push(to.clone());
+            }
+        }
+        for path in &plan.symlinks {
+            self.step(path, &mut touched, |carrier| carrier.make_symlink(path))?;
+        }
+        for path in &plan.unclean {
+            self.mark(path, State::Unclean, None);
+        }
+        for path in &plan.attach {
+            self.attach(path);
+        }
+        self.copy_all(&copies, &mut touched)?;
+        for path in &plan.attributes {
+            self.step(path, &mut BTreeSet::new(), |carrier| carrier.set_attributes(path))?;
+        }
+        // Changing a directory's content changed its time as well.
+        for path in &touched {
+            if self.tree.get(path).is_some_and(|node| node.kind == Kind::Directory) {
+                self.step(path, &mut BTreeSet::new(), |carrier| carrier.set_attributes(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one step on `path` unless it has to wait, and remembers the directory it changes.
+    fn step<T>(
+        &mut self,
+        path: &FilePath,
+        touched: &mut BTreeSet<FilePath>,
+        action: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if self.meter.is_stopping() {
+            return Err(Error::Stopped);
+        }
+        if !self.failures.may_try(path) {
+            return Ok(None);
+        }
+        touched.extend(path.split().map(|(parent, _)| parent));
+        let result = action(self);
+        self.failures.settle(path, result)
+    }
+
+    fn destination(&self) -> &Destination {
+        self.ledger.destination()
+    }
+
+    fn node(&self, path: &FilePath) -> Result<&Node> {
+        self.tree.get(path).ok_or_else(|| Error::Changed { path: path.clone() })
+    }
+
+    fn remove(&mut self, path: &FilePath) -> Result<()> {
+        let is_directory =
+            self.ledger.entry(path).is_some_and(|entry| entry.kind == Kind::Directory);
+        // What is no longer ours stays; it is forgotten either way.
+        if self.ledger.is_ours(path)? {
+            match is_directory {
+                true => self.destination().remove_directory(path)?,
+                false => self.destination().remove_file(path)?,
+            }
+        }
+        self.ledger.take(path);
+        Ok(())
+    }
+
+    fn make_directory(&mut self, path: &FilePath) -> Result<()> {
+        let node = self.node(path)?.clone();
+        self.destination().make_directory(path, node.mode)?;
+        self.set_directory_attributes(path, &node)?;
+        self.ledger.put(path.clone(), entry(&node, State::Drained));
+        Ok(())
+    }
+
+    /// True if the copy was renamed, false if it is not ours any more and the file must be copied.
+    fn rename(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
+        if !self.ledger.is_ours(from)? {
+            self.ledger.take(from);
+            return Ok(false);
+        }
+        self.destination().rename(from, to)?;
+        if let Some(entry) = self.ledger.take(from) {
+            self.ledger.put(to.clone(), entry);
+        }
+        Ok(true)
+    }
+
+    fn make_symlink(&mut self, path: &FilePath) -> Result<()> {
+        let node = self.node(path)?.clone();
+        self.destination().make_symlink(path, &node.target, node.mtime_ns)?;
+        let target = Some(Target(node.target.clone()));
+        self.ledger.put(path.clone(), Entry { target, ..entry(&node, State::Drained) });
+        Ok(())
+    }
+
+    /// Notes the state of a file that has no verified copy in this version; an older copy stays where it is.
+    fn mark(&mut self, path: &FilePath, state: State, reason: Option<String>) {
+        if let Some(node) = self.tree.get(path) {
+            let earlier = self.ledger.entry(path).and_then(Entry::copy);
+            self.ledger.put(path.clone(), Entry { earlier, reason, ..entry(node, state) });
+        }
+    }
+
+    fn attach(&mut self, path: &FilePath) {
+        let inode = self.tree.get(path).map_or(0, |node| node.inode);
+        self.ledger.update(path, |entry| {
+            entry.detached = false;
+            entry.inode = inode;
+        });
+    }
+
+    fn set_attributes(&mut self, path: &FilePath) -> Result<()> {
+        let node = self.node(path)?.clone();
+        if node.kind == Kind::Directory {
+            self.set_directory_attributes(path, &node)?;
+        } else if self.ledger.is_ours(path)? {
+            self.destination().set_attributes(path, node.mode, node.mtime_ns)?;
+        } else {
+            // Somebody changed or removed the copy: make a new one.
+            self.ledger.take(path);
+            return Err(Error::Changed { path: path.clone() });
+        }
+        self.ledger.update(path, |entry| {
+            entry.mode = node.mode;
+            entry.mtime_ns = node.mtime_ns;
+        });
+        Ok(())
+    }
+
+    /// The owner keeps all rights to a directory: otherwise nothing more could be drained into it.
+    fn set_directory_attributes(&self, path: &FilePath, node: &Node) -> Result<()> {
+        self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
+    }
+
+    /// Copies files, several at a time, oldest first, so that what is complete earlier is safe earlier.
+    fn copy_all(&mut self, paths: &[FilePath], touched: &mut BTreeSet<FilePath>) -> Result<()> {
+        let work = self.work(paths);
+        let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
+        self.meter.expect(work.len() as u64, total_bytes);
+        touched.extend(work.iter().filter_map(|item| Some(item.source.path.split()?.0)));
+        let copiers = Copiers {
+            destination: self.ledger.shared_destination(),
+            job: self.ledger.manifest().job.clone(),
+            meter: self.meter,
+            work: &work,
+            next: AtomicUsize::new(0),
+            give_up: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            let (sender, results) = mpsc::channel();
+            for _ in 0..COPY_THREADS.min(work.len()) {
+                let sender = sender.clone();
+                scope.spawn(|| copiers.run(sender));
+            }
+            drop(sender);
+            let mut outcome = Ok(());
+            for (source, result) in results {
+                let noted = self.note_copy(source, result);
+                let noted = noted.and_then(|()| self.ledger.commit_if_due());
+                if noted.is_err() && outcome.is_ok() {
+                    copiers.give_up.store(true, Ordering::Relaxed);
+                    outcome = noted;
+                }
+            }
+            outcome
+        })
+    }
+
+    fn work(&self, paths: &[FilePath]) -> Vec<WorkItem<'a>> {
+        let (tree, volume) = (self.tree, self.volume);
+        let due = paths.iter().filter(|path| self.failures.may_try(path));
+        let mut work: Vec<WorkItem<'a>> = due
+            .filter_map(|path| tree.get_key_value(path))
+            .map(|(path, node)| WorkItem {
+                source: Source { volume, path, node },
+                existing: self.detached_copy(path),
+            })
+            .collect();
+        work.sort_by_key(|item| item.source.node.mtime_ns);
+        work
+    }
+
+    /// The copy an earlier store of the job left under this name, if it is still there.
+    fn detached_copy(&self, path: &FilePath) -> Option<Copy> {
+        let entry = self.ledger.entry(path).filter(|entry| entry.detached)?;
+        let is_there = self.ledger.is_ours(path).unwrap_or(false);
+        entry.copy().filter(|_| is_there)
+    }
+
+    fn note_copy(&mut self, source: Source<'_>, result: Result<Copy>) -> Result<()> {
+        self.meter.finished_file();
+        if let Err(error @ Error::Damaged { .. }) = &result {
+            self.mark(source.path, State::Quarantined, Some(error.to_string()));
+            return Ok(());
+        }
+        if let Some(copy) = self.failures.settle(source.path, result)? {
+            let mut entry = entry(source.node, State::Drained);
+            entry.set_copy(copy);
+            self.ledger.put(source.path.clone(), entry);
+        }
+        Ok(())
+    }
+}
+
+/// A file to copy, and what may make that unnecessary.
+struct WorkItem<'a> {
+    source: Source<'a>,
+    existing: Option<Copy>,
+}
+
+/// What the copying threads share.
+struct Copiers<'a> {
+    destination: Arc<Destination>,
+    job: String,
+    meter: &'a Meter,
+    work: &'a [WorkItem<'a>],
+    next: AtomicUsize,
+    give_up: AtomicBool,
+}
+
+impl<'a> Copiers<'a> {
+    /// Copies one file after another until there are none left.
+    fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Copy>)>) {
+        let mut buffer = Buffer::default();
+        while !self.give_up.load(Ordering::Relaxed) {
+            let Some(item) = self.work.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
+            let result = self.copy(item, &mut buffer);
+            if results.send((item.source, result)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn copy(&self, item: &WorkItem<'_>, buffer: &mut Buffer) -> Result<Copy> {
+        if let Some(existing) = &item.existing {
+            if let Some(copy) = adopt_file(&self.destination, item.source, existing, buffer)? {
+                self.meter.copied(copy.bytes);
+                return Ok(copy);
+            }
+        }
+        copy_file(&self.destination, &self.job, item.source, buffer, self.meter)
+    }
+}
+
+/// The manifest's entry for `node` as it is now, without a copy.
+fn entry(node: &Node, state: State) -> Entry {
+    Entry {
+        kind: node.kind,
+        state,
+        inode: node.inode,
+        version: node.version,
+        bytes: node.bytes,
+        crc32c: None,
+        mode: node.mode,
+        mtime_ns: node.mtime_ns,
+        earlier: None,
+        target: None,
+        reason: None,
+        detached: false,
+    }
+}

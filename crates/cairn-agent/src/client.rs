@@ -1,0 +1,156 @@
+//! Talking to an agent, starting it first where there is none.
+
+use crate::control::short_socket_path;
+use crate::error::{Error, Result};
+use crate::path::FilePath;
+use crate::protocol::{Answer, LINE_BYTES_MAX, Outcome, Progress, Request, Status};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long an agent may take to answer its socket once it was started.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+const START_EVERY: Duration = Duration::from_millis(5);
+/// How long an agent may be silent during a request.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+
+/// A connection to an agent.
+pub struct Client {
+    store: PathBuf,
+    lines: BufReader<UnixStream>,
+}
+
+/// Whether an agent answers on the socket of the store in `directory`.
+pub fn is_answering(directory: &Path) -> bool {
+    Client::connect(directory).is_some_and(|mut client| client.status().is_ok())
+}
+
+impl Client {
+    /// Connects to the agent of the store in `directory`; None if there is none.
+    pub fn connect(directory: &Path) -> Option<Client> {
+        let (_directory, path) = short_socket_path(directory).ok()?;
+        let stream = UnixStream::connect(path).ok()?;
+        stream.set_read_timeout(Some(ANSWER_PATIENCE)).ok()?;
+        Some(Client { store: directory.to_path_buf(), lines: BufReader::new(stream) })
+    }
+
+    /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts if need be.
+    pub fn reach(directory: &Path, program: &Path) -> Result<Client> {
+        let started = Instant::now();
+        loop {
+            if let Some(mut client) = Client::connect(directory) {
+                // One that is just ending accepts and hangs up.
+                if client.status().is_ok() {
+                    return Ok(client);
+                }
+            }
+            start(directory, program)?;
+            if started.elapsed() > START_PATIENCE {
+                let reason = "it does not answer; see agent.log there".to_string();
+                return Err(Error::AgentStart { store: directory.to_path_buf(), reason });
+            }
+            if let Some(client) = Client::connect(directory) {
+                return Ok(client);
+            }
+            thread::sleep(START_EVERY);
+        }
+    }
+
+    /// How the agent stands.
+    pub fn status(&mut self) -> Result<Status> {
+        match self.ask(&Request::Status, &mut |_| ())? {
+            Answer::Status(status) => Ok(status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Drains everything that is closed; `progress` hears how far it got.
+    pub fn drain(
+        &mut self,
+        settle: Duration,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Outcome> {
+        let request = Request::Drain { settle_ms: settle.as_millis() as u64 };
+        match self.ask(&request, progress)? {
+            Answer::Drained(outcome) => Ok(outcome),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Drops files from the store, keeping their drained copies.
+    pub fn evict(&mut self, paths: Vec<FilePath>, force: bool) -> Result<()> {
+        match self.ask(&Request::Evict { paths, force }, &mut |_| ())? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Ends the agent.
+    pub fn stop(&mut self) -> Result<()> {
+        match self.ask(&Request::Stop, &mut |_| ())? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Sends a request and returns the answer that ends it.
+    fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(&Progress)) -> Result<Answer> {
+        let mut line = serde_json::to_vec(request)
+            .map_err(|source| Error::Json { path: self.store.clone(), source })?;
+        line.push(b'\n');
+        let sent = self.lines.get_mut().write_all(&line);
+        sent.map_err(|error| self.answer_error(format!("does not take requests: {error}")))?;
+        loop {
+            let mut line = Vec::new();
+            let read = self.lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            read.map_err(|error| self.answer_error(format!("does not answer: {error}")))?;
+            if line.is_empty() {
+                return Err(self.answer_error("ended before it answered".to_string()));
+            }
+            let answer = serde_json::from_slice(&line)
+                .map_err(|error| self.answer_error(format!("answers nonsense: {error}")))?;
+            match answer {
+                Answer::Progress(so_far) => progress(&so_far),
+                Answer::Error { reason } => return Err(Error::AgentRefused { reason }),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    fn unexpected(&self, answer: Answer) -> Error {
+        self.answer_error(format!("answers something else: {answer:?}"))
+    }
+
+    fn answer_error(&self, what: String) -> Error {
+        Error::AgentAnswer { store: self.store.clone(), what }
+    }
+}
+
+/// Starts an agent and waits until it is ready.
+fn start(directory: &Path, program: &Path) -> Result<()> {
+    let failed = |reason: String| Error::AgentStart { store: directory.to_path_buf(), reason };
+    let output = Command::new(program)
+        .arg("agent")
+        .arg("--store")
+        .arg(directory)
+        // What the program is run with is not meant for the agent.
+        .env_remove("LD_PRELOAD")
+        .env_remove("CAIRN_MOUNT")
+        .env_remove("CAIRN_STORE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| failed(format!("cannot execute {}: {error}", program.display())))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().trim_start_matches("cairn: ");
+            Err(failed(if said.is_empty() { output.status.to_string() } else { said.to_string() }))
+        }
+    }
+}

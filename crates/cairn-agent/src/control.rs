@@ -1,0 +1,190 @@
+//! The agent's ear: a socket in the store directory that only its owner can talk to.
+//!
+//! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or gone delays nobody
+//! else; requests are bounded in length and connections in number.
+
+use crate::error::{Error, Result};
+use crate::job::AGENT_SOCKET;
+use crate::protocol::{Answer, LINE_BYTES_MAX, Request};
+use crate::shared::{Eviction, Shared};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the listener looks whether the agent is ending.
+const ACCEPT_EVERY_MS: i64 = 100;
+/// Connections served at the same time.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a peer may take to send a request or to take an answer.
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often progress is sent.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// The bound socket.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+/// A path by which the socket in `directory` can be reached however long the directory's own path is: addresses of
+/// Unix sockets hold 107 bytes. The descriptor must stay open while the path is used.
+pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty())
+        .map_err(Error::file("open", directory))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{AGENT_SOCKET}", opened.as_raw_fd()));
+    Ok((opened, path))
+}
+
+impl Listener {
+    /// Binds the socket of the store in `directory`; the caller holds the agent's lock, so a socket that is there
+    /// belongs to an agent that died.
+    pub fn bind(directory: &Path) -> Result<Listener> {
+        let path = directory.join(AGENT_SOCKET);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::file("remove", &path)(error));
+            }
+            _ => {}
+        }
+        let (_directory, short_path) = short_socket_path(directory)?;
+        let bind = || -> io::Result<UnixListener> {
+            let socket = UnixListener::bind(&short_path)?;
+            rustix::fs::chmod(&path, Mode::from_raw_mode(0o600))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let socket = bind().map_err(Error::file("listen on", &path))?;
+        Ok(Listener { socket, path })
+    }
+
+    /// Accepts connections until the agent ends.
+    pub fn serve(&self, shared: &Arc<Shared>) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_EVERY_MS * 1_000_000 };
+        while !shared.is_stopping() {
+            // Whatever woke us, accepting tells.
+            let _ = rustix::event::poll(
+                &mut [PollFd::new(&self.socket, PollFlags::IN)],
+                Some(&timeout),
+            );
+            while let Ok((stream, _)) = self.socket.accept() {
+                if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                    shared.connections.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let connection_shared = Arc::clone(shared);
+                let spawned = thread::Builder::new().name("control".to_string()).spawn(move || {
+                    // A peer that hangs up has lost interest; that is its right.
+                    let _ = talk(stream, &connection_shared);
+                    connection_shared.connections.fetch_sub(1, Ordering::Relaxed);
+                });
+                if spawned.is_err() {
+                    shared.connections.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The lock is still held: nobody else's socket can be here.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn is_allowed(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+/// Answers the requests of one connection.
+fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PEER_PATIENCE))?;
+    stream.set_write_timeout(Some(PEER_PATIENCE))?;
+    if !is_allowed(&stream) {
+        let reason = "this store belongs to another user".to_string();
+        return say(&stream, &Answer::Error { reason });
+    }
+    let mut lines = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = Vec::new();
+        lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let answer = match serde_json::from_slice(&line) {
+            Ok(Request::Status) => Answer::Status(shared.status()),
+            Ok(Request::Drain { settle_ms }) => {
+                drain(&stream, shared, Duration::from_millis(settle_ms))?
+            }
+            Ok(Request::Evict { paths, force }) => {
+                let (reply, answer) = mpsc::channel();
+                shared.state().evictions.push(Eviction { paths, force, reply });
+                shared.notify();
+                match answer.recv() {
+                    Ok(Ok(())) => Answer::Done,
+                    Ok(Err(error)) => Answer::Error { reason: error.to_string() },
+                    Err(_) => Answer::Error { reason: "the agent is ending".to_string() },
+                }
+            }
+            Ok(Request::Stop) => {
+                say(&stream, &Answer::Done)?;
+                shared.stop();
+                return Ok(());
+            }
+            Err(error) => Answer::Error { reason: format!("not a request: {error}") },
+        };
+        say(&stream, &answer)?;
+    }
+}
+
+fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Has passes run until one leaves nothing that changed meanwhile, and files still open were given time to close.
+fn drain(stream: &UnixStream, shared: &Shared, settle: Duration) -> io::Result<Answer> {
+    let settled_at = Instant::now() + settle;
+    loop {
+        let mut state = shared.state();
+        state.requested += 1;
+        let ticket = state.requested;
+        shared.notify();
+        let mut reported = Instant::now();
+        while state.finished < ticket {
+            if shared.is_stopping() {
+                return Ok(Answer::Error { reason: "the agent is ending".to_string() });
+            }
+            state = shared.wait(state, PROGRESS_EVERY);
+            if state.finished < ticket && reported.elapsed() >= PROGRESS_EVERY {
+                drop(state);
+                say(stream, &Answer::Progress(shared.meter.progress()))?;
+                reported = Instant::now();
+                state = shared.state();
+            }
+        }
+        if let Some(reason) = state.trouble.clone() {
+            return Ok(Answer::Error { reason });
+        }
+        let outcome = state.last.clone();
+        drop(state);
+        let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
+        if outcome.changed == 0 && !waits_for_open {
+            return Ok(Answer::Drained(outcome));
+        }
+        thread::sleep(PROGRESS_EVERY);
+    }
+}

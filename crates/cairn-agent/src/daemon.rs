@@ -1,0 +1,127 @@
+//! Becoming the agent: a process of its own that nothing of the caller holds on to.
+//!
+//! Must stay true: the agent keeps no descriptor, terminal, working directory or session of whoever started it, so
+//! a pipeline or a batch system never waits for it; the starter learns whether the agent is ready or why not.
+//! Runs before any thread exists: it forks.
+
+use crate::error::{Error, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process;
+
+/// What the agent reports to the process that started it.
+pub struct Readiness {
+    pipe: File,
+}
+
+/// The line that means the agent accepts requests.
+const READY: &[u8] = b"ready\n";
+
+impl Readiness {
+    /// Tells the starter that the agent accepts requests.
+    pub fn ready(mut self) {
+        // The starter may have been killed; the agent does not need it.
+        let _ = self.pipe.write_all(READY);
+    }
+
+    /// Tells the starter why there will be no agent.
+    pub fn failed(mut self, reason: &str) {
+        let _ = self.pipe.write_all(reason.as_bytes());
+    }
+}
+
+/// Splits off the agent, with its output appended to `log`. Returns only there; the calling process waits until the
+/// agent is ready and exits with 0, or prints why it is not and exits with 1.
+pub fn detach(log: &Path) -> Result<Readiness> {
+    // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and started no thread.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+    let log_file = rustix::fs::open(log, flags, Mode::from_raw_mode(0o600))
+        .map_err(Error::file("open", log))?;
+    let null = Path::new("/dev/null");
+    let null_file = rustix::fs::open(null, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(Error::file("open", null))?;
+    let (from_agent, to_starter) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(Error::file("make a pipe for", log))?;
+
+    if fork(log)? != 0 {
+        drop(to_starter);
+        wait_for_agent(File::from(from_agent));
+    }
+    drop(from_agent);
+    rustix::process::setsid().map_err(Error::file("start a session for", log))?;
+    if fork(log)? != 0 {
+        // SAFETY: this is the short-lived process between the starter and the agent; it has no state to flush.
+        unsafe { libc::_exit(0) };
+    }
+    rustix::process::chdir("/").map_err(Error::file("enter", Path::new("/")))?;
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    let attach = || -> rustix::io::Result<()> {
+        rustix::stdio::dup2_stdin(&null_file)?;
+        rustix::stdio::dup2_stdout(&log_file)?;
+        rustix::stdio::dup2_stderr(&log_file)
+    };
+    attach().map_err(Error::file("write to", log))?;
+    // SAFETY: ignoring a signal installs no handler. Past a file size limit a write then fails instead of killing us.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    Ok(Readiness { pipe: File::from(to_starter) })
+}
+
+fn fork(log: &Path) -> Result<i32> {
+    // SAFETY: this process has one thread, so the child's copy of every lock is free.
+    match unsafe { libc::fork() } {
+        -1 => Err(Error::file("fork for", log)(std::io::Error::last_os_error())),
+        pid => Ok(pid),
+    }
+}
+
+/// The starter's part: relays what the agent says and ends.
+fn wait_for_agent(mut from_agent: File) -> ! {
+    let mut said = Vec::new();
+    let code = match from_agent.read_to_end(&mut said) {
+        Ok(_) if said == READY => 0,
+        Ok(_) if said.is_empty() => {
+            eprintln!("the agent ended before it was ready");
+            1
+        }
+        Ok(_) => {
+            eprintln!("{}", String::from_utf8_lossy(&said).trim_end());
+            1
+        }
+        Err(error) => {
+            eprintln!("cannot hear from the agent: {error}");
+            1
+        }
+    };
+    process::exit(code)
+}
+
+/// Takes the lock file `name` in `directory` for as long as the returned file is open; None if another process has it.
+pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
+    let path = directory.join(name);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+        .map_err(Error::file("open", &path))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(File::from(file))),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(Error::file("lock", &path)(errno)),
+    }
+}
+
+/// Whether some process holds the lock file `name`. The question itself holds it for an instant.
+pub fn is_locked(directory: &Path, name: &str) -> Result<bool> {
+    let path = directory.join(name);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(&path, flags, Mode::empty()) {
+        Ok(file) => {
+            let operation = rustix::fs::FlockOperation::NonBlockingLockShared;
+            Ok(rustix::fs::flock(&file, operation) == Err(Errno::WOULDBLOCK))
+        }
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(Error::file("open", &path)(errno)),
+    }
+}

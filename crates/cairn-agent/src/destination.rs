@@ -1,0 +1,442 @@
+//! The persist directory, as the drain may touch it.
+//!
+//! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it can be read,
+//! replaced or removed through one; a file appears under its name only by a rename of a complete one; what a
+//! failed attempt leaves behind has a name that the next attempt reuses.
+//! Does not know what should be there; `plan.rs` does.
+
+use crate::error::{Error, Result};
+use crate::path::FilePath;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Longest name most file systems allow, bytes.
+const NAME_BYTES_MAX: usize = 255;
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What lies at a path of the persist directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Regular file, directory, symbolic link or something else.
+    pub kind: FileType,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change of the data, nanoseconds since the epoch.
+    pub mtime_ns: u64,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// An open persist directory.
+pub struct Destination {
+    root: OwnedFd,
+    path: PathBuf,
+    suffix: String,
+}
+
+impl Destination {
+    /// Opens the directory `path`. `store` makes the names of temporary files unique to one store.
+    pub fn open(path: &Path, store: &str) -> Result<Destination> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(Error::file("open the persist directory", path))?;
+        Ok(Destination { root, path: path.to_path_buf(), suffix: format!(".cairn-{store}") })
+    }
+
+    /// Whether the path still leads to the directory that is open.
+    pub fn is_current(&self) -> bool {
+        match (rustix::fs::fstat(&self.root), rustix::fs::stat(&self.path)) {
+            (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The full name of a file below the directory, for messages.
+    pub fn full_path(&self, path: &FilePath) -> PathBuf {
+        self.path.join(path.as_os_str())
+    }
+
+    /// What lies at `path`; None if nothing does, or a parent is missing or not a directory.
+    pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
+        let Some((parent, name)) = path.split() else { return Ok(None) };
+        let absent = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
+        let directory = match self.open_directory(&parent) {
+            Ok(directory) => directory,
+            Err(errno) if absent(errno) => return Ok(None),
+            Err(errno) => return Err(self.error("look at", path)(errno)),
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        match rustix::fs::statat(&directory, OsStr::from_bytes(name), flags) {
+            Ok(stat) => Ok(Some(Found {
+                kind: FileType::from_raw_mode(stat.st_mode),
+                bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+                mode: stat.st_mode & 0o7777,
+            })),
+            Err(errno) if absent(errno) => Ok(None),
+            Err(errno) => Err(self.error("look at", path)(errno)),
+        }
+    }
+
+    /// Opens the regular file `path` for reading.
+    pub fn open_file(&self, path: &FilePath) -> Result<File> {
+        let (parent, name) = self.parent("open", path)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&parent, name, flags, Mode::empty());
+        Ok(File::from(file.map_err(self.error("open", path))?))
+    }
+
+    /// Makes a directory with at least the owner's rights; one that exists already is fine.
+    pub fn make_directory(&self, path: &FilePath, mode: u32) -> Result<()> {
+        let (parent, name) = self.parent("make the directory", path)?;
+        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
+            Ok(()) => rustix::fs::fsync(&parent).map_err(self.error("make the directory", path)),
+            // Whether it is a directory shows when something is put into it; say it here instead.
+            Err(Errno::EXIST) => match self.open_directory(path) {
+                Ok(_) => Ok(()),
+                Err(errno) => Err(self.error("use as a directory", path)(errno)),
+            },
+            Err(errno) => Err(self.error("make the directory", path)(errno)),
+        }
+    }
+
+    /// Removes a file or symbolic link; fine if it is gone already.
+    pub fn remove_file(&self, path: &FilePath) -> Result<()> {
+        self.remove(path, AtFlags::empty())
+    }
+
+    /// Removes an empty directory; fine if it is gone already or holds other files.
+    pub fn remove_directory(&self, path: &FilePath) -> Result<()> {
+        self.remove(path, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self, path: &FilePath, flags: AtFlags) -> Result<()> {
+        let Some((parent, name)) = path.split() else { return Ok(()) };
+        let removed = self.open_directory(&parent).and_then(|parent| {
+            rustix::fs::unlinkat(&parent, OsStr::from_bytes(name), flags)?;
+            rustix::fs::fsync(&parent)
+        });
+        match removed {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(errno) => Err(self.error("remove", path)(errno)),
+        }
+    }
+
+    /// Renames a file, replacing what has the new name.
+    pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
+        let (old_parent, old_name) = self.parent("rename", from)?;
+        let (new_parent, new_name) = self.parent("rename to", to)?;
+        rustix::fs::renameat(&old_parent, old_name, &new_parent, new_name)
+            .and_then(|()| rustix::fs::fsync(&new_parent))
+            .and_then(|()| rustix::fs::fsync(&old_parent))
+            .map_err(self.error("rename to", to))
+    }
+
+    /// Creates a symbolic link, replacing what has the name.
+    pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: u64) -> Result<()> {
+        let (parent, name) = self.parent("make the symbolic link", path)?;
+        let temporary = self.temporary_name(name);
+        let target = OsStr::from_bytes(target);
+        let make = || rustix::fs::symlinkat(target, &parent, &temporary);
+        let made = match make() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| make())
+            }
+            other => other,
+        };
+        made.and_then(|()| {
+            set_times(&parent, &temporary, mtime_ns)?;
+            rustix::fs::renameat(&parent, &temporary, &parent, name)?;
+            rustix::fs::fsync(&parent)
+        })
+        .map_err(self.error("make the symbolic link", path))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: &FilePath) -> Result<Vec<u8>> {
+        let (parent, name) = self.parent("read the symbolic link", path)?;
+        let target = rustix::fs::readlinkat(&parent, name, Vec::new());
+        Ok(target.map_err(self.error("read the symbolic link", path))?.into_bytes())
+    }
+
+    /// Gives a file or directory its permission bits and time of last change.
+    pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: u64) -> Result<()> {
+        let (parent, name) = self.parent("set the attributes of", path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&parent, name, flags, Mode::empty())
+            .and_then(|file| {
+                // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly this file.
+                let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+                rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777))?;
+                set_times(&parent, name, mtime_ns)
+            })
+            .map_err(self.error("set the attributes of", path))
+    }
+
+    /// Starts a file that will be called `path` once it is complete.
+    pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
+        let (parent, name) = self.parent("create", path)?;
+        let temporary = self.temporary_name(name);
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let create = || rustix::fs::openat(&parent, &temporary, flags, Mode::from_raw_mode(0o600));
+        let file = match create() {
+            Err(Errno::EXIST) => {
+                // Left behind by an agent that died: this store alone uses the name.
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| create())
+            }
+            other => other,
+        };
+        let file = File::from(file.map_err(self.error("create", path))?);
+        let name = name.to_os_string();
+        Ok(Temporary {
+            file,
+            parent,
+            temporary,
+            name,
+            path: self.full_path(path),
+            published: false,
+        })
+    }
+
+    /// Replaces the file `name` in the directory itself by one with these bytes, durably.
+    pub fn replace_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = FilePath::root().join(name.as_bytes());
+        let mut temporary = self.create_temporary(&path)?;
+        temporary.file.write_all(bytes).map_err(Error::file("write", &temporary.path))?;
+        temporary.finish(0o644, None)?;
+        temporary.publish()
+    }
+
+    /// Removes temporary files that an agent of this store left in `directory`.
+    pub fn sweep(&self, directory: &FilePath) -> Result<()> {
+        let opened = match self.open_directory(directory) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => return Err(self.error("open", directory)(errno)),
+        };
+        let listing = rustix::fs::Dir::read_from(&opened);
+        for entry in listing.map_err(self.error("list", directory))? {
+            let entry = entry.map_err(self.error("list", directory))?;
+            let name = entry.file_name().to_bytes();
+            if name.starts_with(b".") && name.ends_with(self.suffix.as_bytes()) {
+                self.remove_file(&directory.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn temporary_name(&self, name: &OsStr) -> OsString {
+        let room = NAME_BYTES_MAX - 1 - self.suffix.len();
+        let kept = &name.as_bytes()[..name.len().min(room)];
+        OsString::from_vec([b".", kept, self.suffix.as_bytes()].concat())
+    }
+
+    fn parent<'a>(&self, action: &'static str, path: &'a FilePath) -> Result<(OwnedFd, &'a OsStr)> {
+        let (parent, name) = path.split().ok_or(Errno::ISDIR).map_err(self.error(action, path))?;
+        let directory = self.open_directory(&parent).map_err(self.error(action, path))?;
+        Ok((directory, OsStr::from_bytes(name)))
+    }
+
+    /// Walks down component by component, so that no link is followed anywhere on the way.
+    fn open_directory(&self, path: &FilePath) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
+        for component in path.components() {
+            let name = OsStr::from_bytes(component);
+            directory = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
+        }
+        Ok(directory)
+    }
+
+    fn error(&self, action: &'static str, path: &FilePath) -> impl FnOnce(Errno) -> Error + use<> {
+        Error::file(action, &self.full_path(path))
+    }
+}
+
+/// A file being written under a name of its own; removed unless it is published.
+pub struct Temporary {
+    /// The open file.
+    pub file: File,
+    parent: OwnedFd,
+    temporary: OsString,
+    name: OsString,
+    path: PathBuf,
+    published: bool,
+}
+
+impl Temporary {
+    /// The name the file will have, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets mode and time of last change, then makes data and attributes durable.
+    pub fn finish(&self, mode: u32, mtime_ns: Option<u64>) -> Result<()> {
+        let finish = || -> rustix::io::Result<()> {
+            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o7777))?;
+            if let Some(mtime_ns) = mtime_ns {
+                rustix::fs::futimens(&self.file, &timestamps(mtime_ns))?;
+            }
+            rustix::fs::fsync(&self.file)
+        };
+        finish().map_err(Error::file("finish", &self.path))
+    }
+
+    /// Gives the file its name, replacing what had it, and makes that durable.
+    pub fn publish(mut self) -> Result<()> {
+        rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
+            .map_err(Error::file("replace", &self.path))?;
+        self.published = true;
+        rustix::fs::fsync(&self.parent).map_err(Error::file("make durable", &self.path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.published {
+            // What stays behind on failure is reused or swept by the next agent.
+            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// Whether a time read back is the one that was set, on a file system with coarser times as well.
+pub fn same_time(set_ns: u64, found_ns: u64) -> bool {
+    const GRANULARITIES_NS: [u64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
+    GRANULARITIES_NS.iter().any(|granularity| set_ns - set_ns % granularity == found_ns)
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: u64) -> u64 {
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    seconds.saturating_mul(NANOSECONDS_PER_SECOND).saturating_add(nanoseconds)
+}
+
+fn timestamps(mtime_ns: u64) -> Timestamps {
+    let time = Timespec {
+        tv_sec: (mtime_ns / NANOSECONDS_PER_SECOND) as i64,
+        tv_nsec: (mtime_ns % NANOSECONDS_PER_SECOND) as i64,
+    };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: u64) -> rustix::io::Result<()> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(directory, name, &timestamps(mtime_ns), flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir()
+                .join(format!("cairn-destination-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(path.join("out")).expect("a scratch directory");
+            Scratch(path)
+        }
+
+        fn open(&self) -> Destination {
+            Destination::open(&self.0.join("out"), "0123").expect("opens")
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    #[test]
+    fn a_file_appears_only_when_published_and_carries_mode_and_time() {
+        let scratch = Scratch::new("publish");
+        let destination = scratch.open();
+        destination.make_directory(&path("d"), 0o755).expect("makes");
+        let mut temporary = destination.create_temporary(&path("d/f")).expect("creates");
+        temporary.file.write_all(b"data").expect("writes");
+        temporary.finish(0o640, Some(1_500_000_000_123_456_789)).expect("finishes");
+        assert_eq!(destination.look(&path("d/f")).expect("looks"), None);
+        temporary.publish().expect("publishes");
+        let found = destination.look(&path("d/f")).expect("looks").expect("is there");
+        assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, FileType::RegularFile));
+        assert!(same_time(1_500_000_000_123_456_789, found.mtime_ns));
+    }
+
+    #[test]
+    fn a_dropped_temporary_leaves_nothing_and_a_stale_one_is_reused() {
+        let scratch = Scratch::new("drop");
+        let destination = scratch.open();
+        let stale = scratch.0.join("out/.f.cairn-0123");
+        fs::write(&stale, "from an agent that died").expect("writes");
+        drop(destination.create_temporary(&path("f")).expect("creates over the stale one"));
+        assert!(!stale.exists());
+        fs::write(&stale, "again").expect("writes");
+        fs::write(scratch.0.join("out/.f.cairn-other"), "of another store").expect("writes");
+        destination.sweep(&FilePath::root()).expect("sweeps");
+        assert!(!stale.exists() && scratch.0.join("out/.f.cairn-other").exists());
+    }
+
+    #[test]
+    fn links_in_the_directory_never_lead_out_of_it() {
+        let scratch = Scratch::new("links");
+        let destination = scratch.open();
+        let outside = scratch.0.join("outside");
+        fs::create_dir(&outside).expect("makes");
+        fs::write(outside.join("f"), "precious").expect("writes");
+        symlink(&outside, scratch.0.join("out/d")).expect("links");
+        symlink(outside.join("f"), scratch.0.join("out/f")).expect("links");
+
+        assert!(destination.create_temporary(&path("d/f")).is_err());
+        assert!(destination.make_directory(&path("d"), 0o755).is_err());
+        assert!(destination.open_file(&path("f")).is_err());
+        destination.remove_file(&path("d/f")).expect("nothing of ours is there");
+        destination.create_temporary(&path("f")).expect("creates").publish().expect("publishes");
+        assert_eq!(fs::read(outside.join("f")).expect("is untouched"), b"precious");
+        assert!(fs::symlink_metadata(scratch.0.join("out/f")).expect("exists").is_file());
+    }
+
+    #[test]
+    fn a_symlink_is_replaced_and_directories_with_foreign_files_stay() {
+        let scratch = Scratch::new("symlink");
+        let destination = scratch.open();
+        destination.make_symlink(&path("l"), b"one", 1_000_000_000).expect("links");
+        destination.make_symlink(&path("l"), b"two", 2_000_000_000).expect("links again");
+        assert_eq!(destination.read_link(&path("l")).expect("reads"), b"two");
+        let link = fs::symlink_metadata(scratch.0.join("out/l")).expect("exists");
+        assert_eq!(link.mtime(), 2);
+        destination.make_directory(&path("d"), 0o755).expect("makes");
+        fs::write(scratch.0.join("out/d/foreign"), "").expect("writes");
+        destination.remove_directory(&path("d")).expect("leaves it");
+        assert!(scratch.0.join("out/d/foreign").exists());
+    }
+
+    #[test]
+    fn long_names_leave_room_for_the_suffix() {
+        let scratch = Scratch::new("long");
+        let destination = scratch.open();
+        let long = FilePath::parse(&[b'n'; 255]).expect("a valid path");
+        destination.create_temporary(&long).expect("creates").publish().expect("publishes");
+        assert!(destination.look(&long).expect("looks").is_some());
+    }
+}

@@ -1,0 +1,197 @@
+//! Everything that can go wrong between a store and the files it is drained to.
+//!
+//! Each message says what failed, on which file and why; the command line adds what to do.
+
+use crate::path::FilePath;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Result of the agent's operations.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Why an operation of the agent failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call on an ordinary file failed.
+    #[error("cannot {action} {}: {}", path.display(), why(source))]
+    File {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An operation on a file in the store failed.
+    #[error("cannot {action} {path} in the store: {source}")]
+    Store {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// The file, relative to the store.
+        path: FilePath,
+        /// What the engine said.
+        source: cairn_core::Error,
+    },
+    /// A namespace could not be opened or created.
+    #[error("{0}")]
+    Namespace(#[from] cairn_device::StoreError),
+    /// Data in the store does not have the checksum it was written with.
+    #[error(
+        "{path} is damaged in the store at offset {offset}: checksum {computed:08x}, written {stored:08x}"
+    )]
+    Damaged {
+        /// The file, relative to the store.
+        path: FilePath,
+        /// First byte of the damaged hugeblock in the file.
+        offset: u64,
+        /// Checksum recorded when the data was written.
+        stored: u32,
+        /// Checksum of the data as it is now.
+        computed: u32,
+    },
+    /// A copy read back differs from what was written.
+    #[error("{} reads back with checksum {found:08x} instead of {expected:08x}", path.display())]
+    CopyDiffers {
+        /// The copy.
+        path: PathBuf,
+        /// Checksum of what was written.
+        expected: u32,
+        /// Checksum of what was read.
+        found: u32,
+    },
+    /// A copy has another length than what was written.
+    #[error("{} has {found_bytes} bytes instead of {expected_bytes}", path.display())]
+    LengthDiffers {
+        /// The copy.
+        path: PathBuf,
+        /// Bytes written.
+        expected_bytes: u64,
+        /// Bytes found.
+        found_bytes: u64,
+    },
+    /// A file was written, renamed or removed while it was read.
+    #[error("{path} changed while it was read")]
+    Changed {
+        /// The file, relative to the store.
+        path: FilePath,
+    },
+    /// A file would be lost if it were dropped from the store.
+    #[error("{path} is not drained; it would be lost")]
+    NotDrained {
+        /// The file.
+        path: FilePath,
+    },
+    /// Somebody asked for the copy to be given up.
+    #[error("stopped")]
+    Stopped,
+    /// A file of the program has a name that Cairn needs for itself.
+    #[error("{path} has the name of the manifest and cannot be drained; rename it")]
+    Reserved {
+        /// The file, relative to the store.
+        path: FilePath,
+    },
+    /// A file of ours does not parse.
+    #[error("{} is damaged: {source}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// A file of ours was written by a newer version.
+    #[error("{} has format {found}, this version knows up to {supported}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Format in the file.
+        found: u32,
+        /// Newest format known here.
+        supported: u32,
+    },
+    /// The header of a namespace contradicts itself.
+    #[error("{} is damaged: its header is not that of a Cairn namespace", path.display())]
+    Header {
+        /// The meta segment.
+        path: PathBuf,
+    },
+    /// The agent could not be started.
+    #[error("cannot start the agent of {}: {reason}", store.display())]
+    AgentStart {
+        /// The store directory.
+        store: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+    /// The agent answered something else than the protocol allows, or hung up.
+    #[error("the agent of {} {what}", store.display())]
+    AgentAnswer {
+        /// The store directory.
+        store: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The agent refused a request.
+    #[error("{reason}")]
+    AgentRefused {
+        /// Its reason.
+        reason: String,
+    },
+}
+
+/// The text of an I/O error without the number that Rust appends.
+pub fn why(source: &io::Error) -> String {
+    let text = source.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
+/// What an error of a system call does to the rest of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Only this file is affected.
+    File,
+    /// The persist directory is unusable: every other file would fail, too.
+    Directory,
+}
+
+impl Error {
+    /// Pairs with `map_err`: the error of `action` on `path`.
+    pub fn file<E: Into<io::Error>>(
+        action: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(E) -> Error + use<E> {
+        let path = path.to_path_buf();
+        move |source| Error::File { action, path, source: source.into() }
+    }
+
+    /// Pairs with `map_err`: the error of `action` on `path` in the store.
+    pub fn store(
+        action: &'static str,
+        path: &FilePath,
+    ) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
+        let path = path.clone();
+        move |source| Error::Store { action, path, source }
+    }
+
+    /// Whether other files would fail for the same reason: a directory that is full, read-only or gone.
+    pub fn severity(&self) -> Severity {
+        const OF_THE_DIRECTORY: [i32; 7] = [
+            libc::ENOSPC,
+            libc::EDQUOT,
+            libc::EROFS,
+            libc::EIO,
+            libc::ESTALE,
+            libc::ENODEV,
+            libc::ENOTCONN,
+        ];
+        match self {
+            Error::File { source, .. } => match source.raw_os_error() {
+                Some(code) if OF_THE_DIRECTORY.contains(&code) => Severity::Directory,
+                _ => Severity::File,
+            },
+            _ => Severity::File,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is known of a job apart from its files: `job.json` in the store directory.
+//!
+//! Invariant: the file is replaced whole (temporary, fsync, rename), so a reader sees an old or a new one. Its
+//! format is checked before anything else in it is believed.
+//! Only `cairn` and the agent read it; programs of the job get what they need by environment variables.
+
+use crate::error::{Error, Result};
+use cairn_device::store::NAME_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Format of `job.json` that this version writes, and the newest it reads.
+pub const JOB_FORMAT: u32 = 1;
+/// Name of the file in the store directory.
+pub const JOB_FILE: &str = "job.json";
+/// Held by the one `cairn run` of the job.
+pub const RUN_LOCK: &str = "run.lock";
+/// Held by the agent of the store.
+pub const AGENT_LOCK: &str = "agent.lock";
+/// The agent's control socket.
+pub const AGENT_SOCKET: &str = "agent.sock";
+/// Where the agent's output goes.
+pub const AGENT_LOG: &str = "agent.log";
+
+/// Whose names a namespace holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// One tree for all processes of the node.
+    #[default]
+    Node,
+    /// One tree for each rank.
+    Rank,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Scope::Node => "node",
+            Scope::Rank => "rank",
+        })
+    }
+}
+
+/// The kind of device a tier is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// Shared memory of the node.
+    Ram,
+}
+
+/// One tier of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierSpec {
+    /// What it is made of.
+    pub device: DeviceKind,
+    /// Its capacity.
+    pub bytes: u64,
+}
+
+/// A job as `job.json` describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Format of the file.
+    pub format: u32,
+    /// The job's name.
+    pub job: String,
+    /// Sixteen hexadecimal digits that tell this store from any other of the same name.
+    pub store: String,
+    /// Prefix below which the program finds the store.
+    pub mount: String,
+    /// Directory that closed files are drained to; absolute.
+    pub persist: Option<PathBuf>,
+    /// Node or rank.
+    pub scope: Scope,
+    /// Tiers in order of preference.
+    pub tiers: Vec<TierSpec>,
+    /// When the store was created, seconds since the epoch.
+    pub created: u64,
+    /// The command it was created for.
+    pub command: Vec<String>,
+}
+
+/// The one field that every format has.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl Job {
+    /// Reads the description of the store in `directory`.
+    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    pub fn load(directory: &Path) -> Result<Job> {
+        let path = directory.join(JOB_FILE);
+        let text = fs::read(&path).map_err(Error::file("read", &path))?;
+        let json = |source| Error::Json { path: path.clone(), source };
+        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
+        if format > JOB_FORMAT {
+            return Err(Error::Format { path, found: format, supported: JOB_FORMAT });
+        }
+        serde_json::from_slice(&text).map_err(json)
+    }
+
+    /// Replaces the description in `directory`.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        let path = directory.join(JOB_FILE);
+        let temporary = directory.join(format!(".{JOB_FILE}.new"));
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| Error::Json { path: path.clone(), source })?;
+        text.push(b'\n');
+        let write = || -> std::io::Result<()> {
+            let mut options = File::options();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(Error::file("write", &path))
+    }
+}
+
+/// Whether `name` can name a job: it becomes a directory and is typed before a colon.
+pub fn is_valid_job_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let starts_well = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    starts_well && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let directory =
+            std::env::temp_dir().join(format!("cairn-job-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        directory
+    }
+
+    #[test]
+    fn a_saved_job_is_read_back_and_a_newer_format_is_refused() {
+        let directory = scratch("format");
+        let mut job = Job {
+            format: JOB_FORMAT,
+            job: "melt-x7".into(),
+            store: "0123456789abcdef".into(),
+            mount: "/cairn".into(),
+            persist: Some("/scratch/out".into()),
+            scope: Scope::Node,
+            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 1 << 30 }],
+            created: 1,
+            command: vec!["lmp".into()],
+        };
+        job.save(&directory).expect("saves");
+        assert_eq!(Job::load(&directory).expect("loads"), job);
+        job.format = JOB_FORMAT + 1;
+        job.save(&directory).expect("saves");
+        assert!(matches!(Job::load(&directory), Err(Error::Format { found, .. }) if found == 2));
+        fs::write(directory.join(JOB_FILE), "{\"format\": 1, \"job").expect("writes");
+        assert!(matches!(Job::load(&directory), Err(Error::Json { .. })));
+        fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn job_names_are_safe_to_type_and_to_store() {
+        for good in ["melt-x7", "a", "Run_2.1"] {
+            assert!(is_valid_job_name(good), "{good}");
+        }
+        for bad in ["", ".hidden", "-x", "a/b", "a:b", "a b", "ü", &"x".repeat(NAME_BYTES_MAX + 1)]
+        {
+            assert!(!is_valid_job_name(bad), "{bad}");
+        }
+    }
+}

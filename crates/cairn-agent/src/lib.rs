@@ -1,0 +1,33 @@
+//! What outlives a process: one agent per store drains closed files to the persist directory, cleans up after dead
+//! processes, allocates memory ahead of its use, and answers the `cairn` command.
+//!
+//! Nothing of it is on the path of an application's call, and nothing depends on it for correctness: an agent that is
+//! killed at any moment is replaced by the next command that needs one, and takes up where the manifest ends.
+
+mod carry;
+pub mod client;
+mod control;
+pub mod copy;
+pub mod daemon;
+pub mod destination;
+mod drain;
+pub mod error;
+mod failures;
+pub mod job;
+mod ledger;
+pub mod manifest;
+mod meter;
+pub mod path;
+pub mod plan;
+pub mod prefault;
+pub mod protocol;
+pub mod read;
+mod reaper;
+pub mod service;
+mod shared;
+pub mod volume;
+mod watch;
+pub mod write;
+
+pub use error::{Error, Result};
+pub use path::FilePath;

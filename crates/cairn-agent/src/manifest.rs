@@ -1,0 +1,405 @@
+//! The manifest: what of a job's files is safe in the persist directory.
+//!
+//! Must stay true: it names a file as drained only after that file was verified and renamed; it is replaced whole and
+//! durably; `complete` is true only while every clean file of the store is drained in its newest version. A
+//! manifest of another store of the same job is kept: its entries become *detached*, which means that nothing that
+//! happens in the new store removes them, except a file of the same name.
+
+use crate::destination::{Destination, Found, same_time};
+use crate::error::{Error, Result};
+use crate::path::{self, FilePath};
+use rustix::fs::FileType;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// Format that this version writes, and the newest it reads.
+pub const MANIFEST_FORMAT: u32 = 1;
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Name of the manifest of `job` in the persist directory.
+pub fn manifest_name(job: &str) -> String {
+    format!("cairn-manifest.{job}.json")
+}
+
+/// What an entry describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// How safe a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The persist directory has this version, verified.
+    Drained,
+    /// Its writer died: never copied.
+    Unclean,
+    /// Its data in the store is damaged: never copied.
+    Quarantined,
+}
+
+/// A verified copy in the persist directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// Length.
+    pub bytes: u64,
+    /// Checksum of the whole file.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+    /// Permission bits, octal digits.
+    #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
+    pub mode: u32,
+    /// Time of last change, seconds with nine decimals.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub mtime_ns: u64,
+    /// Version of the data in the store that it is a copy of.
+    pub version: u64,
+}
+
+/// One file, directory or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// How safe it is.
+    pub state: State,
+    /// Inode in the store.
+    pub inode: u32,
+    /// Version of the data in the store that `state` speaks of.
+    pub version: u64,
+    /// Permission bits, octal digits.
+    #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
+    pub mode: u32,
+    /// Time of last change, seconds with nine decimals.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub mtime_ns: u64,
+    /// Length of a regular file, 0 for anything else.
+    pub bytes: u64,
+    /// Checksum of the whole file, for a drained regular file.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_some_checksum",
+        deserialize_with = "read_some_checksum"
+    )]
+    pub crc32c: Option<u32>,
+    /// The verified copy of an earlier version that still has the name, if the state is not `drained`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Copy>,
+    /// Target of a symbolic link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// Why it is quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub detached: bool,
+}
+
+/// Target of a symbolic link: any bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target(pub Vec<u8>);
+
+/// Everything known of the persist directory of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Format of the file.
+    pub format: u32,
+    /// The job.
+    pub job: String,
+    /// The store, see [`crate::job::Job::store`].
+    pub store: String,
+    /// Prefix below which the program found its files.
+    pub mount: String,
+    /// Every clean file of the store is here, verified.
+    pub complete: bool,
+    /// The entries, in the order of their paths.
+    #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
+    pub files: BTreeMap<FilePath, Entry>,
+}
+
+/// The one field that every format has.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl Manifest {
+    /// An empty one.
+    pub fn new(job: &str, store: &str, mount: &str) -> Manifest {
+        Manifest {
+            format: MANIFEST_FORMAT,
+            job: job.to_string(),
+            store: store.to_string(),
+            mount: mount.to_string(),
+            complete: false,
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the manifest of `job`; None if there is none.
+    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    pub fn load(destination: &Destination, job: &str) -> Result<Option<Manifest>> {
+        let name = FilePath::root().join(manifest_name(job).as_bytes());
+        if destination.look(&name)?.is_none() {
+            return Ok(None);
+        }
+        let path = destination.full_path(&name);
+        let mut text = Vec::new();
+        let mut file = destination.open_file(&name)?;
+        file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
+        let json = |source| Error::Json { path: path.clone(), source };
+        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
+        if format > MANIFEST_FORMAT {
+            return Err(Error::Format { path, found: format, supported: MANIFEST_FORMAT });
+        }
+        serde_json::from_slice(&text).map(Some).map_err(json)
+    }
+
+    /// The manifest to continue with for `store`: the stored one, with the entries of another store detached.
+    pub fn resume(
+        destination: &Destination,
+        job: &str,
+        store: &str,
+        mount: &str,
+    ) -> Result<Manifest> {
+        let Some(mut manifest) = Manifest::load(destination, job)? else {
+            return Ok(Manifest::new(job, store, mount));
+        };
+        if manifest.store != store {
+            manifest.adopt(store);
+        }
+        manifest.mount = mount.to_string();
+        Ok(manifest)
+    }
+
+    /// Detaches every entry from the store that made it and drops those without a copy.
+    fn adopt(&mut self, store: &str) {
+        self.store = store.to_string();
+        self.complete = false;
+        self.files.retain(|_, entry| entry.kind != Kind::File || entry.copy().is_some());
+        for entry in self.files.values_mut() {
+            if let Some(copy) = entry.copy() {
+                entry.set_copy(copy);
+            }
+            entry.detached = true;
+            entry.inode = 0;
+            entry.version = 0;
+        }
+    }
+
+    /// Replaces the manifest in the persist directory, durably.
+    pub fn commit(&self, destination: &Destination) -> Result<()> {
+        let name = manifest_name(&self.job);
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| Error::Json { path: destination.path().join(&name), source })?;
+        text.push(b'\n');
+        destination.replace_file(&name, &text)
+    }
+}
+
+impl Entry {
+    /// The verified copy that has the name in the persist directory, of whichever version.
+    pub fn copy(&self) -> Option<Copy> {
+        match (self.kind, self.state, self.crc32c) {
+            (Kind::File, State::Drained, Some(crc32c)) => Some(Copy {
+                bytes: self.bytes,
+                crc32c,
+                mode: self.mode,
+                mtime_ns: self.mtime_ns,
+                version: self.version,
+            }),
+            (Kind::File, ..) => self.earlier.clone(),
+            _ => None,
+        }
+    }
+
+    /// Makes this the entry of a drained file with this copy.
+    pub fn set_copy(&mut self, copy: Copy) {
+        self.state = State::Drained;
+        self.bytes = copy.bytes;
+        self.crc32c = Some(copy.crc32c);
+        self.mode = copy.mode;
+        self.mtime_ns = copy.mtime_ns;
+        self.version = copy.version;
+        self.earlier = None;
+        self.reason = None;
+    }
+
+    /// Whether what was found in the persist directory is what this entry says was put there.
+    pub fn is_ours(&self, found: &Found) -> bool {
+        match self.kind {
+            Kind::Directory => found.kind == FileType::Directory,
+            Kind::Symlink => {
+                found.kind == FileType::Symlink && same_time(self.mtime_ns, found.mtime_ns)
+            }
+            Kind::File => self.copy().is_some_and(|copy| {
+                found.kind == FileType::RegularFile
+                    && found.bytes == copy.bytes
+                    && same_time(copy.mtime_ns, found.mtime_ns)
+            }),
+        }
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn write_checksum<S: Serializer>(checksum: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{checksum:08x}"))
+}
+
+fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
+}
+
+fn write_some_checksum<S: Serializer>(
+    checksum: &Option<u32>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match checksum {
+        Some(checksum) => write_checksum(checksum, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn read_some_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    read_checksum(deserializer).map(Some)
+}
+
+fn write_mode<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{mode:04o}"))
+}
+
+fn read_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::from_str_radix(&String::deserialize(deserializer)?, 8).map_err(D::Error::custom)
+}
+
+fn write_time<S: Serializer>(time_ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    let (seconds, rest) = (time_ns / NANOSECONDS_PER_SECOND, time_ns % NANOSECONDS_PER_SECOND);
+    serializer.serialize_str(&format!("{seconds}.{rest:09}"))
+}
+
+fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let digits = text.split_once('.').filter(|(_, decimals)| decimals.len() == 9);
+    let (seconds, decimals) = digits.ok_or_else(|| D::Error::custom("a time without decimals"))?;
+    let seconds: u64 = seconds.parse().map_err(D::Error::custom)?;
+    let decimals: u64 = decimals.parse().map_err(D::Error::custom)?;
+    let total = seconds.checked_mul(NANOSECONDS_PER_SECOND).and_then(|ns| ns.checked_add(decimals));
+    total.ok_or_else(|| D::Error::custom("a time too far away"))
+}
+
+/// An entry with its path, as it stands in the list.
+#[derive(Serialize, Deserialize)]
+struct Line<P, E> {
+    path: P,
+    #[serde(flatten)]
+    entry: E,
+}
+
+fn write_files<S: Serializer>(
+    files: &BTreeMap<FilePath, Entry>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(files.iter().map(|(path, entry)| Line { path, entry }))
+}
+
+fn read_files<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<FilePath, Entry>, D::Error> {
+    let lines = Vec::<Line<FilePath, Entry>>::deserialize(deserializer)?;
+    Ok(lines.into_iter().map(|line| (line.path, line.entry)).collect())
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        path::serialize_bytes(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
+        path::deserialize_bytes(deserializer).map(Target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drained(version: u64) -> Entry {
+        Entry {
+            kind: Kind::File,
+            state: State::Drained,
+            inode: 7,
+            version,
+            mode: 0o640,
+            mtime_ns: 12_000_000_034,
+            bytes: 4,
+            crc32c: Some(0xdead_beef),
+            earlier: None,
+            target: None,
+            reason: None,
+            detached: false,
+        }
+    }
+
+    fn sample() -> Manifest {
+        let mut manifest = Manifest::new("melt", "0123", "/cairn");
+        let path = |bytes: &[u8]| FilePath::parse(bytes).expect("a valid path");
+        manifest.files.insert(path(b"a/restart.1"), drained(3));
+        let unclean = Entry { state: State::Unclean, crc32c: None, ..drained(5) };
+        manifest.files.insert(path(b"b\xff"), unclean);
+        let link = Entry {
+            kind: Kind::Symlink,
+            crc32c: None,
+            target: Some(Target(b"a/\xfe".to_vec())),
+            ..drained(1)
+        };
+        manifest.files.insert(path(b"latest"), link);
+        manifest
+    }
+
+    #[test]
+    fn a_manifest_is_read_back_as_it_was_written() {
+        let directory =
+            std::env::temp_dir().join(format!("cairn-manifest-test-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let destination = Destination::open(&directory, "0123").expect("opens");
+        assert_eq!(Manifest::load(&destination, "melt").expect("loads"), None);
+        let manifest = sample();
+        manifest.commit(&destination).expect("commits");
+        assert_eq!(Manifest::load(&destination, "melt").expect("loads"), Some(manifest.clone()));
+        let text =
+            std::fs::read_to_string(directory.join("cairn-manifest.melt.json")).expect("reads");
+        for shown in
+            ["\"crc32c\": \"deadbeef\"", "\"mode\": \"0640\"", "\"mtime\": \"12.000000034\""]
+        {
+            assert!(text.contains(shown), "{shown} in {text}");
+        }
+        let newer = Manifest { format: MANIFEST_FORMAT + 1, ..manifest };
+        newer.commit(&destination).expect("commits");
+        assert!(matches!(Manifest::load(&destination, "melt"), Err(Error::Format { .. })));
+        std::fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn entries_of_an_earlier_store_are_detached_and_those_without_a_copy_dropped() {
+        let mut manifest = sample();
+        manifest.adopt("4567");
+        assert_eq!(manifest.files.len(), 2);
+        assert!(manifest.files.values().all(|entry| entry.detached && entry.version == 0));
+    }
+}

@@ -1,0 +1,422 @@
+//! What has to happen in the persist directory so that it holds what the store holds.
+//!
+//! A pure comparison of the tree of names in the store with the manifest; it depends on no history, so it is right
+//! after an agent died, a log was overrun, or events came in any order. `drain.rs` carries the plan out.
+//! Must stay true: a copy is removed only if the store has no file of that name and kind any more and the entry is
+//! not detached; an unclean or open file is never copied.
+
+use crate::manifest::{Entry, Kind, Manifest, State};
+use crate::path::FilePath;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A name in the store and what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The inode's number.
+    pub inode: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Length of a regular file, 0 for anything else.
+    pub bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Last change of the data, nanoseconds since the epoch.
+    pub mtime_ns: u64,
+    /// Version of the data.
+    pub version: u64,
+    /// A writer died.
+    pub unclean: bool,
+    /// Somebody may write to it.
+    pub open: bool,
+    /// This version was drained and verified, to wherever the store drained then.
+    pub drained: bool,
+    /// Target of a symbolic link, else empty.
+    pub target: Vec<u8>,
+}
+
+/// Everything in a store, by path.
+pub type Tree = BTreeMap<FilePath, Node>;
+
+/// The steps, to be carried out in the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Copies of ours to remove, deepest first.
+    pub remove: Vec<FilePath>,
+    /// Entries without anything in the persist directory, to be dropped from the manifest.
+    pub forget: Vec<FilePath>,
+    /// Directories to make, parents first.
+    pub directories: Vec<FilePath>,
+    /// Verified copies whose file was renamed in the store: from, to; in an order that overwrites no copy that is
+    /// still needed.
+    pub renames: Vec<(FilePath, FilePath)>,
+    /// Symbolic links to make.
+    pub symlinks: Vec<FilePath>,
+    /// Unclean files to list as such.
+    pub unclean: Vec<FilePath>,
+    /// Verified copies whose entry is to be tied to the store again.
+    pub attach: Vec<FilePath>,
+    /// Entries whose mode or time of last change is out of date.
+    pub attributes: Vec<FilePath>,
+    /// Regular files to copy.
+    pub copies: Vec<FilePath>,
+    /// Regular files that somebody may still write to and whose newest version is not drained.
+    pub open: Vec<FilePath>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do; open files do not count.
+    pub fn is_empty(&self) -> bool {
+        let Plan { open: _, .. } = self;
+        *self == Plan { open: self.open.clone(), ..Plan::default() }
+    }
+}
+
+/// The part of a manifest that belongs to one namespace.
+type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
+
+/// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there. Inode numbers mean
+/// something within one namespace only, so each is planned by itself.
+pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
+    let mut plan = Plan::default();
+    let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
+    let entries: Entries = manifest.files.iter().filter(|(path, _)| below(path)).collect();
+    let displaced = displaced(tree, &entries);
+    let mut movable = movable(tree, &entries, &displaced);
+    let mut renames = Vec::new();
+    for (path, node) in tree {
+        let entry = entries.get(path).copied().filter(|entry| entry.kind == node.kind);
+        match node.kind {
+            Kind::Directory => plan_directory(&mut plan, path, node, entry),
+            Kind::Symlink => plan_symlink(&mut plan, path, node, entry),
+            Kind::File if wants_copy(&mut plan, path, node, entry) => {
+                match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
+                    Some(from) => renames.push((from, path.clone())),
+                    None => plan.copies.push(path.clone()),
+                }
+            }
+            Kind::File => {}
+        }
+    }
+    let (renames, cyclic) = in_safe_order(renames);
+    plan.copies.extend(cyclic.into_iter().map(|(_, to)| to));
+    plan.renames = renames;
+    plan_removals(&mut plan, tree, &entries, &displaced);
+    plan
+}
+
+/// Paths where the store now has another kind of thing than the persist directory.
+fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
+    let differs =
+        |path: &FilePath, entry: &Entry| tree.get(path).is_some_and(|node| node.kind != entry.kind);
+    let differing = entries.iter().filter(|(path, entry)| differs(path, entry));
+    differing.map(|(path, _)| (*path).clone()).collect()
+}
+
+/// Verified copies whose path names another file now, by inode and version: candidates for a rename.
+fn movable(
+    tree: &Tree,
+    entries: &Entries,
+    displaced: &BTreeSet<FilePath>,
+) -> HashMap<(u32, u64), Vec<FilePath>> {
+    let mut movable: HashMap<_, Vec<_>> = HashMap::new();
+    for (&path, entry) in entries {
+        let verified = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
+        let still_named = tree.get(path).is_some_and(|node| node.inode == entry.inode);
+        if verified && !still_named && !lies_in(path, displaced) {
+            movable.entry((entry.inode, entry.version)).or_default().push(path.clone());
+        }
+    }
+    movable
+}
+
+/// Whether `path` or a directory above it is in `places`.
+fn lies_in(path: &FilePath, places: &BTreeSet<FilePath>) -> bool {
+    let mut here = Some(path.clone());
+    while let Some(path) = here {
+        if places.contains(&path) {
+            return true;
+        }
+        here = path.split().map(|(parent, _)| parent);
+    }
+    false
+}
+
+fn plan_directory(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) {
+    match entry {
+        None => plan.directories.push(path.clone()),
+        Some(entry) => {
+            if entry.detached || entry.inode != node.inode {
+                plan.attach.push(path.clone());
+            }
+            if has_other_attributes(node, entry) {
+                plan.attributes.push(path.clone());
+            }
+        }
+    }
+}
+
+fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) {
+    let is_there = entry.is_some_and(|entry| {
+        let target = entry.target.as_ref().map(|target| target.0.as_slice());
+        !entry.detached && target == Some(&node.target) && entry.mtime_ns == node.mtime_ns
+    });
+    if !is_there {
+        plan.symlinks.push(path.clone());
+    }
+}
+
+/// Plans what a regular file needs besides a copy; whether it needs one.
+fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
+    let known = entry.filter(|entry| entry.inode == node.inode && entry.version == node.version);
+    match known.map(|entry| entry.state) {
+        Some(State::Drained) if !node.unclean => {
+            if known.is_some_and(|entry| entry.detached) {
+                plan.attach.push(path.clone());
+            }
+            if known.is_some_and(|entry| has_other_attributes(node, entry)) {
+                plan.attributes.push(path.clone());
+            }
+            return false;
+        }
+        Some(State::Unclean) if node.unclean => return false,
+        Some(State::Quarantined) if !node.unclean => return false,
+        _ => {}
+    }
+    if node.open {
+        plan.open.push(path.clone());
+    } else if node.unclean {
+        plan.unclean.push(path.clone());
+    }
+    !node.open && !node.unclean
+}
+
+fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
+    node.mode != entry.mode || node.mtime_ns != entry.mtime_ns
+}
+
+/// Orders renames so that no target is a source still to come; returns those that go in circles, too.
+#[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
+fn in_safe_order(
+    mut waiting: Vec<(FilePath, FilePath)>,
+) -> (Vec<(FilePath, FilePath)>, Vec<(FilePath, FilePath)>) {
+    let mut ordered = Vec::with_capacity(waiting.len());
+    loop {
+        let sources: BTreeSet<FilePath> = waiting.iter().map(|(from, _)| from.clone()).collect();
+        let (ready, blocked): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(_, to)| !sources.contains(to));
+        if ready.is_empty() {
+            return (ordered, blocked);
+        }
+        ordered.extend(ready);
+        waiting = blocked;
+    }
+}
+
+fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BTreeSet<FilePath>) {
+    let moved: BTreeSet<&FilePath> = plan.renames.iter().map(|(from, _)| from).collect();
+    let mut remove = Vec::new();
+    let mut forget = Vec::new();
+    for (&path, entry) in entries.iter().rev() {
+        let gone = !entry.detached && !tree.contains_key(path) && !moved.contains(path);
+        if gone || displaced.contains(path) {
+            let is_there = entry.kind != Kind::File || entry.copy().is_some();
+            if is_there { remove.push(path.clone()) } else { forget.push(path.clone()) }
+        }
+    }
+    (plan.remove, plan.forget) = (remove, forget);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Target;
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    fn file(inode: u32, version: u64) -> Node {
+        Node {
+            inode,
+            kind: Kind::File,
+            bytes: 10,
+            mode: 0o644,
+            mtime_ns: 5,
+            version,
+            unclean: false,
+            open: false,
+            drained: false,
+            target: Vec::new(),
+        }
+    }
+
+    fn directory(inode: u32) -> Node {
+        Node { kind: Kind::Directory, bytes: 0, ..file(inode, 0) }
+    }
+
+    fn entry(node: &Node) -> Entry {
+        let is_link = node.kind == Kind::Symlink;
+        Entry {
+            kind: node.kind,
+            state: State::Drained,
+            inode: node.inode,
+            version: node.version,
+            bytes: node.bytes,
+            crc32c: (node.kind == Kind::File).then_some(1),
+            mode: node.mode,
+            mtime_ns: node.mtime_ns,
+            earlier: None,
+            target: is_link.then(|| Target(node.target.clone())),
+            reason: None,
+            detached: false,
+        }
+    }
+
+    fn tree(nodes: &[(&str, Node)]) -> Tree {
+        nodes.iter().map(|(name, node)| (path(name), node.clone())).collect()
+    }
+
+    fn manifest(entries: &[(&str, Entry)]) -> Manifest {
+        let mut manifest = Manifest::new("job", "0123", "/cairn");
+        manifest.files = entries.iter().map(|(name, entry)| (path(name), entry.clone())).collect();
+        manifest
+    }
+
+    /// Plans a namespace that has the whole directory.
+    fn plan(tree: &Tree, manifest: &Manifest) -> Plan {
+        super::plan(tree, manifest, &FilePath::root())
+    }
+
+    fn paths(names: &[&str]) -> Vec<FilePath> {
+        names.iter().map(|name| path(name)).collect()
+    }
+
+    fn pairs(names: &[(&str, &str)]) -> Vec<(FilePath, FilePath)> {
+        names.iter().map(|(from, to)| (path(from), path(to))).collect()
+    }
+
+    #[test]
+    fn closed_files_are_copied_open_and_unclean_ones_are_not() {
+        let open = Node { open: true, ..file(3, 1) };
+        let unclean = Node { unclean: true, ..file(4, 1) };
+        let tree = tree(&[("d", directory(9)), ("d/a", file(2, 1)), ("o", open), ("u", unclean)]);
+        let plan = plan(&tree, &manifest(&[]));
+        let expected = Plan {
+            directories: paths(&["d"]),
+            copies: paths(&["d/a"]),
+            open: paths(&["o"]),
+            unclean: paths(&["u"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan, expected);
+    }
+
+    #[test]
+    fn what_is_drained_needs_nothing_until_its_version_changes() {
+        let a = file(2, 1);
+        let manifest = manifest(&[("a", entry(&a))]);
+        assert!(plan(&tree(&[("a", a)]), &manifest).is_empty());
+        let rewritten = plan(&tree(&[("a", file(2, 2))]), &manifest);
+        assert_eq!(rewritten, Plan { copies: paths(&["a"]), ..Plan::default() });
+        let mode_changed = Node { mode: 0o600, ..file(2, 1) };
+        let changed = plan(&tree(&[("a", mode_changed)]), &manifest);
+        assert_eq!(changed, Plan { attributes: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn a_file_whose_next_writer_died_keeps_its_older_copy() {
+        let manifest = manifest(&[("a", entry(&file(2, 1)))]);
+        let unclean = Node { unclean: true, ..file(2, 2) };
+        let plan = plan(&tree(&[("a", unclean)]), &manifest);
+        assert_eq!(plan, Plan { unclean: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn rotation_renames_copies_without_overwriting_one_that_is_still_needed() {
+        // ckpt.1 -> ckpt.2, ckpt -> ckpt.1, and a new ckpt.
+        let (newest, older, oldest) = (file(4, 1), file(3, 1), file(2, 1));
+        let manifest = manifest(&[("ckpt", entry(&older)), ("ckpt.1", entry(&oldest))]);
+        let tree = tree(&[("ckpt", newest), ("ckpt.1", older), ("ckpt.2", oldest)]);
+        let expected = Plan {
+            renames: pairs(&[("ckpt.1", "ckpt.2"), ("ckpt", "ckpt.1")]),
+            copies: paths(&["ckpt"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan(&tree, &manifest), expected);
+    }
+
+    #[test]
+    fn swapped_files_are_copied_anew() {
+        let manifest = manifest(&[("a", entry(&file(2, 1))), ("b", entry(&file(3, 1)))]);
+        let plan = plan(&tree(&[("a", file(3, 1)), ("b", file(2, 1))]), &manifest);
+        let mut copies = plan.copies.clone();
+        copies.sort();
+        assert_eq!(copies, paths(&["a", "b"]));
+        assert!(plan.renames.is_empty() && plan.remove.is_empty());
+    }
+
+    #[test]
+    fn a_second_hard_link_is_a_copy_not_a_rename() {
+        let manifest = manifest(&[("a", entry(&file(2, 1)))]);
+        let plan = plan(&tree(&[("a", file(2, 1)), ("b", file(2, 1))]), &manifest);
+        assert_eq!(plan, Plan { copies: paths(&["b"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn unlinked_files_lose_their_copy_but_detached_ones_keep_it() {
+        let evicted = Entry { detached: true, ..entry(&file(3, 1)) };
+        let never_copied = Entry { state: State::Unclean, crc32c: None, ..entry(&file(5, 1)) };
+        let manifest = manifest(&[
+            ("d", entry(&directory(9))),
+            ("d/a", entry(&file(2, 1))),
+            ("e", evicted),
+            ("u", never_copied),
+        ]);
+        let expected =
+            Plan { remove: paths(&["d/a", "d"]), forget: paths(&["u"]), ..Plan::default() };
+        assert_eq!(plan(&tree(&[]), &manifest), expected);
+    }
+
+    #[test]
+    fn a_directory_that_became_a_file_is_cleared_first_and_its_content_copied_anew() {
+        // mv d/x t; rmdir d; mv t d
+        let manifest = manifest(&[("d", entry(&directory(9))), ("d/x", entry(&file(2, 1)))]);
+        let expected =
+            Plan { remove: paths(&["d/x", "d"]), copies: paths(&["d"]), ..Plan::default() };
+        assert_eq!(plan(&tree(&[("d", file(2, 1))]), &manifest), expected);
+    }
+
+    #[test]
+    fn an_evicted_file_that_is_still_there_is_tied_to_its_copy_again() {
+        let detached = Entry { detached: true, ..entry(&file(2, 1)) };
+        let plan = plan(&tree(&[("a", file(2, 1))]), &manifest(&[("a", detached)]));
+        assert_eq!(plan, Plan { attach: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn a_symlink_is_remade_when_its_target_changes() {
+        let link = |target: &[u8]| Node {
+            kind: Kind::Symlink,
+            bytes: 0,
+            target: target.to_vec(),
+            ..file(7, 0)
+        };
+        let manifest = manifest(&[("l", entry(&link(b"one")))]);
+        assert!(plan(&tree(&[("l", link(b"one"))]), &manifest).is_empty());
+        let changed = plan(&tree(&[("l", link(b"two"))]), &manifest);
+        assert_eq!(changed, Plan { symlinks: paths(&["l"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn namespaces_of_ranks_do_not_mix_their_inode_numbers() {
+        let rank = directory(1);
+        let manifest = manifest(&[("rank-0", entry(&rank)), ("rank-0/a", entry(&file(2, 1)))]);
+        let tree = tree(&[("rank-1", rank), ("rank-1/b", file(2, 1))]);
+        let expected = Plan {
+            directories: paths(&["rank-1"]),
+            copies: paths(&["rank-1/b"]),
+            ..Plan::default()
+        };
+        assert_eq!(super::plan(&tree, &manifest, &path("rank-1")), expected);
+    }
+}

@@ -1,0 +1,131 @@
+//! What `cairn` and the agent say to each other: one JSON object a line over a Unix socket.
+//!
+//! A request is answered by exactly one `Answer` that ends it; `drain` sends `Answer::Progress` lines before that.
+//! Does not move bytes; `control.rs` listens and `client.rs` asks.
+
+use crate::path::FilePath;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Longest line either side accepts, bytes.
+pub const LINE_BYTES_MAX: u64 = 64 << 20;
+
+/// A request to the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "lowercase")]
+pub enum Request {
+    /// How are things?
+    Status,
+    /// Drain everything that is closed, now; answer when that is done or has failed.
+    Drain {
+        /// So long, files that are still open are waited for: processes that were just killed take a moment to go.
+        settle_ms: u64,
+    },
+    /// Drop these files from the store, in this order, and keep their drained copies.
+    Evict {
+        /// Paths below the persist directory; a directory comes after what is in it.
+        paths: Vec<FilePath>,
+        /// Also those that are not drained.
+        force: bool,
+    },
+    /// End.
+    Stop,
+}
+
+/// A line from the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "lowercase")]
+pub enum Answer {
+    /// The answer to `Status`.
+    Status(Status),
+    /// A drain is under way.
+    Progress(Progress),
+    /// The answer to `Drain`.
+    Drained(Outcome),
+    /// `Evict` or `Stop` was carried out.
+    Done,
+    /// The request was not carried out.
+    Error {
+        /// What failed, on which file, and why.
+        reason: String,
+    },
+}
+
+/// How far a drain has got.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Files to copy in this pass.
+    pub files_total: u64,
+    /// Files of them that are done.
+    pub files_done: u64,
+    /// Bytes to copy in this pass.
+    pub bytes_total: u64,
+    /// Bytes of them that are copied.
+    pub bytes_done: u64,
+}
+
+/// What a pass over the store found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Every clean file is verified in the persist directory.
+    pub complete: bool,
+    /// Files and their bytes that are verified there in their newest version.
+    pub drained_files: u64,
+    /// Their bytes.
+    pub drained_bytes: u64,
+    /// Files that somebody may still write to.
+    pub open: Vec<FilePath>,
+    /// Files whose writer died.
+    pub unclean: Vec<FilePath>,
+    /// Files that could not be drained, and why.
+    pub failed: Vec<Failed>,
+    /// Files that changed while they were copied and wait for the next pass.
+    pub changed: u64,
+}
+
+/// A file that could not be drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Its path below the persist directory.
+    pub path: FilePath,
+    /// Why.
+    pub reason: String,
+    /// Its data in the store is damaged.
+    pub quarantined: bool,
+}
+
+/// What the agent is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Nothing to do.
+    #[default]
+    Idle,
+    /// Copying.
+    Draining,
+    /// Waiting to try the persist directory again.
+    Retrying,
+}
+
+/// The state of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process id.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Where it drains to.
+    pub persist: Option<PathBuf>,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Why the persist directory cannot be used, while `phase` is `retrying`.
+    pub reason: Option<String>,
+    /// When it will be tried again, milliseconds from now.
+    pub retry_in_ms: Option<u64>,
+    /// The copy under way.
+    pub progress: Progress,
+    /// The last pass.
+    pub last: Outcome,
+    /// Namespaces that cannot be opened, and why.
+    pub unreadable: Vec<String>,
+}

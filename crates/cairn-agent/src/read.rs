@@ -1,0 +1,208 @@
+//! Reading a whole file out of the store, every sealed block checked on the way.
+//!
+//! Must stay true: what is handed on was copied into memory of our own first and checked there, so nothing that
+//! happens in the store afterwards changes it; a file that changed meanwhile is reported as changed, not as damaged.
+//! Does not care where the bytes go.
+
+use crate::error::{Error, Result};
+use crate::volume::{OpenFile, Volume};
+use cairn_core::{Attributes, Position, ReadPlan};
+use cairn_device::checksum;
+
+/// Bytes handed on at a time, unless a hugeblock is larger.
+const CHUNK_BYTES: u64 = 4 << 20;
+/// How often a read is repeated because the blocks moved under it.
+const ATTEMPTS_MAX: usize = 64;
+
+/// Part of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// Where it lies in the file.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Nothing was ever written here: all zeros.
+    pub is_hole: bool,
+}
+
+/// A file that was read whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// Its attributes when reading began; the data has this version.
+    pub attributes: Attributes,
+    /// CRC32C of the whole file.
+    pub crc32c: u32,
+    /// Blocks whose checksum was compared.
+    pub checked_blocks: u64,
+    /// Blocks without a valid checksum, because somebody is writing to them.
+    pub open_blocks: u64,
+}
+
+/// Memory for reading one file after another.
+#[derive(Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    checksums: Vec<Option<u32>>,
+    /// For each block, whether any part of it came from a tier.
+    written: Vec<bool>,
+}
+
+/// Reads all of `file` and hands it to `consume` chunk by chunk, in order.
+/// Errors: `Changed` if it was written to meanwhile, `Damaged` at the first block whose checksum is wrong, those of
+/// `consume`.
+pub fn read_whole(
+    file: &OpenFile<'_>,
+    buffer: &mut Buffer,
+    consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<Summary> {
+    let volume = file.volume;
+    let attributes = file.attributes()?;
+    if attributes.writers == 0 {
+        volume.seal(&file.path, file.inode)?;
+    }
+    let block_bytes = volume.hugeblock_bytes();
+    let chunk_bytes = CHUNK_BYTES.max(block_bytes);
+    buffer.bytes.resize(chunk_bytes as usize, 0);
+    buffer.checksums.resize((chunk_bytes / block_bytes) as usize, None);
+    let mut summary = Summary { attributes, crc32c: 0, checked_blocks: 0, open_blocks: 0 };
+    let mut offset = 0;
+    while offset < attributes.size {
+        let length = chunk_bytes.min(attributes.size - offset);
+        read_chunk(file, buffer, offset, length)?;
+        check_chunk(file, buffer, offset, length, &mut summary)?;
+        let is_hole = !buffer.written.contains(&true);
+        consume(Chunk { offset, bytes: &buffer.bytes[..length as usize], is_hole })?;
+        offset += length;
+    }
+    match file.attributes()?.version == attributes.version {
+        true => Ok(summary),
+        false => Err(changed(file)),
+    }
+}
+
+fn changed(file: &OpenFile<'_>) -> Error {
+    Error::Changed { path: file.volume.outer_path(&file.path) }
+}
+
+/// Fills the buffer with `length` bytes from `offset` and zeros the rest of the last block.
+fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<()> {
+    let volume = file.volume;
+    let failed = || volume.error("read", &file.path);
+    let block_bytes = volume.hugeblock_bytes();
+    let block_count = length.div_ceil(block_bytes) as usize;
+    buffer.written.clear();
+    buffer.written.resize(block_count, false);
+    let padded = block_count * block_bytes as usize;
+    buffer.bytes[length as usize..padded].fill(0);
+    let mut done = 0;
+    let mut attempts = 0;
+    while done < length {
+        let plan = volume
+            .fs()
+            .plan_read(&volume.caller(), file.handle, Position::At(offset + done), length - done)
+            .map_err(failed())?;
+        if plan.length == 0 {
+            return Err(changed(file));
+        }
+        let target = &mut buffer.bytes[done as usize..(done + plan.length) as usize];
+        transfer(volume, &plan, target).map_err(failed())?;
+        if volume.fs().read_is_valid(&plan) {
+            note_written(&plan, offset, block_bytes, &mut buffer.written);
+            done += plan.length;
+            continue;
+        }
+        attempts += 1;
+        if attempts == ATTEMPTS_MAX {
+            return Err(changed(file));
+        }
+    }
+    Ok(())
+}
+
+/// Copies what `plan` names into `target`, which is exactly as long.
+fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::Result<()> {
+    let mut rest = target;
+    for run in plan.runs() {
+        let (part, tail) = rest.split_at_mut(run.bytes as usize);
+        match run.source {
+            None => part.fill(0),
+            Some((tier, offset)) => {
+                let device = volume.tier(tier)?;
+                // SAFETY: `part` is writable for its whole length and no one else refers to it; the device
+                // checks that the range lies within the tier.
+                unsafe { device.read(offset, part.as_mut_ptr(), part.len())? };
+            }
+        }
+        rest = tail;
+    }
+    Ok(())
+}
+
+/// Marks the blocks of the chunk at `chunk_offset` that have data on a tier.
+fn note_written(plan: &ReadPlan, chunk_offset: u64, block_bytes: u64, written: &mut [bool]) {
+    let mut at = plan.offset - chunk_offset;
+    for run in plan.runs() {
+        let end = at + run.bytes;
+        if run.source.is_some() {
+            let blocks = (at / block_bytes) as usize..end.div_ceil(block_bytes) as usize;
+            written[blocks].fill(true);
+        }
+        at = end;
+    }
+}
+
+/// Compares the blocks in the buffer with their checksums and adds them to that of the file.
+fn check_chunk(
+    file: &OpenFile<'_>,
+    buffer: &mut Buffer,
+    offset: u64,
+    length: u64,
+    summary: &mut Summary,
+) -> Result<()> {
+    let volume = file.volume;
+    let block_bytes = volume.hugeblock_bytes();
+    let block_count = buffer.written.len();
+    let stored = &mut buffer.checksums[..block_count];
+    let first_block = (offset / block_bytes) as u32;
+    volume
+        .fs()
+        .checksums(file.inode, first_block, stored)
+        .map_err(volume.error("read the checksums of", &file.path))?;
+    let zero_checksum = volume.fs().geometry().zero_block_checksum;
+    for (index, (&stored, &written)) in stored.iter().zip(&buffer.written).enumerate() {
+        let start = index * block_bytes as usize;
+        let block = &buffer.bytes[start..start + block_bytes as usize];
+        let computed = if written { checksum::crc32c(0, block) } else { zero_checksum };
+        match stored {
+            Some(stored) if stored != computed => {
+                return Err(mismatch(file, offset + start as u64, stored, computed, summary));
+            }
+            Some(_) => summary.checked_blocks += 1,
+            None => summary.open_blocks += u64::from(written),
+        }
+        let inside = block_bytes.min(length - start as u64);
+        let of_data = match inside == block_bytes {
+            true => computed,
+            false => checksum::crc32c(0, &block[..inside as usize]),
+        };
+        summary.crc32c = checksum::combine(summary.crc32c, of_data, inside);
+    }
+    Ok(())
+}
+
+/// A wrong checksum is damage only if nobody wrote to the file.
+fn mismatch(
+    file: &OpenFile<'_>,
+    offset: u64,
+    stored: u32,
+    computed: u32,
+    summary: &Summary,
+) -> Error {
+    match file.attributes() {
+        Ok(now) if now.version == summary.attributes.version && now.writers == 0 => {
+            Error::Damaged { path: file.volume.outer_path(&file.path), offset, stored, computed }
+        }
+        Ok(_) => changed(file),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,55 @@
+//! Cleaning up after processes that died, and freeing what deleted files held.
+//!
+//! Must stay true: only a process that `cairn_device::process` calls dead is reaped; what cannot be known counts as
+//! alive. A process whose identity is not complete yet is given time to tell it.
+
+use crate::error::Result;
+use crate::path::FilePath;
+use crate::volume::{Volume, now};
+use cairn_core::SlotId;
+
+/// Batches of blocks freed in one visit of a namespace, so that a visit stays short.
+const RECLAIM_BATCHES_MAX: usize = 256;
+
+/// What a visit found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visit {
+    /// Processes other than this one that are attached and alive.
+    pub living: usize,
+    /// Processes that were reaped.
+    pub reaped: usize,
+}
+
+/// Looks after one namespace: reaps the dead and frees orphaned blocks.
+pub fn visit(volume: &Volume) -> Result<Visit> {
+    let root = FilePath::root();
+    let failed = || volume.error("look after the processes of", &root);
+    let mut visit = Visit::default();
+    for (slot, identity) in volume.fs().processes().map_err(failed())? {
+        if slot == volume.slot() {
+            continue;
+        }
+        if cairn_device::process::is_alive(identity) {
+            visit.living += 1;
+        } else {
+            volume.fs().reap(slot, now()).map_err(failed())?;
+            visit.reaped += 1;
+        }
+    }
+    reclaim(volume, None)?;
+    Ok(visit)
+}
+
+/// Frees blocks of deleted files, for the use of `slot` if given.
+pub fn reclaim(volume: &Volume, slot: Option<SlotId>) -> Result<()> {
+    for _ in 0..RECLAIM_BATCHES_MAX {
+        if volume.fs().orphans() == 0 {
+            break;
+        }
+        let more = volume.fs().reclaim(slot);
+        if !more.map_err(volume.error("free blocks of", &FilePath::root()))? {
+            break;
+        }
+    }
+    Ok(())
+}

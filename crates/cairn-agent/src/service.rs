@@ -1,0 +1,274 @@
+//! The agent: one process per store that drains, reaps, prefaults and answers.
+//!
+//! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows it can learn again
+//! from the store and the manifest, so killing it loses nothing; it ends when nobody needs it.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, one per connection.
+
+use crate::control::Listener;
+use crate::daemon::{self, Readiness};
+use crate::drain::{Drainer, Reason};
+use crate::error::{Error, Result};
+use crate::failures::Backoff;
+use crate::job::{AGENT_LOCK, AGENT_LOG, Job, RUN_LOCK};
+use crate::prefault;
+use crate::protocol::Phase;
+use crate::shared::Shared;
+use crate::watch::Watch;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the logs are looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+/// How often processes are looked at.
+const REAP_EVERY: Duration = Duration::from_millis(100);
+/// How often new namespaces are looked for.
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
+/// A pass is followed by a pause of so many times its length, up to the maximum.
+const PAUSE_FACTOR: u32 = 9;
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// An agent that nobody needs ends after this time.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long a new agent waits for one that is just ending.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_EVERY: Duration = Duration::from_millis(10);
+
+/// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling process exits once
+/// the agent is ready. That another agent is there already is success, too.
+pub fn run(directory: &Path) -> Result<()> {
+    let readiness = daemon::detach(&directory.join(AGENT_LOG))?;
+    match prepare(directory) {
+        Ok(Some((shared, listener, lock))) => serve(shared, listener, lock, readiness),
+        Ok(None) => readiness.ready(),
+        Err(error) => readiness.failed(&error.to_string()),
+    }
+    Ok(())
+}
+
+type Prepared = (Arc<Shared>, Listener, File);
+
+/// Takes the lock and opens everything; None if another agent has the store.
+fn prepare(directory: &Path) -> Result<Option<Prepared>> {
+    let started = Instant::now();
+    let lock = loop {
+        match daemon::try_lock(directory, AGENT_LOCK)? {
+            Some(lock) => break lock,
+            None if started.elapsed() > LOCK_PATIENCE => return Ok(None),
+            // The other agent may be ending, or answering requests: then nobody would wait for us.
+            None if crate::client::is_answering(directory) => return Ok(None),
+            None => thread::sleep(LOCK_EVERY),
+        }
+    };
+    let job = Job::load(directory)?;
+    let shared = Arc::new(Shared::new(directory, &job)?);
+    shared.refresh_volumes()?;
+    let listener = Listener::bind(directory)?;
+    Ok(Some((shared, listener, lock)))
+}
+
+fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readiness) {
+    let spawn = |name: &str, body: fn(&Shared)| {
+        let shared = Arc::clone(&shared);
+        thread::Builder::new().name(name.to_string()).spawn(move || body(&shared))
+    };
+    let drain = match spawn("drain", drain_loop) {
+        Ok(drain) => drain,
+        Err(error) => return readiness.failed(&format!("cannot start a thread: {error}")),
+    };
+    // Without this one the store is only slower.
+    let _ = spawn("prefault", prefault::run);
+    let keeper_shared = Arc::clone(&shared);
+    let keeper = thread::Builder::new()
+        .name("keeper".to_string())
+        .spawn(move || keeper_loop(&keeper_shared, &lock));
+    if let Err(error) = &keeper {
+        shared.stop();
+        readiness.failed(&format!("cannot start a thread: {error}"));
+    } else {
+        readiness.ready();
+    }
+    listener.serve(&shared);
+    drop(listener);
+    for thread in [Some(drain), keeper.ok()].into_iter().flatten() {
+        // A thread that panicked has said so in the log; there is nothing to add.
+        let _ = thread.join();
+    }
+}
+
+/// Looks after processes and new namespaces, and decides when the agent ends. Holds the lock meanwhile.
+fn keeper_loop(shared: &Shared, lock: &File) {
+    let mut refreshed = Instant::now();
+    let mut needed = Instant::now();
+    let mut complaints = Complaints::default();
+    while !shared.is_stopping() {
+        thread::sleep(REAP_EVERY);
+        if refreshed.elapsed() >= REFRESH_EVERY {
+            complaints.note("look for namespaces", shared.refresh_volumes());
+            refreshed = Instant::now();
+        }
+        let living = complaints.note("look after processes", shared.reap()).unwrap_or(0);
+        if lock.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
+            // The store was removed under us.
+            shared.stop();
+        }
+        if living > 0 || is_needed(shared) {
+            needed = Instant::now();
+        }
+        if needed.elapsed() >= LINGER {
+            shared.stop();
+        }
+    }
+}
+
+fn is_needed(shared: &Shared) -> bool {
+    let connected = shared.connections.load(std::sync::atomic::Ordering::Relaxed) > 0;
+    let running = daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true);
+    connected || running || !shared.state().settled
+}
+
+/// Prints each kind of trouble once while it lasts.
+#[derive(Default)]
+struct Complaints {
+    last: HashMap<&'static str, String>,
+}
+
+impl Complaints {
+    fn note<T>(&mut self, action: &'static str, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.last.remove(action);
+                Some(value)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if self.last.get(action) != Some(&text) {
+                    eprintln!("cannot {action}: {text}");
+                    self.last.insert(action, text);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What the drain thread remembers between passes.
+struct DrainLoop<'a> {
+    shared: &'a Shared,
+    drainer: Drainer,
+    watches: HashMap<String, Watch>,
+    /// Something changed since the last pass began.
+    dirty: bool,
+    not_before: Instant,
+    backoff: Option<Backoff>,
+    complaints: Complaints,
+}
+
+fn drain_loop(shared: &Shared) {
+    let job = match Job::load(shared.directory()) {
+        Ok(job) => job,
+        Err(error) => {
+            eprintln!("cannot drain: {error}");
+            return shared.stop();
+        }
+    };
+    let mut drain = DrainLoop {
+        shared,
+        drainer: Drainer::new(shared.directory(), job),
+        watches: HashMap::new(),
+        dirty: false,
+        not_before: Instant::now(),
+        backoff: None,
+        complaints: Complaints::default(),
+    };
+    while !shared.is_stopping() {
+        drain.turn();
+    }
+}
+
+impl DrainLoop<'_> {
+    /// Waits a moment, then does what has become due.
+    fn turn(&mut self) {
+        let state = self.shared.state();
+        let idle = state.requested == state.finished && state.evictions.is_empty();
+        let mut state = if idle { self.shared.wait(state, WATCH_EVERY) } else { state };
+        let evictions = std::mem::take(&mut state.evictions);
+        let ticket = (state.requested > state.finished).then_some(state.requested);
+        drop(state);
+        for eviction in evictions {
+            let (volumes, _) = self.shared.volumes();
+            let done = self.drainer.evict(&volumes, &eviction.paths, eviction.force);
+            // Whoever asked may have gone.
+            let _ = eviction.reply.send(done);
+        }
+        self.watch();
+        if ticket.is_some() || self.is_due() {
+            self.pass(ticket);
+        }
+    }
+
+    fn watch(&mut self) {
+        for volume in self.shared.volumes().0 {
+            let watch = self
+                .watches
+                .entry(volume.name().to_string())
+                .or_insert_with(|| Watch::new(&volume));
+            let changed = watch.has_changed(&volume);
+            self.dirty |= self.complaints.note("watch a namespace", changed).unwrap_or(true);
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        let retry_due = self.drainer.next_retry().is_some_and(|at| at <= now);
+        let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
+        (self.dirty || retry_due || self.backoff.is_some()) && now >= self.not_before && !waits
+    }
+
+    fn pass(&mut self, ticket: Option<u64>) {
+        let started = Instant::now();
+        self.dirty = false;
+        self.shared.state().phase = Phase::Draining;
+        let reason = if ticket.is_some() { Reason::Asked } else { Reason::Routine };
+        if ticket.is_some() {
+            // Whose writer is dead must be known before what is clean is decided.
+            self.complaints.note("look for namespaces", self.shared.refresh_volumes());
+            self.complaints.note("look after processes", self.shared.reap());
+        }
+        let (volumes, all) = self.shared.volumes();
+        let result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        let mut state = self.shared.state();
+        state.persist = self.drainer.persist().map(Path::to_path_buf);
+        match result {
+            Ok(outcome) => {
+                self.backoff = None;
+                self.dirty |= outcome.changed > 0;
+                state.trouble = None;
+                state.last = outcome;
+            }
+            Err(Error::Stopped) => return,
+            Err(error) => {
+                match &mut self.backoff {
+                    Some(backoff) => backoff.grow(),
+                    None => self.backoff = Some(Backoff::new()),
+                }
+                state.trouble = Some(error.to_string());
+            }
+        }
+        let retry_at = self.backoff.map(|backoff| backoff.next()).or(self.drainer.next_retry());
+        state.retry_at = retry_at;
+        state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
+        state.settled = retry_at.is_none() && !self.dirty;
+        state.finished = state.finished.max(ticket.unwrap_or(0));
+        let trouble = state.trouble.clone();
+        drop(state);
+        self.shared.notify();
+        if let Some(trouble) = trouble {
+            eprintln!("{trouble}");
+        }
+        self.not_before = Instant::now() + (started.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX);
+    }
+}

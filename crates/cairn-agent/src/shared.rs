@@ -1,0 +1,194 @@
+//! What the agent's threads share: the namespaces, the requests, and how things stand.
+//!
+//! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`, which keeps two
+//! visits of the same dead process apart.
+
+use crate::error::Result;
+use crate::job::{Job, Scope};
+use crate::meter::Meter;
+use crate::path::FilePath;
+use crate::protocol::{Outcome, Phase, Status};
+use crate::reaper;
+use crate::volume::{Volume, prefix_of};
+use cairn_device::Store;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// An eviction somebody waits for.
+pub struct Eviction {
+    /// The files, in order.
+    pub paths: Vec<FilePath>,
+    /// Also those that are not drained.
+    pub force: bool,
+    /// Where the answer goes.
+    pub reply: mpsc::Sender<Result<()>>,
+}
+
+/// What is to be done, and how it stands.
+#[derive(Default)]
+pub struct State {
+    /// Number of drains that were asked for.
+    pub requested: u64,
+    /// The last request that a finished pass answered.
+    pub finished: u64,
+    /// Evictions that wait.
+    pub evictions: Vec<Eviction>,
+    /// What the drain is doing.
+    pub phase: Phase,
+    /// Where it drains to.
+    pub persist: Option<PathBuf>,
+    /// The last pass that went through.
+    pub last: Outcome,
+    /// Why the last pass did not, if it did not.
+    pub trouble: Option<String>,
+    /// When it will be tried again.
+    pub retry_at: Option<Instant>,
+    /// Nothing is left to do until something changes.
+    pub settled: bool,
+}
+
+/// The namespaces of the store.
+struct Volumes {
+    store: Store,
+    scope: Scope,
+    open: BTreeMap<String, Arc<Volume>>,
+    unreadable: BTreeMap<String, String>,
+}
+
+/// Shared by all threads of an agent.
+pub struct Shared {
+    directory: PathBuf,
+    volumes: Mutex<Volumes>,
+    state: Mutex<State>,
+    wake: Condvar,
+    reaping: Mutex<()>,
+    /// How far the drain has got; also carries the wish to stop it.
+    pub meter: Meter,
+    /// Set once; ends every thread.
+    pub stopping: AtomicBool,
+    /// Open connections.
+    pub connections: AtomicUsize,
+}
+
+/// A poisoned lock belongs to a thread that panicked while only plain values were changed: they are still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// For the store in `directory`.
+    pub fn new(directory: &Path, job: &Job) -> Result<Shared> {
+        let volumes = Volumes {
+            store: Store::open(directory)?,
+            scope: job.scope,
+            open: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+        };
+        let state = State { persist: job.persist.clone(), ..State::default() };
+        Ok(Shared {
+            directory: directory.to_path_buf(),
+            volumes: Mutex::new(volumes),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            reaping: Mutex::new(()),
+            meter: Meter::default(),
+            stopping: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        })
+    }
+
+    /// The store's directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The state, locked.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Tells every waiting thread that the state changed.
+    pub fn notify(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Waits for a change of the state, at most so long.
+    pub fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        timeout: Duration,
+    ) -> MutexGuard<'a, State> {
+        let waited = self.wake.wait_timeout(state, timeout);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Ends all threads.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.meter.stop();
+        self.notify();
+    }
+
+    /// Whether the agent is ending.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Opens namespaces that came to be since the last time. Those that cannot be opened are tried every time.
+    pub fn refresh_volumes(&self) -> Result<()> {
+        let mut volumes = lock(&self.volumes);
+        for name in volumes.store.namespaces()? {
+            if volumes.open.contains_key(&name) {
+                continue;
+            }
+            match Volume::open(&volumes.store, &name, prefix_of(&name, volumes.scope)) {
+                Ok(volume) => {
+                    volumes.unreadable.remove(&name);
+                    volumes.open.insert(name, Arc::new(volume));
+                }
+                Err(error) => {
+                    volumes.unreadable.insert(name, error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespaces, and whether these are all.
+    pub fn volumes(&self) -> (Vec<Arc<Volume>>, bool) {
+        let volumes = lock(&self.volumes);
+        (volumes.open.values().cloned().collect(), volumes.unreadable.is_empty())
+    }
+
+    /// Reaps the dead of every namespace; the number of other processes that live.
+    pub fn reap(&self) -> Result<usize> {
+        let _alone = lock(&self.reaping);
+        let mut living = 0;
+        for volume in self.volumes().0 {
+            living += reaper::visit(&volume)?.living;
+        }
+        Ok(living)
+    }
+
+    /// How things stand, for whoever asks.
+    pub fn status(&self) -> Status {
+        let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
+        let state = self.state();
+        let now = Instant::now();
+        let retry_in = state.retry_at.map(|at| at.saturating_duration_since(now).as_millis());
+        Status {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            persist: state.persist.clone(),
+            phase: state.phase,
+            reason: state.trouble.clone(),
+            retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),
+            progress: self.meter.progress(),
+            last: state.last.clone(),
+            unreadable,
+        }
+    }
+}

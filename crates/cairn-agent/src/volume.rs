@@ -1,0 +1,321 @@
+//! One namespace of a store as the agent and the tools use it: as a process among others, with its own slot.
+//!
+//! Must stay true: opened files are released on every path; the tools see every file whatever its mode bits, because
+//! the store belongs to one user; nothing here writes file data.
+//! Does not decide what is drained.
+
+use crate::error::{Error, Result};
+use crate::job::Scope;
+use crate::manifest::Kind;
+use crate::path::FilePath;
+use crate::plan::{Node, Tree};
+use cairn_core::{
+    Attributes, Caller, Credentials, FORMAT_VERSION, HandleId, InodeId, LOCK_WORDS, MAGIC, Microfs,
+    OpenOptions, PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
+};
+use cairn_device::namespace::open_namespace;
+use cairn_device::{Device, Namespace, Store, StoreError};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// Depth at which a tree is taken for a damaged one.
+const DEPTH_MAX: usize = 1024;
+
+/// A namespace, attached.
+pub struct Volume {
+    name: String,
+    prefix: FilePath,
+    namespace: Namespace,
+    slot: SlotId,
+    detaches: bool,
+}
+
+/// Where the files of namespace `name` lie for the user: at the top, unless every rank has a namespace of its own.
+pub fn prefix_of(name: &str, scope: Scope) -> FilePath {
+    match scope {
+        Scope::Node => FilePath::root(),
+        Scope::Rank => FilePath::root().join(name.as_bytes()),
+    }
+}
+
+/// The present.
+pub fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(since_epoch.as_nanos() as u64)
+}
+
+impl Volume {
+    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user.
+    pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
+        let namespace = open_namespace(store, name).map_err(|error| explain(store, name, error))?;
+        let in_store = |source| Error::Store { action: "attach to", path: prefix.clone(), source };
+        let identity = cairn_device::process::identity()
+            .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
+            .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
+        let attached = namespace.fs.attach(identity).map_err(in_store)?;
+        // Where our own library is loaded into a tool as well, both use one slot; the library gives it up at exit.
+        let shared = attached.known || std::env::var_os("CAIRN_MOUNT").is_some();
+        Ok(Volume {
+            name: name.to_string(),
+            prefix,
+            namespace,
+            slot: attached.slot,
+            detaches: !shared,
+        })
+    }
+
+    /// The namespace's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its files lie for the user, relative to the persist directory.
+    pub fn prefix(&self) -> &FilePath {
+        &self.prefix
+    }
+
+    /// The engine.
+    pub fn fs(&self) -> &Microfs {
+        &self.namespace.fs
+    }
+
+    /// The slot of this process.
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    /// Bytes of a hugeblock.
+    pub fn hugeblock_bytes(&self) -> u64 {
+        u64::from(self.fs().geometry().hugeblock_bytes)
+    }
+
+    /// The device of a tier.
+    pub fn tier(&self, tier: u8) -> cairn_core::Result<&dyn Device> {
+        let device = self.namespace.tiers.get(usize::from(tier));
+        device.map(Box::as_ref).ok_or(cairn_core::Error::Io)
+    }
+
+    /// This process, now, with the rights to see everything.
+    pub fn caller(&self) -> Caller {
+        let group = rustix::process::getegid().as_raw();
+        Caller { slot: self.slot, credentials: Credentials { uid: 0, gid: group }, now: now() }
+    }
+
+    /// This process, now, with the rights of its user: for files that it makes.
+    pub fn caller_as_user(&self) -> Caller {
+        let user = rustix::process::geteuid().as_raw();
+        let caller = self.caller();
+        Caller { credentials: Credentials { uid: user, ..caller.credentials }, ..caller }
+    }
+
+    /// The path a user knows for a path of this namespace.
+    pub fn outer_path(&self, path: &FilePath) -> FilePath {
+        self.prefix.append(path)
+    }
+
+    /// An error on a file of this namespace.
+    pub fn error(
+        &self,
+        action: &'static str,
+        path: &FilePath,
+    ) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
+        Error::store(action, &self.outer_path(path))
+    }
+
+    /// Attributes of what `path` names; a symbolic link is not followed.
+    pub fn attributes(&self, path: &FilePath) -> Result<Attributes> {
+        let attributes = self.fs().stat(&self.caller(), ROOT, path.as_bytes(), false);
+        attributes.map_err(self.error("look at", path))
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open_file(&self, path: &FilePath) -> Result<OpenFile<'_>> {
+        let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
+        let opened = self.fs().open_file(&self.caller(), ROOT, path.as_bytes(), options, 0);
+        let opened = opened.map_err(self.error("open", path))?;
+        Ok(OpenFile {
+            volume: self,
+            path: path.clone(),
+            handle: opened.handle,
+            inode: opened.inode,
+        })
+    }
+
+    /// Everything in the namespace, by outer path. The root itself is there if it has a name, that is a prefix.
+    /// Names that come or go meanwhile may be missed; the log then asks for another look.
+    pub fn tree(&self) -> Result<Tree> {
+        let mut tree = Tree::new();
+        if !self.prefix.is_root() {
+            let root = self.attributes(&FilePath::root())?;
+            tree.insert(self.prefix.clone(), node(&root, Vec::new()));
+        }
+        let mut waiting = vec![(FilePath::root(), ROOT, 0)];
+        while let Some((directory, inode, depth)) = waiting.pop() {
+            if depth > DEPTH_MAX {
+                let source = cairn_core::Error::Corrupt { what: "directory depth" };
+                return Err(self.error("list", &directory)(source));
+            }
+            for (name, child) in self.names(&directory, inode)? {
+                let path = directory.join(&name);
+                let Some((attributes, target)) = self.look(&path, child)? else { continue };
+                if attributes.is_directory() {
+                    waiting.push((path.clone(), child, depth + 1));
+                }
+                tree.insert(self.outer_path(&path), node(&attributes, target));
+            }
+        }
+        Ok(tree)
+    }
+
+    /// The entries of a directory; none if it was removed meanwhile.
+    pub fn names(&self, directory: &FilePath, inode: InodeId) -> Result<Vec<(Vec<u8>, InodeId)>> {
+        let mut names = Vec::new();
+        let listed = self.fs().list(&self.caller(), inode, 0, &mut |entry| {
+            names.push((entry.name.to_vec(), entry.inode));
+            true
+        });
+        match listed {
+            Ok(()) => Ok(names),
+            Err(cairn_core::Error::NotFound) => Ok(Vec::new()),
+            Err(error) => Err(self.error("list", directory)(error)),
+        }
+    }
+
+    /// Attributes, and the target of a symbolic link; None if it was removed meanwhile.
+    fn look(&self, path: &FilePath, inode: InodeId) -> Result<Option<(Attributes, Vec<u8>)>> {
+        use cairn_core::Error::{Invalid, NotDirectory, NotFound};
+        let attributes = match self.fs().attributes(inode) {
+            Ok(attributes) if attributes.links > 0 => attributes,
+            Ok(_) | Err(NotFound) => return Ok(None),
+            Err(error) => return Err(self.error("look at", path)(error)),
+        };
+        let mut target = Vec::new();
+        if attributes.is_symlink() {
+            target.reserve(PATH_BYTES_MAX);
+            let read = self.fs().read_link(&self.caller(), ROOT, path.as_bytes(), &mut target);
+            match read {
+                Ok(()) => {}
+                Err(NotFound | NotDirectory | Invalid) => return Ok(None),
+                Err(error) => return Err(self.error("read the symbolic link", path)(error)),
+            }
+        }
+        Ok(Some((attributes, target)))
+    }
+
+    /// Recomputes the checksums that writes left void. True if afterwards every block of the file is sealed; false if
+    /// somebody writes to it. `path` is for messages.
+    pub fn seal(&self, path: &FilePath, inode: InodeId) -> Result<bool> {
+        let block_bytes = self.hugeblock_bytes();
+        let mut stale: Vec<StaleBlock> = Vec::new();
+        loop {
+            let version =
+                self.fs().stale_blocks(inode, &mut stale).map_err(self.error("seal", path))?;
+            if stale.is_empty() {
+                return Ok(true);
+            }
+            let mut sealed = Vec::with_capacity(stale.len());
+            for block in &stale {
+                let offset = u64::from(block.block) * block_bytes;
+                let checksum = self
+                    .tier(block.tier)
+                    .and_then(|device| device.checksum(offset, block_bytes as usize))
+                    .map_err(self.error("read", path))?;
+                sealed.push((*block, checksum));
+            }
+            if !self.fs().seal(inode, version, &sealed).map_err(self.error("seal", path))? {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// The reason behind a refusal, where the header of the meta segment shows it: the lower layer only has an errno.
+fn explain(store: &Store, name: &str, refusal: StoreError) -> Error {
+    /// Words of the header that tell what the file is; they stand right after the lock (docs/FORMAT.md).
+    const MAGIC_AT: u64 = 8 * LOCK_WORDS as u64;
+    const VERSION_AT: u64 = MAGIC_AT + 8;
+    if !matches!(refusal.errno, libc::EIO | libc::EINVAL) {
+        return Error::Namespace(refusal);
+    }
+    let path = store.path().join(format!("{name}.meta"));
+    let word = |at: u64| -> std::io::Result<u64> {
+        let mut bytes = [0; 8];
+        File::open(&path)?.read_exact_at(&mut bytes, at)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    match (word(MAGIC_AT), word(VERSION_AT)) {
+        (Ok(MAGIC), Ok(version)) if version > u64::from(FORMAT_VERSION) => {
+            let found = u32::try_from(version).unwrap_or(u32::MAX);
+            Error::Format { path, found, supported: FORMAT_VERSION }
+        }
+        _ if path.exists() => Error::Header { path },
+        _ => Error::Namespace(refusal),
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if self.detaches {
+            // If this fails the slot is reaped like that of a dead process.
+            let _ = self.fs().detach(self.slot, now());
+        }
+    }
+}
+
+/// A file opened for reading; released when dropped.
+pub struct OpenFile<'a> {
+    /// The namespace it lies in.
+    pub volume: &'a Volume,
+    /// Its path in the namespace.
+    pub path: FilePath,
+    /// The open-file description.
+    pub handle: HandleId,
+    /// The file.
+    pub inode: InodeId,
+}
+
+impl OpenFile<'_> {
+    /// The file's attributes now.
+    pub fn attributes(&self) -> Result<Attributes> {
+        let attributes = self.volume.fs().attributes(self.inode);
+        attributes.map_err(self.volume.error("look at", &self.path))
+    }
+
+    /// Whether its path still leads to it.
+    pub fn is_still_named(&self) -> bool {
+        let found =
+            self.volume.fs().resolve(&self.volume.caller(), ROOT, self.path.as_bytes(), false);
+        found == Ok(self.inode)
+    }
+}
+
+impl Drop for OpenFile<'_> {
+    fn drop(&mut self) {
+        // If this fails the handle goes with the slot.
+        let _ = self.volume.fs().release(self.volume.slot, self.handle, now());
+    }
+}
+
+fn node(attributes: &Attributes, target: Vec<u8>) -> Node {
+    let kind = if attributes.is_directory() {
+        Kind::Directory
+    } else if attributes.is_symlink() {
+        Kind::Symlink
+    } else {
+        Kind::File
+    };
+    Node {
+        inode: attributes.inode.0,
+        kind,
+        bytes: if kind == Kind::File { attributes.size } else { 0 },
+        mode: attributes.mode & 0o7777,
+        mtime_ns: attributes.modified.0,
+        version: attributes.version,
+        unclean: attributes.unclean,
+        open: kind == Kind::File && attributes.writers > 0,
+        drained: attributes.drained_version == attributes.version,
+        target,
+    }
+}

@@ -1,0 +1,157 @@
+//! Writing a whole file into the store, for `cp` and `restore`.
+//!
+//! Must stay true: the file appears under its name only when it is whole: it is written under a temporary name and
+//! renamed. Programs of the job never see half of it.
+//! Does not read what it copies.
+
+use crate::error::Result;
+use crate::path::FilePath;
+use crate::volume::{Volume, now};
+use cairn_core::{
+    Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
+    WriteKind, WritePiece, WritePlan,
+};
+use cairn_device::checksum;
+
+/// A file being written; vanishes unless it is finished.
+pub struct NewFile<'a> {
+    volume: &'a Volume,
+    path: FilePath,
+    temporary: FilePath,
+    handle: HandleId,
+    inode: InodeId,
+    bytes: u64,
+    finished: bool,
+}
+
+impl<'a> NewFile<'a> {
+    /// Starts the file that will be called `path`.
+    pub fn create(volume: &'a Volume, path: &FilePath) -> Result<NewFile<'a>> {
+        let failed = || volume.error("create", path);
+        let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
+        let kept = &name[..name.len().min(200)];
+        let suffix = format!(".cairn-{}", std::process::id());
+        let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
+        let options = OpenOptions {
+            write: true,
+            create: true,
+            truncate: true,
+            no_follow: true,
+            ..OpenOptions::default()
+        };
+        let opened = volume.fs().open_file(
+            &volume.caller_as_user(),
+            ROOT,
+            temporary.as_bytes(),
+            options,
+            0o600,
+        );
+        let opened = opened.map_err(failed())?;
+        Ok(NewFile {
+            volume,
+            path: path.clone(),
+            temporary,
+            handle: opened.handle,
+            inode: opened.inode,
+            bytes: 0,
+            finished: false,
+        })
+    }
+
+    /// Appends `bytes`.
+    pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let mut at = Position::At(self.bytes);
+        while !bytes.is_empty() {
+            let volume = self.volume;
+            let (fs, caller) = (volume.fs(), volume.caller());
+            let failed = || volume.error("write", &self.path);
+            let mut plan =
+                fs.plan_write(&caller, self.handle, at, bytes.len() as u64).map_err(failed())?;
+            if let Err(error) = transfer(volume, &mut plan, bytes) {
+                fs.abort_write(&caller, &plan).map_err(failed())?;
+                return Err(failed()(error));
+            }
+            at = match fs.commit_write(&caller, &plan).map_err(failed())? {
+                Committed::Replan => Position::Again(plan.offset),
+                Committed::Done => {
+                    bytes = &bytes[plan.length as usize..];
+                    self.bytes += plan.length;
+                    Position::At(self.bytes)
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Gives the file its mode, time of last change and name.
+    pub fn finish(mut self, mode: u32, mtime_ns: u64) -> Result<()> {
+        let volume = self.volume;
+        let failed = || volume.error("finish", &self.path);
+        let (fs, caller) = (volume.fs(), volume.caller_as_user());
+        fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
+        set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
+        // Renamed while open: the drain leaves open files alone, so it never sees the temporary name.
+        let (from, to) = (self.temporary.as_bytes(), self.path.as_bytes());
+        fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).map_err(failed())?;
+        self.finished = true;
+        fs.release(volume.slot(), self.handle, now()).map_err(failed())?;
+        crate::reaper::reclaim(volume, None)
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            let (fs, caller) = (self.volume.fs(), self.volume.caller_as_user());
+            // What cannot be undone here goes with the slot, or stays under its odd name.
+            let _ = fs.unlink(&caller, ROOT, self.temporary.as_bytes());
+            let _ = fs.release(self.volume.slot(), self.handle, now());
+        }
+    }
+}
+
+/// Sets the time of last change of an inode.
+pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: u64) -> cairn_core::Result<()> {
+    let time = TimeUpdate::At(Timestamp(mtime_ns));
+    volume.fs().set_times(&volume.caller(), inode, TimeUpdate::Omit, time)
+}
+
+/// Carries out a write plan with the first bytes of `source`.
+fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core::Result<()> {
+    let block_bytes = volume.hugeblock_bytes();
+    let mut rest = source;
+    let mut filled = None;
+    for piece in plan.pieces() {
+        let (part, tail) = rest.split_at(piece.length as usize);
+        rest = tail;
+        let raw = transfer_piece(volume, &piece, part)?;
+        let trailing = block_bytes - u64::from(piece.start) - u64::from(piece.length);
+        let is_whole = u64::from(piece.length) == block_bytes;
+        match piece.kind {
+            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
+            WriteKind::Overwrite if !is_whole => {}
+            WriteKind::Fresh | WriteKind::Overwrite => {
+                let sum = checksum::of_sparse_block(raw, trailing, block_bytes);
+                volume.fs().store_checksum(piece.tier, piece.block, sum)?;
+            }
+        }
+    }
+    if let Some((piece, term)) = filled {
+        plan.fold(&piece, term);
+    }
+    Ok(())
+}
+
+/// Stores one piece and returns the raw checksum of its bytes.
+fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_core::Result<u32> {
+    let block_bytes = volume.hugeblock_bytes();
+    let device = volume.tier(piece.tier)?;
+    let block_offset = u64::from(piece.block) * block_bytes;
+    let end = u64::from(piece.start) + u64::from(piece.length);
+    if piece.kind == WriteKind::Fresh {
+        device.zero(block_offset, piece.start as usize)?;
+        device.zero(block_offset + end, (block_bytes - end) as usize)?;
+    }
+    // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no part of the device.
+    unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }
+}

@@ -1,0 +1,210 @@
+//! Having a store to oneself: making it, resuming it, removing it.
+//!
+//! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt made is removed
+//! again; a store is removed only after its agent has ended, so nobody drains what is going away.
+
+use crate::error::{Error, Result};
+use crate::request::Request;
+use crate::store::{OpenStore, Roots, refuse};
+use cairn_agent::client::Client;
+use cairn_agent::daemon;
+use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope};
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT};
+use cairn_device::Store;
+use cairn_device::namespace::create_namespace;
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The namespace that every store has.
+const NODE: &str = "node";
+/// How long the lock of a run is waited for: others hold it for an instant to see whether it is held.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+/// How long an agent may take to end.
+const AGENT_PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Letters of the random part of a name: none that look alike.
+const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
+/// Length of the part of a name that comes from the command.
+const NAME_STEM_MAX: usize = 16;
+
+/// A store that this process has to itself.
+pub struct Claim {
+    /// The store.
+    pub store: OpenStore,
+    /// It was made by this process.
+    pub is_new: bool,
+    _lock: File,
+}
+
+impl Claim {
+    /// The store of the job that `request` names if there is one, else a new one for `command`.
+    pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        match request.job.as_deref().and_then(|job| roots.find(job)) {
+            Some(directory) if directory.join(JOB_FILE).symlink_metadata().is_ok() => {
+                Claim::resume(&directory, request)
+            }
+            _ => Claim::create(roots, request, command),
+        }
+    }
+
+    fn resume(directory: &Path, request: &Request) -> Result<Claim> {
+        let store = OpenStore::open(directory)?;
+        let lock = lock(directory, &store.job.job)?;
+        request.check_against(&store.job)?;
+        request.check_places(&store.job.mount, store.job.persist.as_deref())?;
+        if let Some(persist) = &store.job.persist {
+            crate::request::checked_persist(persist)?;
+        }
+        let claim = Claim { store, is_new: false, _lock: lock };
+        let device_store = Store::open(directory).map_err(refuse)?;
+        if device_store.namespaces().map_err(refuse)?.is_empty() {
+            // Whoever made the description was killed before it made the namespace.
+            claim.make_namespace(&device_store, request.huge_pages)?;
+        }
+        // Refuses a damaged or newer namespace before anything runs on it.
+        claim.store.volumes()?;
+        Ok(claim)
+    }
+
+    /// Makes a new store.
+    pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        let mount = request.mount_or_default();
+        request.check_places(&mount, request.persist.as_deref())?;
+        let root = roots.for_new()?;
+        let tier = request.tier_for(&root)?;
+        let name = match &request.job {
+            Some(job) => job.clone(),
+            None => free_name(roots, command),
+        };
+        let device_store = Store::create(&root, &name).map_err(refuse)?;
+        let directory = device_store.path().to_path_buf();
+        if !is_blank(&directory)? {
+            return Err(Error::NotAStore { path: directory });
+        }
+        let lock = lock(&directory, &name)?;
+        let job = Job {
+            format: JOB_FORMAT,
+            job: name,
+            store: random_hex(),
+            mount,
+            persist: request.persist.clone(),
+            scope: request.scope.unwrap_or(Scope::Node),
+            tiers: vec![tier],
+            created: seconds_since_epoch(),
+            command: command.to_vec(),
+        };
+        let made = job.save(&directory).map_err(Error::from).and_then(|()| {
+            let store = OpenStore::open(&directory)?;
+            Ok(Claim { store, is_new: true, _lock: lock })
+        });
+        let made = made.and_then(|claim| {
+            claim.make_namespace(&device_store, request.huge_pages)?;
+            Ok(claim)
+        });
+        if made.is_err() {
+            // There was nothing here before; the error that is reported is the first one.
+            let _ = device_store.remove();
+        }
+        made
+    }
+
+    fn make_namespace(&self, store: &Store, huge_pages: bool) -> Result<()> {
+        let bytes = self.store.job.tiers.first().map_or(0, |tier| tier.bytes);
+        let blocks = u32::try_from(bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT)).unwrap_or(u32::MAX);
+        let geometry = Geometry::new(self.store.job.mount.as_bytes(), [blocks, 0, 0, 0], 0);
+        create_namespace(store, NODE, geometry, huge_pages)?;
+        Ok(())
+    }
+
+    /// Ends the agent and removes the store with everything in it.
+    pub fn remove(self) -> Result<()> {
+        let directory = self.store.directory();
+        if let Some(mut agent) = Client::connect(directory) {
+            // One that hangs up has ended, which is what was wanted.
+            let _ = agent.stop();
+        }
+        let started = Instant::now();
+        while daemon::is_locked(directory, AGENT_LOCK)? && started.elapsed() < AGENT_PATIENCE {
+            thread::sleep(LOOK_EVERY);
+        }
+        Store::open(directory)?.remove()?;
+        Ok(())
+    }
+}
+
+/// Whether a store directory holds nothing but what every new one holds.
+fn is_blank(directory: &Path) -> Result<bool> {
+    const OF_A_NEW_STORE: [&str; 4] = ["handles", "void", RUN_LOCK, ".job.json.new"];
+    let listed = || -> std::io::Result<bool> {
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name();
+            if !OF_A_NEW_STORE.iter().any(|known| name == *known) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    listed().map_err(Error::file("list", directory))
+}
+
+/// Takes the run lock of a store.
+pub fn lock(directory: &Path, job: &str) -> Result<File> {
+    let started = Instant::now();
+    loop {
+        match daemon::try_lock(directory, RUN_LOCK)? {
+            Some(lock) => return Ok(lock),
+            None if started.elapsed() > LOCK_PATIENCE => {
+                return Err(Error::Running { job: job.to_string() });
+            }
+            None => thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// Takes a store that exists to oneself.
+pub fn claim_existing(store: OpenStore) -> Result<Claim> {
+    let lock = lock(store.directory(), &store.job.job)?;
+    Ok(Claim { store, is_new: false, _lock: lock })
+}
+
+/// A name made from the command and a few random letters that no store has.
+fn free_name(roots: &Roots, command: &[String]) -> String {
+    let program = command.first().map(String::as_str).unwrap_or_default();
+    let base = program.rsplit('/').next().unwrap_or_default();
+    let plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '_';
+    let stem: String = base.chars().filter(plain).take(NAME_STEM_MAX).collect();
+    let stem = stem.trim_start_matches(['-', '_']);
+    let stem = if stem.is_empty() { "job" } else { stem };
+    loop {
+        let letter = |byte: u8| NAME_LETTERS[usize::from(byte) % NAME_LETTERS.len()] as char;
+        let suffix: String = random_bytes::<4>().into_iter().map(letter).collect();
+        let name = format!("{stem}-{suffix}");
+        if roots.find(&name).is_none() {
+            return name;
+        }
+    }
+}
+
+fn random_hex() -> String {
+    random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    if filled.is_err() {
+        // Names need not be secret, only different.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mixed = now.as_nanos() ^ u128::from(std::process::id()) << 64;
+        for (byte, mixed) in bytes.iter_mut().zip(mixed.to_le_bytes()) {
+            *byte = mixed;
+        }
+    }
+    bytes
+}
+
+fn seconds_since_epoch() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}

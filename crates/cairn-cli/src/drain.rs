@@ -1,0 +1,137 @@
+//! `cairn drain`: bring everything that is closed to the persist directory, now.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::progress::Progress;
+use crate::request::checked_persist;
+use crate::size::human;
+use crate::store::OpenStore;
+use cairn_agent::client::Client;
+use cairn_agent::job::Job;
+use cairn_agent::manifest::{Kind, manifest_name};
+use cairn_agent::protocol::Outcome;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn drain                          the only store there is, to its persist directory
+  cairn drain melt                     that of job melt
+  cairn drain melt --persist /scratch/out
+      where the job was started without --persist, or to another directory
+
+Exit codes: 0 every clean file is verified there; 75 something is left (said why); 2 refused.";
+
+/// Drain every closed file of a store to its persist directory.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: the one this runs in, or the only one]
+    job: Option<String>,
+    /// Drain to this directory from now on
+    #[arg(long, value_name = "DIR")]
+    persist: Option<PathBuf>,
+}
+
+/// What a drain came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct DrainReport {
+    /// The job.
+    pub job: String,
+    /// Where to.
+    pub persist: Option<PathBuf>,
+    /// Regular files in the store.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What the agent reports.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let mut store = context.roots.choose(arguments.job.as_deref())?;
+    if let Some(persist) = arguments.persist {
+        let persist = checked_persist(&persist)?;
+        if persist.starts_with(&store.job.mount) {
+            return Err(Error::Persist {
+                path: persist,
+                problem: format!("lies below the mount prefix {}", store.job.mount),
+                advice: "choose another",
+            });
+        }
+        store.job = Job { persist: Some(persist), ..store.job };
+        store.job.save(store.directory())?;
+    }
+    let Some(persist) = store.job.persist.clone() else {
+        return Err(Error::NoPersist { job: store.job.job });
+    };
+    checked_persist(&persist)?;
+    let report = drain_with(&store, None, Duration::ZERO, context.json)?;
+    if context.json {
+        output::json(&report)?;
+    } else {
+        let files = count(report.outcome.drained_files, "file");
+        let bytes = human(report.outcome.drained_bytes);
+        let (directory, manifest) = (persist.display(), manifest_name(&report.job));
+        output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
+    }
+    match report.outcome.complete {
+        true => Ok(()),
+        false => Err(Error::NotDrained { summary: left(&report.outcome) }),
+    }
+}
+
+/// Has the agent of `store` drain; shows progress unless `quiet`.
+pub fn drain_with(
+    store: &OpenStore,
+    agent: Option<Client>,
+    settle: Duration,
+    quiet: bool,
+) -> Result<DrainReport> {
+    let persist = store.job.persist.clone();
+    let label = match &persist {
+        Some(persist) => format!("draining to {}", persist.display()),
+        None => "looking at the store".to_string(),
+    };
+    let mut progress = Progress::new(&label, 0, quiet || persist.is_none());
+    let mut show = |so_far: &cairn_agent::protocol::Progress| {
+        progress.set(so_far.bytes_done, so_far.bytes_total);
+    };
+    let first = agent.map(|mut agent| agent.drain(settle, &mut show));
+    let outcome = match first {
+        // An agent that was killed meanwhile is replaced by a new one, which takes up where it was.
+        None | Some(Err(cairn_agent::Error::AgentAnswer { .. })) => {
+            store.agent()?.drain(settle, &mut show)?
+        }
+        Some(answered) => answered?,
+    };
+    let (mut files, mut bytes) = (0, 0);
+    for volume in store.volumes()? {
+        for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
+            files += 1;
+            bytes += node.bytes;
+        }
+    }
+    Ok(DrainReport { job: store.job.job.clone(), persist, files, bytes, outcome })
+}
+
+/// What is left, in one line.
+fn left(outcome: &Outcome) -> String {
+    let mut parts = Vec::new();
+    if !outcome.open.is_empty() {
+        parts.push(format!("{} still open", count(outcome.open.len() as u64, "file")));
+    }
+    if let Some(failed) = outcome.failed.first() {
+        let files = count(outcome.failed.len() as u64, "file");
+        parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));
+    }
+    if parts.is_empty() {
+        parts.push("a namespace of the store cannot be read; see: cairn status".to_string());
+    }
+    format!("the drain is not complete: {}; the rest is safe", parts.join(", "))
+}

@@ -1,0 +1,233 @@
+//! What `cairn run` says at the end: what is safe where, and what to type next.
+
+use crate::drain::DrainReport;
+use crate::output::{count, quoted};
+use crate::size::human;
+use crate::store::Roots;
+use cairn_agent::job::Job;
+use cairn_agent::manifest::manifest_name;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Files named in a message at most.
+const NAMES_MAX: usize = 3;
+
+/// How safe the files of a job are when its command has ended.
+pub enum Safety {
+    /// Nobody wants them.
+    Discarded,
+    /// There is nothing in the store.
+    Empty,
+    /// They are in the store only: there is no persist directory.
+    StoreOnly(DrainReport),
+    /// What the drain left.
+    Drained(DrainReport),
+    /// The drain could not be carried out.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// The user did not wait for the drain.
+    Interrupted,
+}
+
+impl Safety {
+    /// After a drain that was carried out.
+    pub fn of(job: &Job, report: DrainReport) -> Safety {
+        match (&job.persist, report.files) {
+            (_, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
+            (None, _) => Safety::StoreOnly(report),
+            (Some(_), _) => Safety::Drained(report),
+        }
+    }
+
+    /// Whether every clean file is verified in the persist directory, or there is none.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Safety::Discarded | Safety::Empty => true,
+            Safety::Drained(report) => report.outcome.complete,
+            Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Interrupted => false,
+        }
+    }
+
+    /// Whether nothing would be lost with the store. Unclean files are only there.
+    pub fn needs_no_store(&self) -> bool {
+        match self {
+            Safety::Drained(report) => report.outcome.complete && report.outcome.unclean.is_empty(),
+            other => other.is_complete(),
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Safety::Discarded => "discarded",
+            Safety::Empty => "empty",
+            Safety::StoreOnly(_) => "store-only",
+            Safety::Drained(report) if report.outcome.complete => "drained",
+            Safety::Drained(_) => "incomplete",
+            Safety::Failed { .. } => "failed",
+            Safety::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// The end of a run.
+pub struct Ending<'a> {
+    /// Where stores are looked for.
+    pub roots: &'a Roots,
+    /// The job.
+    pub job: Job,
+    /// Its store.
+    pub store: PathBuf,
+    /// The command.
+    pub command: Vec<String>,
+    /// Its exit code.
+    pub code: i32,
+    /// How safe its files are.
+    pub safety: Safety,
+    /// The store was removed.
+    pub removed: bool,
+}
+
+impl Ending<'_> {
+    /// The end for people.
+    pub fn lines(&self) -> Vec<String> {
+        let job = &self.job.job;
+        let mut lines = Vec::new();
+        if self.code != 0 {
+            let command = self.command.first().map(String::as_str).unwrap_or_default();
+            lines.push(format!("{job}: {command} ended with exit code {}", self.code));
+        }
+        lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        if self.removed {
+            if let Some(last) = lines.last_mut() {
+                last.push_str("; store removed");
+            }
+            return lines;
+        }
+        lines.push(format!("{job}: the store is kept in {}", self.store.display()));
+        for (purpose, command) in self.next_commands() {
+            lines.push(format!("{job}:   {purpose:<8} {command}"));
+        }
+        lines
+    }
+
+    fn safety_lines(&self) -> Vec<String> {
+        let persist = self.job.persist.as_ref().map(|path| path.display().to_string());
+        let persist = persist.unwrap_or_default();
+        match &self.safety {
+            Safety::Discarded => vec!["nothing was kept (--discard)".to_string()],
+            Safety::Empty => vec!["no files".to_string()],
+            Safety::StoreOnly(report) => {
+                let files = count(report.files, "file");
+                let bytes = human(report.bytes);
+                let mut lines = vec![format!(
+                    "{files}, {bytes}, only in the memory of this node: nothing was drained, there is no --persist"
+                )];
+                lines.extend(left_over(report));
+                lines
+            }
+            Safety::Drained(report) => {
+                let outcome = &report.outcome;
+                let files = count(outcome.drained_files, "file");
+                let bytes = human(outcome.drained_bytes);
+                let manifest = manifest_name(&self.job.job);
+                let mut lines = vec![format!(
+                    "{files}, {bytes}, drained to {persist} and verified ({manifest})"
+                )];
+                lines.extend(left_over(report));
+                lines
+            }
+            Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
+            Safety::Interrupted => vec![format!(
+                "the drain to {persist} goes on in the background; see: cairn status {}",
+                self.job.job
+            )],
+        }
+    }
+
+    /// What can be done with a store that is kept: purpose and command.
+    fn next_commands(&self) -> Vec<(&'static str, String)> {
+        let job = &self.job.job;
+        let root = match self.roots.explicit() {
+            Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
+            None => String::new(),
+        };
+        let command: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
+        let command = command.join(" ");
+        let persist = if self.job.persist.is_some() { "" } else { " --persist DIR" };
+        vec![
+            ("resume", format!("cairn {root}run --job {job} -- {command}")),
+            ("drain", format!("cairn {root}drain {job}{persist}")),
+            ("discard", format!("cairn {root}rm {job} --discard")),
+        ]
+    }
+
+    /// The end for programs, on one line.
+    pub fn json(&self) -> String {
+        #[derive(Serialize)]
+        struct Report<'a> {
+            job: &'a str,
+            exit_code: i32,
+            safety: &'a str,
+            persist: Option<&'a PathBuf>,
+            store: Option<&'a PathBuf>,
+            drain: Option<&'a DrainReport>,
+            reason: Option<&'a str>,
+            commands: Value,
+        }
+        let commands = match self.removed {
+            true => json!({}),
+            false => self
+                .next_commands()
+                .into_iter()
+                .map(|(purpose, command)| (purpose, json!(command)))
+                .collect(),
+        };
+        let (drain, reason) = match &self.safety {
+            Safety::StoreOnly(report) | Safety::Drained(report) => (Some(report), None),
+            Safety::Failed { reason } => (None, Some(reason.as_str())),
+            _ => (None, None),
+        };
+        let report = Report {
+            job: &self.job.job,
+            exit_code: self.code,
+            safety: self.safety.word(),
+            persist: self.job.persist.as_ref(),
+            store: Some(&self.store).filter(|_| !self.removed),
+            drain,
+            reason,
+            commands,
+        };
+        serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")
+    }
+}
+
+/// A line for each kind of file that is not safe, with some names.
+fn left_over(report: &DrainReport) -> Vec<String> {
+    let outcome = &report.outcome;
+    let named = |paths: &[cairn_agent::FilePath]| -> String {
+        let names: Vec<String> = paths.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+        let more = if paths.len() > NAMES_MAX { ", ..." } else { "" };
+        format!("{}{more}", names.join(", "))
+    };
+    let mut lines = Vec::new();
+    if !outcome.unclean.is_empty() {
+        let files = count(outcome.unclean.len() as u64, "file");
+        let names = named(&outcome.unclean);
+        lines.push(format!("{files} unclean, only in the store (the writer died): {names}"));
+    }
+    if !outcome.open.is_empty() {
+        let files = count(outcome.open.len() as u64, "file");
+        lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
+    }
+    for failed in outcome.failed.iter().take(NAMES_MAX) {
+        lines.push(format!("not drained: {}: {}", failed.path, failed.reason));
+    }
+    if outcome.failed.len() > NAMES_MAX {
+        let more = outcome.failed.len() - NAMES_MAX;
+        lines.push(format!("not drained: {}", count(more as u64, "more file")));
+    }
+    lines
+}

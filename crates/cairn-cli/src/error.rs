@@ -1,0 +1,337 @@
+//! Everything the command can have to complain about, and the exit code for it.
+//!
+//! Must stay true: each message is one line that says what failed, on which file, why, and what to do; exit code 2 means
+//! that the request itself was refused and nothing was created, lost or overwritten.
+
+use cairn_agent::error::why;
+use cairn_device::StoreError;
+use std::io;
+use std::path::PathBuf;
+
+/// Result of a command.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// The request was refused.
+pub const EXIT_USAGE: i32 = 2;
+/// Something failed while it was carried out.
+pub const EXIT_FAILURE: i32 = 1;
+/// The program succeeded, but its files could not be drained (`EX_TEMPFAIL`: it can be repeated).
+pub const EXIT_DRAIN: i32 = 75;
+/// The program cannot be executed.
+pub const EXIT_NOT_EXECUTABLE: i32 = 126;
+/// The program does not exist.
+pub const EXIT_NOT_FOUND: i32 = 127;
+
+/// Why a command cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A size that is none.
+    #[error("{text:?} is not a size; write a number and a unit, as in 8G or 512MiB")]
+    Size {
+        /// What was given.
+        text: String,
+    },
+    /// A tier that is none.
+    #[error("{text:?} is not a tier; write ram:SIZE, as in ram:8G")]
+    Tier {
+        /// What was given.
+        text: String,
+    },
+    /// More than one tier.
+    #[error("{count} tiers were given; this version has one, in memory: give one --tier ram:SIZE")]
+    TooManyTiers {
+        /// How many.
+        count: usize,
+    },
+    /// A tier too small for anything.
+    #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]
+    TierTooSmall {
+        /// What was asked for.
+        bytes: u64,
+        /// What is needed.
+        least_bytes: u64,
+    },
+    /// A tier larger than the memory.
+    #[error(
+        "a RAM tier of {wanted} is larger than {of_what}, {available}; give a smaller --tier ram:SIZE"
+    )]
+    TierTooLarge {
+        /// What was asked for.
+        wanted: String,
+        /// What limits it.
+        of_what: String,
+        /// What there is.
+        available: String,
+    },
+    /// A mount prefix that is not absolute and plain.
+    #[error("the mount prefix {mount:?} {problem}; give an absolute path, as in --mount /cairn")]
+    Mount {
+        /// What was given.
+        mount: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A mount prefix that exists.
+    #[error(
+        "the mount prefix {mount} would hide what exists there; choose another with --mount, or add --force"
+    )]
+    MountHides {
+        /// The prefix.
+        mount: String,
+    },
+    /// The persist directory cannot be used.
+    #[error("the persist directory {} {problem}; {advice}", path.display())]
+    Persist {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The name of a job is not one.
+    #[error(
+        "{name:?} cannot name a job; use 1 to 48 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    )]
+    JobName {
+        /// What was given.
+        name: String,
+    },
+    /// Another `cairn run` has the job.
+    #[error(
+        "job {job} is running already; wait for it, give another --job, or join it with: cairn exec --job {job} -- COMMAND"
+    )]
+    Running {
+        /// The job.
+        job: String,
+    },
+    /// An option says something else than the store that is resumed.
+    #[error(
+        "{option} {given} contradicts the store of job {job}, which was made with {stored}; leave the option out, or choose another --job"
+    )]
+    Contradiction {
+        /// The option.
+        option: &'static str,
+        /// What it says.
+        given: String,
+        /// What the store says.
+        stored: String,
+        /// The job.
+        job: String,
+    },
+    /// There is no such store.
+    #[error("there is no store of job {job} in {places}; see: cairn status")]
+    NoStore {
+        /// The job.
+        job: String,
+        /// Where it was looked for.
+        places: String,
+    },
+    /// There is no store at all.
+    #[error("there is no store in {places}; a store is made by: cairn run -- COMMAND")]
+    NoStores {
+        /// Where it was looked for.
+        places: String,
+    },
+    /// It is not clear which store is meant.
+    #[error("there are several stores ({jobs}); name one of them")]
+    WhichStore {
+        /// The jobs.
+        jobs: String,
+    },
+    /// A store of this name exists.
+    #[error(
+        "job {job} has a store already; restore under another --job, or remove it with: cairn rm {job} --discard"
+    )]
+    StoreExists {
+        /// The job.
+        job: String,
+    },
+    /// A store directory without a description.
+    #[error("{} is not a complete store (it has no {}); remove the directory if nothing uses it", path.display(), cairn_agent::job::JOB_FILE)]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A store that this program must not or cannot use.
+    #[error("the store cannot be used: {source}; {advice}")]
+    Store {
+        /// What is wrong.
+        source: cairn_agent::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The configuration file.
+    #[error("{}: {problem}", path.display())]
+    Configuration {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A value of the configuration or the environment.
+    #[error("{name} is {value:?}, but must be {expected}")]
+    Value {
+        /// The variable or key.
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A path in a store that is none.
+    #[error("{text:?} is not a path in a store; write JOB:/path")]
+    Path {
+        /// What was given.
+        text: String,
+    },
+    /// Neither or both sides of a copy are in a store.
+    #[error(
+        "exactly one of source and target must lie in a store, written JOB:/path; use cp(1) for the rest"
+    )]
+    CopySides,
+    /// A directory was named where a file is meant.
+    #[error("{path} is a directory; add --recursive")]
+    IsDirectory {
+        /// The directory.
+        path: String,
+    },
+    /// A target that is a directory or is missing one.
+    #[error("cannot write {path}: {problem}")]
+    Target {
+        /// The target.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A pattern that is none.
+    #[error("{pattern:?} is not a pattern: {problem}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Nothing matches.
+    #[error("no clean file matches {pattern:?} in job {job}; see: cairn ls {job}:/")]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// The job.
+        job: String,
+    },
+    /// A store would lose what is only there.
+    #[error(
+        "job {job} has {files} files that are nowhere else; drain them with: cairn drain {job} --persist DIR, or give them up with: cairn rm {job} --discard"
+    )]
+    WouldLose {
+        /// The job.
+        job: String,
+        /// How many files.
+        files: usize,
+    },
+    /// There is nowhere to drain to.
+    #[error("job {job} has no persist directory; name one: cairn drain {job} --persist DIR")]
+    NoPersist {
+        /// The job.
+        job: String,
+    },
+    /// A drain ended with something left.
+    #[error("{summary}")]
+    NotDrained {
+        /// What is left and why.
+        summary: String,
+    },
+    /// No manifest in a directory.
+    #[error("{} has no {name}; only a directory that cairn drained to can be verified or restored", path.display())]
+    NoManifest {
+        /// The directory.
+        path: PathBuf,
+        /// The file looked for.
+        name: String,
+    },
+    /// It is not clear which manifest is meant.
+    #[error("there are manifests of several jobs ({jobs}); name one with --job")]
+    WhichManifest {
+        /// The jobs.
+        jobs: String,
+    },
+    /// Something is damaged.
+    #[error("{damaged} of {checked} files are damaged or missing; {advice}")]
+    Damage {
+        /// How many.
+        damaged: u64,
+        /// Of how many.
+        checked: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The interposer library is missing.
+    #[error(
+        "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set CAIRN_PRELOAD"
+    )]
+    NoPreload {
+        /// Where it was looked for.
+        looked_for: String,
+    },
+    /// The interposer library's path cannot stand in LD_PRELOAD.
+    #[error("{} cannot be preloaded: the dynamic linker splits its path at spaces and colons; move it, or set CAIRN_PRELOAD", path.display())]
+    PreloadPath {
+        /// The library.
+        path: PathBuf,
+    },
+    /// The program cannot be started.
+    #[error("cannot execute {command}: {}", why(source))]
+    Execute {
+        /// The program.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {action} {}: {}", path.display(), why(source))]
+    File {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Of the layers below.
+    #[error("{0}")]
+    Agent(#[from] cairn_agent::Error),
+    /// Of the store's files.
+    #[error("{0}")]
+    Device(#[from] StoreError),
+}
+
+impl Error {
+    /// The process's exit code for this error.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Execute { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                EXIT_NOT_FOUND
+            }
+            Error::Execute { .. } => EXIT_NOT_EXECUTABLE,
+            Error::NotDrained { .. } => EXIT_DRAIN,
+            Error::NoMatch { .. }
+            | Error::Damage { .. }
+            | Error::NoPreload { .. }
+            | Error::PreloadPath { .. }
+            | Error::File { .. }
+            | Error::Agent(_)
+            | Error::Device(_) => EXIT_FAILURE,
+            _ => EXIT_USAGE,
+        }
+    }
+
+    /// Pairs with `map_err`: the error of `action` on `path`.
+    pub fn file<E: Into<io::Error>>(
+        action: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(E) -> Error + use<E> {
+        let path = path.to_path_buf();
+        move |source| Error::File { action, path, source: source.into() }
+    }
+}

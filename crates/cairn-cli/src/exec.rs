@@ -1,0 +1,37 @@
+//! `cairn exec`: another command in a job that has a store already.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::launch;
+use clap::Args;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn exec -- ls -l /cairn             in the only store there is
+  cairn exec --job melt -- bash          a shell that sees the files of job melt";
+
+/// Run a command in the store of a job, beside the job itself.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: the one this runs in, or the only one]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the command; returns only if that fails.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let store = context.roots.choose(arguments.job.as_deref())?;
+    store.volumes()?;
+    let library = launch::find_library()?;
+    store.agent()?;
+    let source = launch::command(&store, &library, &arguments.command).exec();
+    let command = arguments.command.first();
+    let command = command.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    Err(Error::Execute { command, source })
+}

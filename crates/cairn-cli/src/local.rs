@@ -1,0 +1,126 @@
+//! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
+//!
+//! Must stay true: on either side a file appears under its name only when it is whole; what comes out of the store was
+//! compared with its checksums, and so was what a manifest describes when it goes in.
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use cairn_agent::destination::Destination;
+use cairn_agent::path::FilePath;
+use cairn_agent::read::{Buffer, Chunk, read_whole};
+use cairn_agent::volume::Volume;
+use cairn_agent::write::{NewFile, set_mtime};
+use cairn_core::ROOT;
+use cairn_device::checksum;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// Bytes read from a local file at a time.
+const READ_BYTES: usize = 4 << 20;
+
+/// Copies a regular file out of the store to `target` below `destination`.
+pub fn copy_out(
+    volume: &Volume,
+    inner: &FilePath,
+    destination: &Destination,
+    target: &FilePath,
+    progress: &mut Progress,
+) -> Result<()> {
+    let file = volume.open_file(inner)?;
+    let temporary = destination.create_temporary(target)?;
+    let path = temporary.path().to_path_buf();
+    let mut buffer = Buffer::default();
+    let summary = read_whole(&file, &mut buffer, &mut |Chunk { offset, bytes, is_hole }| {
+        progress.advance(bytes.len() as u64);
+        match is_hole {
+            true => Ok(()),
+            false => {
+                let written = temporary.file.write_all_at(bytes, offset);
+                written.map_err(cairn_agent::Error::file("write", &path))
+            }
+        }
+    })?;
+    let attributes = summary.attributes;
+    temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
+    temporary.finish(attributes.mode, Some(attributes.modified.0))?;
+    Ok(temporary.publish()?)
+}
+
+/// What a local file must be to be let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Its length.
+    pub bytes: u64,
+    /// Its CRC32C.
+    pub crc32c: u32,
+}
+
+/// Copies a local file into the store, with mode and time of last change. False, and nothing is there, if it is not
+/// what was expected.
+pub fn copy_in(
+    mut source: File,
+    source_path: &Path,
+    volume: &Volume,
+    inner: &FilePath,
+    expected: Option<Expected>,
+    progress: &mut Progress,
+) -> Result<bool> {
+    let metadata = source.metadata().map_err(Error::file("look at", source_path))?;
+    let mut target = NewFile::create(volume, inner)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut bytes, mut crc32c) = (0, 0);
+    loop {
+        let length = source.read(&mut buffer).map_err(Error::file("read", source_path))?;
+        if length == 0 {
+            break;
+        }
+        target.append(&buffer[..length])?;
+        crc32c = checksum::crc32c(crc32c, &buffer[..length]);
+        bytes += length as u64;
+        progress.advance(length as u64);
+    }
+    if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
+        return Ok(false);
+    }
+    target.finish(metadata.mode(), mtime_ns(&metadata))?;
+    Ok(true)
+}
+
+/// Makes a directory in the store unless it is there.
+pub fn make_directory(volume: &Volume, inner: &FilePath, mode: u32) -> Result<()> {
+    if inner.is_root() {
+        return Ok(());
+    }
+    let caller = volume.caller_as_user();
+    match volume.fs().make_directory(&caller, ROOT, inner.as_bytes(), mode & 0o7777) {
+        Ok(_) => Ok(()),
+        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_directory() => Ok(()),
+        Err(error) => Err(volume.error("make the directory", inner)(error).into()),
+    }
+}
+
+/// Makes a symbolic link in the store, replacing one that is there.
+pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: u64) -> Result<()> {
+    let caller = volume.caller_as_user();
+    let make = || volume.fs().symlink(&caller, target, ROOT, inner.as_bytes());
+    let made = match make() {
+        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_symlink() => {
+            let removed = volume.fs().unlink(&caller, ROOT, inner.as_bytes());
+            removed.map_err(volume.error("replace", inner))?;
+            make()
+        }
+        other => other,
+    };
+    made.map_err(volume.error("make the symbolic link", inner))?;
+    let inode = volume.attributes(inner)?.inode;
+    set_mtime(volume, inode, mtime_ns).map_err(volume.error("set the time of", inner))?;
+    Ok(())
+}
+
+/// Time of last change of a local file, nanoseconds since the epoch.
+pub fn mtime_ns(metadata: &Metadata) -> u64 {
+    let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec() as u64)
+}

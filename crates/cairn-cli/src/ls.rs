@@ -1,0 +1,272 @@
+//! `cairn ls`: names in a store, each with its state; and the newest file that can be restarted from.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, group_name, local_time, mode_letters, user_name, utc_time};
+use crate::store::{OpenStore, Place, locate};
+use cairn_agent::path::FilePath;
+use cairn_agent::read::{Buffer, read_whole};
+use cairn_agent::volume::Volume;
+use cairn_core::{Attributes, ROOT};
+use clap::Args;
+use glob::{MatchOptions, Pattern};
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn ls                              the top directory of the only store there is
+  cairn ls melt:/run1                   a directory of job melt
+  cairn ls --recursive melt
+  f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
+
+States: open (somebody may write to it), unclean (its writer died: do not restart from it),
+clean (closed), drained (closed, and verified in the persist directory).
+--newest prints only a file that is clean or drained and whose checksums hold; exit code 1 if
+there is none.";
+
+/// List files in a store.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// JOB, JOB:/path or /path [default: the job this runs in, or the only one]
+    #[arg(value_name = "JOB:/PATH")]
+    target: Option<String>,
+    /// Also what is in directories below
+    #[arg(long, short)]
+    recursive: bool,
+    /// Print only the path of the newest clean file that matches
+    #[arg(long, value_name = "GLOB")]
+    newest: Option<String>,
+}
+
+/// A name in a store.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// As the program sees it.
+    path: String,
+    /// `file`, `directory` or `symlink`.
+    kind: &'static str,
+    /// `open`, `unclean`, `clean` or `drained`; null for what is not a file.
+    state: Option<&'static str>,
+    /// Length in bytes.
+    bytes: u64,
+    /// Permission bits, octal.
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    /// Time of last change, RFC 3339.
+    modified: String,
+    /// Version of the data.
+    version: u64,
+    /// Target of a symbolic link.
+    target: Option<String>,
+    #[serde(skip)]
+    attributes: Option<Attributes>,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
+    let store = context.roots.choose(place.job.as_deref())?;
+    let path = store.path(&place.path)?;
+    let volumes = store.volumes()?;
+    if let Some(pattern) = &arguments.newest {
+        let row = newest(&store, &volumes, &path, pattern)?;
+        return match context.json {
+            true => output::json(&row),
+            false => {
+                output::line(&row.path);
+                Ok(())
+            }
+        };
+    }
+    let rows = list(&store, &volumes, &path, arguments.recursive)?;
+    match context.json {
+        true => output::json(&rows),
+        false => {
+            print_rows(&rows, &store.shown(&path));
+            Ok(())
+        }
+    }
+}
+
+/// The rows for `path`: itself if it is a file, else what is in it.
+fn list(
+    store: &OpenStore,
+    volumes: &[Volume],
+    path: &FilePath,
+    recursive: bool,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let Some((volume, inner)) = locate(volumes, path) else {
+        // Above the namespaces of ranks.
+        for volume in volumes {
+            let attributes = volume.attributes(&FilePath::root())?;
+            rows.push(row(store, volume, &FilePath::root(), &attributes)?);
+            if recursive {
+                list_directory(store, volume, &FilePath::root(), true, &mut rows)?;
+            }
+        }
+        return Ok(rows);
+    };
+    let attributes = volume.attributes(&inner)?;
+    match attributes.is_directory() {
+        true => list_directory(store, volume, &inner, recursive, &mut rows)?,
+        false => rows.push(row(store, volume, &inner, &attributes)?),
+    }
+    Ok(rows)
+}
+
+fn list_directory(
+    store: &OpenStore,
+    volume: &Volume,
+    directory: &FilePath,
+    recursive: bool,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let inode = match directory.is_root() {
+        true => ROOT,
+        false => volume.attributes(directory)?.inode,
+    };
+    let mut names = volume.names(directory, inode)?;
+    names.sort();
+    for (name, inode) in names {
+        let path = directory.join(&name);
+        let attributes = match volume.fs().attributes(inode) {
+            Ok(attributes) => attributes,
+            // Removed meanwhile.
+            Err(cairn_core::Error::NotFound) => continue,
+            Err(error) => return Err(volume.error("look at", &path)(error).into()),
+        };
+        rows.push(row(store, volume, &path, &attributes)?);
+        if recursive && attributes.is_directory() {
+            list_directory(store, volume, &path, true, rows)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(
+    store: &OpenStore,
+    volume: &Volume,
+    inner: &FilePath,
+    attributes: &Attributes,
+) -> Result<Row> {
+    let kind = match (attributes.is_directory(), attributes.is_symlink()) {
+        (true, _) => "directory",
+        (_, true) => "symlink",
+        _ => "file",
+    };
+    let target = match attributes.is_symlink() {
+        false => None,
+        true => {
+            let mut target = Vec::new();
+            let read = volume.fs().read_link(&volume.caller(), ROOT, inner.as_bytes(), &mut target);
+            read.map_err(volume.error("read the symbolic link", inner))?;
+            Some(String::from_utf8_lossy(&target).into_owned())
+        }
+    };
+    Ok(Row {
+        path: store.shown(&volume.outer_path(inner)),
+        kind,
+        state: attributes.is_regular().then(|| state(attributes)),
+        bytes: attributes.size,
+        mode: format!("{:04o}", attributes.mode & 0o7777),
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        modified: utc_time(attributes.modified.0),
+        version: attributes.version,
+        target,
+        attributes: Some(*attributes),
+    })
+}
+
+fn state(attributes: &Attributes) -> &'static str {
+    if attributes.writers > 0 {
+        "open"
+    } else if attributes.unclean {
+        "unclean"
+    } else if attributes.drained_version == attributes.version {
+        "drained"
+    } else {
+        "clean"
+    }
+}
+
+fn print_rows(rows: &[Row], shown_directory: &str) {
+    let prefix = format!("{shown_directory}/");
+    let cells: Vec<[String; 8]> = rows
+        .iter()
+        .map(|row| {
+            let kind = match row.kind {
+                "directory" => 'd',
+                "symlink" => 'l',
+                _ => '-',
+            };
+            let (mode, time_ns) =
+                row.attributes.map_or((0, 0), |found| (found.mode & 0o7777, found.modified.0));
+            let name = row.path.strip_prefix(&prefix).unwrap_or(&row.path);
+            let target = row.target.as_ref().map(|target| format!(" -> {target}"));
+            [
+                mode_letters(kind, mode),
+                row.links.to_string(),
+                user_name(row.uid),
+                group_name(row.gid),
+                row.bytes.to_string(),
+                local_time(time_ns),
+                row.state.unwrap_or("-").to_string(),
+                format!("{name}{}", target.unwrap_or_default()),
+            ]
+        })
+        .collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let [_, w1, w2, w3, w4, _, w6, _] = widths;
+    for [mode, links, user, group, bytes, time, state, name] in &cells {
+        output::line(&format!(
+            "{mode} {links:>w1$} {user:<w2$} {group:<w3$} {bytes:>w4$} {time} {state:<w6$} {name}"
+        ));
+    }
+}
+
+/// The newest file below `directory` that matches, is clean, and whose data is what was written.
+fn newest(
+    store: &OpenStore,
+    volumes: &[Volume],
+    directory: &FilePath,
+    pattern: &str,
+) -> Result<Row> {
+    let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
+    let bad = |error: glob::PatternError| Error::Pattern {
+        pattern: pattern.to_string(),
+        problem: error.msg.to_string(),
+    };
+    let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
+    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let mut candidates = Vec::new();
+    for row in list(store, volumes, directory, true)? {
+        let Some(attributes) = row.attributes else { continue };
+        let path = store.path(&row.path)?;
+        let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
+        let matches = compiled.matches_with(&below.to_lossy(), options);
+        if matches && matches!(row.state, Some("clean" | "drained")) {
+            candidates.push((attributes.modified, attributes.born, row, path));
+        }
+    }
+    candidates.sort_by(|a, b| (b.0, b.1, &b.3).cmp(&(a.0, a.1, &a.3)));
+    let mut buffer = Buffer::default();
+    for (_, _, row, path) in candidates {
+        let Some((volume, inner)) = locate(volumes, &path) else { continue };
+        let file = volume.open_file(&inner)?;
+        match read_whole(&file, &mut buffer, &mut |_| Ok(())) {
+            Ok(_) => return Ok(row),
+            // An older good one is better than a newer one that is damaged or being written again.
+            Err(error @ cairn_agent::Error::Damaged { .. }) => eprintln!("cairn: {error}"),
+            Err(cairn_agent::Error::Changed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+}

@@ -1,0 +1,137 @@
+//! The `cairn` command. Each subcommand is a file; this one reads the command line and reports errors.
+//!
+//! Must stay true: an error is one line on standard error, `cairn: what, on which file, why; what to do`, and an exit
+//! code; standard output carries only what was asked for. `--json` prints one JSON document (`docs` of each command's
+//! report types say what is in it) instead.
+
+mod agent;
+mod claim;
+mod completions;
+mod cp;
+mod drain;
+mod ending;
+mod error;
+mod exec;
+mod launch;
+mod local;
+mod ls;
+mod output;
+mod progress;
+mod request;
+mod restore;
+mod rm;
+mod run;
+mod settings;
+mod signals;
+mod size;
+mod status;
+mod store;
+mod verify;
+
+use crate::error::{EXIT_USAGE, Result};
+use crate::settings::Settings;
+use crate::store::Roots;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process;
+
+const OVERVIEW: &str = "\
+Start with:
+  cairn run --persist /scratch/out -- ./program
+which lets the program write its checkpoints below /cairn at the speed of memory, and brings them
+to /scratch/out as plain, verified files while it goes on. `cairn COMMAND --help` has examples.";
+
+/// Checkpoint at memory speed: a store in memory for one job, drained to plain files.
+#[derive(Parser, Debug)]
+#[command(name = "cairn", version, after_help = OVERVIEW, infer_subcommands = true)]
+struct CommandLine {
+    /// Where stores are kept [default: /dev/shm, else $XDG_RUNTIME_DIR, else /tmp]
+    #[arg(long, global = true, value_name = "DIR", env = "CAIRN_STORE_ROOT")]
+    store_root: Option<PathBuf>,
+    /// Print one JSON document instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    Run(run::Arguments),
+    Exec(exec::Arguments),
+    Status(status::Arguments),
+    Ls(ls::Arguments),
+    Cp(cp::Arguments),
+    Drain(drain::Arguments),
+    Restore(restore::Arguments),
+    Verify(verify::Arguments),
+    Rm(rm::Arguments),
+    #[command(hide = true)]
+    Agent(agent::Arguments),
+    Completions(completions::CompletionArguments),
+    Man(completions::ManArguments),
+}
+
+/// What every command needs to know.
+struct Context {
+    /// Where stores are.
+    roots: Roots,
+    /// The configuration file.
+    settings: Settings,
+    /// JSON instead of text.
+    json: bool,
+}
+
+fn main() {
+    let line = CommandLine::try_parse().unwrap_or_else(|error| refuse_command_line(&error));
+    let code = match act(line) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("cairn: {error}");
+            error.exit_code()
+        }
+    };
+    process::exit(code)
+}
+
+fn act(line: CommandLine) -> Result<i32> {
+    if let Action::Agent(arguments) = &line.action {
+        // Before anything is opened: the agent starts by closing what it inherited.
+        return agent::run(arguments).map(|()| 0);
+    }
+    let settings = Settings::load(Path::new("."))?;
+    let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
+    let context = Context { roots, settings, json: line.json };
+    let done = match line.action {
+        Action::Run(arguments) => return run::run(&context, arguments),
+        Action::Exec(arguments) => exec::run(&context, arguments),
+        Action::Status(arguments) => status::run(&context, arguments),
+        Action::Ls(arguments) => ls::run(&context, arguments),
+        Action::Cp(arguments) => cp::run(&context, arguments),
+        Action::Drain(arguments) => drain::run(&context, arguments),
+        Action::Restore(arguments) => restore::run(&context, arguments),
+        Action::Verify(arguments) => verify::run(&context, arguments),
+        Action::Rm(arguments) => rm::run(&context, arguments),
+        Action::Agent(arguments) => agent::run(&arguments),
+        Action::Completions(arguments) => {
+            completions::completions(CommandLine::command(), &arguments);
+            Ok(())
+        }
+        Action::Man(arguments) => completions::man(CommandLine::command(), &arguments),
+    };
+    done.map(|()| 0)
+}
+
+/// Help and version go to standard output; everything else is one line and exit code 2.
+fn refuse_command_line(error: &clap::Error) -> ! {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let message = words.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    eprintln!("cairn: {message}; see: cairn --help");
+    process::exit(EXIT_USAGE)
+}

@@ -1,0 +1,160 @@
+//! What the command prints: one object as JSON, or lines for people.
+
+use crate::error::Result;
+use serde::Serialize;
+use std::ffi::{CStr, CString};
+use std::io::{self, Write};
+
+/// Prints `value` as one JSON document.
+pub fn json<T: Serialize>(value: &T) -> Result<()> {
+    let mut text =
+        serde_json::to_vec_pretty(value).expect("our reports hold nothing JSON cannot say");
+    text.push(b'\n');
+    print(&text);
+    Ok(())
+}
+
+/// Prints a line.
+pub fn line(text: &str) {
+    print(format!("{text}\n").as_bytes());
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly.
+pub fn print(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=+,@%^".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// Permission bits as `ls -l` shows them, with the letter of the type.
+pub fn mode_letters(kind: char, mode: u32) -> String {
+    let mut letters = String::with_capacity(10);
+    letters.push(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        letters.push(if bits & 4 != 0 { 'r' } else { '-' });
+        letters.push(if bits & 2 != 0 { 'w' } else { '-' });
+        letters.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    letters
+}
+
+/// A time in the local zone.
+pub fn local_time(time_ns: u64) -> String {
+    let seconds = (time_ns / 1_000_000_000) as libc::time_t;
+    // SAFETY: an all-zero tm is a valid one (its zone pointer may be null); localtime_r fills it.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live values of this frame.
+    if unsafe { libc::localtime_r(&raw const seconds, &raw mut parts) }.is_null() {
+        return format!("{seconds}");
+    }
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
+        parts.tm_year + 1900,
+        parts.tm_mon + 1,
+        parts.tm_mday,
+        parts.tm_hour,
+        parts.tm_min,
+        parts.tm_sec
+    )
+}
+
+/// A time as in RFC 3339, in UTC, with nanoseconds.
+pub fn utc_time(time_ns: u64) -> String {
+    let seconds = (time_ns / 1_000_000_000) as libc::time_t;
+    // SAFETY: an all-zero tm is a valid one; gmtime_r fills it.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live values of this frame.
+    unsafe { libc::gmtime_r(&raw const seconds, &raw mut parts) };
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z",
+        parts.tm_year + 1900,
+        parts.tm_mon + 1,
+        parts.tm_mday,
+        parts.tm_hour,
+        parts.tm_min,
+        parts.tm_sec,
+        time_ns % 1_000_000_000
+    )
+}
+
+/// The name of a user, or the number where there is none.
+pub fn user_name(uid: u32) -> String {
+    // SAFETY: this program looks names up from one thread only; the entry is copied before the next call.
+    let name = unsafe {
+        let entry = libc::getpwuid(uid);
+        if entry.is_null() { None } else { copy_text((*entry).pw_name) }
+    };
+    name.unwrap_or_else(|| uid.to_string())
+}
+
+/// The name of a group, or the number where there is none.
+pub fn group_name(gid: u32) -> String {
+    // SAFETY: as for users.
+    let name = unsafe {
+        let entry = libc::getgrgid(gid);
+        if entry.is_null() { None } else { copy_text((*entry).gr_name) }
+    };
+    name.unwrap_or_else(|| gid.to_string())
+}
+
+/// # Safety
+/// `text` is null or a NUL-terminated string.
+unsafe fn copy_text(text: *const libc::c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let text: CString = unsafe { CStr::from_ptr(text) }.to_owned();
+    text.into_string().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_look_as_in_ls() {
+        assert_eq!(mode_letters('-', 0o644), "-rw-r--r--");
+        assert_eq!(mode_letters('d', 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_letters('-', 0o4750), "-rwsr-x---");
+        assert_eq!(mode_letters('-', 0o2640), "-rw-r-S---");
+    }
+
+    #[test]
+    fn words_are_quoted_only_where_a_shell_needs_it() {
+        assert_eq!(quoted("/a/b-1.x"), "/a/b-1.x");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn utc_times_sort_as_text() {
+        assert_eq!(utc_time(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(utc_time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123456789Z");
+    }
+}

@@ -1,0 +1,334 @@
+//! What kind of store the user asks for: options merged, checked, and compared with a store that exists.
+//!
+//! Must stay true: everything that can be refused is refused here, before anything is created.
+
+use crate::error::{Error, Result};
+use crate::settings::RunSettings;
+use crate::size;
+use crate::store::check_job_name;
+use cairn_agent::error::why;
+use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
+use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
+use cairn_core::{HUGEBLOCK_BYTES_DEFAULT, MOUNT_BYTES_MAX};
+use cairn_device::store::free_bytes;
+use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the store appears unless the user says otherwise.
+const MOUNT_DEFAULT: &str = "/cairn";
+/// Smallest tier.
+const TIER_BYTES_MIN: u64 = 1 << 20;
+
+/// Options that describe a store.
+#[derive(Args, Debug, Default)]
+pub struct StoreArguments {
+    /// Name of the job; if it has a store, that is resumed [default: made from the command]
+    #[arg(long, value_name = "NAME", env = "CAIRN_RUN_JOB")]
+    pub job: Option<String>,
+    /// Prefix below which the program finds the store [default: /cairn]
+    #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
+    pub mount: Option<String>,
+    /// What the store is made of: ram:SIZE [default: half of the memory that is free]
+    #[arg(long, value_name = "KIND:SIZE", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
+    pub tier: Vec<String>,
+    /// Directory that closed files are drained to, as plain files [default: nothing is drained]
+    #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
+    pub persist: Option<PathBuf>,
+    /// Who shares a tree of files: all processes of the node, or only those of a rank [default: node]
+    #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
+    pub scope: Option<ScopeArgument>,
+    /// Mount even where this hides an existing file or directory
+    #[arg(long, env = "CAIRN_RUN_FORCE")]
+    pub force: bool,
+    /// Use huge pages where the system grants them [default: auto]
+    #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
+    pub huge_pages: Option<HugePages>,
+}
+
+/// A scope, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArgument {
+    /// One tree for all processes of the node
+    Node,
+    /// One tree for each rank
+    Rank,
+}
+
+/// When to use huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HugePages {
+    /// Where the system grants them
+    Auto,
+    /// Not at all
+    Never,
+}
+
+/// The options, merged and checked; None where nothing was said.
+#[derive(Debug)]
+pub struct Request {
+    /// The job's name.
+    pub job: Option<String>,
+    /// The mount prefix.
+    pub mount: Option<String>,
+    /// The size of the RAM tier.
+    pub tier_bytes: Option<u64>,
+    /// The persist directory, absolute.
+    pub persist: Option<PathBuf>,
+    /// The scope.
+    pub scope: Option<Scope>,
+    /// Hide what exists at the mount prefix.
+    pub force: bool,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+}
+
+impl Request {
+    /// Merges the command line and environment with the configuration file and checks each value by itself.
+    pub fn new(arguments: StoreArguments, settings: RunSettings) -> Result<Request> {
+        let tiers = match arguments.tier.is_empty() {
+            true => settings.tier.map(|tier| tier.into_vec()).unwrap_or_default(),
+            false => arguments.tier,
+        };
+        let request = Request {
+            job: arguments.job.or(settings.job),
+            mount: arguments.mount.or(settings.mount).map(checked_mount).transpose()?,
+            tier_bytes: tier_bytes(&tiers)?,
+            persist: match arguments.persist.or(settings.persist) {
+                Some(path) => Some(checked_persist(&path)?),
+                None => None,
+            },
+            scope: scope(arguments.scope, settings.scope)?,
+            force: arguments.force || settings.force.unwrap_or(false),
+            huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
+        };
+        if let Some(job) = &request.job {
+            check_job_name(job)?;
+        }
+        Ok(request)
+    }
+
+    /// Checks what depends on other values, for a store with this mount and persist directory.
+    pub fn check_places(&self, mount: &str, persist: Option<&Path>) -> Result<()> {
+        if !self.force && Path::new(mount).symlink_metadata().is_ok() {
+            return Err(Error::MountHides { mount: mount.to_string() });
+        }
+        if let Some(persist) = persist.filter(|persist| persist.starts_with(mount)) {
+            return Err(Error::Persist {
+                path: persist.to_path_buf(),
+                problem: format!("lies below the mount prefix {mount}"),
+                advice: "choose another with --persist or --mount",
+            });
+        }
+        Ok(())
+    }
+
+    /// The mount prefix of a new store.
+    pub fn mount_or_default(&self) -> String {
+        self.mount.clone().unwrap_or_else(|| MOUNT_DEFAULT.to_string())
+    }
+
+    /// The tier of a new store below `root`: what was asked for if it fits, else half of what is free.
+    pub fn tier_for(&self, root: &Path) -> Result<TierSpec> {
+        let free = free_bytes(root).map_err(crate::store::refuse)?;
+        let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
+        let bytes = match self.tier_bytes {
+            None => available_bytes().min(free) / 2,
+            Some(bytes) => {
+                check_tier(bytes, free, root)?;
+                bytes
+            }
+        };
+        let bytes = bytes.max(TIER_BYTES_MIN) / block_bytes * block_bytes;
+        Ok(TierSpec { device: DeviceKind::Ram, bytes })
+    }
+
+    /// Refuses options that say something else than the store that is resumed.
+    pub fn check_against(&self, job: &Job) -> Result<()> {
+        let differ = |option, given: Option<String>, stored: String| match given {
+            Some(given) if given != stored => {
+                Err(Error::Contradiction { option, given, stored, job: job.job.clone() })
+            }
+            _ => Ok(()),
+        };
+        differ("--mount", self.mount.clone(), job.mount.clone())?;
+        let tier = |bytes: u64| format!("ram:{bytes}");
+        let stored_bytes = job.tiers.first().map_or(0, |tier| tier.bytes);
+        let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
+        let given_bytes = self.tier_bytes.map(|bytes| bytes / block_bytes * block_bytes);
+        differ("--tier", given_bytes.map(tier), tier(stored_bytes))?;
+        let text = |path: &PathBuf| path.display().to_string();
+        let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
+        differ("--persist", self.persist.as_ref().map(text), stored)?;
+        differ("--scope", self.scope.map(|scope| scope.to_string()), job.scope.to_string())
+    }
+}
+
+fn checked_mount(mount: String) -> Result<String> {
+    let trimmed = mount.trim_end_matches('/');
+    let plain = |name: &str| !matches!(name, "" | "." | "..");
+    let problem = match trimmed.strip_prefix('/') {
+        _ if !mount.starts_with('/') => Some("is relative"),
+        None => Some("is the root directory"),
+        Some(rest) if !rest.split('/').all(plain) => Some("has an empty, `.` or `..` component"),
+        Some(_) if trimmed.len() > MOUNT_BYTES_MAX => Some("is too long"),
+        Some(_) => None,
+    };
+    match problem {
+        Some(problem) => Err(Error::Mount { mount, problem }),
+        None => Ok(trimmed.to_string()),
+    }
+}
+
+/// The absolute path of a directory that files can be drained to.
+pub fn checked_persist(path: &Path) -> Result<PathBuf> {
+    let refused =
+        |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
+    let absolute = path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            refused("does not exist".to_string(), "create it first, with mkdir -p")
+        }
+        _ => refused(format!("cannot be used: {}", why(&error)), "choose another"),
+    })?;
+    if !absolute.is_dir() {
+        return Err(refused("is not a directory".to_string(), "choose another"));
+    }
+    let probe = absolute.join(format!(".cairn-probe-{}", std::process::id()));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::open(&probe, flags, Mode::from_raw_mode(0o600))
+        .and_then(|_| rustix::fs::unlink(&probe))
+        .map_err(|errno| {
+            let problem = format!("cannot be written to: {}", why(&errno.into()));
+            refused(problem, "choose another or change its permissions")
+        })?;
+    Ok(absolute)
+}
+
+fn tier_bytes(tiers: &[String]) -> Result<Option<u64>> {
+    let text = match tiers {
+        [] => return Ok(None),
+        [one] => one,
+        several => return Err(Error::TooManyTiers { count: several.len() }),
+    };
+    let size_text =
+        text.strip_prefix("ram:").ok_or_else(|| Error::Tier { text: text.to_string() })?;
+    let bytes =
+        size::parse(size_text).ok_or_else(|| Error::Size { text: size_text.to_string() })?;
+    match bytes >= TIER_BYTES_MIN {
+        true => Ok(Some(bytes)),
+        false => Err(Error::TierTooSmall { bytes, least_bytes: TIER_BYTES_MIN }),
+    }
+}
+
+fn check_tier(bytes: u64, free: u64, root: &Path) -> Result<()> {
+    let limits = [
+        (meminfo_bytes("MemTotal:"), "the memory of this machine".to_string()),
+        (cgroup_limit_bytes(), "the memory limit of this job".to_string()),
+        (Some(free), format!("what is free in {}", root.display())),
+    ];
+    for (limit, of_what) in limits {
+        if let Some(limit) = limit.filter(|&limit| bytes > limit) {
+            let (wanted, available) = (size::human(bytes), size::human(limit));
+            return Err(Error::TierTooLarge { wanted, of_what, available });
+        }
+    }
+    Ok(())
+}
+
+fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Option<Scope>> {
+    match (argument, setting.as_deref()) {
+        (Some(ScopeArgument::Node), _) | (None, Some("node")) => Ok(Some(Scope::Node)),
+        (Some(ScopeArgument::Rank), _) | (None, Some("rank")) => Ok(Some(Scope::Rank)),
+        (None, None) => Ok(None),
+        (None, Some(value)) => Err(Error::Value {
+            name: "run.scope",
+            value: value.to_string(),
+            expected: "node or rank",
+        }),
+    }
+}
+
+fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bool> {
+    match (argument, setting.as_deref()) {
+        (Some(HugePages::Never), _) | (None, Some("never")) => Ok(false),
+        (Some(HugePages::Auto), _) | (None, None | Some("auto")) => Ok(true),
+        (None, Some(value)) => Err(Error::Value {
+            name: "run.huge_pages",
+            value: value.to_string(),
+            expected: "auto or never",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(arguments: StoreArguments) -> Result<Request> {
+        Request::new(arguments, RunSettings::default())
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_one_line() {
+        let mount = |mount: &str| StoreArguments {
+            mount: Some(mount.to_string()),
+            ..StoreArguments::default()
+        };
+        let tier = |tiers: &[&str]| StoreArguments {
+            tier: tiers.iter().map(ToString::to_string).collect(),
+            ..StoreArguments::default()
+        };
+        for (arguments, part) in [
+            (mount("cairn"), "is relative"),
+            (mount("/"), "root directory"),
+            (mount("/a//b"), "component"),
+            (mount("/a/../b"), "component"),
+            (tier(&["ram:8GX"]), "\"8GX\" is not a size"),
+            (tier(&["8G"]), "not a tier"),
+            (tier(&["disk:8G"]), "not a tier"),
+            (tier(&["ram:1"]), "too small"),
+            (tier(&["ram:1G", "ram:2G"]), "2 tiers"),
+        ] {
+            let error = request(arguments).expect_err(part);
+            let text = error.to_string();
+            assert!(text.contains(part) && !text.contains('\n'), "{text}");
+            assert_eq!(error.exit_code(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let settings = RunSettings {
+            mount: Some("/file".to_string()),
+            scope: Some("rank".to_string()),
+            ..RunSettings::default()
+        };
+        let arguments =
+            StoreArguments { mount: Some("/line/".to_string()), ..StoreArguments::default() };
+        let request = Request::new(arguments, settings).expect("is fine");
+        assert_eq!(request.mount.as_deref(), Some("/line"));
+        assert_eq!(request.scope, Some(Scope::Rank));
+    }
+
+    #[test]
+    fn contradictions_name_both_values() {
+        let job = Job {
+            format: 1,
+            job: "melt".into(),
+            store: "0".into(),
+            mount: "/cairn".into(),
+            persist: None,
+            scope: Scope::Node,
+            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 1 << 30 }],
+            created: 0,
+            command: Vec::new(),
+        };
+        let arguments = StoreArguments { mount: Some("/x".into()), ..StoreArguments::default() };
+        let error = request(arguments).expect("is fine").check_against(&job).expect_err("differs");
+        let text = error.to_string();
+        assert!(text.contains("--mount /x") && text.contains("/cairn"), "{text}");
+        let same = StoreArguments { tier: vec!["ram:1G".into()], ..StoreArguments::default() };
+        request(same).expect("is fine").check_against(&job).expect("is the same");
+    }
+}

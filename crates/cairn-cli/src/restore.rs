@@ -1,0 +1,196 @@
+//! `cairn restore`: a new store from what was drained, for a restart on another node or another day.
+
+use crate::Context;
+use crate::claim::Claim;
+use crate::error::{Error, Result};
+use crate::local::{self, Expected};
+use crate::output::{self, count};
+use crate::progress::Progress;
+use crate::request::{Request, StoreArguments, checked_persist};
+use crate::size::human;
+use crate::store::{OpenStore, locate};
+use crate::verify::jobs_in;
+use cairn_agent::destination::Destination;
+use cairn_agent::manifest::{Entry, Kind, Manifest, manifest_name};
+use cairn_agent::path::FilePath;
+use cairn_agent::volume::Volume;
+use clap::Args;
+use glob::Pattern;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn restore /scratch/out
+      the job whose manifest is there, into a new store of the same name
+  cairn restore /scratch/out --job melt --only 'restart.*'
+      only some files
+  cairn run --job melt -- ./resume.sh
+      then goes on in that store, and drains to /scratch/out again
+
+Every file is compared with the manifest on the way. Unclean files were never drained, so they are
+not restored. Exit codes: 0 done; 1 some files are damaged (the others are restored); 2 refused.";
+
+/// Fill a new store with files that were drained.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The directory that was drained to
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Restore only files whose path in the directory matches; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+}
+
+/// What was restored.
+#[derive(Debug, Default, Serialize)]
+pub struct RestoreReport {
+    /// The job.
+    job: String,
+    /// Its new store.
+    store: PathBuf,
+    /// Regular files that are there now.
+    files: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// Files that are not what the manifest says; they were left out.
+    damaged: Vec<String>,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let directory = checked_persist(&arguments.directory)?;
+    let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
+    let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
+    let mut request = Request::new(arguments.store, context.settings.run.clone())?;
+    let destination = Destination::open(&directory, "restore")?;
+    let job = which_job(&directory, request.job.as_deref())?;
+    let name = manifest_name(&job);
+    let manifest = Manifest::load(&destination, &job)?
+        .ok_or_else(|| Error::NoManifest { path: directory.clone(), name })?;
+    if context.roots.find(&job).is_some() {
+        return Err(Error::StoreExists { job });
+    }
+    request.job = Some(job.clone());
+    request.persist.get_or_insert(directory);
+    request.mount.get_or_insert(manifest.mount.clone());
+    let claim = Claim::create(&context.roots, &request, &[])?;
+    let mut report = RestoreReport {
+        job,
+        store: claim.store.directory().to_path_buf(),
+        ..RestoreReport::default()
+    };
+    let restored = fill(context, &claim.store, &destination, &manifest, &patterns, &mut report);
+    if let Err(error) = restored {
+        // A store that is only half there would be taken for whole.
+        let _ = claim.remove();
+        return Err(error);
+    }
+    say(context, &report)?;
+    match report.damaged.len() as u64 {
+        0 => Ok(()),
+        damaged => {
+            let advice = "they were left out; restore from another copy";
+            Err(Error::Damage { damaged, checked: report.files + damaged, advice })
+        }
+    }
+}
+
+fn compiled(pattern: &str) -> Result<Pattern> {
+    Pattern::new(pattern).map_err(|error| Error::Pattern {
+        pattern: pattern.to_string(),
+        problem: error.msg.to_string(),
+    })
+}
+
+/// The job that is meant: the one named, or the only one with a manifest there.
+fn which_job(directory: &Path, named: Option<&str>) -> Result<String> {
+    if let Some(job) = named {
+        return Ok(job.to_string());
+    }
+    let jobs = jobs_in(directory)?;
+    match jobs.as_slice() {
+        [job] => Ok(job.clone()),
+        [] => Err(Error::NoManifest { path: directory.to_path_buf(), name: manifest_name("*") }),
+        several => Err(Error::WhichManifest { jobs: several.join(", ") }),
+    }
+}
+
+fn fill(
+    context: &Context,
+    store: &OpenStore,
+    destination: &Destination,
+    manifest: &Manifest,
+    patterns: &[Pattern],
+    report: &mut RestoreReport,
+) -> Result<()> {
+    let wanted = |path: &FilePath| {
+        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path.to_lossy()))
+    };
+    let files = manifest.files.iter();
+    let chosen: Vec<(&FilePath, &Entry)> =
+        files.filter(|(path, entry)| entry.kind == Kind::Directory || wanted(path)).collect();
+    let total = chosen.iter().filter_map(|(_, entry)| Some(entry.copy()?.bytes)).sum();
+    let mut progress = Progress::new("restoring", total, context.json);
+    let volumes = store.volumes()?;
+    for (path, entry) in chosen {
+        let Some((volume, inner)) = locate(&volumes, path) else { continue };
+        restore_entry(volume, &inner, path, entry, destination, report, &mut progress)?;
+    }
+    Ok(())
+}
+
+fn restore_entry(
+    volume: &Volume,
+    inner: &FilePath,
+    path: &FilePath,
+    entry: &Entry,
+    destination: &Destination,
+    report: &mut RestoreReport,
+    progress: &mut Progress,
+) -> Result<()> {
+    match (entry.kind, entry.copy()) {
+        (Kind::Directory, _) => local::make_directory(volume, inner, entry.mode),
+        (Kind::Symlink, _) => match &entry.target {
+            Some(target) => local::make_symlink(volume, inner, &target.0, entry.mtime_ns),
+            None => Ok(()),
+        },
+        (Kind::File, None) => Ok(()),
+        (Kind::File, Some(copy)) => {
+            let full_path = destination.full_path(path);
+            let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
+            let opened = destination.open_file(path).map_err(Error::from);
+            let restored = opened.and_then(|file| {
+                local::copy_in(file, &full_path, volume, inner, Some(expected), progress)
+            });
+            match restored {
+                Ok(true) => {
+                    report.files += 1;
+                    report.bytes += copy.bytes;
+                }
+                Ok(false) => report.damaged.push(full_path.display().to_string()),
+                Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => {
+                    report.damaged.push(full_path.display().to_string());
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn say(context: &Context, report: &RestoreReport) -> Result<()> {
+    if context.json {
+        return output::json(report);
+    }
+    for path in &report.damaged {
+        output::line(&format!("damaged: {path}"));
+    }
+    let (files, bytes) = (count(report.files, "file"), human(report.bytes));
+    output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));
+    output::line(&format!("go on with: cairn run --job {} -- COMMAND", report.job));
+    Ok(())
+}

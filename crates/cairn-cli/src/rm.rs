@@ -1,0 +1,135 @@
+//! `cairn rm`: files out of a store, keeping what was drained; or the whole store.
+
+use crate::Context;
+use crate::claim::claim_existing;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::store::{OpenStore, Place, locate};
+use cairn_agent::manifest::Kind;
+use cairn_agent::path::FilePath;
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn rm melt:/restart.100            give its memory back; the drained copy stays
+  cairn rm --recursive melt:/old
+  cairn rm melt                         the whole store, if all of it is drained
+  cairn rm melt --discard               the whole store, even what is nowhere else
+
+A program that removes a file below /cairn removes the drained copy as well; `cairn rm` does not.
+A file that is not drained is removed only with --force.";
+
+/// Remove files from a store, or a store.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// JOB for a whole store, JOB:/path for files in it
+    #[arg(required = true, value_name = "JOB[:/PATH]")]
+    targets: Vec<String>,
+    /// Remove directories with everything in them
+    #[arg(long, short)]
+    recursive: bool,
+    /// Also files that are not drained
+    #[arg(long)]
+    force: bool,
+    /// Remove the whole store, even if files in it are nowhere else
+    #[arg(long)]
+    discard: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Default, Serialize)]
+pub struct RemoveReport {
+    /// Paths, as the program saw them.
+    removed: Vec<String>,
+    /// Whole stores, by job.
+    removed_stores: Vec<String>,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let mut report = RemoveReport::default();
+    let mut by_job: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
+    for target in &arguments.targets {
+        let place = Place::parse(target);
+        let paths = by_job.entry(place.job.clone()).or_default();
+        if !place.path.is_empty() {
+            paths.push(place.path);
+        }
+    }
+    for (job, paths) in by_job {
+        let store = context.roots.choose(job.as_deref())?;
+        match paths.is_empty() {
+            true => remove_store(store, arguments.discard, &mut report)?,
+            false => remove_files(&store, &paths, &arguments, &mut report)?,
+        }
+    }
+    if context.json {
+        return output::json(&report);
+    }
+    if !report.removed.is_empty() {
+        output::line(&format!("{} removed", count(report.removed.len() as u64, "name")));
+    }
+    for job in &report.removed_stores {
+        output::line(&format!("store of job {job} removed"));
+    }
+    Ok(())
+}
+
+fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> Result<()> {
+    let job = store.job.job.clone();
+    let claim = claim_existing(store)?;
+    if !discard {
+        let mut files = 0;
+        for volume in claim.store.volumes()? {
+            let tree = volume.tree()?;
+            let nodes = tree.values().filter(|node| node.kind == Kind::File);
+            files += nodes.filter(|node| !node.drained || node.unclean || node.open).count();
+        }
+        if files > 0 {
+            return Err(Error::WouldLose { job, files });
+        }
+    }
+    claim.remove()?;
+    report.removed_stores.push(job);
+    Ok(())
+}
+
+fn remove_files(
+    store: &OpenStore,
+    paths: &[String],
+    arguments: &Arguments,
+    report: &mut RemoveReport,
+) -> Result<()> {
+    let mut chosen = Vec::new();
+    {
+        let volumes = store.volumes()?;
+        for text in paths {
+            let path = store.path(text)?;
+            let problem = "it is not a file of the store";
+            let bad = || Error::Target { path: store.shown(&path), problem };
+            let (volume, inner) = locate(&volumes, &path).ok_or_else(bad)?;
+            if !volume.attributes(&inner)?.is_directory() {
+                chosen.push(path);
+                continue;
+            }
+            if !arguments.recursive {
+                return Err(Error::IsDirectory { path: store.shown(&path) });
+            }
+            let tree = volume.tree()?;
+            let below = tree.into_keys().filter(|candidate| {
+                candidate.strip_prefix(&path).is_some() && candidate != volume.prefix()
+            });
+            let mut below: Vec<FilePath> = below.collect();
+            // What is in a directory comes before it.
+            below.reverse();
+            chosen.extend(below);
+        }
+    }
+    let shown = chosen.iter().map(|path| store.shown(path));
+    report.removed.extend(shown);
+    store.agent()?.evict(chosen, arguments.force)?;
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! `cairn run`: a program in a store, and its files drained when it ends.
+//!
+//! Must stay true: the program's exit code is ours; the store is removed only when nothing in it is needed any more; the
+//! last lines say what is safe where, and what to type next.
+
+use crate::Context;
+use crate::claim::Claim;
+use crate::drain::{DrainReport, drain_with};
+use crate::ending::{Ending, Safety};
+use crate::error::{EXIT_DRAIN, Error, Result};
+use crate::launch;
+use crate::request::{Request, StoreArguments};
+use crate::signals::{Event, Signals};
+use cairn_agent::client::Client;
+use clap::Args;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How often a wait for a signal is interrupted to look around.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long files may stay open after the program ended: processes that were killed take a moment to go.
+const SETTLE: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn run -- ./simulate input.dat
+      files below /cairn live in memory; nothing is drained
+  cairn run --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
+      closed files arrive in /scratch/out as plain files, verified
+  cairn run --job melt -- ./resume.sh
+      goes on in the store that an earlier run of job melt left
+
+Exit codes: those of the command (128 + N if signal N killed it); 127 command not found, 126 not
+executable; 75 the command succeeded but its files could not all be drained (the store is kept);
+2 the request was refused, nothing was changed.
+
+Options come from the command line, else from CAIRN_RUN_JOB, CAIRN_RUN_TIER, ..., else from the
+section [run] of cairn.toml in the current directory.";
+
+/// Run a command with a store below /cairn.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Nothing in the store need be kept: remove it at the end, whatever happens
+    #[arg(long, env = "CAIRN_RUN_DISCARD")]
+    discard: bool,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Carries out the command; its exit code.
+pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
+    let Context { roots, settings, .. } = context;
+    let discard = arguments.discard || settings.run.discard.unwrap_or(false);
+    let request = Request::new(arguments.store, settings.run.clone())?;
+    let library = launch::find_library()?;
+    let words: Vec<String> =
+        arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(persist) = request.persist.as_ref().filter(|_| discard) {
+        return Err(discard_contradiction(request.job.as_deref().unwrap_or("(new)"), persist));
+    }
+    let claim = Claim::obtain(roots, &request, &words)?;
+    if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
+        return Err(discard_contradiction(&claim.store.job.job, persist));
+    }
+    match execute(&claim, &library, &arguments.command) {
+        Ok((status, agent, signals)) => {
+            finish(context, claim, agent, signals, status, discard, &words)
+        }
+        Err(error) => {
+            if claim.is_new {
+                // Nothing ran in it. The error that is reported is the first one.
+                let _ = claim.remove();
+            }
+            Err(error)
+        }
+    }
+}
+
+fn discard_contradiction(job: &str, persist: &Path) -> Error {
+    Error::Contradiction {
+        option: "--discard",
+        given: String::new(),
+        stored: format!("--persist {}", persist.display()),
+        job: job.to_string(),
+    }
+}
+
+/// Runs the program to its end.
+fn execute(
+    claim: &Claim,
+    library: &Path,
+    words: &[OsString],
+) -> Result<(ExitStatus, Client, Signals)> {
+    // Before anything starts a thread: the witness is forked.
+    let mut signals =
+        Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
+    let agent = claim.store.agent()?;
+    let mut command = launch::command(&claim.store, library, words);
+    let mut child = command.spawn().map_err(|source| Error::Execute {
+        command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
+        source,
+    })?;
+    let status = wait(&mut child, &mut signals)?;
+    Ok((status, agent, signals))
+}
+
+/// Passes signals on until the program ends.
+fn wait(child: &mut Child, signals: &mut Signals) -> Result<ExitStatus> {
+    loop {
+        match signals.wait(LOOK_EVERY) {
+            Event::Forward(signal) => {
+                // SAFETY: the child was not waited for successfully yet, so its number is still its own.
+                unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            }
+            Event::Child | Event::Shared(_) | Event::Timeout => {}
+        }
+        let ended = child.try_wait().map_err(Error::file("wait for", Path::new("the command")))?;
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// Drains what is left, says what is safe where, and removes the store if it is not needed any more.
+fn finish(
+    context: &Context,
+    claim: Claim,
+    agent: Client,
+    mut signals: Signals,
+    status: ExitStatus,
+    discard: bool,
+    words: &[String],
+) -> Result<i32> {
+    let code = exit_code(status);
+    let safety = match discard {
+        true => Safety::Discarded,
+        false => match drain(context, &claim, agent, &mut signals) {
+            Some(Ok(report)) => Safety::of(&claim.store.job, report),
+            Some(Err(error)) => Safety::Failed { reason: error.to_string() },
+            None => Safety::Interrupted,
+        },
+    };
+    let removes = discard || (code == 0 && safety.needs_no_store());
+    let undrained = claim.store.job.persist.is_some() && !safety.is_complete();
+    let ending = Ending {
+        roots: &context.roots,
+        job: claim.store.job.clone(),
+        store: claim.store.directory().to_path_buf(),
+        command: words.to_vec(),
+        code,
+        safety,
+        removed: removes,
+    };
+    if removes {
+        claim.remove()?;
+    }
+    match context.json {
+        true => eprintln!("{}", ending.json()),
+        false => ending.lines().iter().for_each(|line| eprintln!("cairn: {line}")),
+    }
+    Ok(if code == 0 && undrained && !discard { EXIT_DRAIN } else { code })
+}
+
+/// Has the agent drain everything; None if the user does not want to wait for it.
+fn drain(
+    context: &Context,
+    claim: &Claim,
+    agent: Client,
+    signals: &mut Signals,
+) -> Option<Result<DrainReport>> {
+    let (sender, result) = mpsc::channel();
+    let quiet = context.json;
+    let store = crate::store::OpenStore::open(claim.store.directory());
+    thread::spawn(move || {
+        let report = store.and_then(|store| drain_with(&store, Some(agent), SETTLE, quiet));
+        // The other side may have stopped listening.
+        let _ = sender.send(report);
+    });
+    loop {
+        match result.recv_timeout(Duration::from_millis(1)) {
+            Ok(report) => return Some(report),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        // Not SIGUSR1 and the like: those were meant for the program.
+        if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY / 10) {
+            if matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) {
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where options come from: command line, then environment (`CAIRN_SECTION_KEY`), then `cairn.toml` in the current
+//! directory.
+//!
+//! Must stay true: a key that is unknown is an error, never ignored; an environment variable means the same as the key.
+//! clap reads the command line and the environment; this file adds the third.
+
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Name of the configuration file.
+pub const FILE_NAME: &str = "cairn.toml";
+
+/// The configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Options of `cairn run`.
+    pub run: RunSettings,
+    /// Where stores are.
+    pub store: StoreSettings,
+}
+
+/// The section `[run]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunSettings {
+    /// `--job`.
+    pub job: Option<String>,
+    /// `--mount`.
+    pub mount: Option<String>,
+    /// `--tier`, one or a list.
+    pub tier: Option<OneOrMore>,
+    /// `--persist`.
+    pub persist: Option<PathBuf>,
+    /// `--scope`.
+    pub scope: Option<String>,
+    /// `--discard`.
+    pub discard: Option<bool>,
+    /// `--force`.
+    pub force: Option<bool>,
+    /// `--huge-pages`.
+    pub huge_pages: Option<String>,
+}
+
+/// The section `[store]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreSettings {
+    /// `--store-root`.
+    pub root: Option<PathBuf>,
+}
+
+/// A value that may be a list.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMore {
+    /// Just one.
+    One(String),
+    /// Several.
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    /// As a list.
+    pub fn into_vec(self) -> Vec<String> {
+        match self {
+            OneOrMore::One(value) => vec![value],
+            OneOrMore::More(values) => values,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads `cairn.toml` in `directory`; nothing if there is none.
+    pub fn load(directory: &Path) -> Result<Settings> {
+        let path = directory.join(FILE_NAME);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Settings::default()),
+            Err(error) => {
+                let problem = format!("cannot be read: {}", cairn_agent::error::why(&error));
+                return Err(Error::Configuration { path, problem });
+            }
+        };
+        toml::from_str(&text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+            let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            let message = error.message().lines().next().unwrap_or_default().to_string();
+            Error::Configuration { path, problem: format!("{place}{message}") }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Settings> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            std::env::temp_dir().join(format!("cairn-settings-{}-{count}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        fs::write(directory.join(FILE_NAME), text).expect("writes");
+        let settings = Settings::load(&directory);
+        fs::remove_dir_all(directory).expect("removes");
+        settings
+    }
+
+    #[test]
+    fn known_keys_are_read() {
+        let settings = load("[run]\ntier = \"ram:1G\"\ndiscard = true\n[store]\nroot = \"/x\"\n");
+        let settings = settings.expect("loads");
+        assert_eq!(settings.run.tier.expect("is there").into_vec(), ["ram:1G"]);
+        assert_eq!(settings.run.discard, Some(true));
+        assert_eq!(settings.store.root, Some(PathBuf::from("/x")));
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line() {
+        let error = load("[run]\n\ntiers = \"ram:1G\"\n").expect_err("is refused").to_string();
+        assert!(error.contains("line 3") && error.contains("tiers"), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Passing signals on to the program, each exactly once.
+//!
+//! The program stays in our process group, so that the terminal, job control and `kill -9 -GROUP` treat it as without
+//! us. Then a signal sent to the group reaches it without our help, and one sent to us alone does not. The kernel does
+//! not tell which it was, but a third member of the group does: a *witness* that does nothing but wait for
+//! signals. What the witness got as well was sent to the group. (Signals of the terminal say so themselves.)
+//!
+//! Must stay true: the signals are blocked in this process from before the program starts until the end, so none is
+//! lost and none kills us before the program's files are safe.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What is passed on.
+const FORWARDED: [libc::c_int; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGQUIT];
+/// How long the witness may take to report a signal that we got.
+const WITNESS_PATIENCE: Duration = Duration::from_millis(20);
+/// A report of the witness that belongs to no signal of ours is forgotten after this time.
+const REPORT_LIFE: Duration = Duration::from_secs(1);
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A child changed its state.
+    Child,
+    /// To be passed on: the program did not get it.
+    Forward(i32),
+    /// The program got it as well.
+    Shared(i32),
+    /// Nothing arrived in time.
+    Timeout,
+}
+
+/// The blocked signals and the witness.
+pub struct Signals {
+    set: libc::sigset_t,
+    witness: Option<Witness>,
+}
+
+struct Witness {
+    process: libc::pid_t,
+    reports: OwnedFd,
+    /// Signals it reported that were not matched yet.
+    unmatched: Vec<(i32, Instant)>,
+}
+
+impl Signals {
+    /// Blocks the signals and starts the witness. To be called while this process has one thread.
+    pub fn block() -> io::Result<Signals> {
+        // SAFETY: an all-zero set is valid memory for sigemptyset to initialise.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a live set and the numbers are valid signals.
+        unsafe {
+            libc::sigemptyset(&raw mut set);
+            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(&raw mut set, signal);
+            }
+        }
+        // SAFETY: `set` is an initialised set.
+        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        // Without a witness signals to the group arrive twice; that is no reason not to run the program.
+        Ok(Signals { set, witness: Witness::start(&set).ok() })
+    }
+
+    /// Waits for the next signal, at most so long.
+    pub fn wait(&mut self, timeout: Duration) -> Event {
+        let limit = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: an all-zero siginfo is valid memory for the call to fill.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: all three pointers are to live values of this frame and of self.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const self.set, &raw mut info, &raw const limit) };
+        match signal {
+            -1 => Event::Timeout,
+            libc::SIGCHLD => Event::Child,
+            // The terminal sends to the whole foreground group.
+            signal if info.si_code == libc::SI_KERNEL => {
+                self.was_witnessed(signal);
+                Event::Shared(signal)
+            }
+            signal if self.was_witnessed(signal) => Event::Shared(signal),
+            signal => Event::Forward(signal),
+        }
+    }
+
+    fn was_witnessed(&mut self, signal: i32) -> bool {
+        self.witness.as_mut().is_some_and(|witness| witness.saw(signal))
+    }
+}
+
+impl Witness {
+    fn start(set: &libc::sigset_t) -> io::Result<Witness> {
+        let (reports, to_us) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let parent = std::process::id();
+        // SAFETY: this process has one thread; the child makes system calls only.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // SAFETY: this is the freshly forked child, where `testify` may take over.
+                unsafe { testify(set, parent, to_us.as_raw_fd()) }
+            }
+            process => Ok(Witness { process, reports, unmatched: Vec::new() }),
+        }
+    }
+
+    /// Whether the witness got this signal, too.
+    fn saw(&mut self, signal: i32) -> bool {
+        let deadline = Instant::now() + WITNESS_PATIENCE;
+        self.unmatched.retain(|(_, at)| at.elapsed() < REPORT_LIFE);
+        loop {
+            if let Some(index) = self.unmatched.iter().position(|(seen, _)| *seen == signal) {
+                self.unmatched.swap_remove(index);
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.receive(left) {
+                return false;
+            }
+        }
+    }
+
+    /// Takes in one report; false if none comes in time.
+    fn receive(&mut self, timeout: Duration) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let limit = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        let mut polled = [PollFd::new(&self.reports, PollFlags::IN)];
+        if !matches!(poll(&mut polled, Some(&limit)), Ok(1)) {
+            return false;
+        }
+        let mut report = [0_u8; 1];
+        match rustix::io::read(&self.reports, &mut report) {
+            Ok(1) => {
+                self.unmatched.push((i32::from(report[0]), Instant::now()));
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // SAFETY: the process is our child and not waited for yet, so the number is still its own.
+        unsafe {
+            libc::kill(self.process, libc::SIGKILL);
+            libc::waitpid(self.process, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// The witness: writes the number of each signal it gets to `to_parent`, until its parent ends.
+///
+/// # Safety
+/// Runs in a freshly forked child of a process with one thread, which it takes over for good.
+unsafe fn testify(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
+    // SAFETY: only system calls on values of this frame; the mask set before the fork keeps the signals blocked.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::prctl(libc::PR_SET_NAME, c"cairn-witness".as_ptr());
+        if libc::getppid() as u32 != parent {
+            libc::_exit(0);
+        }
+        // A pipeline that reads our output, or waits for our lock, must not wait for the witness.
+        libc::close_range(0, (to_parent - 1) as libc::c_uint, 0);
+        libc::close_range((to_parent + 1) as libc::c_uint, libc::c_uint::MAX, 0);
+        loop {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let signal = libc::sigwaitinfo(set, &raw mut info);
+            if signal <= 0 || signal == libc::SIGCHLD {
+                continue;
+            }
+            let report = signal as u8;
+            if libc::write(to_parent, (&raw const report).cast(), 1) != 1 {
+                libc::_exit(0);
+            }
+        }
+    }
+}

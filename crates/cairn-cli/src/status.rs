@@ -1,0 +1,216 @@
+//! `cairn status`: what there is, how full, and what is safe.
+
+use crate::Context;
+use crate::error::Result;
+use crate::output::{self, count, local_time};
+use crate::size::human;
+use crate::store::OpenStore;
+use cairn_agent::client::Client;
+use cairn_agent::job::{Scope, TierSpec};
+use cairn_agent::manifest::Kind;
+use cairn_agent::protocol::{Phase, Status};
+use cairn_agent::volume::Volume;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn status               every store of this user on this node
+  cairn status melt          that of job melt
+  cairn status --json | jq '.[].files.undrained_bytes'";
+
+/// Show stores: how full they are, what is drained, what is in trouble.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: all]
+    job: Option<String>,
+}
+
+/// A store.
+#[derive(Debug, Serialize)]
+pub struct StoreReport {
+    /// The job.
+    job: String,
+    /// `running` while a `cairn run` has it, else `kept`.
+    state: &'static str,
+    /// Its directory.
+    store: PathBuf,
+    /// The mount prefix.
+    mount: String,
+    /// Where it drains to.
+    persist: Option<PathBuf>,
+    /// Who shares a tree.
+    scope: Scope,
+    /// When it was made, seconds since the epoch.
+    created: u64,
+    /// The command it was made for.
+    command: Vec<String>,
+    /// Its tiers.
+    tiers: Vec<TierSpec>,
+    /// Bytes of its tiers in use, all namespaces together.
+    used_bytes: u64,
+    /// Processes attached, those of Cairn included.
+    processes: u64,
+    /// Its regular files.
+    files: FileCounts,
+    /// Its agent; null if none is needed or none could be started.
+    agent: Option<Status>,
+    /// Why it cannot be used, if so; the other fields then may be zero.
+    trouble: Option<String>,
+}
+
+/// Regular files by state.
+#[derive(Debug, Default, Serialize)]
+struct FileCounts {
+    total: u64,
+    total_bytes: u64,
+    /// Closed and drained in their newest version.
+    drained: u64,
+    drained_bytes: u64,
+    /// Closed, but not drained.
+    undrained: u64,
+    undrained_bytes: u64,
+    /// Somebody may write to them.
+    open: u64,
+    open_bytes: u64,
+    /// The writer died.
+    unclean: u64,
+    unclean_bytes: u64,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let stores = match &arguments.job {
+        Some(job) => vec![context.roots.choose(Some(job))?],
+        None => {
+            let all = context.roots.all();
+            // One that was removed meanwhile, or is not ours to use, is not shown.
+            all.iter().filter_map(|(_, directory)| OpenStore::open(directory).ok()).collect()
+        }
+    };
+    let reports: Vec<StoreReport> = stores.iter().map(report).collect();
+    if context.json {
+        return output::json(&reports);
+    }
+    if reports.is_empty() {
+        output::line("no stores");
+    }
+    for report in &reports {
+        lines(report).iter().for_each(|line| output::line(line));
+    }
+    Ok(())
+}
+
+fn report(store: &OpenStore) -> StoreReport {
+    let job = &store.job;
+    let mut report = StoreReport {
+        job: job.job.clone(),
+        state: if store.is_running() { "running" } else { "kept" },
+        store: store.directory().to_path_buf(),
+        mount: job.mount.clone(),
+        persist: job.persist.clone(),
+        scope: job.scope,
+        created: job.created,
+        command: job.command.clone(),
+        tiers: job.tiers.clone(),
+        used_bytes: 0,
+        processes: 0,
+        files: FileCounts::default(),
+        agent: None,
+        trouble: None,
+    };
+    let counted = store.volumes().and_then(|volumes| {
+        for volume in &volumes {
+            count_volume(volume, &mut report)?;
+        }
+        Ok(())
+    });
+    report.trouble = counted.err().map(|error| error.to_string());
+    // With something to drain there must be an agent; otherwise one that is there is asked.
+    let needed = job.persist.is_some() && report.files.undrained > 0;
+    let agent = match needed {
+        true => store.agent().ok(),
+        false => Client::connect(store.directory()),
+    };
+    report.agent = agent.and_then(|mut agent| agent.status().ok());
+    report
+}
+
+fn count_volume(volume: &Volume, report: &mut StoreReport) -> Result<()> {
+    let root = cairn_agent::FilePath::root();
+    let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
+    report.used_bytes += usage.used_blocks.iter().sum::<u64>() * usage.hugeblock_bytes;
+    report.processes += usage.processes;
+    let files = &mut report.files;
+    for (_, node) in volume.tree()?.into_iter().filter(|(_, node)| node.kind == Kind::File) {
+        files.total += 1;
+        files.total_bytes += node.bytes;
+        let (number, bytes) = if node.open {
+            (&mut files.open, &mut files.open_bytes)
+        } else if node.unclean {
+            (&mut files.unclean, &mut files.unclean_bytes)
+        } else if node.drained {
+            (&mut files.drained, &mut files.drained_bytes)
+        } else {
+            (&mut files.undrained, &mut files.undrained_bytes)
+        };
+        *number += 1;
+        *bytes += node.bytes;
+    }
+    Ok(())
+}
+
+fn lines(report: &StoreReport) -> Vec<String> {
+    let made = local_time(report.created * 1_000_000_000);
+    let mut lines = vec![format!("{}: {}, made {made}", report.job, report.state)];
+    let mut add = |key: &str, value: String| lines.push(format!("  {key:<9} {value}"));
+    if let Some(trouble) = &report.trouble {
+        add("trouble", trouble.clone());
+    }
+    add("command", report.command.join(" "));
+    add("store", format!("{} at {}", report.store.display(), report.mount));
+    let capacity = report.tiers.iter().map(|tier| tier.bytes).sum();
+    add("memory", format!("{} of {} used", human(report.used_bytes), human(capacity)));
+    let files = &report.files;
+    add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));
+    for (name, number, bytes) in [
+        ("drained", files.drained, files.drained_bytes),
+        ("undrained", files.undrained, files.undrained_bytes),
+        ("open", files.open, files.open_bytes),
+        ("unclean", files.unclean, files.unclean_bytes),
+    ] {
+        if number > 0 {
+            add(name, format!("{}, {}", count(number, "file"), human(bytes)));
+        }
+    }
+    match &report.persist {
+        Some(persist) => add("persist", persist.display().to_string()),
+        None => add("persist", "none: nothing is drained".to_string()),
+    }
+    if let Some(agent) = &report.agent {
+        add("agent", agent_line(agent));
+        for failed in &agent.last.failed {
+            add("failed", format!("{}: {}", failed.path, failed.reason));
+        }
+        agent.unreadable.iter().for_each(|reason| add("trouble", reason.clone()));
+    }
+    lines
+}
+
+fn agent_line(agent: &Status) -> String {
+    let doing = match agent.phase {
+        Phase::Idle => "idle".to_string(),
+        Phase::Draining => {
+            let (done, total) = (agent.progress.bytes_done, agent.progress.bytes_total);
+            format!("draining, {} of {}", human(done), human(total))
+        }
+        Phase::Retrying => {
+            let wait = agent.retry_in_ms.unwrap_or(0).div_ceil(1000);
+            let reason = agent.reason.as_deref().unwrap_or("some files failed");
+            format!("tries again in {wait} s: {reason}")
+        }
+    };
+    format!("process {}, {doing}", agent.pid)
+}

@@ -1,0 +1,233 @@
+//! Finding stores, and opening one for a command.
+//!
+//! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused before anything of it
+//! is used; nothing here changes a store.
+
+use crate::error::{Error, Result};
+use cairn_agent::client::Client;
+use cairn_agent::daemon;
+use cairn_agent::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
+use cairn_agent::path::FilePath;
+use cairn_agent::volume::{Volume, prefix_of};
+use cairn_device::Store;
+use cairn_device::store::{candidate_roots, find_root, store_path};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Advice for a store that cannot be used.
+const ADVICE: &str = "nothing was changed; use another --job or --store-root";
+const ADVICE_NEWER: &str = "nothing was changed; use the version of cairn that made it";
+const ADVICE_DAMAGED: &str =
+    "nothing was changed; what is drained is in the persist directory; remove the store with rm -r";
+
+/// The places where stores can be.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    explicit: Option<PathBuf>,
+}
+
+impl Roots {
+    /// Only `explicit` if given, else the usual places.
+    pub fn new(explicit: Option<PathBuf>) -> Roots {
+        Roots { explicit }
+    }
+
+    /// The directory the user chose, if any.
+    pub fn explicit(&self) -> Option<&Path> {
+        self.explicit.as_deref()
+    }
+
+    fn candidates(&self) -> Vec<PathBuf> {
+        match &self.explicit {
+            Some(root) => vec![root.clone()],
+            None => candidate_roots(),
+        }
+    }
+
+    /// Where a new store is made.
+    pub fn for_new(&self) -> Result<PathBuf> {
+        match &self.explicit {
+            Some(root) => Ok(root.clone()),
+            None => find_root().map_err(refuse),
+        }
+    }
+
+    fn places(&self) -> String {
+        let places = self.candidates();
+        places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The directory of a job's store; None if there is none. A store being made or removed does not count.
+    pub fn find(&self, job: &str) -> Option<PathBuf> {
+        let directories = self.candidates().into_iter().map(|root| store_path(&root, job));
+        directories.into_iter().find(|directory| directory.symlink_metadata().is_ok())
+    }
+
+    /// Every store of this user: job and directory, in the order of names.
+    pub fn all(&self) -> Vec<(String, PathBuf)> {
+        let mut found: Vec<(String, PathBuf)> = Vec::new();
+        for root in self.candidates() {
+            // A root that cannot be read holds no store of ours.
+            let Ok(entries) = fs::read_dir(store_path(&root, "")) else { continue };
+            for entry in entries.flatten() {
+                let Ok(job) = entry.file_name().into_string() else { continue };
+                let is_known = found.iter().any(|(known, _)| *known == job);
+                if !is_known && entry.path().join(JOB_FILE).exists() {
+                    found.push((job, entry.path()));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// The store of `job`, or if none is named the one this process runs in, or the only one there is.
+    pub fn choose(&self, job: Option<&str>) -> Result<OpenStore> {
+        if let Some(job) = job {
+            check_job_name(job)?;
+            let directory = self
+                .find(job)
+                .ok_or_else(|| Error::NoStore { job: job.to_string(), places: self.places() })?;
+            return OpenStore::open(&directory);
+        }
+        if let Some(directory) = std::env::var_os("CAIRN_STORE").filter(|value| !value.is_empty()) {
+            return OpenStore::open(Path::new(&directory));
+        }
+        match self.all().as_slice() {
+            [] => Err(Error::NoStores { places: self.places() }),
+            [(_, directory)] => OpenStore::open(directory),
+            several => {
+                let jobs: Vec<&str> = several.iter().map(|(job, _)| job.as_str()).collect();
+                Err(Error::WhichStore { jobs: jobs.join(", ") })
+            }
+        }
+    }
+}
+
+/// Refuses names that are no job names.
+pub fn check_job_name(job: &str) -> Result<()> {
+    match is_valid_job_name(job) {
+        true => Ok(()),
+        false => Err(Error::JobName { name: job.to_string() }),
+    }
+}
+
+/// The store cannot be used, for a reason of the layer below.
+pub fn refuse(source: impl Into<cairn_agent::Error>) -> Error {
+    let source = source.into();
+    let advice = match &source {
+        cairn_agent::Error::Format { .. } => ADVICE_NEWER,
+        cairn_agent::Error::Header { .. } | cairn_agent::Error::Json { .. } => ADVICE_DAMAGED,
+        cairn_agent::Error::Namespace(error) if !error.advice.is_empty() => "nothing was changed",
+        _ => ADVICE,
+    };
+    Error::Store { source, advice }
+}
+
+/// A store that may be used.
+pub struct OpenStore {
+    directory: PathBuf,
+    /// What is known of the job.
+    pub job: Job,
+}
+
+impl OpenStore {
+    /// Opens the store in `directory`. Errors: it is not private to this user, or its description is missing, damaged
+    /// or of a newer format.
+    pub fn open(directory: &Path) -> Result<OpenStore> {
+        Store::open(directory).map_err(refuse)?;
+        if !directory.join(JOB_FILE).exists() {
+            return Err(Error::NotAStore { path: directory.to_path_buf() });
+        }
+        let job = Job::load(directory).map_err(refuse)?;
+        Ok(OpenStore { directory: directory.to_path_buf(), job })
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Opens its namespaces. Errors: one is damaged or of a newer format.
+    pub fn volumes(&self) -> Result<Vec<Volume>> {
+        let store = Store::open(&self.directory).map_err(refuse)?;
+        let names = store.namespaces().map_err(refuse)?;
+        let open = |name: &String| {
+            Volume::open(&store, name, prefix_of(name, self.job.scope)).map_err(refuse)
+        };
+        names.iter().map(open).collect()
+    }
+
+    /// Connects to its agent, which is started if need be.
+    pub fn agent(&self) -> Result<Client> {
+        let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
+        Ok(Client::reach(&self.directory, &program)?)
+    }
+
+    /// Whether a `cairn run` has it.
+    pub fn is_running(&self) -> bool {
+        daemon::is_locked(&self.directory, RUN_LOCK).unwrap_or(false)
+    }
+
+    /// The path in the store for what the user wrote: as the program sees it, or relative to the mount.
+    pub fn path(&self, text: &str) -> Result<FilePath> {
+        let bad = || Error::Path { text: text.to_string() };
+        let path = FilePath::parse(text.as_bytes()).ok_or_else(bad)?;
+        let mount = FilePath::parse(self.job.mount.as_bytes()).ok_or_else(bad)?;
+        Ok(path.strip_prefix(&mount).unwrap_or(path))
+    }
+
+    /// A path in the store as the program sees it.
+    pub fn shown(&self, path: &FilePath) -> String {
+        match path.is_root() {
+            true => self.job.mount.clone(),
+            false => format!("{}/{path}", self.job.mount.trim_end_matches('/')),
+        }
+    }
+}
+
+/// The volume a path lies in, and its path there; None if it lies above all of them.
+pub fn locate<'a>(volumes: &'a [Volume], path: &FilePath) -> Option<(&'a Volume, FilePath)> {
+    volumes.iter().find_map(|volume| Some((volume, path.strip_prefix(volume.prefix())?)))
+}
+
+/// A file as written on the command line: `JOB:/path`, or `/path` for the job that is meant anyway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The job, if one is named.
+    pub job: Option<String>,
+    /// The path, perhaps empty.
+    pub path: String,
+}
+
+impl Place {
+    /// Reads `JOB`, `JOB:/path`, `:/path` or `/path`.
+    pub fn parse(text: &str) -> Place {
+        match text.split_once(':') {
+            Some((job, path)) if !job.contains('/') => Place {
+                job: Some(job.to_string()).filter(|job| !job.is_empty()),
+                path: path.to_string(),
+            },
+            _ if text.starts_with('/') => Place { job: None, path: text.to_string() },
+            _ => Place { job: Some(text.to_string()), path: String::new() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_jobs_paths_or_both() {
+        let place = |job: Option<&str>, path: &str| Place {
+            job: job.map(str::to_string),
+            path: path.to_string(),
+        };
+        assert_eq!(Place::parse("melt"), place(Some("melt"), ""));
+        assert_eq!(Place::parse("melt:/a/b"), place(Some("melt"), "/a/b"));
+        assert_eq!(Place::parse("melt:a"), place(Some("melt"), "a"));
+        assert_eq!(Place::parse(":/a"), place(None, "/a"));
+        assert_eq!(Place::parse("/cairn/a:b"), place(None, "/cairn/a:b"));
+    }
+}

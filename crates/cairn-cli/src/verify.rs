@@ -1,0 +1,210 @@
+//! `cairn verify`: whether everything is still what was written.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::progress::Progress;
+use crate::size::human;
+use cairn_agent::copy::checksum_of;
+use cairn_agent::destination::Destination;
+use cairn_agent::manifest::{Kind, Manifest, manifest_name};
+use cairn_agent::path::FilePath;
+use cairn_agent::read::{Buffer, read_whole};
+use clap::Args;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn verify                               the only store there is: every block's checksum
+  cairn verify melt                          that of job melt
+  cairn verify --persist /scratch/out        what was drained there: length and checksum of every file
+  cairn verify melt --persist /scratch/out   only what job melt drained there
+
+Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";
+
+/// Compare a store, or what was drained, with its checksums.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: the one this runs in, or the only one]
+    job: Option<String>,
+    /// Verify drained files in this directory instead, with the manifests there
+    #[arg(long, value_name = "DIR")]
+    persist: Option<PathBuf>,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+pub struct VerifyReport {
+    /// Regular files looked at.
+    files: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// Blocks compared with their checksums (of a store).
+    checked_blocks: u64,
+    /// Blocks that somebody is writing to, so that there is no checksum yet (of a store).
+    open_blocks: u64,
+    /// Whether the manifests say that they are complete (of a persist directory).
+    complete: Option<bool>,
+    /// Files that are not what they were.
+    damaged: Vec<Damaged>,
+}
+
+/// A damaged or missing file.
+#[derive(Debug, Serialize)]
+struct Damaged {
+    path: String,
+    reason: String,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let (report, advice) = match &arguments.persist {
+        Some(persist) => (
+            verify_persist(context, persist, arguments.job.as_deref())?,
+            "drain them again, or restore from another copy",
+        ),
+        None => (
+            verify_store(context, arguments.job.as_deref())?,
+            "restart from an older one; cairn ls --newest GLOB finds it",
+        ),
+    };
+    if context.json {
+        output::json(&report)?;
+    } else {
+        print(&report);
+    }
+    match report.damaged.len() as u64 {
+        0 => Ok(()),
+        damaged => Err(Error::Damage { damaged, checked: report.files, advice }),
+    }
+}
+
+fn print(report: &VerifyReport) {
+    for damaged in &report.damaged {
+        output::line(&format!("damaged: {}: {}", damaged.path, damaged.reason));
+    }
+    let (files, bytes) = (count(report.files, "file"), human(report.bytes));
+    let intact = report.files - (report.damaged.len() as u64).min(report.files);
+    output::line(&format!("{files}, {bytes}: {intact} intact"));
+    if report.open_blocks > 0 {
+        let blocks = count(report.open_blocks, "block");
+        output::line(&format!("{blocks} being written now, not compared"));
+    }
+    if report.complete == Some(false) {
+        output::line("the manifest does not say complete: more files were to be drained");
+    }
+}
+
+fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
+    let store = context.roots.choose(job)?;
+    let mut report = VerifyReport::default();
+    let mut buffer = Buffer::default();
+    for volume in store.volumes()? {
+        let root = FilePath::root();
+        volume.fs().check().map_err(volume.error("check the metadata of", &root))?;
+        let tree = volume.tree()?;
+        let total = tree.values().map(|node| node.bytes).sum();
+        let mut progress = Progress::new("verifying", total, context.json);
+        for (path, _) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
+            let Some(inner) = path.strip_prefix(volume.prefix()) else { continue };
+            let read = volume.open_file(&inner).and_then(|file| {
+                read_whole(&file, &mut buffer, &mut |chunk| {
+                    progress.advance(chunk.bytes.len() as u64);
+                    Ok(())
+                })
+            });
+            match read {
+                Ok(summary) => {
+                    report.files += 1;
+                    report.bytes += summary.attributes.size;
+                    report.checked_blocks += summary.checked_blocks;
+                    report.open_blocks += summary.open_blocks;
+                }
+                // Written, renamed or removed meanwhile: nothing can be said, and nothing is wrong.
+                Err(
+                    cairn_agent::Error::Changed { .. }
+                    | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. },
+                ) => {}
+                Err(error) => {
+                    report.files += 1;
+                    let path = store.shown(path);
+                    report.damaged.push(Damaged { path, reason: error.to_string() });
+                }
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Result<VerifyReport> {
+    let destination = Destination::open(persist, "verify")?;
+    let jobs = match job {
+        Some(job) => vec![job.to_string()],
+        None => jobs_in(persist)?,
+    };
+    let no_manifest = |name: String| Error::NoManifest { path: persist.to_path_buf(), name };
+    if jobs.is_empty() {
+        return Err(no_manifest(manifest_name("*")));
+    }
+    let mut report = VerifyReport { complete: Some(true), ..VerifyReport::default() };
+    for job in jobs {
+        let manifest = Manifest::load(&destination, &job)?;
+        let manifest = manifest.ok_or_else(|| no_manifest(manifest_name(&job)))?;
+        report.complete = Some(report.complete == Some(true) && manifest.complete);
+        verify_manifest(context, &destination, &manifest, &mut report)?;
+    }
+    Ok(report)
+}
+
+fn verify_manifest(
+    context: &Context,
+    destination: &Destination,
+    manifest: &Manifest,
+    report: &mut VerifyReport,
+) -> Result<()> {
+    let copies = manifest.files.iter().filter_map(|(path, entry)| Some((path, entry.copy()?)));
+    let copies: Vec<_> = copies.collect();
+    let total = copies.iter().map(|(_, copy)| copy.bytes).sum();
+    let mut progress = Progress::new("verifying", total, context.json);
+    for (path, copy) in copies {
+        report.files += 1;
+        report.bytes += copy.bytes;
+        let full_path = destination.full_path(path);
+        let read = destination.open_file(path).and_then(|mut file| {
+            checksum_of(&mut file, &full_path, &mut |bytes| progress.advance(bytes))
+        });
+        let reason = match read {
+            Ok((bytes, _)) if bytes != copy.bytes => {
+                Some(format!("it has {bytes} bytes instead of {}", copy.bytes))
+            }
+            Ok((_, crc32c)) if crc32c != copy.crc32c => {
+                Some(format!("its checksum is {crc32c:08x} instead of {:08x}", copy.crc32c))
+            }
+            Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(reason) = reason {
+            report.damaged.push(Damaged { path: full_path.display().to_string(), reason });
+        }
+    }
+    Ok(())
+}
+
+/// The jobs whose manifests lie in a directory.
+pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
+    let list = || -> std::io::Result<Vec<String>> {
+        let mut jobs = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            let job =
+                name.strip_prefix("cairn-manifest.").and_then(|rest| rest.strip_suffix(".json"));
+            jobs.extend(job.map(str::to_string));
+        }
+        jobs.sort();
+        Ok(jobs)
+    };
+    list().map_err(Error::file("list", directory))
+}

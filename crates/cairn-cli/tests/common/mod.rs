@@ -1,0 +1,274 @@
+//! A place of its own for each test: a store root, a persist directory, and the `cairn` command pointed at them.
+//!
+//! Nothing outside the temporary directory is touched; agents end with the sandbox.
+
+// Each test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The `cairn` program under test.
+pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
+
+/// A temporary directory with a store root and a persist directory.
+pub struct Sandbox {
+    directory: PathBuf,
+}
+
+impl Sandbox {
+    pub fn new() -> Sandbox {
+        build_library();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-cli-test-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        for part in ["root", "out", "work"] {
+            fs::create_dir_all(directory.join(part)).expect("a scratch directory");
+        }
+        Sandbox { directory }
+    }
+
+    /// Where stores are made.
+    pub fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
+    /// The persist directory.
+    pub fn out(&self) -> PathBuf {
+        self.directory.join("out")
+    }
+
+    /// The current directory of commands.
+    pub fn work(&self) -> PathBuf {
+        self.directory.join("work")
+    }
+
+    /// The directory of a job's store.
+    pub fn store(&self, job: &str) -> PathBuf {
+        let users = fs::read_dir(self.root()).expect("the root is there").flatten();
+        let found = users.map(|user| user.path().join(job)).find(|path| path.exists());
+        found.unwrap_or_else(|| self.root().join("none").join(job))
+    }
+
+    /// `cairn` with these arguments, not started yet.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(CAIRN);
+        command
+            .args(arguments)
+            .current_dir(self.work())
+            .env("CAIRN_STORE_ROOT", self.root())
+            .env("CAIRN_RUN_HUGE_PAGES", "never")
+            .env("CAIRN_RUN_TIER", "ram:16M")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("CAIRN_STORE")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `cairn` with these arguments to its end.
+    pub fn cairn(&self, arguments: &[&str]) -> Ran {
+        Ran::of(self.command(arguments).output().expect("cairn starts"), arguments.join(" "))
+    }
+
+    /// `cairn run`, draining to the persist directory, of a shell script as `job`.
+    pub fn run(&self, job: &str, script: &str) -> Ran {
+        let out = self.out();
+        let persist = out.to_str().expect("UTF-8");
+        self.cairn(&["run", "--job", job, "--persist", persist, "--", "bash", "-c", script])
+    }
+
+    /// `cairn run` of a shell script as `job`, draining nowhere.
+    pub fn run_undrained(&self, job: &str, script: &str) -> Ran {
+        self.cairn(&["run", "--job", job, "--", "bash", "-c", script])
+    }
+
+    /// The manifest of a job.
+    pub fn manifest(&self, job: &str) -> Value {
+        let path = self.out().join(format!("cairn-manifest.{job}.json"));
+        let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_slice(&text).expect("the manifest is JSON")
+    }
+
+    /// The manifest's entry of a path.
+    pub fn entry(&self, job: &str, path: &str) -> Value {
+        let manifest = self.manifest(job);
+        let files = manifest["files"].as_array().expect("a list").clone();
+        files.into_iter().find(|entry| entry["path"] == path).unwrap_or(Value::Null)
+    }
+
+    /// Names in the persist directory but the manifests, sorted, with those below.
+    pub fn drained_names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        collect(&self.out(), "", &mut names);
+        names.retain(|name| !name.starts_with("cairn-manifest."));
+        names.sort();
+        names
+    }
+
+    /// A drained file's content.
+    pub fn drained(&self, name: &str) -> String {
+        let path = self.out().join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The process of the agent of a job, which is started if need be.
+    pub fn agent(&self, job: &str) -> u32 {
+        let status = self.cairn(&["status", job, "--json"]).succeeds().json();
+        status[0]["agent"]["pid"].as_u64().expect("an agent") as u32
+    }
+
+    /// Everything in a store that a refused command must leave as it is.
+    pub fn fingerprint(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        fingerprint(&self.root(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let users = fs::read_dir(self.root()).into_iter().flatten().flatten();
+        for store in users.flat_map(|user| fs::read_dir(user.path()).into_iter().flatten()).flatten()
+        {
+            if let Some(job) = store.file_name().to_str() {
+                self.cairn(&["rm", job, "--discard"]);
+            }
+        }
+        // An agent whose store is gone ends by itself.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A command that has ended.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    what: String,
+}
+
+impl Ran {
+    pub fn of(output: Output, what: String) -> Ran {
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            what,
+        }
+    }
+
+    fn show(&self) -> String {
+        let Ran { code, stdout, stderr, what } = self;
+        format!("cairn {what}: {code:?}\n--- stdout\n{stdout}--- stderr\n{stderr}---")
+    }
+
+    pub fn succeeds(self) -> Ran {
+        self.ends_with(0)
+    }
+
+    pub fn ends_with(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "{}", self.show());
+        self
+    }
+
+    /// Exit code 2 and exactly one line, which contains `part`.
+    pub fn is_refused(self, part: &str) -> Ran {
+        let ran = self.ends_with(2);
+        assert_eq!(ran.stderr.lines().count(), 1, "one line: {}", ran.show());
+        assert!(ran.stderr.starts_with("cairn: ") && ran.stderr.contains(part), "{}", ran.show());
+        ran
+    }
+
+    pub fn says(self, part: &str) -> Ran {
+        let both = format!("{}{}", self.stdout, self.stderr);
+        assert!(both.contains(part), "{part:?} is missing: {}", self.show());
+        self
+    }
+
+    pub fn prints(self, text: &str) -> Ran {
+        assert_eq!(self.stdout, text, "{}", self.show());
+        self
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.show()))
+    }
+
+    /// The command that is offered for `purpose` at the end of a run.
+    pub fn offered(&self, purpose: &str) -> String {
+        let mut lines = self.stderr.lines();
+        let marker = format!(":   {purpose} ");
+        let line = lines.find(|line| line.contains(&marker));
+        let line = line.unwrap_or_else(|| panic!("no {purpose}: {}", self.show()));
+        line.split_once(&marker).expect("just found").1.trim().to_string()
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal to a process, or to a group if the number is negative.
+pub fn kill(signal: &str, target: i64) {
+    let status = Command::new("kill").args(["-s", signal, "--", &target.to_string()]).status();
+    assert!(status.expect("kill starts").success(), "kill {signal} {target}");
+}
+
+/// The library stands beside the program; `cargo test` of this crate alone does not build it.
+fn build_library() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let program = Path::new(CAIRN);
+        if program.with_file_name("libcairn_preload.so").exists() {
+            return;
+        }
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--package", "cairn-preload"]);
+        if program.parent().is_some_and(|directory| directory.ends_with("release")) {
+            cargo.arg("--release");
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.expect("cargo starts").success(), "the library builds");
+    });
+}
+
+fn collect(directory: &Path, prefix: &str, names: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).expect("a directory").flatten() {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type().expect("a type").is_dir() {
+            collect(&entry.path(), &format!("{name}/"), names);
+        }
+        names.push(name);
+    }
+}
+
+fn fingerprint(directory: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let kind = entry.file_type().expect("a type");
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // The agent's own files come and go with it.
+        if kind.is_dir() {
+            fingerprint(&path, found);
+        } else if kind.is_file() && !name.starts_with("agent.") && name != "run.lock" {
+            let content = fs::read(&path).expect("reads");
+            found.push((path, content));
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What the environment says: which store, below which prefix, in which scope.
+//!
+//! Invariant: captured once, without allocation, before the application can change its environment; afterwards
+//! only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every path is the C library's.
+//! Does not look at the store.
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use crate::error::{Errno, Result};
+
+/// Longest value of a variable that is kept, with its name and the final NUL.
+const VARIABLE_BYTES: usize = 4096;
+/// Longest mount prefix.
+const MOUNT_BYTES: usize = 255;
+
+/// Variables that an executed program needs in order to reach the store.
+pub const INHERITED: [&CStr; 4] = [c"LD_PRELOAD", c"CAIRN_STORE", c"CAIRN_MOUNT", c"CAIRN_SCOPE"];
+const PRELOAD: usize = 0;
+const STORE: usize = 1;
+const MOUNT: usize = 2;
+const SCOPE: usize = 3;
+
+/// Variables in which launchers tell a process its rank, in order of preference.
+const RANK: [&CStr; 4] = [c"OMPI_COMM_WORLD_RANK", c"PMIX_RANK", c"PMI_RANK", c"SLURM_PROCID"];
+/// Variables in which launchers tell how many ranks run on this node.
+const LOCAL_SIZE: [&CStr; 4] = [
+    c"OMPI_COMM_WORLD_LOCAL_SIZE",
+    c"MPI_LOCALNRANKS",
+    c"PMIX_LOCAL_SIZE",
+    c"SLURM_NTASKS_PER_NODE",
+];
+
+/// Who shares a namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// All processes of the job on this node.
+    Node,
+    /// Only the processes of one rank.
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Ranks on this node, which share the tiers; at least 1.
+        local_size: u32,
+    },
+}
+
+/// `NAME=value`, NUL-terminated; empty if the variable is not set.
+struct Variable {
+    bytes: [u8; VARIABLE_BYTES],
+    /// Without the NUL.
+    length: usize,
+    value_start: usize,
+}
+
+impl Variable {
+    const fn empty() -> Variable {
+        Variable { bytes: [0; VARIABLE_BYTES], length: 0, value_start: 0 }
+    }
+
+    fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let length = name.len() + 1 + value.len();
+        if length >= VARIABLE_BYTES {
+            return false;
+        }
+        self.bytes[..name.len()].copy_from_slice(name);
+        self.bytes[name.len()] = b'=';
+        self.bytes[name.len() + 1..length].copy_from_slice(value);
+        self.bytes[length] = 0;
+        self.value_start = name.len() + 1;
+        self.length = length;
+        true
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.bytes[self.value_start..self.length]
+    }
+
+    /// What starts at `start` and goes to the end.
+    fn text(&self, start: usize) -> &CStr {
+        CStr::from_bytes_with_nul(&self.bytes[start..=self.length]).unwrap_or_default()
+    }
+}
+
+/// What was captured.
+pub struct Configuration {
+    variables: [Variable; INHERITED.len()],
+    scope: Scope,
+    /// One bit per byte value: the first bytes of the components of the mount prefix.
+    initials: [u64; 4],
+}
+
+impl Configuration {
+    /// Directory of the store.
+    pub fn store(&self) -> &[u8] {
+        self.variables[STORE].value()
+    }
+
+    /// The same for a system call.
+    pub fn store_path(&self) -> &CStr {
+        self.variables[STORE].text(self.variables[STORE].value_start)
+    }
+
+    /// The prefix below which the mount appears: absolute, without a trailing slash.
+    #[inline]
+    pub fn mount(&self) -> &[u8] {
+        self.variables[MOUNT].value()
+    }
+
+    /// Whether some component of the prefix starts with `byte`.
+    #[inline]
+    pub(crate) fn starts_component(&self, byte: u8) -> bool {
+        self.initials[usize::from(byte / 64)] & 1 << (byte % 64) != 0
+    }
+
+    /// Which namespace this process uses.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// `NAME=value` of each of [`INHERITED`], where it is set.
+    pub fn inherited(&self) -> impl Iterator<Item = (&'static CStr, &CStr)> {
+        INHERITED
+            .into_iter()
+            .zip(&self.variables)
+            .filter(|(_, variable)| variable.length > 0)
+            .map(|(name, variable)| (name, variable.text(0)))
+    }
+
+    /// Value of `LD_PRELOAD` when the process started.
+    pub fn preload(&self) -> &[u8] {
+        self.variables[PRELOAD].value()
+    }
+}
+
+const UNREAD: u8 = 0;
+const READING: u8 = 1;
+const PRESENT: u8 = 2;
+const ABSENT: u8 = 3;
+
+struct Cell(UnsafeCell<Configuration>);
+// SAFETY: written only by the one thread that moved STATE from UNREAD to READING, read only once it is PRESENT.
+unsafe impl Sync for Cell {}
+
+static STATE: AtomicU8 = AtomicU8::new(UNREAD);
+static CONFIGURATION: Cell = Cell(UnsafeCell::new(Configuration {
+    variables: [const { Variable::empty() }; INHERITED.len()],
+    scope: Scope::Node,
+    initials: [0; 4],
+}));
+
+unsafe extern "C" {
+    /// The environment; null until the C library is initialised.
+    static environ: *const *const c_char;
+}
+
+/// The configuration, if this process has a mount.
+#[inline]
+pub fn get() -> Option<&'static Configuration> {
+    match STATE.load(Ordering::Acquire) {
+        // SAFETY: PRESENT is stored after the last write to the cell.
+        PRESENT => Some(unsafe { &*CONFIGURATION.0.get() }),
+        ABSENT => None,
+        _ => capture(),
+    }
+}
+
+/// Sets the configuration by hand instead of from the environment, for tests and tools.
+/// Errors: `EBUSY` if it is set already, `EINVAL` if a value is too long or the prefix is not an absolute path.
+pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
+    STATE
+        .compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed)
+        .map_err(|_| Errno(libc::EBUSY))?;
+    let fits = fill(|name| match name {
+        name if name == INHERITED[STORE] => Some(store),
+        name if name == INHERITED[MOUNT] => Some(mount),
+        _ => None,
+    });
+    if fits {
+        // SAFETY: this thread moved STATE to READING and has not published the cell.
+        unsafe { (*CONFIGURATION.0.get()).scope = scope };
+    }
+    STATE.store(if fits { PRESENT } else { UNREAD }, Ordering::Release);
+    if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+}
+
+#[cold]
+fn capture() -> Option<&'static Configuration> {
+    // SAFETY: `environ` is a word of the C library; it is only compared here.
+    if unsafe { environ.is_null() } {
+        return None;
+    }
+    if STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return match STATE.load(Ordering::Acquire) {
+            PRESENT => get(),
+            // Another thread is reading; no path of ours can have been given to this one yet.
+            _ => None,
+        };
+    }
+    let present = fill(variable);
+    STATE.store(if present { PRESENT } else { ABSENT }, Ordering::Release);
+    if present { get() } else { None }
+}
+
+/// Fills the cell; the caller moved STATE to READING. False: there is no usable mount.
+fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
+    // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the cell.
+    let configuration = unsafe { &mut *CONFIGURATION.0.get() };
+    for (variable, name) in configuration.variables.iter_mut().zip(INHERITED) {
+        let Some(mut value) = value_of(name) else { continue };
+        if name == INHERITED[MOUNT] {
+            while value.len() > 1 && value.ends_with(b"/") {
+                value = &value[..value.len() - 1];
+            }
+        }
+        if !variable.set(name.to_bytes(), value) {
+            return false;
+        }
+    }
+    if configuration.variables[SCOPE].value() == b"rank" {
+        let number = |names: &[&'static CStr]| names.iter().find_map(|name| parse(value_of(name)?));
+        if let Some(rank) = number(&RANK) {
+            let local_size = number(&LOCAL_SIZE).unwrap_or(1).max(1);
+            configuration.scope = Scope::Rank { rank, local_size };
+        }
+    }
+    let mut initials = [0; 4];
+    for name in configuration.mount().split(|&byte| byte == b'/') {
+        if let Some(byte) = name.first() {
+            initials[usize::from(byte / 64)] |= 1 << (byte % 64);
+        }
+    }
+    configuration.initials = initials;
+    let mount = configuration.mount();
+    !configuration.store().is_empty()
+        && mount.len() > 1
+        && mount.len() <= MOUNT_BYTES
+        && mount[0] == b'/'
+        && mount[1..].split(|&byte| byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."))
+}
+
+fn variable(name: &'static CStr) -> Option<&'static [u8]> {
+    // SAFETY: getenv reads the environment; the value is copied before the application runs on.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: a value of the environment is NUL-terminated.
+    Some(unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+fn parse(digits: &[u8]) -> Option<u32> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}

@@ -1,0 +1,261 @@
+//! Files: opening, closing, attributes, size, cursor and status flags.
+//!
+//! Invariant: a descriptor number is in the table exactly while it refers to an open handle that this process holds
+//! a reference to.
+//! Does not read or write data (`io.rs`) and does not change names (`names.rs`).
+
+use cairn_core::{
+    Attributes, Caller, Committed, HandleId, InodeId, OpenOptions, TimeUpdate, Timestamp,
+    Truncation,
+};
+use cairn_device::{Device, sys};
+
+use crate::error::{Errno, PathResult, Result};
+use crate::mount::{self, Mount};
+use crate::path::Place;
+use crate::table::Left;
+use crate::{placeholder, table, transfer, upkeep};
+
+const PERMISSION_BITS: u32 = 0o7777;
+/// Steps of one truncation; each frees a bounded part of the file.
+const TRUNCATE_STEPS_MAX: usize = 1 << 22;
+
+fn options(flags: i32) -> Result<OpenOptions> {
+    let has = |flag: i32| flags & flag == flag;
+    if has(libc::O_TMPFILE) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if has(libc::O_CREAT | libc::O_DIRECTORY) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let path_only = has(libc::O_PATH);
+    let (read, write) = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => (true, false),
+        libc::O_WRONLY => (false, true),
+        libc::O_RDWR => (true, true),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    Ok(OpenOptions {
+        read: read && !path_only,
+        write: write && !path_only,
+        append: has(libc::O_APPEND) && !path_only,
+        create: has(libc::O_CREAT) && !path_only,
+        exclusive: has(libc::O_EXCL) && !path_only,
+        truncate: has(libc::O_TRUNC) && !path_only,
+        directory: has(libc::O_DIRECTORY),
+        no_follow: has(libc::O_NOFOLLOW),
+        path_only,
+    })
+}
+
+/// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` is refused with `EOPNOTSUPP`; flags
+/// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory.
+pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
+    let mount = mount::current()?;
+    let options = options(flags)?;
+    let mode = mode & PERMISSION_BITS & !mount.umask();
+    let caller = mount.caller();
+    let opened = mount.fs().open_file(&caller, place.base, place.path, options, mode);
+    let keeps_link = options.no_follow || options.create && options.exclusive;
+    let follow = !keeps_link;
+    let opened = mount.at(place, follow, opened)?;
+    if options.truncate {
+        mount.reclaim();
+    }
+    let descriptor = placeholder::open(mount, opened.handle, flags & libc::O_CLOEXEC != 0);
+    Ok(descriptor.inspect_err(|_| {
+        // The caller learns why it got no number; a failure here would only repeat it.
+        let _ = mount.fs().release(caller.slot, opened.handle, caller.now);
+    })?)
+}
+
+/// As `close(2)`. Errors: `EBADF` if the descriptor is not ours.
+pub fn close(descriptor: i32) -> Result<()> {
+    let left = table::leave(descriptor).ok_or(Errno(libc::EBADF))?;
+    let released = release(left);
+    let closed = sys::close(descriptor);
+    table::closed(descriptor);
+    released?;
+    Ok(closed?)
+}
+
+/// Gives up what a number that left the table referred to.
+pub(crate) fn release(left: Left) -> Result<()> {
+    upkeep::release(mount::current()?, left)
+}
+
+/// Attributes of a file by name.
+pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
+    let mount = mount::current()?;
+    let found = mount.fs().stat(&mount.caller(), place.base, place.path, follow);
+    mount.at(place, follow, found)
+}
+
+/// Attributes of an open file.
+pub fn attributes(handle: HandleId) -> Result<Attributes> {
+    let mount = mount::current()?;
+    Ok(mount.fs().attributes(mount.inode_of(handle)?)?)
+}
+
+/// As `access(2)` with the effective rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
+pub fn access(place: &Place, mask: i32, follow: bool) -> PathResult<()> {
+    let mask = u32::try_from(mask).ok().filter(|mask| mask & !7 == 0).ok_or(Errno(libc::EINVAL))?;
+    let mount = mount::current()?;
+    let result = mount.fs().access(&mount.caller(), place.base, place.path, mask, follow);
+    mount.at(place, follow, result)
+}
+
+/// The inode a place names.
+pub fn resolve(place: &Place, follow: bool) -> PathResult<InodeId> {
+    let mount = mount::current()?;
+    let found = mount.fs().resolve(&mount.caller(), place.base, place.path, follow);
+    mount.at(place, follow, found)
+}
+
+/// As `truncate(2)`.
+pub fn truncate(place: &Place, size: i64) -> PathResult<()> {
+    let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+    access(place, libc::W_OK, true)?;
+    Ok(set_size(mount::current()?, resolve(place, true)?, size)?)
+}
+
+/// As `ftruncate(2)`.
+pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
+    let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+    let mount = mount::current()?;
+    let info = mount.fs().handle(handle)?;
+    if info.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    if !info.write {
+        return Err(Errno(libc::EINVAL));
+    }
+    set_size(mount, info.inode, size)
+}
+
+fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
+    let caller = mount.caller();
+    for _ in 0..TRUNCATE_STEPS_MAX {
+        let done = match mount.fs().truncate(&caller, inode, size)? {
+            Truncation::Done => true,
+            Truncation::More => false,
+            Truncation::Copy(plan) => {
+                let checksum = transfer::copy_tail(mount, &plan).inspect_err(|_| {
+                    // The plan is abandoned at the latest when the process ends.
+                    let _ = mount.fs().abort_truncate(&caller, &plan);
+                })?;
+                mount.fs().commit_truncate(&caller, &plan, checksum)? == Committed::Done
+            }
+        };
+        mount.reclaim();
+        if done {
+            return Ok(());
+        }
+    }
+    Err(Errno(libc::EIO))
+}
+
+/// Sets permission bits.
+pub fn set_mode(inode: InodeId, mode: u32) -> Result<()> {
+    let mount = mount::current()?;
+    Ok(mount.fs().set_mode(&mount.caller(), inode, mode)?)
+}
+
+/// Sets owner and group; `u32::MAX` leaves one as it is.
+pub fn set_owner(inode: InodeId, uid: u32, gid: u32) -> Result<()> {
+    let given = |id: u32| (id != u32::MAX).then_some(id);
+    let mount = mount::current()?;
+    Ok(mount.fs().set_owner(&mount.caller(), inode, given(uid), given(gid))?)
+}
+
+/// Sets access and modification time; `None` for both means now.
+pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<()> {
+    let update = |time: &libc::timespec| match time.tv_nsec {
+        libc::UTIME_NOW => Ok(TimeUpdate::Now),
+        libc::UTIME_OMIT => Ok(TimeUpdate::Omit),
+        0..=999_999_999 => {
+            let nanoseconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+            let nanoseconds = nanoseconds.saturating_add(time.tv_nsec as u64);
+            Ok(TimeUpdate::At(Timestamp(nanoseconds)))
+        }
+        _ => Err(Errno(libc::EINVAL)),
+    };
+    let (accessed, modified) = match &times {
+        Some([accessed, modified]) => (update(accessed)?, update(modified)?),
+        None => (TimeUpdate::Now, TimeUpdate::Now),
+    };
+    let mount = mount::current()?;
+    Ok(mount.fs().set_times(&mount.caller(), inode, accessed, modified)?)
+}
+
+/// As `lseek(2)`. On a directory `SEEK_SET` takes a position that `readdir` gave.
+pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
+    let mount = mount::current()?;
+    let position = mount.fs().seek(handle, offset, whence)?;
+    i64::try_from(position).map_err(|_| Errno(libc::EOVERFLOW))
+}
+
+/// As `fsync(2)`: the data is as durable as its tiers make it, and its checksums are valid.
+pub fn sync(handle: HandleId) -> Result<()> {
+    let mount = mount::current()?;
+    if mount.fs().handle(handle)?.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    upkeep::seal_handle(mount, handle)?;
+    sync_tiers(mount)
+}
+
+/// As `syncfs(2)`.
+pub fn sync_all() -> Result<()> {
+    sync_tiers(mount::current()?)
+}
+
+fn sync_tiers(mount: &Mount) -> Result<()> {
+    for tier in mount.tiers() {
+        let device: &dyn Device = tier;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// As `fcntl(F_GETFL)`. Flags without effect are not kept.
+pub fn status_flags(handle: HandleId) -> Result<i32> {
+    let info = mount::current()?.fs().handle(handle)?;
+    let access = match (info.read, info.write) {
+        _ if info.path_only => return Ok(libc::O_PATH),
+        (_, false) => libc::O_RDONLY,
+        (false, true) => libc::O_WRONLY,
+        (true, true) => libc::O_RDWR,
+    };
+    // The kernel reports O_LARGEFILE (0o100000), which is 0 in the C library of 64-bit targets.
+    let append = if info.append { libc::O_APPEND } else { 0 };
+    Ok(access | append | 0o100_000)
+}
+
+/// As `fcntl(F_SETFL)`: of all flags only `O_APPEND` matters here.
+pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
+    let mount = mount::current()?;
+    if mount.fs().handle(handle)?.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
+}
+
+/// The bytes that can be read from the cursor on (`FIONREAD`).
+pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
+    let mount = mount::current()?;
+    let info = mount.fs().handle(handle)?;
+    let size = mount.fs().attributes(info.inode)?.size;
+    i64::try_from(size.saturating_sub(info.cursor)).map_err(|_| Errno(libc::EOVERFLOW))
+}
+
+/// Whether the handle is a directory.
+pub fn is_directory(handle: HandleId) -> Result<bool> {
+    Ok(mount::current()?.fs().handle(handle)?.is_directory)
+}
+
+/// Who calls; for operations composed from several.
+pub(crate) fn caller() -> Result<(&'static Mount, Caller)> {
+    let mount = mount::current()?;
+    Ok((mount, mount.caller()))
+}

@@ -1,0 +1,176 @@
+//! Reading and writing: plan, transfer, commit, until the whole request is served.
+//!
+//! Invariant: after a failure that follows a success the count of the success is returned, as POSIX asks. Nothing
+//! here allocates.
+//! Does not know where bytes are; the core plans, `transfer.rs` moves.
+
+use cairn_core::{Caller, Committed, Error, HandleId, Position, ReadPlan, WritePlan};
+
+use crate::error::{Errno, Result};
+use crate::mount::{self, Mount};
+use crate::transfer::{self, Buffers};
+use crate::{kernel, table};
+
+/// Most bytes one call transfers, as in Linux.
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+/// Attempts at a plan that others keep overtaking.
+const REPLANS_MAX: usize = 1000;
+/// Times a thread lets others run while all write slots of the process are in flight.
+const BUSY_YIELDS_MAX: usize = 10_000;
+
+/// Where a call reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// At the shared cursor, and moves it.
+    Cursor,
+    /// At this offset.
+    Offset(u64),
+}
+
+impl At {
+    /// From an `off_t`. Errors: `EINVAL` if negative.
+    pub fn offset(offset: i64) -> Result<At> {
+        u64::try_from(offset).map(At::Offset).map_err(|_| Errno(libc::EINVAL))
+    }
+
+    fn after(self, done: usize) -> Position {
+        match self {
+            At::Cursor => Position::Cursor,
+            At::Offset(offset) => Position::At(offset.saturating_add(done as u64)),
+        }
+    }
+}
+
+/// Reads into `buffers`; 0 at the end of the file.
+pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+    let mount = mount::current()?;
+    let caller = mount.caller();
+    let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+    let mut done = 0;
+    loop {
+        let left = (wanted - done) as u64;
+        let plan = mount.fs().plan_read(&caller, handle, at.after(done), left);
+        let moved = plan
+            .map_err(Errno::from)
+            .and_then(|plan| read_planned(mount, &caller, handle, &mut buffers, plan));
+        match moved {
+            Ok(bytes) => {
+                done += bytes;
+                if bytes == 0 || done == wanted {
+                    return Ok(done);
+                }
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Transfers one plan; plans again at the same place while blocks move underneath.
+fn read_planned(
+    mount: &Mount,
+    caller: &Caller,
+    handle: HandleId,
+    buffers: &mut Buffers,
+    mut plan: ReadPlan,
+) -> Result<usize> {
+    for _ in 0..REPLANS_MAX {
+        if plan.length == 0 {
+            return Ok(0);
+        }
+        let mut target = *buffers;
+        transfer::read(mount, &plan, &mut target)?;
+        if mount.fs().read_is_valid(&plan) {
+            *buffers = target;
+            return Ok(plan.length as usize);
+        }
+        plan = mount.fs().plan_read(caller, handle, Position::Again(plan.offset), plan.length)?;
+    }
+    Err(Errno(libc::EIO))
+}
+
+/// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
+pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+    let mount = mount::current()?;
+    let caller = mount.caller();
+    let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+    if wanted == 0 {
+        return match mount.fs().handle(handle)?.write {
+            true => Ok(0),
+            false => Err(Errno(libc::EBADF)),
+        };
+    }
+    let mut done = 0;
+    while done < wanted {
+        let request = Request { mount, caller: &caller, handle };
+        match request.write_slice(&mut buffers, at.after(done), (wanted - done) as u64) {
+            Ok(bytes) => done += bytes,
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// A write in progress.
+struct Request<'a> {
+    mount: &'a Mount,
+    caller: &'a Caller,
+    handle: HandleId,
+}
+
+impl Request<'_> {
+    /// Writes what one plan covers, even if that takes several because others interfere.
+    fn write_slice(&self, buffers: &mut Buffers, at: Position, length: u64) -> Result<usize> {
+        let mut plan = self.plan(at, length)?;
+        let start = plan.offset;
+        let end = start + plan.length;
+        for _ in 0..REPLANS_MAX {
+            let reached = plan.offset + plan.length;
+            if self.transfer(&mut plan, buffers)? == Committed::Done {
+                if reached == end {
+                    return Ok((end - start) as usize);
+                }
+                plan = self.again(start, reached, end)?;
+            } else {
+                plan = self.again(start, plan.offset, end)?;
+            }
+        }
+        Err(Errno(libc::EIO))
+    }
+
+    /// Plans what is left of a slice from `offset` on. What was committed before counts if that fails.
+    fn again(&self, start: u64, offset: u64, end: u64) -> Result<WritePlan> {
+        debug_assert!(start <= offset && offset < end);
+        self.plan(Position::Again(offset), end - offset)
+    }
+
+    fn plan(&self, at: Position, length: u64) -> Result<WritePlan> {
+        for _ in 0..BUSY_YIELDS_MAX {
+            match self.mount.fs().plan_write(self.caller, self.handle, at, length) {
+                Err(Error::Busy) => kernel::sched_yield(),
+                result => return result.map_err(Errno::from),
+            }
+        }
+        Err(Error::Busy.into())
+    }
+
+    /// Moves and commits one plan; `buffers` advance only if it became part of the file.
+    fn transfer(&self, plan: &mut WritePlan, buffers: &mut Buffers) -> Result<Committed> {
+        let mut source = *buffers;
+        let moved = transfer::write(self.mount, plan, &mut source);
+        let fs = self.mount.fs();
+        let overwrote = moved.inspect_err(|_| {
+            // The plan is abandoned at the latest when the process ends.
+            let _ = fs.abort_write(self.caller, plan);
+        })?;
+        if overwrote {
+            table::mark_unsealed(self.handle);
+        }
+        let committed = fs.commit_write(self.caller, plan)?;
+        if committed == Committed::Done {
+            *buffers = source;
+        }
+        Ok(committed)
+    }
+}

@@ -1,0 +1,80 @@
+//! System calls that only this crate and the interposer make; the common ones are those of `cairn_device::sys`.
+//!
+//! Must stay true: made through `libc::syscall`, because the libc names may be Cairn's own hooks.
+
+use core::ffi::CStr;
+
+pub use cairn_device::sys::{close, fcntl, mmap, munmap, read, write};
+
+use crate::error::{Errno, Result};
+
+fn check(value: libc::c_long) -> Result<usize> {
+    match value {
+        // SAFETY: __errno_location returns the calling thread's errno cell, always valid.
+        -1 => Err(Errno(unsafe { *libc::__errno_location() })),
+        value => Ok(value as usize),
+    }
+}
+
+/// The kernel's current directory, without the NUL; `ENOENT` if it was removed.
+pub fn getcwd(buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes.
+    let length =
+        check(unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) })?;
+    // An unreachable directory is answered with a text that does not start with a slash.
+    match length > 1 && buffer[0] == b'/' {
+        true => Ok(length - 1),
+        false => Err(Errno(libc::ENOENT)),
+    }
+}
+
+/// Changes the kernel's current directory.
+pub fn fchdir(directory: i32) -> Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_fchdir, directory) }).map(drop)
+}
+
+/// Sets the file mode creation mask and returns the previous one.
+pub fn umask(mask: u32) -> u32 {
+    // SAFETY: takes no pointer and cannot fail.
+    (unsafe { libc::syscall(libc::SYS_umask, mask) }) as u32
+}
+
+/// Closes, or marks close-on-exec, the descriptors `first..=last`.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
+    // SAFETY: takes no pointer; the application asked for these numbers.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+}
+
+/// An anonymous file.
+pub fn memfd_create(name: &CStr, flags: u32) -> Result<i32> {
+    // SAFETY: `name` is NUL-terminated.
+    check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+        .map(|descriptor| descriptor as i32)
+}
+
+/// A pipe that an exec closes.
+pub fn pipe() -> Result<[i32; 2]> {
+    let mut ends = [0_i32; 2];
+    // SAFETY: the kernel writes two ints.
+    check(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    Ok(ends)
+}
+
+/// Random bytes; fewer than asked for only at early boot.
+pub fn getrandom(target: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `target.len()` bytes.
+    check(unsafe { libc::syscall(libc::SYS_getrandom, target.as_mut_ptr(), target.len(), 0) })
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// Moves the cursor of a descriptor of the kernel.
+pub fn lseek(descriptor: i32, offset: i64, whence: i32) -> Result<usize> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_lseek, descriptor, offset, whence) })
+}

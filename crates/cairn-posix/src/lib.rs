@@ -1,0 +1,33 @@
+//! POSIX files over a microfs: paths, descriptors, cursors, directories, processes. Ordinary Rust that exports no C
+//! symbol; `cairn-preload` puts it behind the C library's names, tests and tools call it directly.
+//!
+//! ```text
+//! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
+//! placeholder.rs      kernel descriptors          io.rs -> transfer.rs                   moves data
+//! mount.rs            the process's one mount     process.rs                             fork, exec, exit
+//! ```
+//! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
+//! system call through `libc::syscall`, because the C library's names may be Cairn's own hooks.
+
+pub mod attributes;
+pub mod configuration;
+pub mod copy;
+pub mod cwd;
+pub mod descriptor;
+pub mod directory;
+pub mod error;
+pub mod file;
+pub mod io;
+pub mod kernel;
+mod latch;
+pub mod mount;
+pub mod names;
+pub mod path;
+pub mod placeholder;
+pub mod process;
+pub mod table;
+pub mod transfer;
+mod upkeep;
+
+pub use cairn_core::{Attributes, HandleId, NAME_BYTES_MAX, PATH_BYTES_MAX};
+pub use error::{Errno, PathError, PathResult, Result};

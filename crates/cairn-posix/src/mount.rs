@@ -1,0 +1,367 @@
+//! The one mount of this process: attached on first use, shared by all its threads.
+//!
+//! Invariant: once attached, the mount stays for the life of the process; a forked child keeps the mapping and takes
+//! a slot of its own. After a caught panic every call of ours fails with EIO: the application goes on, but we no
+//! longer trust what we know.
+//! Does not decide which calls are ours; `path.rs` and `table.rs` do.
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, Timestamp};
+use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
+
+use crate::configuration::{self, Configuration, Scope};
+use crate::error::{Errno, PathError, PathResult, Result};
+use crate::latch::Latch;
+use crate::path::Place;
+use crate::{cwd, kernel, placeholder, table};
+
+/// The namespace that all processes of the node share.
+const NODE: &str = "node";
+/// Smallest share of a tier that a rank's own namespace gets, hugeblocks.
+const RANK_BLOCKS_MIN: u32 = 64;
+
+static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
+static POISONED: AtomicBool = AtomicBool::new(false);
+static ENDED: AtomicBool = AtomicBool::new(false);
+static ATTACHING: Latch = Latch::new();
+
+/// An attached namespace and what this process is in it.
+pub struct Mount {
+    namespace: Namespace,
+    /// Process generation for which `slot` is right; changes in a forked child.
+    generation: AtomicU64,
+    slot: AtomicU32,
+    /// In a forked child until its first call of ours: the slot its parent made for it; 0 if none.
+    prepared: AtomicU32,
+    /// Effective user (high half) and group.
+    credentials: AtomicU64,
+    umask: AtomicU32,
+    /// `st_dev` of our files.
+    device_number: u64,
+}
+
+/// The mount, if this process has attached it already.
+#[inline]
+pub fn attached() -> Option<&'static Mount> {
+    // SAFETY: a non-null MOUNT came from Box::leak and is never freed.
+    unsafe { MOUNT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The mount, attached now if need be.
+/// Errors: `EIO` after a caught panic, `ENODEV` without configuration; those of opening the store.
+#[inline]
+pub fn current() -> Result<&'static Mount> {
+    match attached() {
+        Some(mount)
+            if mount.generation.load(Ordering::Relaxed) == process::generation()
+                && !POISONED.load(Ordering::Relaxed) =>
+        {
+            Ok(mount)
+        }
+        _ => attach(),
+    }
+}
+
+/// Makes every later call of ours fail: a panic was caught, so a bug has shown itself.
+pub fn poison() {
+    POISONED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`poison`] was called.
+pub fn is_poisoned() -> bool {
+    POISONED.load(Ordering::Relaxed)
+}
+
+/// Says that the process has ended as far as the store is concerned; a late call must not take a slot again.
+pub(crate) fn set_ended() {
+    ENDED.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+fn attach() -> Result<&'static Mount> {
+    if is_poisoned() || ENDED.load(Ordering::Relaxed) {
+        return Err(Errno(libc::EIO));
+    }
+    let _held = ATTACHING.hold();
+    if let Some(mount) = attached() {
+        mount.adopt()?;
+        return Ok(mount);
+    }
+    let configuration = configuration::get().ok_or(Errno(libc::ENODEV))?;
+    table::prepare()?;
+    let mount = Box::new(Mount::open(configuration)?);
+    let identity = process::identity()?;
+    let attached = mount.with_room(|| mount.fs().attach(identity))?;
+    mount.slot.store(attached.slot.0, Ordering::Relaxed);
+    mount.generation.store(process::generation(), Ordering::Relaxed);
+    let mount: &'static Mount = Box::leak(mount);
+    mount.internal_descriptors(&mut placeholder::note_internal);
+    if attached.known {
+        mount.recognise_descriptors()?;
+    }
+    MOUNT.store(core::ptr::from_ref(mount).cast_mut(), Ordering::Release);
+    Ok(mount)
+}
+
+impl Mount {
+    fn open(configuration: &Configuration) -> Result<Mount> {
+        let path = Path::new(OsStr::from_bytes(configuration.store()));
+        let failed = |error: StoreError| Errno(error.errno);
+        let store = Store::open(path).map_err(failed)?;
+        let (namespace, number) = match configuration.scope() {
+            Scope::Node => (open_namespace(&store, NODE).map_err(failed)?, 0),
+            Scope::Rank { rank, local_size } => {
+                (rank_namespace(&store, rank, local_size).map_err(failed)?, rank + 1)
+            }
+        };
+        let umask = kernel::umask(0o077);
+        kernel::umask(umask);
+        let mount = Mount {
+            namespace,
+            generation: AtomicU64::new(0),
+            slot: AtomicU32::new(0),
+            prepared: AtomicU32::new(0),
+            credentials: AtomicU64::new(0),
+            umask: AtomicU32::new(umask),
+            device_number: libc::makedev(DEVICE_MAJOR, number),
+        };
+        mount.refresh_credentials();
+        Ok(mount)
+    }
+
+    /// The namespace.
+    #[inline]
+    pub fn fs(&self) -> &Microfs {
+        &self.namespace.fs
+    }
+
+    /// The device of tier `tier`. Errors: `EIO` if a damaged extent names a tier that is not there.
+    #[inline]
+    pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
+        self.namespace.tiers.get(usize::from(tier)).map(Box::as_ref).ok_or(Errno(libc::EIO))
+    }
+
+    /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's number.
+    pub(crate) fn placeholder(&self, handle: HandleId) -> Result<(i32, u64)> {
+        Ok(self.namespace.placeholder(handle.0)?)
+    }
+
+    /// A new descriptor of a directory to be the kernel's current one, and its inode number.
+    pub(crate) fn stand_in(&self) -> Result<(i32, u64)> {
+        Ok(self.namespace.stand_in()?)
+    }
+
+    /// All tiers.
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = &dyn Device> {
+        self.namespace.tiers.iter().map(Box::as_ref)
+    }
+
+    /// Calls `visit` with each descriptor that the store itself keeps open.
+    pub(crate) fn internal_descriptors(&self, visit: &mut dyn FnMut(i32)) {
+        self.namespace.descriptors(visit);
+    }
+
+    /// `st_dev` of files of ours.
+    pub fn device_number(&self) -> u64 {
+        self.device_number
+    }
+
+    /// This process's slot.
+    #[inline]
+    pub fn slot(&self) -> SlotId {
+        SlotId(self.slot.load(Ordering::Relaxed))
+    }
+
+    /// Who calls, and when.
+    #[inline]
+    pub fn caller(&self) -> Caller {
+        let credentials = self.credentials.load(Ordering::Relaxed);
+        Caller {
+            slot: self.slot(),
+            credentials: Credentials { uid: (credentials >> 32) as u32, gid: credentials as u32 },
+            now: now(),
+        }
+    }
+
+    /// Asks the kernel again who we are; after a call that changes it.
+    pub fn refresh_credentials(&self) {
+        let (uid, gid) = (sys::geteuid(), sys::getegid());
+        self.credentials.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+    }
+
+    /// The file mode creation mask.
+    pub fn umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    /// Says that the application changed its file mode creation mask.
+    pub fn set_umask(&self, mask: u32) {
+        self.umask.store(mask & 0o777, Ordering::Relaxed);
+    }
+
+    /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us; most children
+    /// execute another program at once.
+    pub(crate) fn inherit(&self, slot: SlotId) {
+        self.prepared.store(slot.0, Ordering::Relaxed);
+    }
+
+    /// The slot that holds this process's references, even if it has not introduced itself yet.
+    pub(crate) fn current_slot(&self) -> Option<SlotId> {
+        let known = self.generation.load(Ordering::Relaxed) == process::generation();
+        match self.prepared.load(Ordering::Relaxed) {
+            0 => known.then(|| self.slot()),
+            prepared => Some(SlotId(prepared)),
+        }
+    }
+
+    /// Takes up the slot of a forked child, or, if its creation was not seen, makes one for what it inherited.
+    fn adopt(&self) -> Result<()> {
+        if self.generation.load(Ordering::Relaxed) == process::generation() {
+            return Ok(());
+        }
+        let identity = process::identity()?;
+        let prepared = SlotId(self.prepared.swap(0, Ordering::Relaxed));
+        if prepared.0 != 0 && self.fs().spawn_child(prepared, identity).is_ok() {
+            self.slot.store(prepared.0, Ordering::Relaxed);
+        } else {
+            let attached = self.with_room(|| self.fs().attach(identity))?;
+            self.retain_all(attached.slot, |_| true);
+            self.slot.store(attached.slot.0, Ordering::Relaxed);
+        }
+        self.generation.store(process::generation(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives up this process's slot; it takes a new one if it goes on.
+    pub(crate) fn abandon_slot(&self) {
+        self.prepared.store(0, Ordering::Relaxed);
+        self.generation.store(0, Ordering::Relaxed);
+    }
+
+    /// Holds on to the handles of this process that `wanted` names; one that is gone leaves the table.
+    pub(crate) fn retain_all(&self, slot: SlotId, wanted: impl Fn(HandleId) -> bool) {
+        for (descriptor, handle) in table::all() {
+            if wanted(handle) && self.fs().retain(slot, handle).is_err() {
+                table::forget(descriptor);
+            }
+        }
+    }
+
+    /// Runs `act`, which needs a free process slot; if there is none, after reaping processes that are dead.
+    pub(crate) fn with_room<T>(&self, act: impl Fn() -> cairn_core::Result<T>) -> Result<T> {
+        match act() {
+            Err(cairn_core::Error::TooManyProcesses) => {}
+            result => return Ok(result?),
+        }
+        for (slot, identity) in self.fs().processes()? {
+            if !process::is_alive(identity) {
+                self.fs().reap(slot, now())?;
+            }
+        }
+        Ok(act()?)
+    }
+
+    /// After an exec: enters the descriptors that survived it and gives up the handles of those that did not.
+    fn recognise_descriptors(&self) -> Result<()> {
+        placeholder::for_each_inherited(self, |descriptor, handle| {
+            self.fs().retain(self.slot(), handle).is_ok()
+                && table::enter(descriptor, handle).is_ok()
+        })?;
+        let held = |handle| table::holds(handle) || cwd::holds(handle);
+        self.fs().retain_only(self.slot(), &held, now())?;
+        self.fs().mark_exec(self.slot(), false)?;
+        Ok(())
+    }
+
+    /// The inode of a descriptor of ours that is used as a directory. Errors: `EBADF`, `ENOTDIR`.
+    pub fn directory_of(&self, descriptor: i32) -> Result<InodeId> {
+        let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+        let info = self.fs().handle(handle)?;
+        match info.is_directory {
+            true => Ok(info.inode),
+            false => Err(Errno(libc::ENOTDIR)),
+        }
+    }
+
+    /// The inode behind a handle.
+    pub fn inode_of(&self, handle: HandleId) -> Result<InodeId> {
+        Ok(self.fs().handle(handle)?.inode)
+    }
+
+    /// The result of an operation on `place`; one that left the namespace says where it leads.
+    pub fn at<T>(
+        &self,
+        place: &Place,
+        follow: bool,
+        result: cairn_core::Result<T>,
+    ) -> PathResult<T> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(cairn_core::Error::Escapes) => Err(self.elsewhere(place, follow)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cold]
+    fn elsewhere(&self, place: &Place, follow: bool) -> PathError {
+        match self.fs().escape_path(&self.caller(), place.base, place.path, follow) {
+            Ok(outside) => match std::ffi::CString::new(outside) {
+                Ok(outside) => PathError::Elsewhere(outside),
+                Err(_) => PathError::Errno(Errno(libc::EINVAL)),
+            },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Frees the blocks of files that are gone.
+    pub(crate) fn reclaim(&self) {
+        let mut batches = 0;
+        while self.fs().orphans() > 0 && batches < RECLAIM_BATCHES_MAX {
+            // What cannot be freed now (pinned, or the lock is held by a stopped tool) is freed by a later call.
+            if !self.fs().reclaim(self.current_slot()).unwrap_or(false) {
+                break;
+            }
+            batches += 1;
+        }
+    }
+}
+
+/// The namespace of a rank, made on first use as a share of the node's: its tiers divided by the ranks of the node.
+fn rank_namespace(
+    store: &Store,
+    rank: u32,
+    local_size: u32,
+) -> core::result::Result<Namespace, StoreError> {
+    let name = format!("rank-{rank}");
+    match open_namespace(store, &name) {
+        Err(error) if error.errno == libc::ENOENT => {}
+        result => return result,
+    }
+    let mut geometry = open_namespace(store, NODE)?.fs.geometry().clone();
+    for blocks in &mut geometry.tier_blocks {
+        *blocks = (*blocks / local_size).max(RANK_BLOCKS_MIN.min(*blocks));
+    }
+    let huge_pages = store.directory().contains(huge::NAME);
+    match create_namespace(store, &name, geometry, huge_pages) {
+        Err(error) if error.errno != libc::EEXIST => Err(error),
+        _ => open_namespace(store, &name),
+    }
+}
+
+/// Major number of `st_dev`; not assigned to any device of Linux.
+const DEVICE_MAJOR: u32 = 0xca1;
+/// Batches of blocks freed in one call, so that a call stays bounded.
+const RECLAIM_BATCHES_MAX: usize = 1 << 16;
+
+/// The time with the resolution of the kernel's tick, as file systems use it.
+pub fn now() -> Timestamp {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
+    Timestamp(time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

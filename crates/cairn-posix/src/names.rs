@@ -1,0 +1,209 @@
+//! Names: making, removing, renaming and linking files and directories; unique temporary names.
+
+use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
+
+use crate::configuration;
+use crate::error::{Errno, PathError, PathResult, Result};
+use crate::path::Place;
+use crate::{file, kernel, mount};
+
+const PERMISSION_BITS: u32 = 0o7777;
+/// Names tried for a temporary file, as the C library does.
+const TEMPORARY_ATTEMPTS_MAX: usize = 238_328;
+/// Symbolic links that `canonical` follows in the last place.
+const SYMLINKS_MAX: usize = 40;
+
+/// As `mkdir(2)`.
+pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
+    let (mount, caller) = file::caller()?;
+    let mode = mode & PERMISSION_BITS & !mount.umask();
+    let made = mount.fs().make_directory(&caller, place.base, place.path, mode);
+    mount.at(place, false, made).map(drop)
+}
+
+/// As `mknod(2)`, for regular files only: `EPERM` for others, as on a file system without special files.
+pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
+    if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+        return Err(Errno(libc::EPERM).into());
+    }
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+    let descriptor = file::open(place, flags, mode)?;
+    Ok(file::close(descriptor)?)
+}
+
+/// As `rmdir(2)`.
+pub fn remove_directory(place: &Place) -> PathResult<()> {
+    let (mount, caller) = file::caller()?;
+    let removed = mount.fs().remove_directory(&caller, place.base, place.path);
+    mount.at(place, false, removed)
+}
+
+/// As `unlink(2)`.
+pub fn unlink(place: &Place) -> PathResult<()> {
+    let (mount, caller) = file::caller()?;
+    let removed = mount.fs().unlink(&caller, place.base, place.path);
+    mount.at(place, false, removed)?;
+    mount.reclaim();
+    Ok(())
+}
+
+/// As `remove(3)`.
+pub fn remove(place: &Place) -> PathResult<()> {
+    match unlink(place) {
+        Err(PathError::Errno(Errno(libc::EISDIR))) => remove_directory(place),
+        result => result,
+    }
+}
+
+/// As `renameat2(2)`. Errors: `EXDEV` if a name leaves the mount; `EINVAL` for `RENAME_WHITEOUT`.
+pub fn rename(from: &Place, to: &Place, flags: u32) -> Result<()> {
+    let mode = match flags {
+        0 => RenameMode::Replace,
+        libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+        libc::RENAME_EXCHANGE => RenameMode::Exchange,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let (mount, caller) = file::caller()?;
+    mount.fs().rename(&caller, (from.base, from.path), (to.base, to.path), mode)?;
+    mount.reclaim();
+    Ok(())
+}
+
+/// As `linkat(2)`. Errors: `EXDEV` if a name leaves the mount.
+pub fn link(old: &Place, new: &Place, follow: bool) -> Result<()> {
+    let (mount, caller) = file::caller()?;
+    Ok(mount.fs().link(&caller, (old.base, old.path), (new.base, new.path), follow)?)
+}
+
+/// As `symlink(2)`.
+pub fn symlink(target: &[u8], place: &Place) -> PathResult<()> {
+    let (mount, caller) = file::caller()?;
+    let made = mount.fs().symlink(&caller, target, place.base, place.path);
+    mount.at(place, false, made).map(drop)
+}
+
+/// Target of a symbolic link.
+pub fn read_link(place: &Place) -> PathResult<Vec<u8>> {
+    let (mount, caller) = file::caller()?;
+    let mut target = Vec::with_capacity(PATH_BYTES_MAX);
+    let read = mount.fs().read_link(&caller, place.base, place.path, &mut target);
+    mount.at(place, false, read)?;
+    Ok(target)
+}
+
+/// Absolute path of a directory of ours. Errors: `ENOENT` if it was removed.
+pub fn absolute(directory: InodeId) -> Result<Vec<u8>> {
+    let below = mount::current()?.fs().path_of(directory)?;
+    let mut path = configuration::get().map_or(Vec::new(), |found| found.mount().to_vec());
+    if !below.is_empty() {
+        path.push(b'/');
+        path.extend_from_slice(&below);
+    }
+    Ok(path)
+}
+
+/// As `realpath(3)`: the absolute path without symbolic links, `.` and `..`.
+pub fn canonical(place: &Place) -> PathResult<Vec<u8>> {
+    let mut base = place.base;
+    let mut path = place.path.to_vec();
+    for _ in 0..SYMLINKS_MAX {
+        let here = Place { base, path: &path };
+        let attributes = file::stat(&here, true)?;
+        if attributes.is_directory() {
+            return Ok(absolute(attributes.inode)?);
+        }
+        // A file: its directory is found by resolving what stands before the last component.
+        let split = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (before, name) = (path[..split].to_vec(), path[split..].to_vec());
+        let directory = file::resolve(&Place { base, path: &before }, true)?;
+        let last = Place { base: directory, path: &name };
+        if !file::stat(&last, false)?.is_symlink() {
+            let mut result = absolute(directory)?;
+            result.push(b'/');
+            result.extend_from_slice(&name);
+            return Ok(result);
+        }
+        let target = read_link(&last)?;
+        let mount = configuration::get().map_or(&b""[..], |found| found.mount());
+        match below(mount, &target) {
+            Some(rest) => (base, path) = (cairn_core::ROOT, rest.to_vec()),
+            None if target.first() == Some(&b'/') => {
+                let outside = std::ffi::CString::new(target);
+                return Err(PathError::Elsewhere(outside.map_err(|_| Errno(libc::EINVAL))?));
+            }
+            None => (base, path) = (directory, target),
+        }
+    }
+    Err(Errno(libc::ELOOP).into())
+}
+
+fn below<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(mount)?;
+    match rest.first() {
+        None => Some(rest),
+        Some(b'/') => {
+            let start = rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len());
+            Some(&rest[start..])
+        }
+        Some(_) => None,
+    }
+}
+
+/// Fills the `XXXXXX` before the last `suffix` bytes of `template` with letters until `make` succeeds on the name;
+/// `make` gets the template and answers `EEXIST` to try another. Errors: `EINVAL` if the X are missing.
+pub fn with_temporary_name<T>(
+    template: &mut [u8],
+    suffix: usize,
+    mut make: impl FnMut(&[u8]) -> PathResult<T>,
+) -> PathResult<T> {
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let end = template.len().checked_sub(suffix).ok_or(Errno(libc::EINVAL))?;
+    let start = end.checked_sub(6).ok_or(Errno(libc::EINVAL))?;
+    if template[start..end] != *b"XXXXXX" {
+        return Err(Errno(libc::EINVAL).into());
+    }
+    for _ in 0..TEMPORARY_ATTEMPTS_MAX {
+        let mut random = [0; 6];
+        kernel::getrandom(&mut random)?;
+        for (place, byte) in template[start..end].iter_mut().zip(random) {
+            *place = LETTERS[usize::from(byte) % LETTERS.len()];
+        }
+        match make(template) {
+            Err(PathError::Errno(Errno(libc::EEXIST))) => {}
+            result => return result,
+        }
+    }
+    Err(Errno(libc::EEXIST).into())
+}
+
+/// The place that an open descriptor of ours names, for calls with `AT_EMPTY_PATH`.
+pub fn place_of(handle: HandleId) -> Result<Place<'static>> {
+    Ok(Place { base: mount::current()?.inode_of(handle)?, path: b"" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_name_replaces_exactly_the_six_letters_before_the_suffix() {
+        let mut template = *b"/cairn/fXXXXXX.txt";
+        let mut tries = 0;
+        with_temporary_name(&mut template, 4, |_| {
+            tries += 1;
+            if tries < 3 { Err(Errno(libc::EEXIST).into()) } else { Ok(()) }
+        })
+        .unwrap();
+        assert_eq!((&template[..8], &template[14..], tries), (&b"/cairn/f"[..], &b".txt"[..], 3));
+        assert!(template[8..14].iter().all(u8::is_ascii_alphanumeric));
+        let refused = with_temporary_name(&mut template, 4, |_| Ok(()));
+        assert_eq!(refused, Err(Errno(libc::EINVAL).into()));
+    }
+
+    #[test]
+    fn only_whole_components_are_below_the_mount() {
+        assert_eq!(below(b"/cairn", b"/cairn//a"), Some(&b"a"[..]));
+        assert_eq!(below(b"/cairn", b"/cairn"), Some(&b""[..]));
+        assert_eq!(below(b"/cairn", b"/cairnx"), None);
+    }
+}

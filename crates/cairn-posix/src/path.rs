@@ -1,0 +1,311 @@
+//! Is this path ours? The one predicate that decides it.
+//!
+//! Lexical and without allocation: `.`, `..` and repeated slashes are understood, symbolic links outside the mount
+//! are not followed. A path that enters the mount and climbs out again (`/cairn/../etc`) counts as ours here; the
+//! core then says where it leads.
+//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead into the mount,
+//! getcwd.
+
+use core::ffi::{CStr, c_char};
+use core::marker::PhantomData;
+
+use crate::configuration::{self, Configuration};
+use crate::error::{Errno, Result};
+use crate::{cwd, kernel, mount, table};
+use cairn_core::InodeId;
+
+/// Longest path the kernel accepts, with its NUL.
+const PATH_BYTES: usize = 4096;
+
+/// A file of ours, as the application named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Directory that `path` starts from.
+    pub base: InodeId,
+    /// The rest, without a leading slash; empty for `base` itself.
+    pub path: &'a [u8],
+}
+
+/// Who answers for a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// The C library.
+    Libc,
+    /// We do.
+    Place(Place<'a>),
+    /// We do: it names this open descriptor of ours (`/dev/fd/3`).
+    Descriptor(i32),
+}
+
+/// Decides who answers for `path`, relative to the current directory.
+///
+/// # Safety
+/// `path` is null or NUL-terminated, and outlives the result.
+#[inline]
+pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
+    let Some(configuration) = configuration::get() else { return Route::Libc };
+    if path.is_null() {
+        return Route::Libc;
+    }
+    // SAFETY: not null; the caller vouches for a terminated string that outlives 'a.
+    let path = unsafe { Text::new(path) };
+    let suspicious = match path.byte(0) {
+        b'/' => path.starts_with(configuration.mount()) || path.is_unusual(),
+        // A relative path leads here if the current directory is ours, or by naming the prefix.
+        first => !cwd::is_foreign() || configuration.starts_component(first),
+    };
+    if !suspicious && !path.may_climb() {
+        return Route::Libc;
+    }
+    examine(configuration, path.bytes())
+}
+/// Decides who answers for `path`, relative to the directory `directory` (or `AT_FDCWD`).
+///
+/// # Safety
+/// As for [`route`].
+#[inline]
+pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
+    // SAFETY: if not null, the first byte of a terminated string is readable.
+    let absolute = directory == libc::AT_FDCWD || path.is_null() || unsafe { *path } as u8 == b'/';
+    if absolute {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { route(path) };
+    }
+    if !table::in_use() || !table::is_ours(directory) {
+        return Route::Libc;
+    }
+    // SAFETY: not null, terminated, outlives 'a.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    match mount::current().and_then(|mount| mount.directory_of(directory)) {
+        Ok(base) => Route::Place(Place { base, path }),
+        Err(_) => Route::Libc,
+    }
+}
+
+/// A C string of which only the first bytes are looked at, because most are not for us.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    start: *const u8,
+    lifetime: PhantomData<&'a CStr>,
+}
+
+impl<'a> Text<'a> {
+    /// # Safety
+    /// `start` is NUL-terminated and outlives 'a.
+    unsafe fn new(start: *const c_char) -> Text<'a> {
+        Text { start: start.cast(), lifetime: PhantomData }
+    }
+
+    /// Byte `index`; all bytes before it must be known not to be the NUL.
+    #[inline]
+    fn byte(self, index: usize) -> u8 {
+        // SAFETY: the string does not end before `index`, so that byte (or the NUL) belongs to it.
+        unsafe { *self.start.add(index) }
+    }
+
+    #[inline]
+    fn starts_with(self, prefix: &[u8]) -> bool {
+        prefix.iter().enumerate().all(|(index, &byte)| self.byte(index) == byte)
+    }
+
+    /// Whether an absolute path may name the mount, or a descriptor, in an indirect way.
+    #[inline]
+    fn is_unusual(self) -> bool {
+        match self.byte(1) {
+            b'/' | b'.' => true,
+            b'd' => self.starts_with(b"/dev/"),
+            b'p' => self.starts_with(b"/proc/"),
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn may_climb(self) -> bool {
+        // SAFETY: both strings are terminated.
+        !unsafe { libc::strstr(self.start.cast(), c"..".as_ptr()) }.is_null()
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        // SAFETY: terminated, and outlives 'a by the promise of `new`.
+        unsafe { CStr::from_ptr(self.start.cast()) }.to_bytes()
+    }
+}
+
+#[cold]
+fn examine<'a>(configuration: &Configuration, path: &'a [u8]) -> Route<'a> {
+    let mount = configuration.mount();
+    if path.first() == Some(&b'/') {
+        if let Some(descriptor) = descriptor_name(path) {
+            return match table::is_ours(descriptor) {
+                true => Route::Descriptor(descriptor),
+                false => Route::Libc,
+            };
+        }
+        return match enter(mount, &[], path) {
+            Some(rest) => Route::Place(Place { base: cairn_core::ROOT, path: rest }),
+            None => Route::Libc,
+        };
+    }
+    if let Some(base) = cwd::inode() {
+        return Route::Place(Place { base, path });
+    }
+    let first = path.split(|&byte| byte == b'/').next().unwrap_or_default();
+    let climbs = matches!(first, b"." | b"..");
+    if !climbs && !mount.split(|&byte| byte == b'/').any(|name| name == first) {
+        return Route::Libc;
+    }
+    let mut buffer = [0; PATH_BYTES];
+    let Ok(length) = kernel::getcwd(&mut buffer) else { return Route::Libc };
+    match enter(mount, &buffer[..length], path) {
+        Some(rest) => Route::Place(Place { base: cairn_core::ROOT, path: rest }),
+        None => Route::Libc,
+    }
+}
+
+/// Walks `from` and then `path` lexically; returns what is left of `path` once it has reached `mount`.
+fn enter<'a>(mount: &[u8], from: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    let mut walk = Walk { mount, matched: 0, astray: 0 };
+    for name in from.split(|&byte| byte == b'/') {
+        walk.step(name);
+    }
+    let mut rest = path;
+    loop {
+        if walk.matched == mount.len() && walk.astray == 0 {
+            let start = rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len());
+            return Some(&rest[start..]);
+        }
+        if rest.is_empty() {
+            return None;
+        }
+        let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        walk.step(&rest[..end]);
+        rest = &rest[(end + 1).min(rest.len())..];
+    }
+}
+
+/// Position of a lexical walk from the root, relative to the mount prefix.
+struct Walk<'m> {
+    mount: &'m [u8],
+    /// Bytes of the prefix matched so far, whole components.
+    matched: usize,
+    /// Components below the matched part that are not the prefix's.
+    astray: usize,
+}
+
+impl Walk<'_> {
+    fn step(&mut self, name: &[u8]) {
+        match name {
+            b"" | b"." => {}
+            b".." if self.astray > 0 => self.astray -= 1,
+            b".." => {
+                let parent = self.mount[..self.matched].iter().rposition(|&byte| byte == b'/');
+                self.matched = parent.unwrap_or(0);
+            }
+            _ => {
+                let next = self.mount[self.matched..].strip_prefix(b"/").unwrap_or_default();
+                let end = next.iter().position(|&byte| byte == b'/').unwrap_or(next.len());
+                match self.astray == 0 && !next.is_empty() && &next[..end] == name {
+                    true => self.matched += 1 + end,
+                    false => self.astray += 1,
+                }
+            }
+        }
+    }
+}
+
+/// The descriptor that `/dev/stdin`, `/dev/fd/N` or `/proc/self/fd/N` names.
+fn descriptor_name(path: &[u8]) -> Option<i32> {
+    match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => {}
+    }
+    let digits = path
+        .strip_prefix(b"/dev/fd/")
+        .or_else(|| path.strip_prefix(b"/proc/self/fd/"))
+        .or_else(|| own_process(path)?.strip_prefix(b"fd/"))?;
+    number(digits)
+}
+
+/// What follows `/proc/PID/` if PID is this process.
+fn own_process(path: &[u8]) -> Option<&[u8]> {
+    let path = path.strip_prefix(b"/proc/")?;
+    let end = path.iter().position(|&byte| byte == b'/')?;
+    (number(&path[..end])? as u32 == cairn_device::sys::getpid()).then(|| &path[end + 1..])
+}
+
+fn number(digits: &[u8]) -> Option<i32> {
+    match digits.first()?.is_ascii_digit() {
+        true => core::str::from_utf8(digits).ok()?.parse().ok(),
+        false => None,
+    }
+}
+
+/// The bytes of a path argument that must be one of ours or fail.
+///
+/// # Safety
+/// `path` is null or NUL-terminated, and outlives the result.
+pub unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
+    match path.is_null() {
+        true => Err(Errno(libc::EFAULT)),
+        // SAFETY: not null, so terminated by the caller's promise.
+        false => Ok(unsafe { CStr::from_ptr(path) }.to_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest<'a>(from: &str, path: &'a str) -> Option<&'a str> {
+        enter(b"/cairn", from.as_bytes(), path.as_bytes())
+            .map(|rest| core::str::from_utf8(rest).unwrap())
+    }
+
+    #[test]
+    fn prefix_itself_and_what_is_below_are_ours() {
+        assert_eq!(rest("", "/cairn"), Some(""));
+        assert_eq!(rest("", "/cairn/"), Some(""));
+        assert_eq!(rest("", "//cairn///a/b"), Some("a/b"));
+        assert_eq!(rest("", "/./cairn/./a"), Some("./a"));
+        assert_eq!(rest("", "/tmp/../cairn/a"), Some("a"));
+        assert_eq!(rest("", "/cairn/../etc"), Some("../etc"));
+    }
+
+    #[test]
+    fn neighbours_of_the_prefix_are_not_ours() {
+        for path in ["/cairnx", "/cair", "/tmp/cairn", "/", "/..", "/cairn.d/a", "/tmp/cairn/../a"]
+        {
+            assert_eq!(rest("", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn relative_path_is_joined_to_the_current_directory() {
+        assert_eq!(rest("/", "cairn/a"), Some("a"));
+        assert_eq!(rest("/tmp/x", "../../cairn/a"), Some("a"));
+        assert_eq!(rest("/tmp/x", "../cairn/a"), None);
+        assert_eq!(rest("/tmp", "cairn/a"), None);
+    }
+
+    #[test]
+    fn prefix_of_several_components_is_matched_whole() {
+        let rest = |path: &'static str| enter(b"/mnt/cairn", b"", path.as_bytes());
+        assert_eq!(rest("/mnt/cairn/a"), Some(&b"a"[..]));
+        assert_eq!(rest("/mnt/../mnt/cairn/a"), Some(&b"a"[..]));
+        assert_eq!(rest("/mnt/a/../cairn"), Some(&b""[..]));
+        assert_eq!(rest("/mnt/a/cairn"), None);
+        assert_eq!(rest("/cairn/a"), None);
+    }
+
+    #[test]
+    fn names_of_descriptors_are_recognised() {
+        assert_eq!(descriptor_name(b"/dev/stdout"), Some(1));
+        assert_eq!(descriptor_name(b"/dev/fd/17"), Some(17));
+        assert_eq!(descriptor_name(b"/proc/self/fd/3"), Some(3));
+        assert_eq!(descriptor_name(b"/proc/self/fd/"), None);
+        assert_eq!(descriptor_name(b"/proc/self/fd/+3"), None);
+        assert_eq!(descriptor_name(b"/proc/1/fd/3/x"), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! Kernel descriptors that stand for open files of ours.
+//!
+//! Each open-file description has a socket inode in the store, `handles/<namespace>.<number>`; a descriptor of ours
+//! is an O_PATH descriptor of it. So numbers, dup, fork, exec and descriptor passing behave as the kernel makes them,
+//! and a call that nobody intercepted fails with EBADF instead of reaching the wrong object. The inode number tells
+//! which description an unknown descriptor belongs to. Placeholder files stay when their description is closed.
+//! Invariant: a parked descriptor refers to the placeholder of the handle it is parked for.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use cairn_core::HandleId;
+use cairn_device::{directory, sys};
+
+use crate::configuration;
+use crate::error::{Errno, Result};
+use crate::mount::{self, Mount};
+use crate::table::{self, Left};
+
+/// Placeholders kept at hand: opening again is then one dup.
+const PARKED_MAX: usize = 64;
+/// Numbers Cairn uses itself: the parked ones and those of the store.
+const INTERNAL_MAX: usize = PARKED_MAX + 32;
+/// Where parked descriptors start, if the limit on open files allows.
+const HIGH_NUMBER: u64 = 512;
+
+/// Handle number (high half) and descriptor + 1 of parked placeholders; a handle's place is its number modulo
+/// the length. 0 is free, or in use by another thread at this moment.
+static PARKED: [AtomicU64; PARKED_MAX] = [const { AtomicU64::new(0) }; PARKED_MAX];
+/// Lowest number that Cairn itself uses in this process.
+static INTERNAL_FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
+/// `st_dev` of the store; 0 before it is known.
+static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
+
+/// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and what creating the
+/// placeholder gives; the handle is then still open.
+pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
+    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let place = &PARKED[handle.0 as usize % PARKED_MAX];
+    let parked = place.swap(0, Ordering::Acquire);
+    let parked_descriptor = (parked as u32).wrapping_sub(1) as i32;
+    let descriptor = if parked != 0 && (parked >> 32) as u32 == handle.0 {
+        let duplicate = sys::fcntl(parked_descriptor, command, 0);
+        put_back(place, parked);
+        duplicate?
+    } else {
+        if parked != 0 {
+            let _ = sys::close(parked_descriptor);
+        }
+        let descriptor = open_file(mount, handle, close_on_exec)?;
+        park(place, handle, descriptor);
+        descriptor
+    };
+    match table::enter(descriptor, handle) {
+        Ok(displaced) => {
+            release_displaced(mount, displaced);
+            Ok(descriptor)
+        }
+        Err(errno) => {
+            let _ = sys::close(descriptor);
+            Err(errno)
+        }
+    }
+}
+
+fn put_back(place: &AtomicU64, parked: u64) {
+    if place.compare_exchange(0, parked, Ordering::Release, Ordering::Relaxed).is_err() {
+        // Another thread parked one meanwhile.
+        let _ = sys::close((parked as u32).wrapping_sub(1) as i32);
+    }
+}
+
+#[cold]
+fn park(place: &AtomicU64, handle: HandleId, descriptor: i32) {
+    let limit = sys::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(1024);
+    let lowest = HIGH_NUMBER.min(limit - limit / 4);
+    // Without a free high number the next open of this handle costs a little more, that is all.
+    if let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) {
+        INTERNAL_FLOOR.fetch_min(high, Ordering::Relaxed);
+        put_back(place, u64::from(handle.0) << 32 | (high as u64 + 1));
+    }
+}
+
+/// Opens the placeholder file of `handle` and sees to it that the handle knows it.
+#[cold]
+fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
+    let (descriptor, inode) = mount.placeholder(handle)?;
+    let introduced = introduce(mount, handle, inode).and_then(|()| match close_on_exec {
+        true => Ok(0),
+        false => Ok(sys::fcntl(descriptor, libc::F_SETFD, 0)?),
+    });
+    match introduced {
+        Ok(_) => Ok(descriptor),
+        Err(errno) => {
+            let _ = sys::close(descriptor);
+            Err(errno)
+        }
+    }
+}
+
+fn introduce(mount: &Mount, handle: HandleId, inode: u64) -> Result<()> {
+    if mount.fs().handle(handle)?.placeholder != inode {
+        mount.fs().set_placeholder(handle, inode)?;
+    }
+    Ok(())
+}
+
+/// Whether these are the attributes of a placeholder of our store.
+#[inline]
+pub fn is_placeholder(mode: u32, device: u64) -> bool {
+    mode & libc::S_IFMT == libc::S_IFSOCK && store_device() == Some(device)
+}
+
+/// `st_dev` of the store's file system; none if this process has no mount.
+pub fn store_device() -> Option<u64> {
+    match STORE_DEVICE.load(Ordering::Relaxed) {
+        0 => learn_store_device(),
+        known => Some(known),
+    }
+}
+
+#[cold]
+fn learn_store_device() -> Option<u64> {
+    let device = sys::fstatat(libc::AT_FDCWD, configuration::get()?.store_path(), 0).ok()?.st_dev;
+    STORE_DEVICE.store(device, Ordering::Relaxed);
+    Some(device)
+}
+
+/// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or received from another
+/// process. If so it is entered, and the call that failed on it can be tried again.
+#[cold]
+pub fn classify(descriptor: i32) -> bool {
+    if configuration::get().is_none() || table::is_closing(descriptor) {
+        return false;
+    }
+    let Ok(stat) = sys::fstat(descriptor) else { return false };
+    is_placeholder(stat.st_mode, stat.st_dev) && recognise(descriptor, stat.st_ino).is_ok()
+}
+
+fn recognise(descriptor: i32, placeholder: u64) -> Result<()> {
+    let mount = mount::current()?;
+    if table::is_ours(descriptor) {
+        // Attaching recognised it.
+        return Ok(());
+    }
+    let found = mount.fs().handle_by_placeholder(placeholder)?;
+    let handle = found.ok_or(Errno(libc::EBADF))?;
+    mount.fs().retain(mount.slot(), handle)?;
+    release_displaced(mount, table::enter(descriptor, handle)?);
+    // If another thread closed the number meanwhile, it may be somebody else's by now.
+    if sys::fstat(descriptor).map(|stat| stat.st_ino) != Ok(placeholder) {
+        release_displaced(mount, table::forget(descriptor));
+        return Err(Errno(libc::EBADF));
+    }
+    Ok(())
+}
+
+/// Calls `visit` for each descriptor of this process that is a placeholder of an open handle.
+pub(crate) fn for_each_inherited(
+    mount: &Mount,
+    mut visit: impl FnMut(i32, HandleId) -> bool,
+) -> Result<()> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
+    let mut error = None;
+    let listed = directory::list(listing, &mut |name, _| {
+        let number = name.to_str().ok().and_then(|digits| digits.parse().ok());
+        let Some(descriptor) = number else { return true };
+        let Ok(stat) = sys::fstat(descriptor) else { return true };
+        if !is_placeholder(stat.st_mode, stat.st_dev) {
+            return true;
+        }
+        match mount.fs().handle_by_placeholder(stat.st_ino) {
+            Ok(Some(handle)) => {
+                visit(descriptor, handle);
+            }
+            Ok(None) => {}
+            Err(failure) => error = Some(failure),
+        }
+        error.is_none()
+    });
+    let _ = sys::close(listing);
+    listed?;
+    match error {
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
+    }
+}
+
+fn release_displaced(mount: &Mount, displaced: Option<Left>) {
+    if let Some(Left { handle, last: true, .. }) = displaced {
+        // Nothing can be done for a number whose close we did not see.
+        let _ = mount.fs().release(mount.slot(), handle, mount::now());
+    }
+}
+
+/// Says that a number below which nothing of ours lives has gone down to `descriptor`.
+pub(crate) fn note_internal(descriptor: i32) {
+    INTERNAL_FLOOR.fetch_min(descriptor, Ordering::Relaxed);
+}
+
+/// Whether Cairn itself uses this number: the application must not close or replace it.
+#[inline]
+pub fn is_internal(descriptor: i32) -> bool {
+    descriptor >= INTERNAL_FLOOR.load(Ordering::Relaxed) && is_internal_slow(descriptor)
+}
+
+#[cold]
+fn is_internal_slow(descriptor: i32) -> bool {
+    internal_numbers().any(|internal| internal == descriptor as u32)
+}
+
+/// The numbers that Cairn itself uses, in ascending order.
+pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
+    let mut numbers = [u32::MAX; INTERNAL_MAX];
+    let parked = PARKED.iter().map(|place| (place.load(Ordering::Relaxed) as u32).wrapping_sub(1));
+    let mut count = 0;
+    let mut note = |number: u32| {
+        if number != u32::MAX && count < INTERNAL_MAX {
+            numbers[count] = number;
+            count += 1;
+        }
+    };
+    parked.for_each(&mut note);
+    if let Some(mount) = mount::attached() {
+        mount.internal_descriptors(&mut |descriptor| note(descriptor as u32));
+    }
+    numbers[..count].sort_unstable();
+    numbers.into_iter().take(count)
+}
+
+/// Gives up a parked descriptor because the application wants its number. False: the number is needed.
+pub fn vacate(descriptor: i32) -> bool {
+    for place in &PARKED {
+        let parked = place.load(Ordering::Relaxed);
+        if parked as u32 == descriptor as u32 + 1
+            && place.compare_exchange(parked, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            return sys::close(descriptor).is_ok();
+        }
+    }
+    !is_internal(descriptor)
+}

@@ -1,0 +1,142 @@
+//! Processes: what a fork, an exec and an end mean for the slot.
+//!
+//! Invariant: a child's references are taken before it exists; an orderly end (exit, exec) never leaves a file
+//! unclean, a death by signal is never mistaken for one.
+//! Does not call fork or exec itself.
+
+use cairn_core::{HandleId, SlotId};
+use cairn_device::sys;
+
+use crate::error::Result;
+use crate::mount::{self, Mount};
+use crate::{cwd, table, upkeep};
+
+/// A child in the making.
+#[must_use]
+pub struct Spawn(Option<(&'static Mount, SlotId)>);
+
+impl Spawn {
+    /// Call before the child is created. A process that never used the mount has nothing to hand on.
+    /// Errors: `EAGAIN` if the store has no slot for another process.
+    pub fn begin() -> Result<Spawn> {
+        let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
+            return Ok(Spawn(None));
+        };
+        let parent = match mount.current_slot() {
+            Some(slot) => slot,
+            None => mount::current()?.slot(),
+        };
+        let child = mount.with_room(|| mount.fs().spawn_begin(parent))?;
+        Ok(Spawn(Some((mount, child))))
+    }
+
+    /// In the parent, once the child `pid` exists.
+    pub fn parent(self, pid: i32) {
+        if let Some((mount, child)) = self.0 {
+            // The child may have introduced itself, and even ended, before.
+            let _ = mount.fs().spawn_parent(child, pid as u32);
+        }
+    }
+
+    /// In the child, before anything else.
+    pub fn child(self) {
+        if let Some((mount, child)) = self.0 {
+            // If this fails, the parent does the same.
+            let _ = mount.fs().spawn_parent(child, sys::getpid());
+            mount.inherit(child);
+            table::mark_inherited();
+        }
+    }
+
+    /// In the parent, when there is no child after all, or when it needs no references any more.
+    pub fn cancel(self) {
+        if let Some((mount, child)) = self.0 {
+            let _ = mount.fs().spawn_cancel(child, mount::now());
+        }
+    }
+}
+
+/// An exec that is about to happen. If it does, nothing of this process remains to run; if not, call `failed`.
+#[must_use]
+pub struct Exec(Option<&'static Mount>);
+
+impl Exec {
+    /// Seals what this process wrote, marks its end as orderly, and gives up inherited references that the exec
+    /// would close: the executed program may never look at the store.
+    pub fn begin() -> Exec {
+        let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
+            return Exec(None);
+        };
+        let Some(slot) = mount.current_slot() else { return Exec(None) };
+        seal_all(mount);
+        let mut kept = has_working_directory();
+        for (_, handle) in table::all() {
+            if !table::is_inherited(handle) || survives_exec(handle) {
+                kept = true;
+            } else if table::give_up(handle) {
+                let _ = mount.fs().release(slot, handle, mount::now());
+            }
+        }
+        if kept {
+            // Without the mark the executed program's files end unclean if it never attaches: the safe side.
+            let _ = mount.fs().mark_exec(slot, true);
+        } else {
+            let _ = mount.fs().detach(slot, mount::now());
+            mount.abandon_slot();
+        }
+        Exec(Some(mount))
+    }
+
+    /// The exec failed: the process goes on with what it can get back.
+    pub fn failed(self) {
+        let Some(mount) = self.0 else { return };
+        if let Ok(mount) = mount::current() {
+            let _ = mount.fs().mark_exec(mount.slot(), false);
+        }
+        mount.retain_all(mount.slot(), table::take_back);
+    }
+}
+
+fn survives_exec(handle: HandleId) -> bool {
+    table::all().any(|(descriptor, other)| {
+        let flags = || sys::fcntl(descriptor, libc::F_GETFD, 0).unwrap_or(0);
+        other == handle && flags() & libc::FD_CLOEXEC == 0
+    })
+}
+
+fn has_working_directory() -> bool {
+    !cwd::is_foreign() && cwd::inode().is_some()
+}
+
+/// Says that the process is ending in an orderly way, while its files may still be written to.
+pub fn about_to_end() {
+    if mount::attached().is_some() {
+        let _ = mount::current().map(|mount| mount.fs().mark_exec(mount.slot(), true));
+    }
+}
+
+/// The orderly end of the process: everything it holds is released as clean. Later calls of ours fail.
+pub fn end() {
+    // A poisoned mount may call nothing clean.
+    let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
+    let Some(slot) = mount.current_slot() else { return };
+    seal_all(mount);
+    let _ = mount.fs().detach(slot, mount::now());
+    mount.abandon_slot();
+    mount::set_ended();
+    mount.reclaim();
+}
+
+fn seal_all(mount: &Mount) {
+    for (_, handle) in table::all() {
+        // What stays stale is sealed by the drain.
+        let _ = upkeep::seal_handle(mount, handle);
+    }
+}
+
+/// The process's credentials changed.
+pub fn credentials_changed() {
+    if let Some(mount) = mount::attached() {
+        mount.refresh_credentials();
+    }
+}

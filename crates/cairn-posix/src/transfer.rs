@@ -1,0 +1,255 @@
+//! Moves bytes between the application's memory and the tiers, as a plan of the core says.
+//!
+//! Invariant: a block that a plan calls fresh is written in every byte before the plan is committed, and the checksum
+//! that is stored is of the bytes that were stored.
+//! Does not take the lock and does not allocate.
+
+use core::marker::PhantomData;
+
+use cairn_core::{ReadPlan, TruncatePlan, WriteKind, WritePiece, WritePlan};
+use cairn_device::{Device, checksum};
+
+use crate::error::{Errno, Result};
+use crate::mount::Mount;
+
+/// Longest list of buffers the kernel accepts (`IOV_MAX`).
+const BUFFERS_MAX: usize = 1024;
+
+/// The application's memory for one call: a list of buffers, consumed front to back.
+#[derive(Clone, Copy)]
+pub struct Buffers<'a> {
+    list: *const libc::iovec,
+    count: usize,
+    /// Bytes of the first buffer already consumed.
+    consumed: usize,
+    lifetime: PhantomData<&'a libc::iovec>,
+}
+
+impl<'a> Buffers<'a> {
+    /// The buffers of `list`.
+    ///
+    /// # Safety
+    /// `list` points to `count` initialised entries that stay unchanged for 'a; each describes memory of the
+    /// application that may be accessed as the call it is used for implies.
+    /// Errors: `EINVAL` as `readv(2)`.
+    pub unsafe fn new(list: *const libc::iovec, count: i32) -> Result<Buffers<'a>> {
+        let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+        if count > BUFFERS_MAX {
+            return Err(Errno(libc::EINVAL));
+        }
+        let buffers = Buffers { list, count, consumed: 0, lifetime: PhantomData };
+        let total = (0..count).try_fold(0_isize, |sum, index| {
+            sum.checked_add(isize::try_from(buffers.entry(index).iov_len).ok()?)
+        });
+        total.map(|_| buffers).ok_or(Errno(libc::EINVAL))
+    }
+
+    /// One buffer.
+    ///
+    /// # Safety
+    /// The entry describes memory of the application that may be accessed as the call it is used for implies.
+    pub unsafe fn one(entry: &'a libc::iovec) -> Buffers<'a> {
+        Buffers { list: entry, count: 1, consumed: 0, lifetime: PhantomData }
+    }
+
+    fn entry(&self, index: usize) -> libc::iovec {
+        // SAFETY: the constructor was promised `count` entries, and callers keep `index` below it.
+        unsafe { *self.list.add(index) }
+    }
+
+    /// Bytes not consumed yet.
+    pub fn remaining(&self) -> usize {
+        let total = (0..self.count)
+            .fold(0, |sum: usize, index| sum.saturating_add(self.entry(index).iov_len));
+        total - self.consumed
+    }
+
+    /// Consumes up to `most` contiguous bytes; none are left when the length is 0.
+    fn take(&mut self, most: usize) -> (*mut u8, usize) {
+        while self.count > 0 {
+            let entry = self.entry(0);
+            let length = (entry.iov_len - self.consumed).min(most);
+            if length > 0 {
+                let start = entry.iov_base.cast::<u8>().wrapping_add(self.consumed);
+                self.consumed += length;
+                return (start, length);
+            }
+            self.list = self.list.wrapping_add(1);
+            self.count -= 1;
+            self.consumed = 0;
+        }
+        (core::ptr::null_mut(), 0)
+    }
+
+    /// Consumes `length` bytes piece by piece. Errors: `EFAULT` if there are fewer.
+    fn for_each(
+        &mut self,
+        length: usize,
+        mut act: impl FnMut(*mut u8, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut left = length;
+        while left > 0 {
+            let (start, taken) = self.take(left);
+            if taken == 0 {
+                return Err(Errno(libc::EFAULT));
+            }
+            act(start, taken)?;
+            left -= taken;
+        }
+        Ok(())
+    }
+}
+
+/// Carries out a read plan.
+pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> {
+    for run in plan.runs() {
+        let Some((tier, offset)) = run.source else {
+            target.for_each(run.bytes as usize, |start, length| {
+                // SAFETY: the buffer is the application's, given to be written by this call.
+                unsafe { start.write_bytes(0, length) };
+                Ok(())
+            })?;
+            continue;
+        };
+        let device = mount.tier(tier)?;
+        let mut at = offset;
+        target.for_each(run.bytes as usize, |start, length| {
+            // SAFETY: the buffer is the application's, given to be written by this call.
+            unsafe { device.read(at, start, length) }?;
+            at += length as u64;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Carries out a write plan. True: bytes of a block were overwritten, so its checksum may be void.
+pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Result<bool> {
+    let block_bytes = mount.fs().geometry().hugeblock_bytes;
+    let mut overwrote = false;
+    let mut filled = None;
+    for piece in plan.pieces() {
+        let device = mount.tier(piece.tier)?;
+        let raw = write_piece(device, &piece, block_bytes, source)?;
+        let trailing = u64::from(block_bytes - piece.start - piece.length);
+        match piece.kind {
+            WriteKind::Fresh => {
+                let sum = checksum::of_sparse_block(raw, trailing, u64::from(block_bytes));
+                mount.fs().store_checksum(piece.tier, piece.block, sum)?;
+            }
+            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
+            WriteKind::Overwrite => {
+                overwrote = true;
+                if piece.length == block_bytes {
+                    let sum = checksum::of_sparse_block(raw, 0, u64::from(block_bytes));
+                    mount.fs().store_checksum(piece.tier, piece.block, sum)?;
+                }
+            }
+        }
+    }
+    if let Some((piece, term)) = filled {
+        plan.fold(&piece, term);
+    }
+    Ok(overwrote)
+}
+
+/// Writes one piece and returns the raw checksum of its bytes.
+fn write_piece(
+    device: &dyn Device,
+    piece: &WritePiece,
+    block_bytes: u32,
+    source: &mut Buffers,
+) -> Result<u32> {
+    let block_offset = u64::from(piece.block) * u64::from(block_bytes);
+    let end = piece.start + piece.length;
+    if piece.kind == WriteKind::Fresh {
+        device.zero(block_offset, piece.start as usize)?;
+        device.zero(block_offset + u64::from(end), (block_bytes - end) as usize)?;
+    }
+    let mut at = block_offset + u64::from(piece.start);
+    let mut raw = 0;
+    source.for_each(piece.length as usize, |start, length| {
+        // SAFETY: the buffer is the application's, given to be read by this call.
+        let sum = unsafe { device.write(at, start, length) }?;
+        raw = match raw {
+            0 => sum,
+            before => checksum::shift(before, length as u64) ^ sum,
+        };
+        at += length as u64;
+        Ok(())
+    })?;
+    Ok(raw)
+}
+
+/// Carries out the copy of a truncation; returns the checksum of the new block.
+pub fn copy_tail(mount: &Mount, plan: &TruncatePlan) -> Result<u32> {
+    let block_bytes = mount.fs().geometry().hugeblock_bytes;
+    let offset = |block: u32| u64::from(block) * u64::from(block_bytes);
+    let (from, to) = (offset(plan.from.1), offset(plan.to.1));
+    let keep = plan.keep_bytes as usize;
+    let target = mount.tier(plan.to.0)?;
+    if plan.from.0 == plan.to.0 {
+        target.copy_within(from, to, keep)?;
+    } else {
+        copy_between(mount.tier(plan.from.0)?, from, target, to, keep)?;
+    }
+    target.zero(to + keep as u64, block_bytes as usize - keep)?;
+    Ok(target.checksum(to, block_bytes as usize)?)
+}
+
+fn copy_between(
+    source: &dyn Device,
+    from: u64,
+    target: &dyn Device,
+    to: u64,
+    bytes: usize,
+) -> Result<()> {
+    /// Bytes moved at a time, on the stack.
+    const PIECE: usize = 4096;
+    let mut piece = [0_u8; PIECE];
+    for start in (0..bytes).step_by(PIECE) {
+        let length = (bytes - start).min(PIECE);
+        // SAFETY: `piece` holds PIECE bytes and nothing else refers to it.
+        unsafe {
+            source.read(from + start as u64, piece.as_mut_ptr(), length)?;
+            target.write(to + start as u64, piece.as_ptr(), length)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_consumed_in_order_and_empty_ones_skipped() {
+        let mut bytes = *b"abcdef";
+        let base = bytes.as_mut_ptr();
+        let entry =
+            |at: usize, iov_len| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len };
+        let list = [entry(0, 2), entry(0, 0), entry(2, 3)];
+        // SAFETY: the list describes `bytes`, which outlives it.
+        let mut buffers = unsafe { Buffers::new(list.as_ptr(), 3) }.unwrap();
+        assert_eq!(buffers.remaining(), 5);
+        let mut seen = Vec::new();
+        buffers
+            .for_each(4, |start, length| {
+                seen.push((start as usize - base as usize, length));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(seen, [(0, 2), (2, 2)]);
+        assert_eq!(buffers.remaining(), 1);
+        assert_eq!(buffers.for_each(2, |_, _| Ok(())), Err(Errno(libc::EFAULT)));
+    }
+
+    #[test]
+    fn lists_that_the_kernel_refuses_are_refused() {
+        let entry = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: usize::MAX };
+        // SAFETY: the list holds one entry; nothing is accessed.
+        let refused =
+            unsafe { [Buffers::new(&entry, 1).is_err(), Buffers::new(&entry, -1).is_err()] };
+        assert_eq!(refused, [true, true]);
+    }
+}

@@ -1,0 +1,64 @@
+//! What a process does for its files beyond its own calls: sealing blocks, releasing handles, freeing blocks.
+
+use cairn_core::{HandleId, InodeId, StaleBlock};
+use cairn_device::Device;
+
+use crate::error::Result;
+use crate::mount::{self, Mount};
+use crate::table::{self, Left};
+
+/// Batches sealed for one close; a file with more stale blocks is sealed by whoever drains it.
+const SEAL_BATCHES_MAX: usize = 1 << 10;
+
+/// Gives up the handle that taking a descriptor out of the table left without one in this process.
+pub fn release(mount: &Mount, left: Left) -> Result<()> {
+    if !left.last {
+        return Ok(());
+    }
+    if left.unsealed {
+        // A block that stays stale is sealed by the drain; closing must not fail for it.
+        let _ = mount.inode_of(left.handle).and_then(|inode| seal(mount, inode));
+    }
+    mount.fs().release(mount.slot(), left.handle, mount::now())?;
+    mount.reclaim();
+    Ok(())
+}
+
+/// Seals the file behind `handle` if this process made blocks of it stale.
+pub fn seal_handle(mount: &Mount, handle: HandleId) -> Result<()> {
+    if table::take_unsealed(handle) {
+        let sealed = mount.inode_of(handle).and_then(|inode| seal(mount, inode));
+        if sealed.is_err() {
+            table::mark_unsealed(handle);
+        }
+        return sealed;
+    }
+    Ok(())
+}
+
+/// Recomputes the checksums of the file's stale blocks. Gives up quietly while others write to it: they seal.
+fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
+    let mut stale = Vec::new();
+    let mut sealed = Vec::new();
+    let block_bytes = mount.fs().geometry().hugeblock_bytes;
+    for _ in 0..SEAL_BATCHES_MAX {
+        let version = mount.fs().stale_blocks(inode, &mut stale)?;
+        if stale.is_empty() {
+            return Ok(());
+        }
+        sealed.clear();
+        for block in &stale {
+            sealed.push((*block, block_checksum(mount, block, block_bytes)?));
+        }
+        if !mount.fs().seal(inode, version, &sealed)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn block_checksum(mount: &Mount, stale: &StaleBlock, block_bytes: u32) -> Result<u32> {
+    let device: &dyn Device = mount.tier(stale.tier)?;
+    let offset = u64::from(stale.block) * u64::from(block_bytes);
+    Ok(device.checksum(offset, block_bytes as usize)?)
+}

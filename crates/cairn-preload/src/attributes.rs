@@ -1,0 +1,152 @@
+//! Changing attributes: mode, owner, times.
+
+use core::ffi::{c_char, c_int};
+
+use cairn_posix::path::Place;
+use cairn_posix::{Errno, PathResult, Result, file, mount, names};
+use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
+
+fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+fn change_mode(place: &Place, mode: mode_t, follow: bool) -> PathResult<()> {
+    let found = file::stat(place, follow)?;
+    if found.is_symlink() {
+        return Err(Errno(libc::EOPNOTSUPP).into());
+    }
+    Ok(file::set_mode(found.inode, mode)?)
+}
+
+fn change_owner(place: &Place, uid: uid_t, gid: gid_t, follow: bool) -> PathResult<()> {
+    Ok(file::set_owner(file::resolve(place, follow)?, uid, gid)?)
+}
+
+type Times = Option<[timespec; 2]>;
+
+fn change_times(place: &Place, times: Result<Times>, follow: bool) -> PathResult<()> {
+    Ok(file::set_times(file::resolve(place, follow)?, times?)?)
+}
+
+/// Reads the two times at `times`, which may be null for now.
+unsafe fn exact(times: *const timespec) -> Result<Times> {
+    // SAFETY: the caller passes null or two structures.
+    Ok(unsafe { times.cast::<[timespec; 2]>().as_ref() }.copied())
+}
+
+/// As `exact`, for microseconds.
+unsafe fn coarse(times: *const timeval) -> Result<Times> {
+    // SAFETY: the caller passes null or two structures.
+    let Some(times) = (unsafe { times.cast::<[timeval; 2]>().as_ref() }) else { return Ok(None) };
+    let convert = |time: &timeval| match time.tv_usec {
+        0..=999_999 => Ok(timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }),
+        _ => Err(Errno(libc::EINVAL)),
+    };
+    Ok(Some([convert(&times[0])?, convert(&times[1])?]))
+}
+
+/// As `exact`, for seconds.
+unsafe fn whole(times: *const utimbuf) -> Result<Times> {
+    // SAFETY: the caller passes null or one structure.
+    let times = unsafe { times.as_ref() };
+    let time = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
+    Ok(times.map(|times| [time(times.actime), time(times.modtime)]))
+}
+
+path_hooks! {
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int,
+        [path, follow true] = |place| change_mode(&place, mode, true);
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int,
+        [path, follow false] = |place| change_mode(&place, mode, false);
+    fn fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int,
+        [path at directory, follow follows(flags)]
+        = |place| change_mode(&place, mode, follows(flags));
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
+        [path, follow true] = |place| change_owner(&place, uid, gid, true);
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
+        [path, follow false] = |place| change_owner(&place, uid, gid, false);
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int,
+        // SAFETY: the caller passes null or one structure.
+        [path, follow true] = |place| change_times(&place, unsafe { whole(times) }, true);
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int,
+        // SAFETY: the caller passes null or two structures.
+        [path, follow true] = |place| change_times(&place, unsafe { coarse(times) }, true);
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int,
+        // SAFETY: the caller passes null or two structures.
+        [path, follow false] = |place| change_times(&place, unsafe { coarse(times) }, false);
+    fn futimesat(directory: c_int, path: *const c_char, times: *const timeval) -> c_int,
+        // SAFETY: the caller passes null or two structures.
+        [path at directory, follow true] = |place| change_times(&place, unsafe { coarse(times) }, true);
+}
+
+descriptor_hooks! {
+    fn fchmod(descriptor: c_int, mode: mode_t) -> c_int
+        = |handle| file::set_mode(mount::current()?.inode_of(handle)?, mode);
+    fn fchown(descriptor: c_int, uid: uid_t, gid: gid_t) -> c_int
+        = |handle| file::set_owner(mount::current()?.inode_of(handle)?, uid, gid);
+    fn futimens(descriptor: c_int, times: *const timespec) -> c_int
+        // SAFETY: the caller passes null or two structures.
+        = |handle| file::set_times(mount::current()?.inode_of(handle)?, unsafe { exact(times) }?);
+    fn futimes(descriptor: c_int, times: *const timeval) -> c_int
+        // SAFETY: the caller passes null or two structures.
+        = |handle| file::set_times(mount::current()?.inode_of(handle)?, unsafe { coarse(times) }?);
+}
+
+/// As `fchownat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchownat(
+    directory: c_int,
+    path: *const c_char,
+    uid: uid_t,
+    gid: gid_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller passes a terminated path.
+    if flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0 {
+        // SAFETY: the caller's own arguments.
+        return unsafe { fchown(directory, uid, gid) };
+    }
+    // SAFETY: the caller passes a terminated path.
+    let route = unsafe { crate::hooks::route_at(directory, path) };
+    let real = next!(fchownat: fn(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int);
+    match crate::hooks::ours(route, follows(flags)) {
+        Some(place) => crate::answer::answer_path(
+            || change_owner(&place, uid, gid, follows(flags)),
+            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), uid, gid, flags) },
+        ),
+        // SAFETY: the caller's own arguments.
+        None => unsafe { real(directory, path, uid, gid, flags) },
+    }
+}
+
+/// As `utimensat(2)`; a null path means the open file `directory`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn utimensat(
+    directory: c_int,
+    path: *const c_char,
+    times: *const timespec,
+    flags: c_int,
+) -> c_int {
+    let real = next!(utimensat: fn(c_int, *const c_char, *const timespec, c_int) -> c_int);
+    // SAFETY: the caller passes null or a terminated path.
+    let by_descriptor = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
+    let place = match cairn_posix::table::lookup(directory).filter(|_| by_descriptor) {
+        Some(handle) => crate::answer::guarded(|| names::place_of(handle)).ok(),
+        None => {
+            // SAFETY: as above.
+            let route = unsafe { crate::hooks::route_at(directory, path) };
+            crate::hooks::ours(route, follows(flags))
+        }
+    };
+    match place {
+        Some(place) => crate::answer::answer_path(
+            // SAFETY: the caller passes null or two structures.
+            || change_times(&place, unsafe { exact(times) }, follows(flags)),
+            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), times, flags) },
+        ),
+        // SAFETY: the caller's own arguments.
+        None => unsafe { real(directory, path, times, flags) },
+    }
+}

@@ -1,0 +1,250 @@
+//! Descriptors: closing, duplicating, flags, locks, device control.
+
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use cairn_posix::HandleId;
+use cairn_posix::{Errno, Result, descriptor, file, placeholder, table};
+use libc::off_t;
+
+use crate::answer::{answer, set_errno};
+use crate::streams;
+
+unsafe fn close_number(number: c_int, real: unsafe extern "C-unwind" fn(c_int) -> c_int) -> c_int {
+    if table::is_ours(number) {
+        streams::about_to_change(number);
+        let result = answer(|| file::close(number));
+        streams::descriptor_changed(number);
+        return result;
+    }
+    if placeholder::is_internal(number) {
+        // To the application this number was never open.
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    // SAFETY: the caller's own argument.
+    unsafe { real(number) }
+}
+
+/// As `close(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(number: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    unsafe { close_number(number, next!(close: fn(c_int) -> c_int)) }
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __close(number: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    unsafe { close_number(number, next!(__close: fn(c_int) -> c_int)) }
+}
+
+fn close_all(first: c_uint, last: c_uint) -> Result<()> {
+    for standard in 0..=2 {
+        if (first..=last).contains(&standard) {
+            streams::about_to_change(standard as c_int);
+        }
+    }
+    let result = descriptor::close_range(first, last);
+    for standard in 0..=2 {
+        streams::descriptor_changed(standard);
+    }
+    result
+}
+
+/// As `close_range(2)`; only numbers that neither we nor files of ours use go straight to the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags == 0 && table::in_use() {
+        return answer(|| close_all(first, last));
+    }
+    // With CLOSE_RANGE_CLOEXEC nothing changes before the exec, and what is ours is close-on-exec already.
+    // SAFETY: the caller's own arguments.
+    unsafe { next!(close_range: fn(c_uint, c_uint, c_int) -> c_int)(first, last, flags) }
+}
+
+/// As `closefrom(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    if table::in_use() {
+        let _: c_int = answer(|| close_all(first.max(0) as c_uint, c_uint::MAX));
+        return;
+    }
+    // SAFETY: the caller's own argument.
+    unsafe { next!(closefrom: fn(c_int) -> ())(first) };
+}
+
+/// As `dup(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup(number: c_int) -> c_int {
+    let duplicate = if table::is_ours(number) {
+        answer(|| descriptor::duplicate(number, 0, false))
+    } else {
+        // SAFETY: the caller's own argument.
+        let duplicate = unsafe { next!(dup: fn(c_int) -> c_int)(number) };
+        descriptor::claimed(duplicate);
+        duplicate
+    };
+    streams::descriptor_changed(duplicate);
+    duplicate
+}
+
+unsafe fn duplicate_to(
+    from: c_int,
+    to: c_int,
+    flags: c_int,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    if !table::is_ours(from) && !table::is_ours(to) && !placeholder::is_internal(to) {
+        return real();
+    }
+    streams::about_to_change(to);
+    let result = answer(|| descriptor::duplicate_to(from, to, flags));
+    streams::descriptor_changed(to);
+    result
+}
+
+/// As `dup2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
+    if from == to && table::is_ours(from) {
+        return to;
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe { duplicate_to(from, to, 0, || next!(dup2: fn(c_int, c_int) -> c_int)(from, to)) }
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __dup2(from: c_int, to: c_int) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { dup2(from, to) }
+}
+
+/// As `dup3(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        duplicate_to(from, to, flags, || {
+            next!(dup3: fn(c_int, c_int, c_int) -> c_int)(from, to, flags)
+        })
+    }
+}
+
+/// What `fcntl` answers for a file of ours.
+unsafe fn control(
+    number: c_int,
+    handle: HandleId,
+    command: c_int,
+    argument: usize,
+) -> Result<c_int> {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let lowest = c_int::try_from(argument).map_err(|_| Errno(libc::EINVAL))?;
+            descriptor::duplicate(number, lowest, command == libc::F_DUPFD_CLOEXEC)
+        }
+        // The kernel keeps these for the placeholder.
+        libc::F_GETFD | libc::F_SETFD => {
+            Ok(cairn_posix::kernel::fcntl(number, command, argument as i64)?)
+        }
+        libc::F_GETFL => file::status_flags(handle),
+        libc::F_SETFL => file::set_status_flags(handle, argument as c_int).map(|()| 0),
+        // Locks are not kept yet: a lock that excludes nobody must not be granted.
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Err(Errno(libc::ENOLCK)),
+        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Err(Errno(libc::ENOLCK)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+macro_rules! controls {
+    ($(fn $name:ident;)*) => {$(
+        /// As `fcntl(2)`; the variable argument is in the register of the third.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(number: c_int, command: c_int, argument: usize) -> c_int {
+            if table::lookup(number).is_none() {
+                let real = next!($name: fn(c_int, c_int, usize) -> c_int);
+                // SAFETY: the caller's own arguments.
+                let result = unsafe { real(number, command, argument) };
+                // The kernel answers for an unknown placeholder, but tells that it is one.
+                let missed = match command {
+                    libc::F_GETFL => {
+                        result >= 0 && result & libc::O_PATH != 0 && crate::answer::recognise(number)
+                    }
+                    _ => result == -1 && crate::answer::is_missed(number),
+                };
+                if !missed {
+                    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                        crate::open::opened(result);
+                    }
+                    return result;
+                }
+            }
+            let result = answer(|| {
+                let handle = table::lookup(number).ok_or(Errno(libc::EBADF))?;
+                // SAFETY: the caller's own arguments.
+                unsafe { control(number, handle, command, argument) }
+            });
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                streams::descriptor_changed(result);
+            }
+            result
+        }
+    )*};
+}
+
+controls! {
+    fn fcntl;
+    fn fcntl64;
+    fn __fcntl;
+}
+
+descriptor_hooks! {
+    /// Locks are not kept yet.
+    fn flock(descriptor: c_int, operation: c_int) -> c_int = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
+    /// Locks are not kept yet.
+    fn lockf(descriptor: c_int, command: c_int, length: off_t) -> c_int
+        = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
+    /// Locks are not kept yet.
+    fn lockf64(descriptor: c_int, command: c_int, length: off_t) -> c_int
+        = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
+    fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int
+        // SAFETY: the caller passes what the request demands.
+        = |handle| unsafe { device_control(descriptor, handle, request, argument) };
+}
+
+unsafe fn device_control(
+    number: c_int,
+    handle: HandleId,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> Result<()> {
+    match request {
+        libc::FIONREAD => {
+            let ahead = file::bytes_ahead(handle)?.min(i64::from(c_int::MAX)) as c_int;
+            // SAFETY: the request demands room for an int.
+            unsafe { argument.cast::<c_int>().write(ahead) };
+            Ok(())
+        }
+        libc::FIOCLEX | libc::FIONCLEX => {
+            let flags = if request == libc::FIOCLEX { libc::FD_CLOEXEC } else { 0 };
+            cairn_posix::kernel::fcntl(number, libc::F_SETFD, i64::from(flags))?;
+            Ok(())
+        }
+        _ => Err(Errno(libc::ENOTTY)),
+    }
+}
+
+/// As `isatty(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn isatty(number: c_int) -> c_int {
+    if !table::is_ours(number) {
+        // SAFETY: the caller's own argument.
+        let result = unsafe { next!(isatty: fn(c_int) -> c_int)(number) };
+        if result != 0 || !crate::answer::is_missed(number) {
+            return result;
+        }
+    }
+    set_errno(libc::ENOTTY);
+    0
+}

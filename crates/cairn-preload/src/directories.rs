@@ -1,0 +1,241 @@
+//! Directory streams and the current directory.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+use cairn_posix::directory::{self, Stream};
+use cairn_posix::{Errno, Result, cwd, table};
+use libc::{DIR, dirent64, size_t, ssize_t};
+
+use crate::answer::{answer, set_errno};
+
+fn as_stream(stream: &'static Stream) -> *mut DIR {
+    core::ptr::from_ref(stream).cast_mut().cast()
+}
+
+path_hooks! {
+    fn opendir(path: *const c_char) -> *mut DIR,
+        [path, follow true] = |place| directory::open(&place).map(as_stream);
+}
+
+/// As `fdopendir(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fdopendir(descriptor: c_int) -> *mut DIR {
+    if !table::is_ours(descriptor) {
+        // SAFETY: the caller's own argument.
+        let stream = unsafe { next!(fdopendir: fn(c_int) -> *mut DIR)(descriptor) };
+        if !stream.is_null() || !crate::answer::is_missed(descriptor) {
+            return stream;
+        }
+    }
+    answer(|| directory::from_descriptor(descriptor).map(as_stream))
+}
+
+/// Hooks for functions whose first argument is a directory stream.
+macro_rules! stream_hooks {
+    ($(fn $name:ident($argument:ident $(, $more:ident: $type:ty)*) -> $result:ty = |$stream:ident| $ours:expr;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($argument: *mut DIR $(, $more: $type)*) -> $result {
+            match directory::stream($argument.cast::<c_void>()) {
+                Some($stream) => $ours,
+                // SAFETY: the caller's own arguments.
+                None => unsafe { next!($name: fn(*mut DIR $(, $type)*) -> $result)($argument $(, $more)*) },
+            }
+        }
+    )*};
+}
+
+stream_hooks! {
+    fn readdir(stream) -> *mut dirent64 = |stream| next_entry(stream);
+    fn readdir64(stream) -> *mut dirent64 = |stream| next_entry(stream);
+    fn readdir_r(stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int
+        // SAFETY: the caller passes room for one entry and one pointer.
+        = |stream| unsafe { copy_entry(stream, entry, result) };
+    fn readdir64_r(stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int
+        // SAFETY: the caller passes room for one entry and one pointer.
+        = |stream| unsafe { copy_entry(stream, entry, result) };
+    fn closedir(stream) -> c_int = |stream| answer(|| stream.close());
+    fn dirfd(stream) -> c_int = |stream| answer(|| Ok(stream.descriptor()));
+    fn rewinddir(stream) -> () = |stream| stream.set_position(0);
+    fn telldir(stream) -> c_long = |stream| answer(|| position(stream));
+    fn seekdir(stream, position: c_long) -> () = |stream| stream.set_position(position.max(0) as u64);
+}
+
+fn next_entry(stream: &Stream) -> *mut dirent64 {
+    answer(|| stream.next())
+}
+
+fn position(stream: &Stream) -> Result<c_long> {
+    c_long::try_from(stream.position()).map_err(|_| Errno(libc::EOVERFLOW))
+}
+
+/// # Safety
+/// `entry` and `result` are writable.
+unsafe fn copy_entry(stream: &Stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int {
+    crate::answer::number(|| {
+        let found = stream.next()?;
+        // SAFETY: an entry of ours is complete as far as its length says, and not longer than the structure.
+        unsafe {
+            if found.is_null() {
+                result.write(core::ptr::null_mut());
+            } else {
+                let length = usize::from((*found).d_reclen);
+                core::ptr::copy_nonoverlapping(found.cast::<u8>(), entry.cast::<u8>(), length);
+                result.write(entry);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// As `getdents64(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getdents64(
+    descriptor: c_int,
+    target: *mut c_void,
+    length: size_t,
+) -> ssize_t {
+    if !table::is_ours(descriptor) {
+        let real = next!(getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t);
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { real(descriptor, target, length) };
+        if result >= 0 || !crate::answer::is_missed(descriptor) {
+            return result;
+        }
+    }
+    // SAFETY: the caller passes room for `length` bytes.
+    let target = unsafe { core::slice::from_raw_parts_mut(target.cast::<u8>(), length) };
+    answer(|| directory::read_entries(descriptor, target))
+}
+
+/// As `chdir(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
+    let real = next!(chdir: fn(*const c_char) -> c_int);
+    // SAFETY: the caller passes a terminated path.
+    let route = unsafe { cairn_posix::path::route(path) };
+    match crate::hooks::ours(route, true) {
+        Some(place) => crate::answer::answer_path(
+            || cwd::enter(&place),
+            // SAFETY: the path lives for the call.
+            |elsewhere| left(unsafe { real(elsewhere.as_ptr()) }),
+        ),
+        // SAFETY: the caller's own argument.
+        None => left(unsafe { real(path) }),
+    }
+}
+
+fn left(result: c_int) -> c_int {
+    if result == 0 && !cwd::is_foreign() {
+        let _: c_int = answer(|| {
+            cwd::left();
+            Ok(())
+        });
+    }
+    result
+}
+
+/// As `fchdir(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
+    if !table::is_ours(descriptor) {
+        // SAFETY: the caller's own argument.
+        let result = left(unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
+        if result == 0 || !crate::answer::is_missed(descriptor) {
+            return result;
+        }
+    }
+    answer(|| cwd::enter_descriptor(descriptor))
+}
+
+/// The path of the current directory as the C library's functions return it: into `buffer` of `size` bytes, or, if
+/// that is null, into new memory of `size` bytes, or as many as needed if that is 0.
+unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t) -> *mut c_char {
+    answer(|| {
+        let path = path?;
+        if size == 0 && !buffer.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        if size != 0 && path.len() >= size {
+            return Err(Errno(libc::ERANGE));
+        }
+        let target = match buffer.is_null() {
+            // SAFETY: malloc may be called here; the caller frees the result, as getcwd(3) says.
+            true => unsafe { libc::malloc(size.max(path.len() + 1)) }.cast::<c_char>(),
+            false => buffer,
+        };
+        if target.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        // SAFETY: the target has room for the path and its terminator.
+        unsafe {
+            core::ptr::copy_nonoverlapping(path.as_ptr(), target.cast(), path.len());
+            *target.add(path.len()) = 0;
+        }
+        Ok(target)
+    })
+}
+
+fn ours() -> Option<Result<Vec<u8>>> {
+    match cairn_posix::configuration::get().is_none() || cwd::is_foreign() {
+        true => None,
+        false => crate::answer::guarded(|| Ok::<_, Errno>(cwd::path())).unwrap_or(None),
+    }
+}
+
+/// As `getcwd(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char {
+    match ours() {
+        // SAFETY: the caller passes a buffer of `size` bytes or null.
+        Some(path) => unsafe { working_path(path, buffer, size) },
+        // SAFETY: the caller's own arguments.
+        None => unsafe { next!(getcwd: fn(*mut c_char, size_t) -> *mut c_char)(buffer, size) },
+    }
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __getcwd_chk(
+    buffer: *mut c_char,
+    size: size_t,
+    room: size_t,
+) -> *mut c_char {
+    match ours() {
+        // SAFETY: the caller passes a buffer of `room` bytes.
+        Some(path) if size <= room => unsafe { working_path(path, buffer, size) },
+        // SAFETY: the caller's own arguments; the C library ends the program if `size` is too large.
+        _ => unsafe {
+            next!(__getcwd_chk: fn(*mut c_char, size_t, size_t) -> *mut c_char)(buffer, size, room)
+        },
+    }
+}
+
+/// As `getwd(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getwd(buffer: *mut c_char) -> *mut c_char {
+    if buffer.is_null() {
+        set_errno(libc::EINVAL);
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the caller passes a buffer of PATH_MAX bytes.
+    unsafe { getcwd(buffer, libc::PATH_MAX as size_t) }
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __getwd_chk(buffer: *mut c_char, room: size_t) -> *mut c_char {
+    // SAFETY: the caller passes a buffer of `room` bytes.
+    unsafe { __getcwd_chk(buffer, room.min(libc::PATH_MAX as size_t), room) }
+}
+
+/// As `get_current_dir_name(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
+    match ours() {
+        // SAFETY: there is no buffer.
+        Some(path) => unsafe { working_path(path, core::ptr::null_mut(), 0) },
+        // SAFETY: takes nothing.
+        None => unsafe { next!(get_current_dir_name: fn() -> *mut c_char)() },
+    }
+}

@@ -1,0 +1,339 @@
+//! Executing programs: the store learns of it before, the environment keeps what the program needs, and a program
+//! below the mount runs from an anonymous copy in memory.
+
+use core::ffi::{CStr, c_char, c_int};
+
+use cairn_posix::path::Place;
+use cairn_posix::process::Exec;
+use cairn_posix::{Errno, PathResult, configuration, copy, file, table};
+
+use crate::answer::{answer_path, errno, guarded, set_errno};
+use crate::environment::Environment;
+use crate::hooks;
+
+/// A list of strings that ends with null, as `execve` takes it.
+pub type List = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: List;
+}
+
+/// Longest path tried when `PATH` is searched.
+const PATH_BYTES: usize = 4096;
+/// Most arguments of a script that is handed to the shell.
+const SCRIPT_ARGUMENTS_MAX: usize = 1024;
+
+type Execute = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
+
+fn real() -> Execute {
+    next!(execve: fn(*const c_char, List, List) -> c_int)
+}
+
+/// Runs `execute`, which returns only if it fails.
+fn executing(execute: impl FnOnce() -> c_int) -> c_int {
+    let exec = guarded(|| Ok::<_, Errno>(Exec::begin()));
+    let result = execute();
+    let failure = errno();
+    let _ = guarded(|| {
+        exec?.failed();
+        Ok::<_, Errno>(())
+    });
+    set_errno(failure);
+    result
+}
+
+/// Copies the program at `place` into memory; the descriptor survives the exec, for interpreters that open it.
+fn into_memory(place: &Place) -> PathResult<c_int> {
+    file::access(place, libc::X_OK, true)?;
+    let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let copied = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(copy::to_memory);
+    file::close(number)?;
+    Ok(copied?)
+}
+
+/// `/proc/self/fd/N`.
+struct DescriptorPath([u8; 32]);
+
+impl DescriptorPath {
+    fn new(descriptor: c_int) -> DescriptorPath {
+        const PREFIX: &[u8] = b"/proc/self/fd/";
+        let mut bytes = [0; 32];
+        bytes[..PREFIX.len()].copy_from_slice(PREFIX);
+        let mut divisor = 1;
+        while descriptor / divisor >= 10 {
+            divisor *= 10;
+        }
+        let mut at = PREFIX.len();
+        while divisor > 0 {
+            bytes[at] = b'0' + (descriptor / divisor % 10) as u8;
+            at += 1;
+            divisor /= 10;
+        }
+        DescriptorPath(bytes)
+    }
+
+    fn as_ptr(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+}
+
+/// As `execve(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    arguments: List,
+    variables: List,
+) -> c_int {
+    // SAFETY: the caller passes lists that end with null and a terminated path.
+    let (environment, route) =
+        unsafe { (Environment::new(variables), cairn_posix::path::route(path)) };
+    let attempt = |path: *const c_char| {
+        // SAFETY: the caller's own arguments, with an environment that contains theirs.
+        executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })
+    };
+    let Some(place) = hooks::ours(route, true) else { return attempt(path) };
+    let memory: c_int = answer_path(
+        || into_memory(&place),
+        |elsewhere| {
+            attempt(elsewhere.as_ptr());
+            -1
+        },
+    );
+    if memory < 0 {
+        return -1;
+    }
+    let result = attempt(DescriptorPath::new(memory).as_ptr());
+    let failure = errno();
+    let _ = cairn_posix::kernel::close(memory);
+    set_errno(failure);
+    result
+}
+
+/// As `execv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { execve(path, arguments, environ) }
+}
+
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvp(name: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { execvpe(name, arguments, environ) }
+}
+
+/// As `execvpe(3)`. The C library searches `PATH` unless it leads into the mount.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvpe(
+    name: *const c_char,
+    arguments: List,
+    variables: List,
+) -> c_int {
+    // SAFETY: the caller passes a terminated name.
+    let text = unsafe { CStr::from_ptr(name) }.to_bytes();
+    if text.contains(&b'/') {
+        // SAFETY: the caller's own arguments.
+        return unsafe { execute_or_interpret(name, arguments, variables) };
+    }
+    // SAFETY: a value of the environment is terminated.
+    let search =
+        unsafe { libc::getenv(c"PATH".as_ptr()).as_ref().map(|path| CStr::from_ptr(path)) };
+    let mount = configuration::get().map(|found| found.mount());
+    match (search.map(CStr::to_bytes), mount) {
+        (Some(search), Some(mount))
+            if search.windows(mount.len()).any(|window| window == mount) =>
+        {
+            // SAFETY: the caller's own arguments.
+            unsafe { search_path(search, text, arguments, variables) }
+        }
+        _ => {
+            // SAFETY: the caller passes lists that end with null.
+            let environment = unsafe { Environment::new(variables) };
+            // SAFETY: the caller's own arguments, with an environment that contains theirs.
+            executing(|| unsafe {
+                next!(execvpe: fn(*const c_char, List, List) -> c_int)(
+                    name,
+                    arguments,
+                    environment.as_ptr(),
+                )
+            })
+        }
+    }
+}
+
+unsafe fn search_path(search: &[u8], name: &[u8], arguments: List, variables: List) -> c_int {
+    let mut denied = false;
+    for directory in search.split(|&byte| byte == b':') {
+        let mut path = [0_u8; PATH_BYTES];
+        let directory = if directory.is_empty() { b"." } else { directory };
+        if directory.len() + name.len() + 2 > PATH_BYTES {
+            continue;
+        }
+        path[..directory.len()].copy_from_slice(directory);
+        path[directory.len()] = b'/';
+        path[directory.len() + 1..directory.len() + 1 + name.len()].copy_from_slice(name);
+        // SAFETY: the path is terminated; the other arguments are the caller's own.
+        unsafe { execute_or_interpret(path.as_ptr().cast(), arguments, variables) };
+        match errno() {
+            libc::EACCES => denied = true,
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return -1,
+        }
+    }
+    set_errno(if denied { libc::EACCES } else { libc::ENOENT });
+    -1
+}
+
+/// A file that the kernel cannot execute is taken for a script of the shell, as POSIX says.
+unsafe fn execute_or_interpret(path: *const c_char, arguments: List, variables: List) -> c_int {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { execve(path, arguments, variables) };
+    if errno() != libc::ENOEXEC {
+        return result;
+    }
+    let mut script = [core::ptr::null(); SCRIPT_ARGUMENTS_MAX + 3];
+    script[0] = c"/bin/sh".as_ptr();
+    script[1] = path;
+    for index in 0.. {
+        // SAFETY: the list ends with null, and the loop stops there.
+        let argument = unsafe { *arguments.add(index) };
+        if argument.is_null() {
+            break;
+        }
+        if index > SCRIPT_ARGUMENTS_MAX {
+            set_errno(libc::E2BIG);
+            return -1;
+        }
+        if index > 0 {
+            script[index + 1] = argument;
+        }
+    }
+    // SAFETY: the list ends with null.
+    unsafe { execve(script[0], script.as_ptr(), variables) }
+}
+
+/// As `fexecve(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fexecve(
+    descriptor: c_int,
+    arguments: List,
+    variables: List,
+) -> c_int {
+    let path = DescriptorPath::new(descriptor);
+    // SAFETY: the caller's own arguments; the path is terminated.
+    unsafe { execve(path.as_ptr(), arguments, variables) }
+}
+
+/// As `execveat(2)`, for a path or, with `AT_EMPTY_PATH`, an open file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: List,
+    variables: List,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller passes a terminated path.
+    unsafe {
+        if *path as u8 == b'/' || directory == libc::AT_FDCWD {
+            return execve(path, arguments, variables);
+        }
+        if *path == 0 && table::is_ours(directory) {
+            return fexecve(directory, arguments, variables);
+        }
+        let environment = Environment::new(variables);
+        executing(|| {
+            next!(execveat: fn(c_int, *const c_char, List, List, c_int) -> c_int)(
+                directory,
+                path,
+                arguments,
+                environment.as_ptr(),
+                flags,
+            )
+        })
+    }
+}
+
+/// For `execl` and `execlp`: the list starts with the first argument.
+unsafe extern "C-unwind" fn cairn_execl(path: *const c_char, list: List) -> c_int {
+    // SAFETY: the trampoline passes the caller's arguments as one list that ends with null.
+    unsafe { execv(path, list) }
+}
+
+unsafe extern "C-unwind" fn cairn_execlp(name: *const c_char, list: List) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvp(name, list) }
+}
+
+/// For `execle`: the environment follows the null that ends the arguments.
+unsafe extern "C-unwind" fn cairn_execle(path: *const c_char, list: List) -> c_int {
+    // SAFETY: as above, and execle demands the environment as the next argument.
+    unsafe {
+        let mut end = 0;
+        while !(*list.add(end)).is_null() {
+            end += 1;
+        }
+        execve(path, list, (*list.add(end + 1)).cast())
+    }
+}
+
+// Variable arguments cannot be received in stable Rust. These trampolines put those that came in registers in front
+// of those on the stack, so that all stand in memory as one list, and pass its address.
+#[cfg(target_arch = "x86_64")]
+macro_rules! variadic {
+    ($name:literal, $target:ident) => {
+        core::arch::global_asm!(
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            // The return address makes room for the five registers after the path.
+            "pop rax",
+            "push r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "mov rsi, rsp",
+            // The return address, and 16-byte alignment at the call: on entry the stack was off by 8.
+            "push rax",
+            "sub rsp, 8",
+            "call {target}",
+            "add rsp, 8",
+            "pop rdx",
+            "add rsp, 40",
+            "push rdx",
+            "ret",
+            concat!(".size ", $name, ", . - ", $name),
+            target = sym $target,
+        );
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! variadic {
+    ($name:literal, $target:ident) => {
+        core::arch::global_asm!(
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            "sub sp, sp, #64",
+            "str x1, [sp, #8]",
+            "stp x2, x3, [sp, #16]",
+            "stp x4, x5, [sp, #32]",
+            "stp x6, x7, [sp, #48]",
+            "add x1, sp, #8",
+            "stp x29, x30, [sp, #-16]!",
+            "bl {target}",
+            "ldp x29, x30, [sp], #16",
+            "add sp, sp, #64",
+            "ret",
+            concat!(".size ", $name, ", . - ", $name),
+            target = sym $target,
+        );
+    };
+}
+
+variadic!("execl", cairn_execl);
+variadic!("execlp", cairn_execlp);
+variadic!("execle", cairn_execle);

@@ -1,0 +1,97 @@
+//! The shapes that most hooks have: decide, do ours, or pass through.
+
+use core::ffi::c_int;
+
+use cairn_posix::path::{Place, Route};
+use cairn_posix::{names, table};
+
+/// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
+/// symbolic links, which it is to the kernel.
+#[inline]
+pub fn ours(route: Route<'_>, follow: bool) -> Option<Place<'_>> {
+    match route {
+        Route::Libc => None,
+        Route::Place(place) => Some(place),
+        Route::Descriptor(descriptor) => descriptor_place(descriptor, follow),
+    }
+}
+
+#[cold]
+fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
+    if !follow {
+        return None;
+    }
+    let handle = table::lookup(descriptor)?;
+    crate::answer::guarded(|| names::place_of(handle)).ok()
+}
+
+/// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
+/// family that takes a directory. A path that leads out of the mount is handed to the C library.
+macro_rules! path_hooks {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty,
+            [$path:ident $(at $directory:ident)?, follow $follow:expr] = |$place:ident| $ours:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: the caller passes a path as the C library's function of this name demands it.
+            let route = unsafe { path_hooks!(@route $path $($directory)?) };
+            if let Some($place) = $crate::hooks::ours(route, $follow) {
+                return $crate::answer::answer_path(
+                    || $ours,
+                    |elsewhere| {
+                        let $path = elsewhere.as_ptr();
+                        $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
+                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                        unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+                    },
+                );
+            }
+            // SAFETY: the caller's own arguments.
+            unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+        }
+    )*};
+    (@route $path:ident) => { cairn_posix::path::route($path) };
+    (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
+}
+
+/// Hooks for functions whose first argument is a descriptor.
+macro_rules! descriptor_hooks {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($descriptor:ident: c_int $(, $argument:ident: $type:ty)*) -> $result:ty
+            = |$handle:ident| $ours:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($descriptor: c_int $(, $argument: $type)*) -> $result {
+            if let Some($handle) = cairn_posix::table::lookup($descriptor) {
+                return $crate::answer::answer(|| $ours);
+            }
+            // SAFETY: the caller's own arguments.
+            let result = unsafe {
+                next!($name: fn(c_int $(, $type)*) -> $result)($descriptor $(, $argument)*)
+            };
+            if result == <$result as $crate::answer::Answer>::FAILED
+                && $crate::answer::is_missed($descriptor)
+            {
+                if let Some($handle) = cairn_posix::table::lookup($descriptor) {
+                    return $crate::answer::answer(|| $ours);
+                }
+            }
+            result
+        }
+    )*};
+}
+
+/// As `cairn_posix::path::route_at`; a directory descriptor that was inherited is recognised first.
+///
+/// # Safety
+/// `path` is null or NUL-terminated, and outlives the result.
+#[inline]
+pub unsafe fn route_at<'a>(directory: c_int, path: *const core::ffi::c_char) -> Route<'a> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { cairn_posix::path::route_at(directory, path) }
+}

@@ -1,0 +1,161 @@
+//! Reading, writing, seeking.
+
+use core::ffi::{c_int, c_void};
+
+use cairn_posix::io::{self, At};
+use cairn_posix::transfer::Buffers;
+use cairn_posix::{Errno, Result, file};
+use libc::{iovec, size_t, ssize_t};
+
+/// One buffer of the caller's for `act`.
+///
+/// # Safety
+/// The caller passes memory as read(2) or write(2) demands it.
+unsafe fn with_buffer<R>(
+    start: *const c_void,
+    length: size_t,
+    act: impl FnOnce(Buffers) -> Result<R>,
+) -> Result<R> {
+    let entry = iovec { iov_base: start.cast_mut(), iov_len: length };
+    // SAFETY: promised by the caller of this function.
+    act(unsafe { Buffers::one(&entry) })
+}
+
+/// A list of buffers of the caller's for `act`.
+///
+/// # Safety
+/// The caller passes a list as readv(2) or writev(2) demands it.
+unsafe fn with_list<R>(
+    list: *const iovec,
+    count: c_int,
+    act: impl FnOnce(Buffers) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: promised by the caller of this function.
+    act(unsafe { Buffers::new(list, count) }?)
+}
+
+macro_rules! one_buffer {
+    ($(fn $name:ident($descriptor:ident, $start:ident: $pointer:ty, $length:ident $(, $argument:ident: $type:ty)*)
+        = |$handle:ident, $buffers:ident| $act:expr;)*) => {
+        descriptor_hooks! {$(
+            fn $name($descriptor: c_int, $start: $pointer, $length: size_t $(, $argument: $type)*) -> ssize_t
+                // SAFETY: the application's buffer, passed as the call demands it.
+                = |$handle| unsafe { with_buffer($start, $length, |$buffers| $act) };
+        )*}
+    };
+}
+
+one_buffer! {
+    fn read(descriptor, start: *mut c_void, length)
+        = |handle, buffers| io::read(handle, buffers, At::Cursor);
+    fn __read(descriptor, start: *mut c_void, length)
+        = |handle, buffers| io::read(handle, buffers, At::Cursor);
+    fn write(descriptor, start: *const c_void, length)
+        = |handle, buffers| io::write(handle, buffers, At::Cursor);
+    fn __write(descriptor, start: *const c_void, length)
+        = |handle, buffers| io::write(handle, buffers, At::Cursor);
+    fn pread(descriptor, start: *mut c_void, length, offset: i64)
+        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+    fn pread64(descriptor, start: *mut c_void, length, offset: i64)
+        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+    fn __pread64(descriptor, start: *mut c_void, length, offset: i64)
+        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+    fn pwrite(descriptor, start: *const c_void, length, offset: i64)
+        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+    fn pwrite64(descriptor, start: *const c_void, length, offset: i64)
+        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+    fn __pwrite64(descriptor, start: *const c_void, length, offset: i64)
+        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+}
+
+/// The fortified reads end the program if the buffer is too small; the C library does that, not we.
+macro_rules! checked_reads {
+    ($(fn $checked:ident as $plain:ident($descriptor:ident, $start:ident, $length:ident $(, $offset:ident)?);)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $checked(
+            $descriptor: c_int, $start: *mut c_void, $length: size_t, $($offset: i64,)? room: size_t,
+        ) -> ssize_t {
+            if $length > room {
+                // SAFETY: the caller's own arguments; this does not return.
+                return unsafe {
+                    next!($checked: fn(c_int, *mut c_void, size_t $(, checked_reads!(@offset $offset))?, size_t) -> ssize_t)(
+                        $descriptor, $start, $length $(, $offset)?, room)
+                };
+            }
+            // SAFETY: the caller's own arguments.
+            unsafe { $plain($descriptor, $start, $length $(, $offset)?) }
+        }
+    )*};
+    (@offset $offset:ident) => { i64 };
+}
+
+checked_reads! {
+    fn __read_chk as read(descriptor, start, length);
+    fn __pread_chk as pread(descriptor, start, length, offset);
+    fn __pread64_chk as pread64(descriptor, start, length, offset);
+}
+
+macro_rules! buffer_lists {
+    ($(fn $name:ident($descriptor:ident, $list:ident, $count:ident $(, $argument:ident: $type:ty)*)
+        = |$handle:ident, $buffers:ident| $act:expr;)*) => {
+        descriptor_hooks! {$(
+            fn $name($descriptor: c_int, $list: *const iovec, $count: c_int $(, $argument: $type)*) -> ssize_t
+                // SAFETY: the application's list of buffers, passed as the call demands it.
+                = |$handle| unsafe { with_list($list, $count, |$buffers| $act) };
+        )*}
+    };
+}
+
+buffer_lists! {
+    fn readv(descriptor, list, count) = |handle, buffers| io::read(handle, buffers, At::Cursor);
+    fn writev(descriptor, list, count) = |handle, buffers| io::write(handle, buffers, At::Cursor);
+    fn preadv(descriptor, list, count, offset: i64)
+        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+    fn preadv64(descriptor, list, count, offset: i64)
+        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+    fn pwritev(descriptor, list, count, offset: i64)
+        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+    fn pwritev64(descriptor, list, count, offset: i64)
+        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+    fn preadv2(descriptor, list, count, offset: i64, flags: c_int)
+        = |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+    fn preadv64v2(descriptor, list, count, offset: i64, flags: c_int)
+        = |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+    fn pwritev2(descriptor, list, count, offset: i64, flags: c_int)
+        = |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+    fn pwritev64v2(descriptor, list, count, offset: i64, flags: c_int)
+        = |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+}
+
+/// Hints and durability flags hold for memory as they are; what changes the meaning of the call is refused.
+fn flagged(offset: i64, flags: c_int, writes: bool) -> Result<At> {
+    let durability = if writes { libc::RWF_DSYNC | libc::RWF_SYNC } else { 0 };
+    if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT | durability) != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    match offset {
+        -1 => Ok(At::Cursor),
+        offset => At::offset(offset),
+    }
+}
+
+descriptor_hooks! {
+    fn lseek(descriptor: c_int, offset: i64, whence: c_int) -> i64
+        = |handle| file::seek(handle, offset, whence);
+    fn lseek64(descriptor: c_int, offset: i64, whence: c_int) -> i64
+        = |handle| file::seek(handle, offset, whence);
+    fn __lseek(descriptor: c_int, offset: i64, whence: c_int) -> i64
+        = |handle| file::seek(handle, offset, whence);
+    fn llseek(descriptor: c_int, offset: i64, whence: c_int) -> i64
+        = |handle| file::seek(handle, offset, whence);
+    fn fsync(descriptor: c_int) -> c_int = |handle| file::sync(handle);
+    fn fdatasync(descriptor: c_int) -> c_int = |handle| file::sync(handle);
+    fn syncfs(descriptor: c_int) -> c_int = |_handle| file::sync_all();
+    fn sync_file_range(descriptor: c_int, offset: i64, length: i64, flags: u32) -> c_int
+        = |handle| file::sync(handle);
+    fn ftruncate(descriptor: c_int, size: i64) -> c_int
+        = |handle| file::truncate_handle(handle, size);
+    fn ftruncate64(descriptor: c_int, size: i64) -> c_int
+        = |handle| file::truncate_handle(handle, size);
+}

@@ -1,0 +1,220 @@
+//! The life of a process: start, fork, end.
+//!
+//! The end is taken at the last moment there is: the function the dynamic linker registers to run all destructors is
+//! wrapped, so that whatever a library's destructor still writes is part of an orderly end. A death by signal
+//! passes none of this.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use cairn_posix::process::{self, Spawn};
+use cairn_posix::{Errno, configuration, placeholder};
+use libc::pid_t;
+
+use crate::answer::{errno, guarded, set_errno};
+use crate::{stdio, streams};
+
+/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr.
+extern "C" fn start() {
+    if configuration::get().is_none() {
+        return;
+    }
+    let before = errno();
+    for number in 0..=2 {
+        let is_ours = guarded(|| Ok::<_, Errno>(placeholder::classify(number)));
+        if is_ours == Ok(true) {
+            streams::descriptor_changed(number);
+        }
+    }
+    set_errno(before);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+type Destructors = extern "C-unwind" fn();
+
+/// What the dynamic linker asked to be called at exit.
+static DESTRUCTORS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+extern "C-unwind" fn finish() {
+    let destructors = DESTRUCTORS.load(Ordering::Relaxed);
+    if !destructors.is_null() {
+        // SAFETY: `__libc_start_main` stored the dynamic linker's function of this type.
+        unsafe { core::mem::transmute::<*mut c_void, Destructors>(destructors)() };
+    }
+    stdio::flush_all();
+    end();
+}
+
+fn end() {
+    // An error has nowhere to go; the agent reaps the slot.
+    let _ = guarded(|| {
+        process::end();
+        Ok::<_, Errno>(())
+    });
+}
+
+type Main = unsafe extern "C-unwind" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+
+/// As the C library's function of this name, which calls `main`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __libc_start_main(
+    main: Main,
+    count: c_int,
+    arguments: *mut *mut c_char,
+    init: *mut c_void,
+    fini: *mut c_void,
+    destructors: *mut c_void,
+    stack_end: *mut c_void,
+) -> c_int {
+    let real = next!(__libc_start_main: fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int);
+    let destructors = if configuration::get().is_some() {
+        DESTRUCTORS.store(destructors, Ordering::Relaxed);
+        finish as *mut c_void
+    } else {
+        destructors
+    };
+    // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls theirs.
+    unsafe { real(main, count, arguments, init, fini, destructors, stack_end) }
+}
+
+macro_rules! ends {
+    ($(fn $name:ident;)*) => {$(
+        /// As `_exit(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(status: c_int) -> ! {
+            end();
+            // SAFETY: the caller's own argument.
+            unsafe { next!($name: fn(c_int) -> !)(status) }
+        }
+    )*};
+}
+
+ends! {
+    fn _exit;
+    fn _Exit;
+}
+
+/// As `quick_exit(3)`: its handlers may still write, so the process is only marked as ending.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
+    let _ = guarded(|| {
+        process::about_to_end();
+        Ok::<_, Errno>(())
+    });
+    // SAFETY: the caller's own argument.
+    unsafe { next!(quick_exit: fn(c_int) -> !)(status) }
+}
+
+/// Runs `create`, which returns as fork does, with the child's references taken before.
+fn spawning(create: impl FnOnce() -> pid_t) -> pid_t {
+    let spawn = match guarded(Spawn::begin) {
+        Ok(spawn) => spawn,
+        Err(Errno(number)) => {
+            set_errno(number);
+            return -1;
+        }
+    };
+    let pid = create();
+    let after = errno();
+    let _ = guarded(|| {
+        match pid {
+            -1 => spawn.cancel(),
+            0 => spawn.child(),
+            pid => spawn.parent(pid),
+        }
+        Ok::<_, Errno>(())
+    });
+    set_errno(after);
+    pid
+}
+
+macro_rules! forks {
+    ($(fn $name:ident as $real:ident;)*) => {$(
+        /// As `fork(2)`; `vfork` is served as one, because a child that shares our memory could not be told apart.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name() -> pid_t {
+            let real = next!($real: fn() -> pid_t);
+            // SAFETY: takes nothing.
+            spawning(|| unsafe { real() })
+        }
+    )*};
+}
+
+forks! {
+    fn fork as fork;
+    fn __fork as fork;
+    fn vfork as fork;
+    fn __vfork as fork;
+}
+
+/// As `forkpty(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forkpty(
+    terminal: *mut c_int,
+    name: *mut c_char,
+    settings: *const c_void,
+    size: *const c_void,
+) -> pid_t {
+    let real = next!(forkpty: fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t);
+    // SAFETY: the caller's own arguments.
+    spawning(|| unsafe { real(terminal, name, settings, size) })
+}
+
+/// As `daemon(3)`: only the child returns; the parent's part of the mount is given up for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: c_int) -> c_int {
+    // SAFETY: our own hook, which takes nothing.
+    match unsafe { fork() } {
+        -1 => return -1,
+        0 => {}
+        // SAFETY: as daemon(3) does.
+        _ => unsafe { _exit(0) },
+    }
+    // SAFETY: setsid takes nothing; the path is terminated; our hooks see what happens to descriptors 0 to 2.
+    unsafe {
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if keep_directory == 0 && crate::directories::chdir(c"/".as_ptr()) != 0 {
+            return -1;
+        }
+        if keep_descriptors == 0 {
+            let null = crate::open::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
+            if null < 0 {
+                return -1;
+            }
+            for number in 0..=2 {
+                crate::descriptors::dup2(null, number);
+            }
+            if null > 2 {
+                crate::descriptors::close(null);
+            }
+        }
+    }
+    0
+}
+
+/// As `system(3)`: the shell's references are held until it has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    let real = next!(system: fn(*const c_char) -> c_int);
+    let spawn = match guarded(Spawn::begin) {
+        Ok(spawn) => spawn,
+        Err(Errno(number)) => {
+            set_errno(number);
+            return -1;
+        }
+    };
+    // SAFETY: the caller's own argument.
+    let status = unsafe { real(command) };
+    let after = errno();
+    let _ = guarded(|| {
+        spawn.cancel();
+        Ok::<_, Errno>(())
+    });
+    set_errno(after);
+    status
+}

@@ -1,0 +1,252 @@
+//! Names: directories, links, renaming, removing, canonical paths.
+
+use core::ffi::{CStr, c_char, c_int, c_uint};
+
+use cairn_posix::path::{Place, Route};
+use cairn_posix::{Errno, PathError, PathResult, Result, names, table};
+use libc::{mode_t, size_t, ssize_t};
+
+use crate::answer::{answer, answer_path, set_errno};
+use crate::hooks;
+
+path_hooks! {
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int,
+        [path, follow false] = |place| names::make_directory(&place, mode);
+    fn mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int,
+        [path at directory, follow false] = |place| names::make_directory(&place, mode);
+    fn rmdir(path: *const c_char) -> c_int,
+        [path, follow false] = |place| names::remove_directory(&place);
+    fn unlink(path: *const c_char) -> c_int,
+        [path, follow false] = |place| names::unlink(&place);
+    fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int,
+        [path at directory, follow false] = |place| match flags {
+            0 => names::unlink(&place),
+            libc::AT_REMOVEDIR => names::remove_directory(&place),
+            _ => Err(Errno(libc::EINVAL).into()),
+        };
+    fn remove(path: *const c_char) -> c_int,
+        [path, follow false] = |place| names::remove(&place);
+    fn mknod(path: *const c_char, mode: mode_t, device: u64) -> c_int,
+        [path, follow false] = |place| names::make_node(&place, mode);
+    fn mknodat(directory: c_int, path: *const c_char, mode: mode_t, device: u64) -> c_int,
+        [path at directory, follow false] = |place| names::make_node(&place, mode);
+    fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, device: *mut u64) -> c_int,
+        [path, follow false] = |place| names::make_node(&place, mode);
+    fn __xmknodat(version: c_int, directory: c_int, path: *const c_char, mode: mode_t, device: *mut u64) -> c_int,
+        [path at directory, follow false] = |place| names::make_node(&place, mode);
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int,
+        [path, follow false] = |place| names::make_node(&place, libc::S_IFIFO | mode);
+    fn mkfifoat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int,
+        [path at directory, follow false] = |place| names::make_node(&place, libc::S_IFIFO | mode);
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int,
+        // SAFETY: the caller passes a terminated target.
+        [path, follow false] = |place| names::symlink(unsafe { bytes(target) }?, &place);
+    fn symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int,
+        // SAFETY: the caller passes a terminated target.
+        [path at directory, follow false] = |place| names::symlink(unsafe { bytes(target) }?, &place);
+    fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t,
+        // SAFETY: the caller passes a buffer of `room` bytes.
+        [path, follow false] = |place| unsafe { read_link(&place, target, room) };
+    fn readlinkat(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t,
+        // SAFETY: the caller passes a buffer of `room` bytes.
+        [path at directory, follow false] = |place| unsafe { read_link(&place, target, room) };
+    fn __readlink_chk(path: *const c_char, target: *mut c_char, room: size_t, has: size_t) -> ssize_t,
+        // SAFETY: the caller passes a buffer of `has` bytes.
+        [path, follow false] = |place| unsafe { read_link(&place, target, room.min(has)) };
+    fn __readlinkat_chk(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t, has: size_t) -> ssize_t,
+        // SAFETY: the caller passes a buffer of `has` bytes.
+        [path at directory, follow false] = |place| unsafe { read_link(&place, target, room.min(has)) };
+}
+
+unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
+    // SAFETY: null, or terminated as the caller promises.
+    unsafe { cairn_posix::path::bytes(path) }
+}
+
+unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathResult<usize> {
+    if room == 0 {
+        return Err(Errno(libc::EINVAL).into());
+    }
+    let link = names::read_link(place)?;
+    let length = link.len().min(room);
+    // SAFETY: the buffer has `room` bytes and does not overlap the new vector.
+    unsafe { core::ptr::copy_nonoverlapping(link.as_ptr(), target.cast(), length) };
+    Ok(length)
+}
+
+/// Where the two names of a rename or a link are.
+enum Pair<'a> {
+    Libc,
+    Ours(Place<'a>, Place<'a>),
+    Mixed,
+}
+
+unsafe fn pair<'a>(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    follow: bool,
+) -> Pair<'a> {
+    // SAFETY: the caller passes terminated paths.
+    let routes = unsafe { (hooks::route_at(from.0, from.1), hooks::route_at(to.0, to.1)) };
+    match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
+        (None, None) => Pair::Libc,
+        (Some(from), Some(to)) => Pair::Ours(from, to),
+        _ => Pair::Mixed,
+    }
+}
+
+fn across() -> c_int {
+    set_errno(libc::EXDEV);
+    -1
+}
+
+macro_rules! two_names {
+    ($(
+        fn $name:ident($($argument:ident: $type:ty),*), [$from:expr, $to:expr, follow $follow:expr]
+            = |$old:ident, $new:ident| $ours:expr;
+    )*) => {$(
+        /// As the C library's function of this name; `EXDEV` between a file of ours and another.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the caller passes terminated paths.
+            match unsafe { pair($from, $to, $follow) } {
+                // SAFETY: the caller's own arguments.
+                Pair::Libc => unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) },
+                Pair::Ours($old, $new) => answer(|| $ours),
+                Pair::Mixed => across(),
+            }
+        }
+    )*};
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+
+two_names! {
+    fn rename(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false]
+        = |old, new| names::rename(&old, &new, 0);
+    fn renameat(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char),
+        [(from_directory, from), (to_directory, to), follow false]
+        = |old, new| names::rename(&old, &new, 0);
+    fn renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint),
+        [(from_directory, from), (to_directory, to), follow false]
+        = |old, new| names::rename(&old, &new, flags);
+    fn link(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false]
+        = |old, new| names::link(&old, &new, false);
+}
+
+/// As `linkat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn linkat(
+    from_directory: c_int,
+    from: *const c_char,
+    to_directory: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
+    let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0
+        // SAFETY: the caller passes a terminated path.
+        && unsafe { bytes(from) }.is_ok_and(<[u8]>::is_empty);
+    if let Some(handle) = table::lookup(from_directory).filter(|_| by_descriptor) {
+        // SAFETY: the caller passes a terminated path.
+        let route = unsafe { hooks::route_at(to_directory, to) };
+        return match hooks::ours(route, false) {
+            Some(new) => answer(|| names::link(&names::place_of(handle)?, &new, false)),
+            None => across(),
+        };
+    }
+    // SAFETY: the caller passes terminated paths.
+    match unsafe { pair((from_directory, from), (to_directory, to), follow) } {
+        // SAFETY: the caller's own arguments.
+        Pair::Libc => unsafe {
+            next!(linkat: fn(c_int, *const c_char, c_int, *const c_char, c_int) -> c_int)(
+                from_directory,
+                from,
+                to_directory,
+                to,
+                flags,
+            )
+        },
+        Pair::Ours(old, new) => answer(|| names::link(&old, &new, follow)),
+        Pair::Mixed => across(),
+    }
+}
+
+/// Puts a path into the caller's buffer of `PATH_MAX` bytes, or into one of its own if there is none.
+unsafe fn deliver(path: Vec<u8>, buffer: *mut c_char) -> PathResult<*mut c_char> {
+    if path.len() >= libc::PATH_MAX as usize {
+        return Err(PathError::Errno(Errno(libc::ENAMETOOLONG)));
+    }
+    let target = match buffer.is_null() {
+        // SAFETY: malloc may be called here; the caller frees the result, as realpath(3) says.
+        true => unsafe { libc::malloc(path.len() + 1) }.cast::<c_char>(),
+        false => buffer,
+    };
+    if target.is_null() {
+        return Err(PathError::Errno(Errno(libc::ENOMEM)));
+    }
+    // SAFETY: the target has room for the path and its terminator.
+    unsafe {
+        core::ptr::copy_nonoverlapping(path.as_ptr(), target.cast(), path.len());
+        *target.add(path.len()) = 0;
+    }
+    Ok(target)
+}
+
+unsafe fn canonical(
+    path: *const c_char,
+    buffer: *mut c_char,
+    real: impl Fn(&CStr) -> *mut c_char,
+) -> Option<*mut c_char> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the caller passes a terminated path.
+    let place = match unsafe { cairn_posix::path::route(path) } {
+        Route::Place(place) => place,
+        _ => return None,
+    };
+    Some(answer_path(
+        // SAFETY: the buffer has PATH_MAX bytes or is null.
+        || names::canonical(&place).and_then(|path| unsafe { deliver(path, buffer) }),
+        real,
+    ))
+}
+
+/// As `realpath(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
+    let real = next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char);
+    // SAFETY: the caller passes a terminated path and a buffer of PATH_MAX bytes or null.
+    unsafe {
+        canonical(path, buffer, |elsewhere| real(elsewhere.as_ptr(), buffer))
+            .unwrap_or_else(|| real(path, buffer))
+    }
+}
+
+/// As the C library's `__realpath_chk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __realpath_chk(
+    path: *const c_char,
+    buffer: *mut c_char,
+    room: size_t,
+) -> *mut c_char {
+    if room < libc::PATH_MAX as usize {
+        // The C library ends the program.
+        // SAFETY: the caller's own arguments.
+        return unsafe {
+            next!(__realpath_chk: fn(*const c_char, *mut c_char, size_t) -> *mut c_char)(
+                path, buffer, room,
+            )
+        };
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe { realpath(path, buffer) }
+}
+
+/// As `canonicalize_file_name(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: the caller's own argument.
+    unsafe { realpath(path, core::ptr::null_mut()) }
+}

@@ -1,0 +1,66 @@
+//! The functions that our own stand in front of, looked up when first needed.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the C library (or of another preloaded library behind us).
+pub struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// Not looked up yet.
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// Its address; that of [`absent`] if there is no such function.
+    #[inline]
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if known.is_null() { self.look_up() } else { known }
+    }
+
+    #[cold]
+    fn look_up(&self) -> *mut c_void {
+        // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            found = absent as *mut c_void;
+        }
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Stands for a function that this C library does not have.
+extern "C" fn absent() -> c_int {
+    crate::answer::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// The function behind `next` as a pointer of type `F`. Whoever calls it promises, besides what the function itself
+/// demands, that it has this type.
+#[inline]
+pub fn function<F: Copy>(next: &Next) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = next.address();
+    // SAFETY: `F` is a function pointer, as the only user of this function writes it (`next!`), and the address
+    // is that of a function.
+    unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
+}
+
+/// The C library's function of this name and type. Calling it is unsafe: the type must be right.
+macro_rules! next {
+    ($name:ident: fn($($type:ty),*) -> $result:ty) => {{
+        const NAME: &core::ffi::CStr = {
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            }
+        };
+        static NEXT: $crate::next::Next = $crate::next::Next::new(NAME);
+        $crate::next::function::<unsafe extern "C-unwind" fn($($type),*) -> $result>(&NEXT)
+    }};
+}

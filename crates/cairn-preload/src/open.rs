@@ -1,0 +1,183 @@
+//! Opening and creating files.
+
+use core::ffi::{CStr, c_char, c_int, c_uint};
+
+use cairn_posix::path::{Place, Route};
+use cairn_posix::{Errno, PathResult, descriptor, file, names};
+
+use crate::answer::{answer_path, set_errno};
+use crate::hooks;
+use crate::streams;
+
+/// The number was just opened: by us, or by the C library for a file that is not ours.
+#[inline]
+pub fn opened(number: c_int) -> c_int {
+    descriptor::claimed(number);
+    streams::descriptor_changed(number);
+    number
+}
+
+fn open_place(place: &Place, flags: c_int, mode: c_uint) -> PathResult<c_int> {
+    let number = file::open(place, flags, mode)?;
+    streams::descriptor_changed(number);
+    Ok(number)
+}
+
+fn follows(flags: c_int) -> bool {
+    flags & libc::O_NOFOLLOW == 0
+}
+
+macro_rules! open_hooks {
+    ($(fn $name:ident([$($directory:ident)?] path, flags $(, $mode:ident)?);)*) => {$(
+        /// As the C library's function of this name. The mode of a variadic one is in the register of its place.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $($directory: c_int,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?
+        ) -> c_int {
+            let from = open_hooks!(@directory $($directory)?);
+            let mode = open_hooks!(@mode $($mode)?);
+            let real = next!($name: fn($(open_hooks!(@int $directory),)? *const c_char, c_int $(, open_hooks!(@uint $mode))?) -> c_int);
+            // SAFETY: the caller passes a path as open(2) demands it.
+            let route = unsafe { hooks::route_at(from, path) };
+            if let Some(place) = hooks::ours(route, follows(flags)) {
+                return answer_path(
+                    || open_place(&place, flags, mode),
+                    |elsewhere| {
+                        $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
+                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                        opened(unsafe { real($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) })
+                    },
+                );
+            }
+            // SAFETY: the caller's own arguments.
+            opened(unsafe { real($($directory,)? path, flags $(, $mode)?) })
+        }
+    )*};
+    (@directory) => { libc::AT_FDCWD };
+    (@directory $directory:ident) => { $directory };
+    (@mode) => { 0 };
+    (@mode $mode:ident) => { $mode };
+    (@int $argument:ident) => { c_int };
+    (@uint $argument:ident) => { c_uint };
+}
+
+open_hooks! {
+    fn open([] path, flags, mode);
+    fn open64([] path, flags, mode);
+    fn __open([] path, flags, mode);
+    fn __open64([] path, flags, mode);
+    fn __open_2([] path, flags);
+    fn __open64_2([] path, flags);
+    fn openat([directory] path, flags, mode);
+    fn openat64([directory] path, flags, mode);
+    fn __openat_2([directory] path, flags);
+    fn __openat64_2([directory] path, flags);
+}
+
+const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+path_hooks! {
+    fn creat(path: *const c_char, mode: c_uint) -> c_int,
+        [path, follow true] = |place| open_place(&place, CREATE, mode);
+    fn creat64(path: *const c_char, mode: c_uint) -> c_int,
+        [path, follow true] = |place| open_place(&place, CREATE, mode);
+}
+
+/// Calls `make` with names of the form of `template`, which is ours, until one is free.
+unsafe fn temporary(
+    template: *mut c_char,
+    suffix: c_int,
+    make: impl Fn(&Place) -> PathResult<c_int>,
+) -> c_int {
+    let outcome = || {
+        let suffix = usize::try_from(suffix).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: the caller of mkstemp and its kin passes a writable, terminated string.
+        let length = unsafe { CStr::from_ptr(template) }.count_bytes();
+        // SAFETY: as above; the terminator is not part of the slice.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(template.cast::<u8>(), length) };
+        names::with_temporary_name(bytes, suffix, |_| {
+            // SAFETY: the template is still terminated.
+            let route = unsafe { cairn_posix::path::route(template) };
+            let place = hooks::ours(route, true).ok_or(Errno(libc::ENOENT))?;
+            make(&place)
+        })
+    };
+    answer_path(outcome, |_| {
+        // A directory of the template is a symbolic link out of the mount.
+        set_errno(libc::EXDEV);
+        -1
+    })
+}
+
+unsafe fn is_ours(path: *const c_char) -> bool {
+    // SAFETY: the caller passes a terminated string.
+    !matches!(unsafe { cairn_posix::path::route(path) }, Route::Libc)
+}
+
+const TEMPORARY: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+
+macro_rules! temporary_hooks {
+    ($(fn $name:ident(template $(, $argument:ident)*), suffix $suffix:expr, flags $flags:expr;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
+            // SAFETY: the caller passes a writable, terminated string.
+            if unsafe { is_ours(template) } {
+                // SAFETY: as above.
+                return unsafe {
+                    temporary(template, $suffix, |place| open_place(place, TEMPORARY | $flags, 0o600))
+                };
+            }
+            let real = next!($name: fn(*mut c_char $(, temporary_hooks!(@int $argument))*) -> c_int);
+            // SAFETY: the caller's own arguments.
+            opened(unsafe { real(template $(, $argument)*) })
+        }
+    )*};
+    (@int $argument:ident) => { c_int };
+}
+
+temporary_hooks! {
+    fn mkstemp(template), suffix 0, flags 0;
+    fn mkstemp64(template), suffix 0, flags 0;
+    fn mkstemps(template, suffix), suffix suffix, flags 0;
+    fn mkstemps64(template, suffix), suffix suffix, flags 0;
+    fn mkostemp(template, flags), suffix 0, flags flags & !libc::O_ACCMODE;
+    fn mkostemp64(template, flags), suffix 0, flags flags & !libc::O_ACCMODE;
+    fn mkostemps(template, suffix, flags), suffix suffix, flags flags & !libc::O_ACCMODE;
+    fn mkostemps64(template, suffix, flags), suffix suffix, flags flags & !libc::O_ACCMODE;
+}
+
+/// As `mkdtemp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: the caller passes a writable, terminated string.
+    if unsafe { is_ours(template) } {
+        let make = |place: &Place| names::make_directory(place, 0o700).map(|()| 0);
+        // SAFETY: as above.
+        let made = unsafe { temporary(template, 0, make) };
+        return if made == 0 { template } else { core::ptr::null_mut() };
+    }
+    // SAFETY: the caller's own argument.
+    unsafe { next!(mkdtemp: fn(*mut c_char) -> *mut c_char)(template) }
+}
+
+/// As `mktemp(3)`: a name that is free now; empty if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mktemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: the caller passes a writable, terminated string.
+    if !unsafe { is_ours(template) } {
+        // SAFETY: the caller's own argument.
+        return unsafe { next!(mktemp: fn(*mut c_char) -> *mut c_char)(template) };
+    }
+    let is_free = |place: &Place| match file::stat(place, false) {
+        Ok(_) => Err(Errno(libc::EEXIST).into()),
+        Err(error) if error.errno() == Errno(libc::ENOENT) => Ok(0),
+        Err(error) => Err(error),
+    };
+    // SAFETY: as above.
+    if unsafe { temporary(template, 0, is_free) } != 0 {
+        // SAFETY: the template has room for at least its terminator.
+        unsafe { *template = 0 };
+    }
+    template
+}

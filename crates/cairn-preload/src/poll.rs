@@ -1,0 +1,222 @@
+//! Waiting for descriptors: one of ours is always ready, as a regular file is.
+
+use core::ffi::{c_int, c_void};
+
+use cairn_posix::{Errno, table};
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+/// What a regular file is always ready for.
+const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+
+/// Sign bit: the kernel skips an entry whose number is negative.
+const HIDDEN: c_int = c_int::MIN;
+
+/// Entries of ours are taken out of the list for the kernel's call by making their numbers negative, and put back.
+struct Masked<'a> {
+    list: &'a mut [pollfd],
+    /// Entries of ours that are ready for what was asked.
+    ready: c_int,
+    any: bool,
+}
+
+impl<'a> Masked<'a> {
+    /// # Safety
+    /// `list` points to `count` entries, or `count` is 0.
+    unsafe fn new(list: *mut pollfd, count: nfds_t) -> Masked<'a> {
+        if count == 0 || !table::in_use() {
+            return Masked { list: &mut [], ready: 0, any: false };
+        }
+        // SAFETY: promised by the caller of this function.
+        let list = unsafe { core::slice::from_raw_parts_mut(list, count as usize) };
+        let mut masked = Masked { list, ready: 0, any: false };
+        for entry in masked.list.iter_mut().filter(|entry| table::is_ours(entry.fd)) {
+            masked.any = true;
+            masked.ready += c_int::from(entry.events & READY != 0);
+            entry.fd |= HIDDEN;
+        }
+        masked
+    }
+
+    /// The result of the whole call, given the kernel's for the others.
+    fn finish(self, result: c_int) -> c_int {
+        if !self.any {
+            return result;
+        }
+        for entry in self.list.iter_mut().filter(|entry| entry.fd < 0) {
+            // A number that was negative before is far above every descriptor now.
+            let number = entry.fd & !HIDDEN;
+            if table::is_ours(number) {
+                entry.fd = number;
+                entry.revents = entry.events & READY;
+            }
+        }
+        if result < 0 { result } else { result + self.ready }
+    }
+}
+
+static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
+macro_rules! polls {
+    ($(fn $name:ident($($room:ident)?);)*) => {$(
+        /// As `poll(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            list: *mut pollfd, count: nfds_t, timeout: c_int $(, $room: size_t)?
+        ) -> c_int {
+            let real = next!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
+            // SAFETY: the caller passes a list of `count` entries.
+            let masked = unsafe { Masked::new(list, count) };
+            let timeout = if masked.ready > 0 { 0 } else { timeout };
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { real(list, count, timeout $(, $room)?) };
+            masked.finish(result)
+        }
+    )*};
+    (@size $room:ident) => { size_t };
+}
+
+polls! {
+    fn poll();
+    fn __poll();
+    fn __poll_chk(room);
+}
+
+macro_rules! timed_polls {
+    ($(fn $name:ident($($room:ident)?);)*) => {$(
+        /// As `ppoll(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t $(, $room: size_t)?
+        ) -> c_int {
+            let real = next!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
+            // SAFETY: the caller passes a list of `count` entries.
+            let masked = unsafe { Masked::new(list, count) };
+            let timeout = if masked.ready > 0 { &raw const NOW } else { timeout };
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { real(list, count, timeout, mask $(, $room)?) };
+            masked.finish(result)
+        }
+    )*};
+    (@size $room:ident) => { size_t };
+}
+
+timed_polls! {
+    fn ppoll();
+    fn __ppoll_chk(room);
+}
+
+const WORD_BITS: usize = u64::BITS as usize;
+const SET_WORDS: usize = size_of::<fd_set>() / size_of::<u64>();
+
+/// The three sets of a select call, with those bits taken out that are ours and therefore ready.
+struct Sets {
+    sets: [*mut fd_set; 3],
+    ours: [[u64; SET_WORDS]; 3],
+    ready: c_int,
+}
+
+impl Sets {
+    /// # Safety
+    /// Each set is null or valid.
+    unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Sets {
+        let mut taken = Sets { sets, ours: [[0; SET_WORDS]; 3], ready: 0 };
+        if !table::in_use() {
+            return taken;
+        }
+        let last = count.min(libc::FD_SETSIZE as c_int) - 1;
+        for (number, _) in table::range(0, last) {
+            let (word, bit) = (number as usize / WORD_BITS, 1 << (number as usize % WORD_BITS));
+            for (kind, &set) in taken.sets.iter().enumerate().filter(|(_, set)| !set.is_null()) {
+                // SAFETY: a set is an array of bits, of which this one lies within.
+                let place = unsafe { &mut *set.cast::<u64>().add(word) };
+                if *place & bit != 0 {
+                    *place &= !bit;
+                    // A regular file has no exceptional conditions.
+                    if kind < 2 {
+                        taken.ours[kind][word] |= bit;
+                        taken.ready += 1;
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    fn finish(self, result: c_int) -> c_int {
+        if self.ready == 0 || result < 0 {
+            return result;
+        }
+        for (&set, ours) in self.sets.iter().zip(&self.ours).filter(|(set, _)| !set.is_null()) {
+            for (word, bits) in ours.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+                // SAFETY: as in `new`.
+                unsafe { *set.cast::<u64>().add(word) |= bits };
+            }
+        }
+        result + self.ready
+    }
+}
+
+macro_rules! selects {
+    ($(fn $name:ident;)*) => {$(
+        /// As `select(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval,
+        ) -> c_int {
+            let real = next!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
+            // SAFETY: the caller passes valid sets or null.
+            let sets = unsafe { Sets::new(count, [read, write, except]) };
+            let mut now = timeval { tv_sec: 0, tv_usec: 0 };
+            let timeout = if sets.ready > 0 { &raw mut now } else { timeout };
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { real(count, read, write, except, timeout) };
+            sets.finish(result)
+        }
+    )*};
+}
+
+selects! {
+    fn select;
+    fn __select;
+}
+
+/// As `pselect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let real = next!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+    // SAFETY: the caller passes valid sets or null.
+    let sets = unsafe { Sets::new(count, [read, write, except]) };
+    let timeout = if sets.ready > 0 { &raw const NOW } else { timeout };
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(count, read, write, except, timeout, mask) };
+    sets.finish(result)
+}
+
+/// As `epoll_ctl(2)`: `EPERM` for a file of ours, as for a regular file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn epoll_ctl(
+    instance: c_int,
+    operation: c_int,
+    descriptor: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if table::is_ours(descriptor) {
+        return crate::answer::answer(|| Err::<(), _>(Errno(libc::EPERM)));
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        next!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
+            instance,
+            operation,
+            descriptor,
+            event.cast(),
+        )
+    }
+}

@@ -1,0 +1,179 @@
+//! Size, space and copies inside the kernel: truncate, fallocate, advice, `copy_file_range`, `sendfile`, `splice`.
+
+use core::ffi::{c_char, c_int, c_uint};
+
+use cairn_posix::copy::{self, End};
+use cairn_posix::{Errno, file, table};
+use libc::{size_t, ssize_t};
+
+use crate::answer::{answer, is_missed, number, set_errno};
+
+path_hooks! {
+    fn truncate(path: *const c_char, size: i64) -> c_int,
+        [path, follow true] = |place| file::truncate(&place, size);
+    fn truncate64(path: *const c_char, size: i64) -> c_int,
+        [path, follow true] = |place| file::truncate(&place, size);
+}
+
+descriptor_hooks! {
+    /// Reserving space is refused: a block belongs to a file only once it is written.
+    fn fallocate(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
+        = |_handle| Err::<(), _>(Errno(libc::EOPNOTSUPP));
+    /// As `fallocate`.
+    fn fallocate64(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
+        = |_handle| Err::<(), _>(Errno(libc::EOPNOTSUPP));
+    /// Memory needs no reading ahead.
+    fn readahead(descriptor: c_int, offset: i64, length: size_t) -> ssize_t
+        = |_handle| Ok::<usize, Errno>(0);
+}
+
+/// Functions that return the error number.
+macro_rules! numbered {
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(descriptor: c_int $(, $argument: $type)*) -> c_int {
+            if table::is_ours(descriptor) {
+                return number(|| $ours);
+            }
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { next!($name: fn(c_int $(, $type)*) -> c_int)(descriptor $(, $argument)*) };
+            match result == libc::EBADF && crate::answer::recognise(descriptor) {
+                true => number(|| $ours),
+                false => result,
+            }
+        }
+    )*};
+}
+
+numbered! {
+    /// Advice about caching: memory is the cache.
+    fn posix_fadvise(offset: i64, length: i64, advice: c_int) = Ok(());
+    /// As `posix_fadvise`.
+    fn posix_fadvise64(offset: i64, length: i64, advice: c_int) = Ok(());
+    /// Refused, as `fallocate`.
+    fn posix_fallocate(offset: i64, length: i64) = Err(Errno(libc::EOPNOTSUPP));
+    /// Refused, as `fallocate`.
+    fn posix_fallocate64(offset: i64, length: i64) = Err(Errno(libc::EOPNOTSUPP));
+}
+
+fn end(descriptor: c_int) -> End {
+    table::lookup(descriptor).map_or(End::Kernel(descriptor), End::Ours)
+}
+
+/// Whether one of the two is ours, now that a call of the C library failed on them.
+fn either_missed(first: c_int, second: c_int) -> bool {
+    let missed = [is_missed(first), is_missed(second)];
+    missed[0] || missed[1]
+}
+
+/// As `copy_file_range(2)`, through memory if a file is ours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn copy_file_range(
+    source: c_int,
+    source_offset: *mut i64,
+    target: c_int,
+    target_offset: *mut i64,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let ours = || table::is_ours(source) || table::is_ours(target);
+    if !ours() {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe {
+            next!(copy_file_range: fn(c_int, *mut i64, c_int, *mut i64, size_t, c_uint) -> ssize_t)(
+                source,
+                source_offset,
+                target,
+                target_offset,
+                length,
+                flags,
+            )
+        };
+        if result >= 0 || !either_missed(source, target) {
+            return result;
+        }
+    }
+    answer(|| {
+        if flags != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        copy::check_range_copy(end(source), false)?;
+        copy::check_range_copy(end(target), true)?;
+        // SAFETY: the caller passes null or a valid offset for each.
+        let offsets = unsafe { (source_offset.as_mut(), target_offset.as_mut()) };
+        copy::copy(end(source), offsets.0, end(target), offsets.1, length)
+    })
+}
+
+unsafe fn send_file(
+    target: c_int,
+    source: c_int,
+    offset: *mut i64,
+    length: size_t,
+    real: unsafe extern "C-unwind" fn(c_int, c_int, *mut i64, size_t) -> ssize_t,
+) -> ssize_t {
+    if !table::is_ours(source) && !table::is_ours(target) {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { real(target, source, offset, length) };
+        if result >= 0 || !either_missed(source, target) {
+            return result;
+        }
+    }
+    // SAFETY: the caller passes null or a valid offset.
+    let offset = unsafe { offset.as_mut() };
+    answer(|| copy::copy(end(source), offset, end(target), None, length))
+}
+
+/// As `sendfile(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendfile(
+    target: c_int,
+    source: c_int,
+    offset: *mut i64,
+    length: size_t,
+) -> ssize_t {
+    let real = next!(sendfile: fn(c_int, c_int, *mut i64, size_t) -> ssize_t);
+    // SAFETY: the caller's own arguments.
+    unsafe { send_file(target, source, offset, length, real) }
+}
+
+/// As `sendfile64(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendfile64(
+    target: c_int,
+    source: c_int,
+    offset: *mut i64,
+    length: size_t,
+) -> ssize_t {
+    let real = next!(sendfile64: fn(c_int, c_int, *mut i64, size_t) -> ssize_t);
+    // SAFETY: the caller's own arguments.
+    unsafe { send_file(target, source, offset, length, real) }
+}
+
+/// As `splice(2)`; refused with `EINVAL` on files of ours, as file systems without it do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn splice(
+    source: c_int,
+    source_offset: *mut i64,
+    target: c_int,
+    target_offset: *mut i64,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if table::is_ours(source) || table::is_ours(target) {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        next!(splice: fn(c_int, *mut i64, c_int, *mut i64, size_t, c_uint) -> ssize_t)(
+            source,
+            source_offset,
+            target,
+            target_offset,
+            length,
+            flags,
+        )
+    }
+}

@@ -1,0 +1,272 @@
+//! `posix_spawn`: done here by fork and exec where the store is concerned, because the C library would open files of
+//! ours itself and create a child that holds no references.
+
+use core::ffi::{c_char, c_int, c_short};
+
+use cairn_posix::path::Route;
+use cairn_posix::{kernel, mount};
+use libc::{pid_t, sigset_t};
+
+use crate::answer::errno;
+use crate::environment::Environment;
+use crate::exec::{self, List};
+use crate::{descriptors, directories, life, open};
+
+/// `posix_spawn_file_actions_t` of the C library.
+#[repr(C)]
+pub struct FileActions {
+    allocated: c_int,
+    used: c_int,
+    list: *const Action,
+    reserved: [c_int; 16],
+}
+
+const _: () = assert!(size_of::<FileActions>() == size_of::<libc::posix_spawn_file_actions_t>());
+
+/// One action: a tag and its arguments, as the C library keeps them since 2.0 (open), 2.29 (directories) and 2.34
+/// (ranges, terminal).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Action {
+    tag: c_int,
+    arguments: Arguments,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Arguments {
+    open: Open,
+    pair: [c_int; 2],
+    path: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Open {
+    number: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+}
+
+const _: () = assert!(size_of::<Action>() == 32);
+
+const CLOSE: c_int = 0;
+const DUPLICATE: c_int = 1;
+const OPEN: c_int = 2;
+const CHANGE_DIRECTORY: c_int = 3;
+const CHANGE_TO_DESCRIPTOR: c_int = 4;
+const CLOSE_FROM: c_int = 5;
+const SET_TERMINAL: c_int = 6;
+
+type Attributes = libc::posix_spawnattr_t;
+type Spawn = unsafe extern "C-unwind" fn(
+    *mut pid_t,
+    *const c_char,
+    *const FileActions,
+    *const Attributes,
+    List,
+    List,
+) -> c_int;
+
+fn actions<'a>(actions: *const FileActions) -> &'a [Action] {
+    // SAFETY: the caller of posix_spawn passes null or an initialised object, whose list has `used` entries.
+    unsafe {
+        match actions.as_ref() {
+            Some(actions) if actions.used > 0 => {
+                core::slice::from_raw_parts(actions.list, actions.used as usize)
+            }
+            _ => &[],
+        }
+    }
+}
+
+fn is_ours(path: *const c_char) -> bool {
+    // SAFETY: an action's path is terminated.
+    !matches!(unsafe { cairn_posix::path::route(path) }, Route::Libc)
+}
+
+/// Whether the C library's own posix_spawn would miss something.
+fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
+    mount::attached().is_some()
+        || is_ours(path)
+        || list.iter().any(|action| match action.tag {
+            // SAFETY: the tag says which member is set.
+            OPEN => is_ours(unsafe { action.arguments.open.path }),
+            // SAFETY: as above.
+            CHANGE_DIRECTORY => is_ours(unsafe { action.arguments.path }),
+            _ => false,
+        })
+}
+
+unsafe fn perform(action: &Action) -> bool {
+    // SAFETY: the tag says which member is set; the arguments are the caller's.
+    unsafe {
+        match action.tag {
+            CLOSE => {
+                // As the C library: a number that is not open is no error.
+                descriptors::close(action.arguments.pair[0]);
+                true
+            }
+            DUPLICATE => {
+                let [from, to] = action.arguments.pair;
+                match from == to {
+                    true => descriptors::fcntl(from, libc::F_SETFD, 0) >= 0,
+                    false => descriptors::dup2(from, to) >= 0,
+                }
+            }
+            OPEN => {
+                let Open { number, path, flags, mode } = action.arguments.open;
+                descriptors::close(number);
+                let opened = open::open(path, flags, mode);
+                if opened < 0 || opened == number {
+                    return opened >= 0;
+                }
+                let moved = descriptors::dup2(opened, number) >= 0;
+                descriptors::close(opened);
+                moved
+            }
+            CHANGE_DIRECTORY => directories::chdir(action.arguments.path) == 0,
+            CHANGE_TO_DESCRIPTOR => directories::fchdir(action.arguments.pair[0]) == 0,
+            CLOSE_FROM => {
+                descriptors::closefrom(action.arguments.pair[0]);
+                true
+            }
+            SET_TERMINAL => libc::tcsetpgrp(action.arguments.pair[0], libc::getpgrp()) == 0,
+            _ => false,
+        }
+    }
+}
+
+/// Applies the attributes in the child.
+unsafe fn apply(attributes: *const Attributes) -> bool {
+    if attributes.is_null() {
+        return true;
+    }
+    let mut flags: c_short = 0;
+    // SAFETY: the caller passes an initialised object, which its own accessors read.
+    unsafe {
+        libc::posix_spawnattr_getflags(attributes, &raw mut flags);
+        let has = |flag: c_short| flags & flag != 0;
+        let mut set: sigset_t = core::mem::zeroed();
+        if has(libc::POSIX_SPAWN_SETSIGDEF as c_short) {
+            libc::posix_spawnattr_getsigdefault(attributes, &raw mut set);
+            for signal in (1..=libc::SIGRTMAX())
+                .filter(|&signal| libc::sigismember(&raw const set, signal) == 1)
+            {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        let mut policy = 0;
+        let mut parameters: libc::sched_param = core::mem::zeroed();
+        libc::posix_spawnattr_getschedparam(attributes, &raw mut parameters);
+        libc::posix_spawnattr_getschedpolicy(attributes, &raw mut policy);
+        if has(libc::POSIX_SPAWN_SETSCHEDULER as c_short) {
+            if libc::sched_setscheduler(0, policy, &raw const parameters) == -1 {
+                return false;
+            }
+        } else if has(libc::POSIX_SPAWN_SETSCHEDPARAM as c_short)
+            && libc::sched_setparam(0, &raw const parameters) == -1
+        {
+            return false;
+        }
+        if has(libc::POSIX_SPAWN_SETSID) && libc::setsid() == -1 {
+            return false;
+        }
+        let mut group = 0;
+        libc::posix_spawnattr_getpgroup(attributes, &raw mut group);
+        if has(libc::POSIX_SPAWN_SETPGROUP as c_short) && libc::setpgid(0, group) != 0 {
+            return false;
+        }
+        if has(libc::POSIX_SPAWN_RESETIDS as c_short)
+            && (crate::identity::seteuid(libc::getuid()) != 0
+                || crate::identity::setegid(libc::getgid()) != 0)
+        {
+            return false;
+        }
+        if has(libc::POSIX_SPAWN_SETSIGMASK as c_short) {
+            libc::posix_spawnattr_getsigmask(attributes, &raw mut set);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const set, core::ptr::null_mut());
+        }
+    }
+    true
+}
+
+type Execute = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
+
+/// Creates the child; returns an error number.
+unsafe fn fork_and_execute(
+    pid: *mut pid_t,
+    list: &[Action],
+    attributes: *const Attributes,
+    execute: impl FnOnce(),
+) -> c_int {
+    let Ok([reader, writer]) = kernel::pipe() else { return errno() };
+    // SAFETY: our own hook; the child only calls what is allowed after a fork, and then executes or exits.
+    let child = unsafe { life::fork() };
+    if child == 0 {
+        let _ = kernel::close(reader);
+        // SAFETY: promised by the caller.
+        if unsafe { apply(attributes) } && list.iter().all(|action| unsafe { perform(action) }) {
+            execute();
+        }
+        let _ = kernel::write(writer, &errno().to_ne_bytes());
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { life::_exit(127) };
+    }
+    let failure = errno();
+    let _ = kernel::close(writer);
+    let mut number = [0; size_of::<c_int>()];
+    let got = kernel::read(reader, &mut number);
+    let _ = kernel::close(reader);
+    if child < 0 {
+        return failure;
+    }
+    if got == Ok(number.len()) {
+        // SAFETY: reaps our own child, which has told why it ends.
+        unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+        return c_int::from_ne_bytes(number);
+    }
+    if !pid.is_null() {
+        // SAFETY: the caller passes null or room for the number.
+        unsafe { pid.write(child) };
+    }
+    0
+}
+
+macro_rules! spawns {
+    ($(fn $name:ident with $execute:ident;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            file_actions: *const FileActions,
+            attributes: *const Attributes,
+            arguments: List,
+            variables: List,
+        ) -> c_int {
+            let list = actions(file_actions);
+            let known = list.iter().all(|action| (CLOSE..=SET_TERMINAL).contains(&action.tag));
+            if known && concerns_us(path, list) {
+                let execute: Execute = exec::$execute;
+                // SAFETY: the caller's own arguments.
+                return unsafe {
+                    fork_and_execute(pid, list, attributes, || {
+                        execute(path, arguments, variables);
+                    })
+                };
+            }
+            // SAFETY: the caller passes lists that end with null.
+            let environment = unsafe { Environment::new(variables) };
+            let real: Spawn = next!($name: fn(*mut pid_t, *const c_char, *const FileActions, *const Attributes, List, List) -> c_int);
+            // SAFETY: the caller's own arguments, with an environment that contains theirs.
+            unsafe { real(pid, path, file_actions, attributes, arguments, environment.as_ptr()) }
+        }
+    )*};
+}
+
+spawns! {
+    fn posix_spawn with execve;
+    fn posix_spawnp with execvpe;
+}

@@ -1,0 +1,280 @@
+//! Asking about files: both generations of the stat family, statx, access, space of the file system.
+
+use core::ffi::{c_char, c_int, c_long, c_uint};
+
+use cairn_posix::Attributes;
+use cairn_posix::path::Place;
+use cairn_posix::{
+    Errno, PathResult, Result, attributes, cwd, file, mount, names, placeholder, table,
+};
+use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
+
+use crate::answer::{answer, answer_path};
+use crate::hooks;
+
+unsafe fn deliver(found: &Attributes, target: *mut Stat) -> Result<()> {
+    let value = attributes::stat(mount::current()?, found);
+    // SAFETY: the caller of the stat family passes room for one structure.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+unsafe fn stat_place(place: &Place, follow: bool, target: *mut Stat) -> PathResult<()> {
+    let found = file::stat(place, follow)?;
+    // SAFETY: as in `deliver`.
+    Ok(unsafe { deliver(&found, target) }?)
+}
+
+fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+macro_rules! by_path {
+    ($(fn $name:ident([$($version:ident)?] path, target), follow $follow:literal;)*) => { path_hooks! {$(
+        fn $name($($version: c_int,)? path: *const c_char, target: *mut Stat) -> c_int,
+            // SAFETY: the caller passes room for one structure.
+            [path, follow $follow] = |place| unsafe { stat_place(&place, $follow, target) };
+    )*} };
+}
+
+by_path! {
+    fn stat([] path, target), follow true;
+    fn stat64([] path, target), follow true;
+    fn lstat([] path, target), follow false;
+    fn lstat64([] path, target), follow false;
+    fn __xstat([version] path, target), follow true;
+    fn __xstat64([version] path, target), follow true;
+    fn __lxstat([version] path, target), follow false;
+    fn __lxstat64([version] path, target), follow false;
+}
+
+/// Whether the kernel's answer describes a placeholder of ours that the table did not know.
+fn is_missed(descriptor: c_int, mode: u32, device: u64) -> bool {
+    placeholder::is_placeholder(mode, device) && crate::answer::recognise(descriptor)
+}
+
+macro_rules! by_descriptor {
+    ($(fn $name:ident([$($version:ident)?] descriptor, target);)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($version: c_int,)? descriptor: c_int, target: *mut Stat) -> c_int {
+            if !table::is_ours(descriptor) {
+                let real = next!($name: fn($(by_descriptor!(@int $version),)? c_int, *mut Stat) -> c_int);
+                // SAFETY: the caller's own arguments.
+                let result = unsafe { real($($version,)? descriptor, target) };
+                // SAFETY: a successful call has filled the structure.
+                if result != 0 || !unsafe { is_missed(descriptor, (*target).st_mode, (*target).st_dev) } {
+                    return result;
+                }
+            }
+            answer(|| {
+                let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+                // SAFETY: the caller passes room for one structure.
+                unsafe { deliver(&file::attributes(handle)?, target) }
+            })
+        }
+    )*};
+    (@int $version:ident) => { c_int };
+}
+
+by_descriptor! {
+    fn fstat([] descriptor, target);
+    fn fstat64([] descriptor, target);
+    fn __fxstat([version] descriptor, target);
+    fn __fxstat64([version] descriptor, target);
+}
+
+/// The place meant by an empty path with `AT_EMPTY_PATH`, if that is ours.
+unsafe fn by_empty_path(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Option<Place<'static>> {
+    // SAFETY: the caller passes null or a terminated path.
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    if !empty {
+        return None;
+    }
+    if directory == libc::AT_FDCWD {
+        return cwd::inode().map(|base| Place { base, path: b"" });
+    }
+    let handle = table::lookup(directory)?;
+    crate::answer::guarded(|| names::place_of(handle)).ok()
+}
+
+macro_rules! at_directory {
+    ($(fn $name:ident([$($version:ident)?] directory, path, target, flags);)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $($version: c_int,)? directory: c_int, path: *const c_char, target: *mut Stat, flags: c_int,
+        ) -> c_int {
+            let real = next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int);
+            // SAFETY: the caller passes a terminated path.
+            let place = unsafe {
+                by_empty_path(directory, path, flags)
+                    .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+            };
+            if let Some(place) = place {
+                return answer_path(
+                    // SAFETY: the caller passes room for one structure.
+                    || unsafe { stat_place(&place, follows(flags), target) },
+                    // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                    |elsewhere| unsafe { real($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
+                );
+            }
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { real($($version,)? directory, path, target, flags) };
+            let asked_of_descriptor = result == 0 && directory >= 0;
+            let missed = asked_of_descriptor
+                // SAFETY: a successful call has filled the structure.
+                && unsafe { is_missed(directory, (*target).st_mode, (*target).st_dev) };
+            match missed {
+                // SAFETY: the caller's own arguments, now that the descriptor is known.
+                true => unsafe { $name($($version,)? directory, path, target, flags) },
+                false => result,
+            }
+        }
+    )*};
+    (@int $version:ident) => { c_int };
+}
+
+at_directory! {
+    fn fstatat([] directory, path, target, flags);
+    fn fstatat64([] directory, path, target, flags);
+    fn __fxstatat([version] directory, path, target, flags);
+    fn __fxstatat64([version] directory, path, target, flags);
+}
+
+unsafe fn statx_place(place: &Place, follow: bool, target: *mut Statx) -> PathResult<()> {
+    let found = file::stat(place, follow)?;
+    let value = attributes::statx(mount::current()?, &found);
+    // SAFETY: the caller of statx passes room for one structure.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+/// As `statx(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn statx(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    target: *mut Statx,
+) -> c_int {
+    let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
+    // SAFETY: the caller passes a terminated path.
+    let place = unsafe {
+        by_empty_path(directory, path, flags)
+            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+    };
+    if let Some(place) = place {
+        return answer_path(
+            // SAFETY: the caller passes room for one structure.
+            || unsafe { statx_place(&place, follows(flags), target) },
+            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target) },
+        );
+    }
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(directory, path, flags, mask, target) };
+    if result == 0 && directory >= 0 {
+        // SAFETY: a successful call has filled the structure.
+        let found = unsafe { &*target };
+        let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
+        if is_missed(directory, u32::from(found.stx_mode), device) {
+            // SAFETY: the caller's own arguments, now that the descriptor is known.
+            return unsafe { statx(directory, path, flags, mask, target) };
+        }
+    }
+    result
+}
+
+path_hooks! {
+    fn access(path: *const c_char, mask: c_int) -> c_int,
+        [path, follow true] = |place| file::access(&place, mask, true);
+    fn euidaccess(path: *const c_char, mask: c_int) -> c_int,
+        [path, follow true] = |place| file::access(&place, mask, true);
+    fn eaccess(path: *const c_char, mask: c_int) -> c_int,
+        [path, follow true] = |place| file::access(&place, mask, true);
+    fn faccessat(directory: c_int, path: *const c_char, mask: c_int, flags: c_int) -> c_int,
+        [path at directory, follow follows(flags)]
+        = |place| file::access(&place, mask, follows(flags));
+    fn statfs(path: *const c_char, target: *mut Statfs) -> c_int,
+        // SAFETY: the caller passes room for one structure.
+        [path, follow true] = |place| unsafe { statfs_place(&place, target) };
+    fn statfs64(path: *const c_char, target: *mut Statfs) -> c_int,
+        // SAFETY: the caller passes room for one structure.
+        [path, follow true] = |place| unsafe { statfs_place(&place, target) };
+    fn statvfs(path: *const c_char, target: *mut Statvfs) -> c_int,
+        // SAFETY: the caller passes room for one structure.
+        [path, follow true] = |place| unsafe { statvfs_place(&place, target) };
+    fn statvfs64(path: *const c_char, target: *mut Statvfs) -> c_int,
+        // SAFETY: the caller passes room for one structure.
+        [path, follow true] = |place| unsafe { statvfs_place(&place, target) };
+    fn pathconf(path: *const c_char, name: c_int) -> c_long,
+        [path, follow true] = |place| {
+            file::resolve(&place, true)?;
+            Ok(limit(name)?)
+        };
+}
+
+unsafe fn statfs_place(place: &Place, target: *mut Statfs) -> PathResult<()> {
+    file::resolve(place, true)?;
+    // SAFETY: promised by the caller of this function.
+    Ok(unsafe { statfs_mount(target) }?)
+}
+
+unsafe fn statfs_mount(target: *mut Statfs) -> Result<()> {
+    let value = attributes::statfs(mount::current()?)?;
+    // SAFETY: promised by the caller of this function.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+unsafe fn statvfs_place(place: &Place, target: *mut Statvfs) -> PathResult<()> {
+    file::resolve(place, true)?;
+    // SAFETY: promised by the caller of this function.
+    Ok(unsafe { statvfs_mount(target) }?)
+}
+
+unsafe fn statvfs_mount(target: *mut Statvfs) -> Result<()> {
+    let value = attributes::statvfs(mount::current()?)?;
+    // SAFETY: promised by the caller of this function.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+descriptor_hooks! {
+    fn fstatfs(descriptor: c_int, target: *mut Statfs) -> c_int
+        // SAFETY: the caller passes room for one structure.
+        = |_handle| unsafe { statfs_mount(target) };
+    fn fstatfs64(descriptor: c_int, target: *mut Statfs) -> c_int
+        // SAFETY: the caller passes room for one structure.
+        = |_handle| unsafe { statfs_mount(target) };
+    fn fstatvfs(descriptor: c_int, target: *mut Statvfs) -> c_int
+        // SAFETY: the caller passes room for one structure.
+        = |_handle| unsafe { statvfs_mount(target) };
+    fn fstatvfs64(descriptor: c_int, target: *mut Statvfs) -> c_int
+        // SAFETY: the caller passes room for one structure.
+        = |_handle| unsafe { statvfs_mount(target) };
+    fn fpathconf(descriptor: c_int, name: c_int) -> c_long = |_handle| limit(name);
+}
+
+/// Limits of the mount, as `pathconf(3)` asks for them.
+fn limit(name: c_int) -> Result<i64> {
+    match name {
+        libc::_PC_LINK_MAX => Ok(1 << 20),
+        libc::_PC_NAME_MAX => Ok(cairn_posix::NAME_BYTES_MAX as i64),
+        libc::_PC_PATH_MAX => Ok(i64::from(libc::PATH_MAX)),
+        libc::_PC_PIPE_BUF => Ok(4096),
+        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => Ok(1),
+        libc::_PC_FILESIZEBITS => Ok(64),
+        libc::_PC_SYMLINK_MAX => Ok(cairn_posix::PATH_BYTES_MAX as i64),
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => {
+            Ok(4096)
+        }
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}

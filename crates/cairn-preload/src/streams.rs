@@ -1,0 +1,140 @@
+//! stdin, stdout and stderr when descriptors 0, 1 and 2 are ours.
+//!
+//! The C library reads and writes these descriptors internally, where no hook sees it. So while one of them is ours,
+//! the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`, and back to the C library's own when
+//! it is not. What a stream holds is written out before its descriptor changes.
+//! Does not help a program that copied the old value of the variable: its writes fail with EBADF.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use cairn_posix::table;
+use libc::FILE;
+
+use crate::stdio;
+
+unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+}
+
+/// One of the three.
+struct Standard {
+    /// What the variable held before we first changed it; null if we did not.
+    native: AtomicPtr<FILE>,
+    /// Our stream on the descriptor; null if there is none.
+    ours: AtomicPtr<FILE>,
+}
+
+static STANDARD: [Standard; 3] = [const {
+    Standard {
+        native: AtomicPtr::new(core::ptr::null_mut()),
+        ours: AtomicPtr::new(core::ptr::null_mut()),
+    }
+}; 3];
+const MODES: [&CStr; 3] = [c"r", c"w", c"w"];
+
+fn variable(number: usize) -> &'static AtomicPtr<FILE> {
+    let address = match number {
+        0 => &raw mut stdin,
+        1 => &raw mut stdout,
+        _ => &raw mut stderr,
+    };
+    // SAFETY: the C library's variables live as long as the process; an AtomicPtr has the layout of a pointer.
+    unsafe { AtomicPtr::from_ptr(address) }
+}
+
+fn index(number: c_int) -> Option<usize> {
+    usize::try_from(number).ok().filter(|&number| number < STANDARD.len())
+}
+
+/// Call before the kernel changes what `number` refers to.
+#[inline]
+pub fn about_to_change(number: c_int) {
+    if let Some(number) = index(number) {
+        flush(number);
+    }
+}
+
+#[cold]
+fn flush(number: usize) {
+    // Reading streams have nothing to write; what they read ahead stays with the old file.
+    let stream = variable(number).load(Ordering::Relaxed);
+    if number > 0 && !stream.is_null() {
+        stdio::flush(stream);
+    }
+}
+
+/// Call after the kernel changed what `number` refers to.
+#[inline]
+pub fn descriptor_changed(number: c_int) {
+    if let Some(index) = index(number) {
+        if table::in_use() {
+            follow(number, index);
+        }
+    }
+}
+
+#[cold]
+fn follow(number: c_int, index: usize) {
+    let standard = &STANDARD[index];
+    let current = variable(index).load(Ordering::Relaxed);
+    let ours = standard.ours.load(Ordering::Relaxed);
+    let is_ours_now = !ours.is_null() && current == ours;
+    match (table::is_ours(number), is_ours_now) {
+        (true, false) => {
+            let stream = if ours.is_null() { new_stream(number, index) } else { ours };
+            if !stream.is_null() {
+                standard.ours.store(stream, Ordering::Relaxed);
+                standard.native.store(current, Ordering::Relaxed);
+                variable(index).store(stream, Ordering::Relaxed);
+            }
+        }
+        (false, true) => {
+            variable(index).store(standard.native.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        _ => {}
+    }
+}
+
+fn new_stream(number: c_int, index: usize) -> *mut FILE {
+    let made = crate::answer::guarded(|| stdio::stream_on(number, MODES[index]));
+    let stream = made.unwrap_or(core::ptr::null_mut());
+    if index == 2 && !stream.is_null() {
+        // SAFETY: the new stream; stderr is never buffered.
+        unsafe { libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0) };
+    }
+    stream
+}
+
+/// A stream of ours is being closed: the variable must not point to it any more.
+pub fn stream_closed(stream: *mut FILE) {
+    for (index, standard) in STANDARD.iter().enumerate() {
+        if !stream.is_null() && standard.ours.load(Ordering::Relaxed) == stream {
+            standard.ours.store(core::ptr::null_mut(), Ordering::Relaxed);
+            let native = standard.native.load(Ordering::Relaxed);
+            let _ = variable(index).compare_exchange(
+                stream,
+                native,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+}
+
+/// Which of 0, 1, 2 this stream is, by the variables or by what they were before.
+pub fn standard_number(stream: *mut FILE) -> Option<c_int> {
+    (0..STANDARD.len())
+        .find(|&index| {
+            variable(index).load(Ordering::Relaxed) == stream
+                || STANDARD[index].native.load(Ordering::Relaxed) == stream
+        })
+        .map(|index| index as c_int)
+}
+
+/// What the variable of descriptor `number`, one of 0, 1, 2, holds now.
+pub fn standard_stream(number: c_int) -> *mut FILE {
+    index(number).map_or(core::ptr::null_mut(), |index| variable(index).load(Ordering::Relaxed))
+}

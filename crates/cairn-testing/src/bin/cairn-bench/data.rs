@@ -1,0 +1,191 @@
+//! Data rows: writes and reads of the RAM tier against memcpy into an equally warm shared mapping, and
+//! checkpoint after checkpoint against tmpfs.
+
+use crate::Places;
+use crate::measure::{Row, gigabytes_per_second};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+const CHECKPOINT_BYTES: usize = 512 << 20;
+const CALLS: [(usize, &str, f64); 4] = [
+    (4 << 10, "4 KiB", 0.70),
+    (128 << 10, "128 KiB", 1.0),
+    (1 << 20, "1 MiB", 1.0),
+    (16 << 20, "16 MiB", 1.0),
+];
+
+/// Private memory that stands for an application's state.
+fn application_state() -> Vec<u8> {
+    (0..CHECKPOINT_BYTES).map(|at| (at * 31 >> 7) as u8).collect()
+}
+
+/// A warm shared mapping: what memcpy would need to hold a checkpoint.
+struct SharedMapping(*mut u8);
+
+impl SharedMapping {
+    fn new() -> SharedMapping {
+        // SAFETY: a new anonymous mapping, no address asked for.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                CHECKPOINT_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+                -1,
+                0,
+            )
+        };
+        assert!(start != libc::MAP_FAILED, "no memory for the baseline");
+        SharedMapping(start.cast())
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this length and nothing borrows it.
+        unsafe { libc::munmap(self.0.cast(), CHECKPOINT_BYTES) };
+    }
+}
+
+fn write_all(file: &File, state: &[u8], call_bytes: usize) {
+    for chunk in state.chunks(call_bytes) {
+        let mut done = 0;
+        while done < chunk.len() {
+            // SAFETY: the pointer and length lie within `chunk`.
+            let written = unsafe {
+                libc::write(file.as_raw_fd(), chunk[done..].as_ptr().cast(), chunk.len() - done)
+            };
+            assert!(written > 0, "write: {}", std::io::Error::last_os_error());
+            done += written as usize;
+        }
+    }
+}
+
+fn rewind(file: &File) {
+    // SAFETY: lseek takes no pointers.
+    assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) }, 0);
+}
+
+fn create(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(true).open(path).expect("create")
+}
+
+/// Warm writes: the file is rewritten from its start, as when a checkpoint overwrites the last but one.
+pub fn writes(places: &Places) {
+    let state = application_state();
+    let mapping = SharedMapping::new();
+    let path = places.cairn.join("warm");
+    for (call_bytes, name, bar) in CALLS {
+        let fresh_write = || {
+            let file = create(&path);
+            gigabytes_per_second(CHECKPOINT_BYTES, || write_all(&file, &state, call_bytes))
+        };
+        fresh_write();
+        fresh_write();
+        Row::compare(
+            format!("write 512 MiB, {name} calls / memcpy"),
+            "GB/s",
+            bar,
+            fresh_write,
+            || gigabytes_per_second(CHECKPOINT_BYTES, || copy_out(&state, &mapping, call_bytes)),
+        );
+    }
+}
+
+fn copy_out(state: &[u8], mapping: &SharedMapping, call_bytes: usize) {
+    for (index, chunk) in state.chunks(call_bytes).enumerate() {
+        // SAFETY: the mapping has the length of `state`, chunks do not overlap it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                chunk.as_ptr(),
+                mapping.0.add(index * call_bytes),
+                chunk.len(),
+            );
+        }
+    }
+}
+
+/// Warm reads.
+pub fn reads(places: &Places) {
+    let mut state = application_state();
+    let mapping = SharedMapping::new();
+    copy_out(&state, &mapping, 1 << 20);
+    let file = create(&places.cairn.join("warm"));
+    write_all(&file, &state, 1 << 20);
+    for (call_bytes, name, bar) in CALLS {
+        let state = std::cell::RefCell::new(&mut state);
+        Row::compare(
+            format!("read 512 MiB, {name} calls / memcpy"),
+            "GB/s",
+            bar,
+            || {
+                rewind(&file);
+                let mut state = state.borrow_mut();
+                gigabytes_per_second(CHECKPOINT_BYTES, || {
+                    for chunk in state.chunks_mut(call_bytes) {
+                        read_exact(&file, chunk);
+                    }
+                })
+            },
+            || {
+                let mut state = state.borrow_mut();
+                gigabytes_per_second(CHECKPOINT_BYTES, || {
+                    for (index, chunk) in state.chunks_mut(call_bytes).enumerate() {
+                        // SAFETY: the mapping has the length of `state`.
+                        unsafe {
+                            std::ptr::copy_nonoverlapping(
+                                mapping.0.add(index * call_bytes),
+                                chunk.as_mut_ptr(),
+                                chunk.len(),
+                            );
+                        }
+                    }
+                })
+            },
+        );
+    }
+}
+
+fn read_exact(file: &File, chunk: &mut [u8]) {
+    let mut done = 0;
+    while done < chunk.len() {
+        // SAFETY: the pointer and length lie within `chunk`.
+        let read = unsafe {
+            libc::read(file.as_raw_fd(), chunk[done..].as_mut_ptr().cast(), chunk.len() - done)
+        };
+        assert!(read > 0, "read: {}", std::io::Error::last_os_error());
+        done += read as usize;
+    }
+}
+
+/// The same bytes, checkpoint after checkpoint, a fresh file each time; one process, then two at once.
+pub fn checkpoints(places: &Places) {
+    let state = application_state();
+    let bytes = CHECKPOINT_BYTES / 2;
+    let checkpoint = |directory: &Path, rank: usize| {
+        let path = directory.join(format!("checkpoint.{rank}"));
+        let next = directory.join(format!("checkpoint.{rank}.new"));
+        write_all(&create(&next), &state[..bytes], 1 << 20);
+        std::fs::rename(&next, &path).expect("rename");
+    };
+    Row::compare(
+        "checkpoints 256 MiB, one process / tmpfs",
+        "GB/s",
+        2.0,
+        || gigabytes_per_second(bytes, || checkpoint(&places.cairn, 0)),
+        || gigabytes_per_second(bytes, || checkpoint(&places.tmpfs, 0)),
+    );
+    let in_two = |directory: &Path| {
+        gigabytes_per_second(2 * bytes, || {
+            crate::process::in_children(2, |rank| checkpoint(directory, rank));
+        })
+    };
+    Row::compare(
+        "checkpoints 256 MiB, two processes / tmpfs",
+        "GB/s",
+        2.5,
+        || in_two(&places.cairn),
+        || in_two(&places.tmpfs),
+    );
+}

@@ -1,0 +1,64 @@
+//! `cairn-bench`: DESIGN's performance table, measured as docs/BENCHMARKS.md says.
+//!
+//! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
+//! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
+//! Measures; never asserts.
+
+mod data;
+mod measure;
+mod metadata;
+mod process;
+
+use measure::Row;
+use std::path::PathBuf;
+
+/// Where the three media are.
+pub struct Places {
+    /// A directory below the mount prefix.
+    pub cairn: PathBuf,
+    /// A directory on tmpfs.
+    pub tmpfs: PathBuf,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    if command == "child" {
+        return process::child(arguments.collect());
+    }
+    let Some(mount) = std::env::var_os("CAIRN_MOUNT") else {
+        eprintln!(
+            "cairn-bench: run it as `cairn run -- cairn-bench [ROWS]` (CAIRN_MOUNT is not set)"
+        );
+        std::process::exit(2);
+    };
+    let places = Places {
+        cairn: PathBuf::from(mount).join("bench"),
+        tmpfs: PathBuf::from("/dev/shm").join(format!("cairn-bench.{}", std::process::id())),
+    };
+    for directory in [&places.cairn, &places.tmpfs] {
+        if let Err(error) = std::fs::create_dir_all(directory) {
+            eprintln!("cairn-bench: cannot make {}: {error}", directory.display());
+            std::process::exit(1);
+        }
+    }
+    let wanted = |row: &str| command.is_empty() || row.contains(&command);
+    println!("{}", Row::header());
+    let groups: [(&str, fn(&Places)); 6] = [
+        ("write", data::writes),
+        ("read", data::reads),
+        ("checkpoint", data::checkpoints),
+        ("metadata", metadata::rates),
+        ("process", process::costs),
+        ("memory", process::idle_memory),
+    ];
+    for (name, measure) in groups {
+        if wanted(name) {
+            measure(&places);
+        }
+    }
+    for directory in [&places.cairn, &places.tmpfs] {
+        // A leftover directory of a benchmark harms nobody.
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}

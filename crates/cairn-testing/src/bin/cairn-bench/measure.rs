@@ -1,0 +1,119 @@
+//! Paired measurement: ours and the baseline in turn, the median of the ratios with its confidence interval.
+
+use std::time::Instant;
+
+/// Pairs per row: the 2nd and 10th of 11 ordered ratios bound the median with 98.8 % confidence.
+const PAIRS: usize = 11;
+const INTERVAL: (usize, usize) = (1, PAIRS - 2);
+
+/// One line of the table.
+pub struct Row {
+    name: String,
+    unit: &'static str,
+    bar: f64,
+    ours: Vec<f64>,
+    baseline: Vec<f64>,
+    ratios: Vec<f64>,
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+impl Row {
+    /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is on
+    /// ours / baseline; it is missed only if the whole interval lies below it.
+    pub fn compare(
+        name: impl Into<String>,
+        unit: &'static str,
+        bar: f64,
+        mut ours: impl FnMut() -> f64,
+        mut baseline: impl FnMut() -> f64,
+    ) {
+        let mut row = Row {
+            name: name.into(),
+            unit,
+            bar,
+            ours: Vec::new(),
+            baseline: Vec::new(),
+            ratios: Vec::new(),
+        };
+        // One unmeasured pair warms both.
+        ours();
+        baseline();
+        for _ in 0..PAIRS {
+            let (a, b) = (ours(), baseline());
+            row.ours.push(a);
+            row.baseline.push(b);
+            row.ratios.push(a / b);
+        }
+        println!("{row}");
+    }
+
+    /// The table's first line.
+    pub fn header() -> String {
+        format!(
+            "{:<42} {:>9} {:>9} {:<6} {:>7} {:>15} {:>6}",
+            "what", "ours", "baseline", "", "ratio", "98.8 % interval", "bar"
+        )
+    }
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut sorted = self.ratios.clone();
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = (sorted[INTERVAL.0], sorted[INTERVAL.1]);
+        write!(
+            f,
+            "{:<42} {:>9.3} {:>9.3} {:<6} {:>6.2}x   [{:>4.2}, {:>5.2}] {:>5.2}x {}",
+            self.name,
+            median(&self.ours),
+            median(&self.baseline),
+            self.unit,
+            median(&sorted),
+            low,
+            high,
+            self.bar,
+            if high < self.bar { "MISSED" } else { "met" }
+        )
+    }
+}
+
+/// Bytes per nanosecond, that is GB/s, of moving `bytes` by `work`.
+pub fn gigabytes_per_second(bytes: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    bytes as f64 / start.elapsed().as_nanos() as f64
+}
+
+/// Thousands of operations per second.
+pub fn thousands_per_second(operations: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    operations as f64 * 1e6 / start.elapsed().as_nanos() as f64
+}
+
+/// Nanoseconds per operation.
+pub fn nanoseconds_each(operations: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64 / operations as f64
+}
+
+/// A difference with its bar, both in the same unit; less is better.
+pub fn report_difference(name: &str, unit: &str, with: &[f64], without: &[f64], bar: f64) {
+    let mut differences: Vec<f64> = with.iter().zip(without).map(|(a, b)| a - b).collect();
+    differences.sort_by(f64::total_cmp);
+    let low = differences[differences.len() / 10];
+    let high = differences[differences.len() * 9 / 10];
+    println!(
+        "{name:<42} {:>9.3} {:>9.3} {unit:<6} {:>+7.1}  [{low:>+5.1}, {high:>+5.1}] {bar:>+6.1} {}",
+        median(with),
+        median(without),
+        median(&differences),
+        if low > bar { "MISSED" } else { "met" }
+    );
+}

@@ -1,0 +1,91 @@
+//! Metadata rows: create+close, stat and unlink of 100 000 files in one directory, against tmpfs.
+
+use crate::Places;
+use crate::measure::{Row, thousands_per_second};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const FILES: usize = 100_000;
+/// Files per measured slice, so that a slice stays well below two seconds.
+const SLICE: usize = 10_000;
+
+fn names(directory: &Path) -> Vec<CString> {
+    (0..FILES)
+        .map(|index| directory.join(format!("rank.{index}.ckpt")))
+        .map(|path| CString::new(path.as_os_str().as_bytes()).expect("no zero in a name"))
+        .collect()
+}
+
+fn create(names: &[CString]) {
+    for name in names {
+        // SAFETY: `name` is a zero-terminated string.
+        let file = unsafe { libc::open(name.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o644) };
+        assert!(file >= 0, "open: {}", std::io::Error::last_os_error());
+        // SAFETY: closes the descriptor just opened.
+        unsafe { libc::close(file) };
+    }
+}
+
+fn stat(names: &[CString]) {
+    for name in names {
+        let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: a zero-terminated string and room for the result.
+        let failed = unsafe { libc::stat(name.as_ptr(), attributes.as_mut_ptr()) };
+        assert_eq!(failed, 0, "stat: {}", std::io::Error::last_os_error());
+    }
+}
+
+fn unlink(names: &[CString]) {
+    for name in names {
+        // SAFETY: a zero-terminated string.
+        let failed = unsafe { libc::unlink(name.as_ptr()) };
+        assert_eq!(failed, 0, "unlink: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// All three, with the directory full but for the slice that is made and removed.
+pub fn rates(places: &Places) {
+    let ours = names(&places.cairn);
+    let tmpfs = names(&places.tmpfs);
+    for all in [&ours, &tmpfs] {
+        create(&all[SLICE..]);
+        unlink_if_there(&all[..SLICE]);
+    }
+    let rate = |work: fn(&[CString]), names: &[CString]| {
+        thousands_per_second(SLICE, || work(&names[..SLICE]))
+    };
+    Row::compare(
+        "create+close / tmpfs",
+        "k/s",
+        2.0,
+        || timed_then(&ours, create, unlink),
+        || timed_then(&tmpfs, create, unlink),
+    );
+    create(&ours[..SLICE]);
+    create(&tmpfs[..SLICE]);
+    Row::compare("stat / tmpfs", "k/s", 4.0, || rate(stat, &ours), || rate(stat, &tmpfs));
+    Row::compare(
+        "unlink / tmpfs",
+        "k/s",
+        3.0,
+        || timed_then(&ours, unlink, create),
+        || timed_then(&tmpfs, unlink, create),
+    );
+    for all in [&ours, &tmpfs] {
+        unlink(all);
+    }
+}
+
+fn timed_then(names: &[CString], timed: fn(&[CString]), undo: fn(&[CString])) -> f64 {
+    let rate = thousands_per_second(SLICE, || timed(&names[..SLICE]));
+    undo(&names[..SLICE]);
+    rate
+}
+
+fn unlink_if_there(names: &[CString]) {
+    for name in names {
+        // SAFETY: a zero-terminated string; that it is absent is as good.
+        unsafe { libc::unlink(name.as_ptr()) };
+    }
+}

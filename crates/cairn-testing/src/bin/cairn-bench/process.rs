@@ -1,0 +1,190 @@
+//! What Cairn costs a process: calls on foreign files, its start, the first checkpoint, idle memory.
+
+use crate::Places;
+use crate::measure::{gigabytes_per_second, nanoseconds_each, report_difference};
+use cairn_device::Store;
+use cairn_device::namespace::{create_namespace, open_namespace};
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+const ROUNDS: usize = 15;
+const CALLS: usize = 200_000;
+const STARTS: usize = 100;
+
+/// Runs `work(rank)` in `count` forked children and waits for all.
+pub fn in_children(count: usize, work: impl Fn(usize)) {
+    let children: Vec<libc::pid_t> = (0..count)
+        .map(|rank| {
+            // SAFETY: the program has one thread; the child only runs `work` and exits.
+            match unsafe { libc::fork() } {
+                0 => {
+                    work(rank);
+                    // SAFETY: ends the child without running the parent's destructors twice.
+                    unsafe { libc::_exit(0) }
+                }
+                child => child,
+            }
+        })
+        .collect();
+    for child in children {
+        let mut status = 0;
+        // SAFETY: waits for a child of this process.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "a child of the benchmark failed");
+    }
+}
+
+fn run_child(work: &str, preloaded: bool) -> f64 {
+    let program = std::env::current_exe().expect("own path");
+    let mut command = Command::new(program);
+    command.args(["child", work]).stdin(Stdio::null());
+    if !preloaded {
+        command.env("CAIRN_BENCH_PRELOAD", std::env::var_os("LD_PRELOAD").unwrap_or_default());
+        command.env_remove("LD_PRELOAD");
+    }
+    let output = command.output().expect("start a child");
+    assert!(output.status.success(), "child {work}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
+
+/// Calls on foreign files and process start, with and without the library.
+pub fn costs(_places: &Places) {
+    for (work, name) in [
+        ("write", "write 1 B to /dev/null: added"),
+        ("stat", "stat of a foreign file: added"),
+        ("open", "open+close of a foreign file: added"),
+        ("lseek", "lseek on a foreign file: added"),
+    ] {
+        let mut with = Vec::new();
+        let mut without = Vec::new();
+        for _ in 0..ROUNDS {
+            with.push(run_child(work, true));
+            without.push(run_child(work, false));
+        }
+        report_difference(name, "ns", &with, &without, 20.0);
+    }
+    let mut with = Vec::new();
+    let mut without = Vec::new();
+    for _ in 0..ROUNDS {
+        with.push(run_child("start-preloaded", false));
+        without.push(run_child("start", false));
+    }
+    report_difference("start of /bin/true: added", "us", &with, &without, 300.0);
+    let ratios: Vec<f64> = (0..5).map(|_| run_child("first", true)).collect();
+    let mut sorted = ratios.clone();
+    sorted.sort_by(f64::total_cmp);
+    println!(
+        "{:<42} {:>38.2}x   [{:.2}, {:.2}]  0.60x",
+        "first checkpoint of a process / warm", sorted[2], sorted[0], sorted[4]
+    );
+}
+
+/// The work of a child process: prints one number.
+pub fn child(arguments: Vec<String>) {
+    let figure = match arguments.first().map(String::as_str) {
+        Some("write") => foreign_writes(),
+        Some("stat") => foreign_stats(c"/etc/hostname"),
+        Some("open") => foreign_opens(c"/etc/hostname"),
+        Some("lseek") => foreign_seeks(c"/etc/hostname"),
+        Some("start") => starts(None),
+        Some("start-preloaded") => {
+            starts(Some(std::env::var("CAIRN_BENCH_PRELOAD").expect("set by the parent")))
+        }
+        Some("first") => first_checkpoint(),
+        _ => std::process::exit(2),
+    };
+    println!("{figure}");
+}
+
+fn foreign_writes() -> f64 {
+    let file = std::fs::File::options().write(true).open("/dev/null").expect("open");
+    nanoseconds_each(CALLS, || {
+        for _ in 0..CALLS {
+            (&file).write_all(b"x").expect("write");
+        }
+    })
+}
+
+fn foreign_stats(path: &CStr) -> f64 {
+    nanoseconds_each(CALLS, || {
+        for _ in 0..CALLS {
+            let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
+            // SAFETY: a zero-terminated string and room for the result.
+            unsafe { libc::stat(path.as_ptr(), attributes.as_mut_ptr()) };
+        }
+    })
+}
+
+fn foreign_opens(path: &CStr) -> f64 {
+    nanoseconds_each(CALLS, || {
+        for _ in 0..CALLS {
+            // SAFETY: a zero-terminated string; closes what it opened.
+            unsafe { libc::close(libc::open(path.as_ptr(), libc::O_RDONLY)) };
+        }
+    })
+}
+
+fn foreign_seeks(path: &CStr) -> f64 {
+    // SAFETY: a zero-terminated string.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
+    nanoseconds_each(CALLS, || {
+        for _ in 0..CALLS {
+            // SAFETY: takes no pointers.
+            unsafe { libc::lseek(file, 0, libc::SEEK_SET) };
+        }
+    })
+}
+
+/// Microseconds to start and await /bin/true.
+fn starts(preload: Option<String>) -> f64 {
+    let mut command = Command::new("/bin/true");
+    match preload {
+        Some(library) => command.env("LD_PRELOAD", library),
+        None => command.env_remove("LD_PRELOAD"),
+    };
+    nanoseconds_each(STARTS, || {
+        for _ in 0..STARTS {
+            command.status().expect("start /bin/true");
+        }
+    }) / 1000.0
+}
+
+/// Rate of a process's first checkpoint over that of its fourth.
+fn first_checkpoint() -> f64 {
+    const BYTES: usize = 256 << 20;
+    let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
+    let path = format!("{mount}/bench/first");
+    let state = vec![7u8; BYTES];
+    let rates: Vec<f64> = (0..4)
+        .map(|_| {
+            let mut file = std::fs::File::create(&path).expect("create");
+            gigabytes_per_second(BYTES, || {
+                state.chunks(1 << 20).for_each(|chunk| file.write_all(chunk).expect("write"));
+            })
+        })
+        .collect();
+    rates[0] / rates[3]
+}
+
+/// Shared memory of a namespace with a tier of 8 GiB that holds nothing and to which one process is attached.
+pub fn idle_memory(places: &Places) {
+    const TIER_BYTES: u64 = 8 << 30;
+    let blocks = (TIER_BYTES / u64::from(cairn_core::HUGEBLOCK_BYTES_DEFAULT)) as u32;
+    let geometry = cairn_core::Geometry::new(b"/idle", [blocks, 0, 0, 0], 0);
+    let store = Store::create(&places.tmpfs, "idle").expect("make a store");
+    create_namespace(&store, "node", geometry, false).expect("make a namespace");
+    let namespace = open_namespace(&store, "node").expect("open the namespace");
+    let identity = cairn_device::process::identity().expect("own identity");
+    namespace.fs.attach(identity).expect("attach");
+    let meta = std::fs::metadata(store.path().join("node.meta")).expect("stat the meta segment");
+    let mebibytes = (meta.blocks() * 512) as f64 / 1_048_576.0;
+    let verdict = if mebibytes < 2.0 { "met" } else { "MISSED" };
+    println!(
+        "{:<42} {mebibytes:>9.2} {:>9} {:<6} {:>32} {verdict}",
+        "idle namespace", "", "MiB", "< 2"
+    );
+    drop(namespace);
+    store.remove().expect("remove the store");
+}

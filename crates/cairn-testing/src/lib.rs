@@ -1,0 +1,11 @@
+//! What tests Cairn: a reference model, a driver that moves the bytes, simulated and real processes that die.
+//! Never shipped.
+
+pub mod content;
+pub mod driver;
+pub mod model;
+mod names;
+pub mod path;
+pub mod random;
+pub mod step;
+pub mod tier;

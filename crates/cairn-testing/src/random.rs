@@ -1,0 +1,75 @@
+//! Pseudo-random numbers with a seed that is printed: the seed is the bug report.
+//!
+//! Must stay true: the same seed gives the same numbers on every machine and in every build.
+//! Not for anything that must not be guessed.
+
+/// Variable that sets how many seeds a randomised test runs.
+pub const SEEDS_VARIABLE: &str = "CAIRN_TEST_SEEDS";
+/// Variable that makes a randomised test run one seed only, to repeat a failure.
+pub const SEED_VARIABLE: &str = "CAIRN_TEST_SEED";
+/// Variable that, if set, makes the crash tests visit every point instead of a sample.
+pub const SOAK_VARIABLE: &str = "CAIRN_SOAK";
+
+/// A stream of pseudo-random numbers (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Random {
+        Random { state: seed }
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`, which is positive.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// True once in `times` on average.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of `choices`, which is not empty.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// `length` bytes, never zero, so that a hole is told from data.
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| (self.next() % 255 + 1) as u8).collect()
+    }
+}
+
+/// The value of an environment variable, if it is set to a number.
+pub fn environment_number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.trim().parse().ok()
+}
+
+/// Whether the long form of a test is asked for.
+pub fn soaking() -> bool {
+    std::env::var_os(SOAK_VARIABLE).is_some()
+}
+
+/// Calls `run` with `count` seeds, or as the environment says, and prints each.
+pub fn for_each_seed(count: u64, mut run: impl FnMut(u64)) {
+    if let Some(seed) = environment_number(SEED_VARIABLE) {
+        println!("{SEED_VARIABLE}={seed}");
+        return run(seed);
+    }
+    for seed in 1..=environment_number(SEEDS_VARIABLE).unwrap_or(count) {
+        println!("{SEED_VARIABLE}={seed}");
+        run(seed);
+    }
+}

@@ -1,0 +1,442 @@
+//! Random operations on files and names, and what the reference model answers to them.
+//!
+//! A step names open files by their place in a table, so that the same step can be taken by the model, by Cairn
+//! and by the kernel. Steps are drawn so that names collide, links lead everywhere and files overlap.
+
+use crate::model::{Facts, Kind, Model, NodeId, OpenId, ROOT};
+use crate::random::Random;
+use cairn_core::{Caller, Error, OpenOptions, RenameMode, Result};
+use std::collections::BTreeMap;
+
+/// An open file, by its place in the table of the test.
+pub type Place = usize;
+
+/// Where a path starts: the root, or an open file.
+pub type Base = Option<Place>;
+
+/// One operation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Step {
+    Open { base: Base, path: Vec<u8>, options: OpenOptions, mode: u32 },
+    Close { open: Place },
+    MakeDirectory { base: Base, path: Vec<u8>, mode: u32 },
+    RemoveDirectory { base: Base, path: Vec<u8> },
+    Unlink { base: Base, path: Vec<u8> },
+    Link { old: (Base, Vec<u8>), new: (Base, Vec<u8>), follow: bool },
+    Symlink { target: Vec<u8>, base: Base, path: Vec<u8> },
+    ReadLink { base: Base, path: Vec<u8> },
+    Rename { from: (Base, Vec<u8>), to: (Base, Vec<u8>), mode: RenameMode },
+    Stat { base: Base, path: Vec<u8>, follow: bool },
+    Access { base: Base, path: Vec<u8>, mask: u32 },
+    SetMode { open: Place, mode: u32 },
+    List { base: Base },
+    Read { open: Place, at: Option<u64>, length: u64 },
+    Write { open: Place, at: Option<u64>, bytes: Vec<u8> },
+    Truncate { open: Place, size: u64 },
+    Seek { open: Place, offset: i64, whence: i32 },
+}
+
+/// What a successful step gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing but success.
+    Done,
+    /// A file was opened, in this place.
+    Opened(Place),
+    /// `stat`.
+    Facts(Facts),
+    /// Target of a link.
+    Target(Vec<u8>),
+    /// Names and types (`S_IFMT`) in a directory.
+    Names(BTreeMap<Vec<u8>, u32>),
+    /// Bytes read and the offset they are from; for comparison with what the model admits.
+    Bytes(u64, Vec<u8>),
+    /// Bytes written.
+    Count(u64),
+    /// New cursor.
+    Offset(u64),
+}
+
+/// The model with its table of open files.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// The model.
+    pub model: Model,
+    /// Open files by place.
+    pub opens: Vec<Option<OpenId>>,
+}
+
+impl Reference {
+    /// An empty file system.
+    pub fn new(caller: &Caller) -> Reference {
+        Reference { model: Model::new(caller), opens: Vec::new() }
+    }
+
+    /// The description in a place.
+    pub fn open(&self, place: Place) -> Result<OpenId> {
+        self.opens.get(place).copied().flatten().ok_or(Error::BadHandle)
+    }
+
+    /// The node a description refers to.
+    pub fn node(&mut self, place: Place) -> Result<NodeId> {
+        let open = self.open(place)?;
+        Ok(self.model.description(open)?.node)
+    }
+
+    fn base(&mut self, base: Base) -> Result<NodeId> {
+        base.map_or(Ok(ROOT), |place| self.node(place))
+    }
+
+    /// Puts an opened description in the first free place.
+    pub fn put(&mut self, open: OpenId) -> Place {
+        let place = self.free_place();
+        if place == self.opens.len() {
+            self.opens.push(None);
+        }
+        self.opens[place] = Some(open);
+        place
+    }
+
+    /// The place the next opened file gets.
+    pub fn free_place(&self) -> Place {
+        self.opens.iter().position(Option::is_none).unwrap_or(self.opens.len())
+    }
+
+    /// Takes a step. `seen` is what the system under test gave: the model says whether it agrees by giving the
+    /// same outcome, for bytes that may have several values, and for counts that space may shorten.
+    pub fn take(
+        &mut self,
+        caller: &Caller,
+        step: &Step,
+        seen: Option<&Outcome>,
+    ) -> Result<Outcome> {
+        match step {
+            Step::Open { base, path, options, mode } => {
+                let base = self.base(*base)?;
+                let open = self.model.open(caller, base, path, *options, *mode)?;
+                Ok(Outcome::Opened(self.put(open)))
+            }
+            Step::Close { open } => {
+                let id = self.open(*open)?;
+                self.model.release(caller.slot.0, id, true)?;
+                self.opens[*open] = None;
+                Ok(Outcome::Done)
+            }
+            Step::MakeDirectory { base, path, mode } => {
+                let base = self.base(*base)?;
+                self.model.make_directory(caller, base, path, *mode).map(|_| Outcome::Done)
+            }
+            Step::RemoveDirectory { base, path } => {
+                let base = self.base(*base)?;
+                self.model.remove_directory(caller, base, path).map(|()| Outcome::Done)
+            }
+            Step::Unlink { base, path } => {
+                let base = self.base(*base)?;
+                self.model.unlink(caller, base, path).map(|()| Outcome::Done)
+            }
+            Step::Link { old, new, follow } => {
+                let (from, to) = (self.base(old.0)?, self.base(new.0)?);
+                let linked = self.model.link(caller, (from, &old.1), (to, &new.1), *follow);
+                linked.map(|()| Outcome::Done)
+            }
+            Step::Symlink { target, base, path } => {
+                let base = self.base(*base)?;
+                self.model.symlink(caller, target, base, path).map(|_| Outcome::Done)
+            }
+            Step::ReadLink { base, path } => {
+                let base = self.base(*base)?;
+                self.model.read_link(caller, base, path).map(Outcome::Target)
+            }
+            Step::Rename { from, to, mode } => {
+                let (old, new) = (self.base(from.0)?, self.base(to.0)?);
+                let renamed = self.model.rename(caller, (old, &from.1), (new, &to.1), *mode);
+                renamed.map(|()| Outcome::Done)
+            }
+            Step::Stat { base, path, follow } => {
+                let base = self.base(*base)?;
+                self.model.stat(caller, base, path, *follow).map(Outcome::Facts)
+            }
+            Step::Access { base, path, mask } => {
+                let base = self.base(*base)?;
+                self.model.access(caller, base, path, *mask, true).map(|()| Outcome::Done)
+            }
+            Step::SetMode { open, mode } => {
+                let node = self.node(*open)?;
+                self.model.set_mode(caller, node, *mode).map(|()| Outcome::Done)
+            }
+            Step::List { base } => {
+                let base = self.base(*base)?;
+                let entries = self.model.list(caller, base)?;
+                let kind = |id: &NodeId| self.model.node(*id).mode() & cairn_core::MODE_TYPE;
+                let names = entries.iter().map(|(name, id)| (name.clone(), kind(id))).collect();
+                Ok(Outcome::Names(names))
+            }
+            Step::Read { open, at, length } => self.read(*open, *at, *length, seen),
+            Step::Write { open, at, bytes } => self.write(caller, *open, *at, bytes, seen),
+            Step::Truncate { open, size } => {
+                let node = self.node(*open)?;
+                self.model.truncate(caller, node, *size).map(|()| Outcome::Done)
+            }
+            Step::Seek { open, offset, whence } => self.seek(*open, *offset, *whence),
+        }
+    }
+
+    fn read(
+        &mut self,
+        place: Place,
+        at: Option<u64>,
+        length: u64,
+        seen: Option<&Outcome>,
+    ) -> Result<Outcome> {
+        let id = self.open(place)?;
+        let open = self.model.description(id)?;
+        if !open.options.read {
+            return Err(Error::BadHandle);
+        }
+        let (node, offset) = (open.node, at.unwrap_or(open.cursor));
+        let content = self.model.content(node)?;
+        let count = content.readable(offset, length);
+        let outcome = match seen {
+            Some(Outcome::Bytes(from, bytes))
+                if *from == offset
+                    && bytes.len() as u64 == count
+                    && content.admits(offset, bytes) =>
+            {
+                Outcome::Bytes(offset, bytes.clone())
+            }
+            _ => Outcome::Bytes(offset, content.certain(offset, count)),
+        };
+        if at.is_none() {
+            self.model.description(id)?.cursor = offset + count;
+        }
+        Ok(outcome)
+    }
+
+    /// Where a write through `place` goes.
+    pub fn write_offset(&mut self, place: Place, at: Option<u64>) -> Result<(NodeId, u64, bool)> {
+        let id = self.open(place)?;
+        let open = self.model.description(id)?;
+        if !open.options.write {
+            return Err(Error::BadHandle);
+        }
+        let (node, append, offset) = (open.node, open.options.append, at.unwrap_or(open.cursor));
+        let size = self.model.content(node)?.size();
+        Ok((node, if append { size } else { offset }, append))
+    }
+
+    fn write(
+        &mut self,
+        caller: &Caller,
+        place: Place,
+        at: Option<u64>,
+        bytes: &[u8],
+        seen: Option<&Outcome>,
+    ) -> Result<Outcome> {
+        let (node, offset, append) = self.write_offset(place, at)?;
+        let count = match seen {
+            Some(Outcome::Count(count)) => (*count).min(bytes.len() as u64),
+            _ => bytes.len() as u64,
+        };
+        let content = self.model.content(node)?;
+        let bytes = &bytes[..count as usize];
+        content.write(offset, bytes, append);
+        self.model.touch(caller, node);
+        let id = self.open(place)?;
+        let open = self.model.description(id)?;
+        open.wrote = true;
+        if at.is_none() {
+            open.cursor = offset + count;
+        }
+        Ok(Outcome::Count(count))
+    }
+
+    fn seek(&mut self, place: Place, offset: i64, whence: i32) -> Result<Outcome> {
+        let id = self.open(place)?;
+        let (node, cursor) = {
+            let open = self.model.description(id)?;
+            (open.node, open.cursor)
+        };
+        let base = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => cursor,
+            _ => self.model.facts(node).size,
+        };
+        let target = i64::try_from(base).ok().and_then(|base| base.checked_add(offset));
+        let target = target.and_then(|target| u64::try_from(target).ok()).ok_or(Error::Invalid)?;
+        self.model.description(id)?.cursor = target;
+        Ok(Outcome::Offset(target))
+    }
+
+    /// Whether a place holds an open file for which `test` holds.
+    fn places(&mut self, test: impl Fn(&Model, NodeId, &OpenOptions) -> bool) -> Vec<Place> {
+        let mut found = Vec::new();
+        for place in 0..self.opens.len() {
+            let Some(id) = self.opens[place] else { continue };
+            let Ok(open) = self.model.description(id).cloned() else { continue };
+            if test(&self.model, open.node, &open.options) {
+                found.push(place);
+            }
+        }
+        found
+    }
+}
+
+/// Draws steps.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// Its source of randomness.
+    pub random: Random,
+    /// Largest offset of an ordinary write, bytes.
+    pub reach: u64,
+    /// Longest ordinary write, bytes.
+    pub write_bytes: u64,
+    /// Open files wanted at most.
+    pub opens_max: usize,
+}
+
+impl Generator {
+    /// A path of one to three components.
+    pub fn path(&mut self) -> Vec<u8> {
+        let mut path = Vec::new();
+        for _ in 0..=self.random.below(3) {
+            if !path.is_empty() {
+                path.extend_from_slice(if self.random.one_in(12) { b"//" } else { b"/" });
+            }
+            let name: Vec<u8> = match self.random.below(40) {
+                0 | 1 => b".".to_vec(),
+                2..5 => b"..".to_vec(),
+                5 => vec![b'n'; 255],
+                6 if self.random.one_in(4) => vec![b'n'; 256],
+                _ => vec![*self.random.pick(b"abcdef")],
+            };
+            path.extend_from_slice(&name);
+        }
+        if self.random.one_in(12) && path.len() < 256 {
+            path.push(b'/');
+        }
+        path
+    }
+
+    fn base(&mut self, reference: &mut Reference) -> Base {
+        let directories = reference.places(|model, node, _| model.node(node).is_directory());
+        if directories.is_empty() || !self.random.one_in(4) {
+            return None;
+        }
+        Some(*self.random.pick(&directories))
+    }
+
+    fn options(&mut self) -> OpenOptions {
+        let create = self.random.one_in(2);
+        OpenOptions {
+            read: !self.random.one_in(5),
+            write: self.random.below(4) > 0,
+            append: self.random.one_in(4),
+            create,
+            exclusive: create && self.random.one_in(4),
+            truncate: self.random.one_in(6),
+            directory: !create && self.random.one_in(5),
+            no_follow: self.random.one_in(6),
+            path_only: false,
+        }
+    }
+
+    /// An offset within reach, often at a multiple of 4 KiB, seldom far away.
+    pub fn offset(&mut self) -> u64 {
+        match self.random.below(12) {
+            0 => self.random.below(1 << 33),
+            1..5 => self.random.below(self.reach / 4096 + 1) * 4096,
+            _ => self.random.below(self.reach + 1),
+        }
+    }
+
+    /// A length of a read or write.
+    pub fn length(&mut self) -> u64 {
+        match self.random.below(6) {
+            0 => 4096,
+            1 => 4096 * (1 + self.random.below(4)),
+            2 | 3 => 1 + self.random.below(100),
+            _ => 1 + self.random.below(self.write_bytes),
+        }
+    }
+
+    /// The next step.
+    pub fn step(&mut self, reference: &mut Reference) -> Step {
+        let files = reference.places(|model, node, _| matches!(model.node(node).kind, Kind::File(_)));
+        let any = reference.places(|_, _, _| true);
+        let wants_file = self.random.below(100) < 55;
+        if wants_file && !files.is_empty() {
+            let open = *self.random.pick(&files);
+            return self.file_step(open, reference);
+        }
+        if any.len() >= self.opens_max || !any.is_empty() && self.random.one_in(10) {
+            return Step::Close { open: *self.random.pick(&any) };
+        }
+        self.name_step(reference, &any)
+    }
+
+    fn file_step(&mut self, open: Place, reference: &mut Reference) -> Step {
+        let at = (!self.random.one_in(3)).then(|| self.offset());
+        let writable = reference
+            .open(open)
+            .and_then(|id| reference.model.description(id).map(|open| open.options.write));
+        match self.random.below(20) {
+            0..9 => {
+                let length = self.length() as usize;
+                Step::Write { open, at, bytes: self.random.bytes(length) }
+            }
+            9..14 => Step::Read { open, at, length: self.length() },
+            14..18 if writable == Ok(true) => {
+                let size = if self.random.one_in(4) { 0 } else { self.offset() };
+                Step::Truncate { open, size }
+            }
+            _ => {
+                let whence = *self.random.pick(&[libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END]);
+                let offset = self.offset() as i64 - self.reach as i64 / 4;
+                Step::Seek { open, offset, whence }
+            }
+        }
+    }
+
+    fn name_step(&mut self, reference: &mut Reference, any: &[Place]) -> Step {
+        let base = self.base(reference);
+        let path = self.path();
+        match self.random.below(32) {
+            0..8 => {
+                let options = self.options();
+                let mode = *self.random.pick(&[0o644, 0o600, 0o666, 0o444, 0o200, 0o755]);
+                Step::Open { base, path, options, mode }
+            }
+            8..12 => {
+                let mode = *self.random.pick(&[0o755, 0o755, 0o777, 0o1777, 0o700, 0o555, 0o311]);
+                Step::MakeDirectory { base, path, mode }
+            }
+            12 | 13 => Step::RemoveDirectory { base, path },
+            14..17 => Step::Unlink { base, path },
+            17 | 18 => {
+                let new = (self.base(reference), self.path());
+                Step::Link { old: (base, path), new, follow: self.random.one_in(2) }
+            }
+            19 | 20 => Step::Symlink { target: self.path(), base, path },
+            21 => Step::ReadLink { base, path },
+            22..26 => {
+                let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+                let mode = if self.random.one_in(3) { *self.random.pick(&modes) } else { modes[0] };
+                let to = (self.base(reference), self.path());
+                // Two paths that are both wrong: which error wins is nobody's business.
+                let proper = |path: &[u8]| path.iter().filter(|&&byte| byte == b'n').count() < 256;
+                match proper(&path) && proper(&to.1) {
+                    true => Step::Rename { from: (base, path), to, mode },
+                    false => Step::List { base },
+                }
+            }
+            26 | 27 => Step::Stat { base, path, follow: self.random.one_in(2) },
+            28 => Step::Access { base, path, mask: self.random.below(8) as u32 },
+            29 if !any.is_empty() => {
+                let mode = *self.random.pick(&[0o777, 0o755, 0o600, 0o000, 0o1777]);
+                Step::SetMode { open: *self.random.pick(any), mode }
+            }
+            _ => Step::List { base },
+        }
+    }
+}

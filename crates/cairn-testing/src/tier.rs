@@ -1,0 +1,73 @@
+//! A tier whose bytes are on the heap, and a segment that several simulated processes share.
+
+use cairn_core::{Acquired, Checksum, Geometry, HeapMemory, Memory, Result};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The checksum routine that tests hand to the core.
+pub const CHECKSUM: Checksum = cairn_device::checksum::crc32c;
+
+/// Bytes that a driver moves to and from. Ranges are those of the core's plans: outside the tier is a bug.
+pub trait Tier: Send + Sync {
+    /// Fetches bytes.
+    fn read(&self, offset: u64, target: &mut [u8]);
+    /// Stores bytes.
+    fn write(&self, offset: u64, source: &[u8]);
+}
+
+/// A tier on the heap, full of garbage at first: whatever shows up unwritten was never zeroed.
+pub struct HeapTier {
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl HeapTier {
+    /// A tier of `blocks` hugeblocks.
+    pub fn new(geometry: &Geometry) -> HeapTier {
+        let bytes = geometry.tier_blocks[0] as usize * geometry.hugeblock_bytes as usize;
+        HeapTier { bytes: Mutex::new(vec![0xdb; bytes]) }
+    }
+}
+
+impl Tier for HeapTier {
+    fn read(&self, offset: u64, target: &mut [u8]) {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        target.copy_from_slice(&bytes[offset as usize..][..target.len()]);
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes[offset as usize..][..source.len()].copy_from_slice(source);
+    }
+}
+
+/// One segment, seen by several instances of `Microfs`.
+#[derive(Clone)]
+pub struct SharedMemory(pub Arc<HeapMemory>);
+
+impl Memory for SharedMemory {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        self.0.lock()
+    }
+
+    fn unlock(&self) {
+        self.0.unlock();
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.0.back(first_word, word_count)
+    }
+}
+
+/// A small namespace: `blocks` hugeblocks of 4 KiB, at most `inodes` inodes.
+pub fn small_geometry(blocks: u32, inodes: u32) -> Geometry {
+    let hugeblock_bytes = 4 << 10;
+    let zeros = vec![0; hugeblock_bytes as usize];
+    let mut geometry = Geometry::new(crate::path::MOUNT, [blocks, 0, 0, 0], CHECKSUM(0, &zeros));
+    geometry.hugeblock_bytes = hugeblock_bytes;
+    geometry.inode_capacity = inodes;
+    geometry
+}

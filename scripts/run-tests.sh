@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change lands: formatting, lints, documentation, the workspace's
+# tests, and unmodified programs on a Cairn store (tests/apps).
+#
+# What must stay true: it stops at the first step that fails, so the end of its output says why; one
+# cargo profile, so nothing is compiled twice; no step needs root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+step() {
+    printf '\n== %s\n' "$*"
+    "$@"
+}
+
+scripts/setup.sh build test
+step cargo fmt --all --check
+step cargo clippy --workspace --all-targets --locked -- -D warnings
+export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings"
+step cargo doc --workspace --no-deps --document-private-items --locked
+step cargo build -p cairn-preload -p cairn-cli --locked
+step cargo test --workspace --locked
+step tests/apps/run.sh

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Makes sure that what a make target needs is on this machine, and installs what is missing from the
+# distribution's packages.
+#
+#   scripts/setup.sh WHAT…      WHAT: build | test | demo
+#
+# What must stay true: silent and done within milliseconds when nothing is missing; nothing is
+# installed that is there already; without the right to install, it changes nothing and prints one
+# message with the packages and the command.
+# What it does not do: install Rust. It checks the version and says what to do.
+set -u
+
+readonly RUST_MINIMUM=1.85
+
+fail() {
+    printf 'setup: %s\n' "$1" >&2
+    exit 1
+}
+
+# One line per need: package, then what proves that it is there (a command, or a path).
+needs_of() {
+    case $1 in
+    build) printf '%s\n' 'gcc cc' 'libc6-dev /usr/include/stdio.h' ;;
+    demo) printf '%s\n' 'lammps lmp' 'openmpi-bin mpirun.openmpi' 'python3 /usr/bin/python3' ;;
+    test)
+        printf '%s\n' 'python3 /usr/bin/python3' 'g++ c++' 'tar tar' 'gzip gzip' 'util-linux setpriv' \
+            'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff'
+        ;;
+    *) fail "unknown need '$1' (known: build, test, demo)" ;;
+    esac
+}
+
+is_there() {
+    case $1 in
+    /*) [ -e "$1" ] ;;
+    *) command -v "$1" >/dev/null 2>&1 ;;
+    esac
+}
+
+# Prints how a command becomes root here: nothing for root, "sudo -n" where that works without asking.
+elevation() {
+    if [ "$(id -u)" -eq 0 ]; then
+        return 0
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        echo 'sudo -n'
+    else
+        return 1
+    fi
+}
+
+install_packages() {
+    local root
+    command -v apt-get >/dev/null 2>&1 ||
+        fail "these Debian packages (or your distribution's like) are missing: $*. Install them, then run this again."
+    root=$(elevation) ||
+        fail "these packages are missing and this user may not install them: $*
+Run: sudo apt-get update && sudo apt-get install --no-install-recommends $*"
+    printf 'setup: installing %s\n' "$*" >&2
+    # $root is empty or the two words "sudo -n": it has to split.
+    # shellcheck disable=SC2086
+    { $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update &&
+        $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
+            install --no-install-recommends "$@"; } >/dev/null ||
+        fail "apt-get could not install: $*. Its message is above; mend that, or install them by hand, and run this again."
+}
+
+check_rust() {
+    local version
+    command -v cargo >/dev/null 2>&1 ||
+        fail "cargo is missing. Cairn needs Rust $RUST_MINIMUM or newer: install it with rustup, or from your
+distribution if that is new enough, and run this again."
+    version=$(cargo --version | cut -d ' ' -f 2)
+    [ "$(printf '%s\n' "$RUST_MINIMUM" "$version" | sort -V | head -n 1)" = "$RUST_MINIMUM" ] ||
+        fail "cargo is version $version, Cairn needs $RUST_MINIMUM or newer. With rustup: rustup update stable"
+}
+
+# The formatter and the linter come with the distribution's Rust or with rustup's, whichever is in use.
+check_rust_tools() {
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return 0
+    if command -v rustup >/dev/null 2>&1; then
+        rustup component add rustfmt clippy >&2 || fail "run: rustup component add rustfmt clippy"
+    else
+        install_packages rustfmt rust-clippy
+    fi
+}
+
+[ $# -gt 0 ] || fail "say what for: scripts/setup.sh build|test|demo…"
+missing=()
+for what in "$@"; do
+    needs=$(needs_of "$what") || exit 1
+    while read -r package proof; do
+        is_there "$proof" || missing+=("$package")
+    done <<<"$needs"
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+    install_packages "${missing[@]}"
+fi
+for what in "$@"; do
+    case $what in
+    build) check_rust ;;
+    test) check_rust_tools ;;
+    esac
+done

@@ -1,0 +1,239 @@
+# shellcheck shell=bash disable=SC2154 # here, repository, only, list_only, keep: run.sh sets them
+# The machinery of tests/apps: what a family file calls to declare scenarios and programs, how one is
+# run on both media, and how the two runs are compared. Sourced by run.sh.
+#
+# What must stay true: both runs see the same environment, the same user, the same programs and the same
+# path M: first a directory on the disk; then, with nothing there any more, Cairn's mount prefix. So nothing in what they print, write or measure needs to be translated.
+
+readonly UNPRIVILEGED_ID=65534
+readonly SCENARIO_SECONDS_MAX=120
+readonly EXPLANATION_LINES_MAX=60
+# What a scenario's standard error on disk never says unless the scenario is at fault.
+BROKEN_SCENARIO='Traceback|Aborted|Segmentation fault|syntax error|unbound variable'
+readonly BROKEN_SCENARIO+='|command not found|invalid option|unrecognized option|usage:'
+passed=0 failed=0 skipped=0
+scratch='' disk=''
+
+# -- Set-up and end ------------------------------------------------------------------------------
+
+prepare() {
+    umask 022
+    [ -n "$list_only" ] && return
+    local command=${CAIRN:-}
+    for candidate in "$repository/target/debug/cairn" "$repository/target/release/cairn"; do
+        [ -n "$command" ] || { [ -x "$candidate" ] && command=$candidate; }
+    done
+    [ -n "$command" ] || {
+        echo "run.sh: there is no target/debug/cairn; run: cargo build -p cairn-preload -p cairn-cli" >&2
+        exit 2
+    }
+    # The name must not contain "/cairn", which -c translates.
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/apps.XXXXXX")
+    # Copied, so that the unprivileged share reaches them wherever the checkout lies.
+    disk=$scratch/m
+    mkdir "$scratch/bin" "$scratch/sources"
+    install -m 755 "$command" "$here/once.sh" "$scratch/bin/"
+    install -m 644 "$(dirname "$command")/libcairn_preload.so" "$scratch/bin/" || exit 2
+    cp "$here"/programs/* "$scratch/sources/"
+    chmod 1777 "$scratch"
+    printf 'cairn: %s\nscratch: %s\n' "$command" "$scratch"
+}
+
+begin_family() {
+    current_family=$1 counter=0
+    [ -n "$list_only" ] || printf '\n-- %s\n' "$1"
+}
+
+finish() {
+    [ -n "${scratch:-}" ] || return
+    if [ -n "$keep" ] && [ "$failed" -gt 0 ]; then
+        echo "scratch kept: $scratch"
+    else
+        rm -rf "$scratch"
+    fi
+}
+
+report() {
+    [ -n "$list_only" ] && return
+    printf '\n%d passed, %d failed' "$passed" "$failed"
+    [ "$skipped" -eq 0 ] || printf ', %d skipped' "$skipped"
+    printf '\n'
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+}
+
+# -- Verdicts ------------------------------------------------------------------------------------
+
+passes() {
+    passed=$((passed + 1))
+    printf 'ok   %s\n' "$1"
+}
+
+# fails NAME EXPLANATION
+fails() {
+    failed=$((failed + 1))
+    printf 'FAIL %s\n' "$1"
+    head -n "$EXPLANATION_LINES_MAX" <<<"$2" | sed 's/^/     | /'
+}
+
+# skip NAME WHY
+skip() {
+    skipped=$((skipped + 1))
+    printf 'SKIP %s: %s\n' "$1" "$2"
+}
+
+# -- What family files call ----------------------------------------------------------------------
+
+# scenario [-l bash|python] [-u] [-c] [-e WRAPPER] NAME [ARGUMENT…]: the script on standard input, run on both media.
+#   -u  as root: once more as an unprivileged user
+#   -c  below the prefix that Cairn has by default (/cairn), its name translated afterwards
+#   -e  under this function, which runs its arguments somewhere unusual
+scenario() {
+    local language=bash unprivileged='' environment='' prefix=$disk option OPTIND=1
+    while getopts l:uce: option; do
+        case $option in
+        l) language=$OPTARG ;;
+        u) unprivileged=yes ;;
+        c) prefix=/cairn ;;
+        e) environment=$OPTARG ;;
+        *) exit 2 ;;
+        esac
+    done
+    shift $((OPTIND - 1))
+    local name=$current_family/$1
+    shift
+    if [ -n "$list_only" ]; then
+        cat >/dev/null
+        # shellcheck disable=SC2053
+        [[ $name == $only || ${name#*/} == $only ]] && echo "$name"
+        return
+    fi
+    counter=$((counter + 1))
+    local script=$scratch/$current_family.$counter
+    cat >"$script"
+    # shellcheck disable=SC2053
+    [[ $name == $only || ${name#*/} == $only ]] || return 0
+    compare "$name" "$environment" "$language" "$script" "$@"
+    if [ -n "$unprivileged" ] && [ "$(id -u)" -eq 0 ]; then
+        compare "$name (unprivileged)" "$environment as_unprivileged" "$language" "$script" "$@"
+    fi
+}
+
+# program NAME SOURCE COMPILER OPTION…: builds tests/apps/programs/SOURCE as $B/NAME.
+program() {
+    local name=$1 source=$2 log
+    shift 2
+    [ -n "$list_only" ] && return
+    log=$("$@" -o "$scratch/bin/$name" "$scratch/sources/$source" 2>&1) && return
+    fails "$current_family/$name compiles" "$log"
+}
+
+# -- One comparison ------------------------------------------------------------------------------
+
+as_unprivileged() {
+    setpriv --reuid=$UNPRIVILEGED_ID --regid=$UNPRIVILEGED_ID --clear-groups "$@"
+}
+
+# compare NAME WRAPPERS LANGUAGE SCRIPT ARGUMENT…
+compare() {
+    local name=$1
+    shift
+    run_on_both "$@"
+    if [ -z "$difference" ]; then
+        passes "$name"
+    else
+        fails "$name" "$difference"
+    fi
+}
+
+# run_on_both WRAPPERS LANGUAGE SCRIPT ARGUMENT… (and $prefix): leaves what differs in $difference.
+run_on_both() {
+    local wrappers=$1 language=$2 script=$3
+    shift 3
+    local run=$scratch/run
+    rm -rf "$run" "$disk"
+    mkdir -p "$run/disk" "$run/cairn" "$run/cwd" "$disk"
+    [[ $wrappers != *as_unprivileged* ]] || chown -R $UNPRIVILEGED_ID:$UNPRIVILEGED_ID "$run" "$disk"
+    launch "$wrappers" "$run/disk" "$disk" bash "$scratch/bin/once.sh" "$run/disk" "$language" "$script" "$@"
+    rm -rf "$disk"
+    launch "$wrappers" "$run/cairn" "$prefix" \
+        "$scratch/bin/cairn" run --job "$job_prefix-$((++jobs))" --mount "$prefix" --discard -- \
+        bash "$scratch/bin/once.sh" "$run/cairn" "$language" "$script" "$@"
+    difference=$(differences "$run")
+}
+
+# launch WRAPPERS RESULTS MEDIUM COMMAND…
+launch() {
+    local wrappers=$1 results=$2 medium=$3
+    shift 3
+    # shellcheck disable=SC2086
+    $wrappers timeout -k 5 $SCENARIO_SECONDS_MAX \
+        env -i "${clean_environment[@]}" B="$scratch/bin" M="$medium" "$@" \
+        >"$results/outer" 2>&1 </dev/null
+    echo "launcher exit code: $?" >"$results/code"
+}
+
+clean_environment=(PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/nonexistent LC_ALL=C.UTF-8 TZ=UTC)
+job_prefix=apps-$$
+jobs=0
+
+# Prints what differs between the two runs; nothing when they are equal.
+differences() {
+    local run=$1 part
+    if [ ! -s "$run/disk/tree" ]; then
+        echo "the run on disk did not get to its end, so there is nothing to compare with:"
+        cat "$run/disk/outer"
+        return
+    fi
+    if ! grep -q ': 0$' "$run/disk/code"; then
+        echo "a scenario ends with 0 on disk but not this one:"
+        cat "$run/disk/code" "$run/disk/stderr"
+    fi
+    if grep -a -E "$BROKEN_SCENARIO" "$run/disk/stderr"; then
+        echo "so the scenario itself is broken: that was its run on disk"
+    fi
+    if [ -e "$disk" ]; then
+        echo "these calls went past Cairn, to the disk:"
+        find "$disk"
+    fi
+    for part in code stdout stderr tree; do
+        [ "$prefix" = "$disk" ] || sed -i "s|$prefix\b|$disk|g" "$run/cairn/$part" 2>/dev/null
+        diff -a -u --label "$part on disk" --label "$part on Cairn" -- "$run/disk/$part" "$run/cairn/$part" 2>&1
+    done
+    if [ ! -s "$run/cairn/tree" ]; then
+        echo "the run on Cairn said:"
+        cat "$run/cairn/outer"
+    fi
+}
+
+# -- Checks of the whole ------------------------------------------------------------------------
+
+# A comparison that cannot fail proves nothing: this one has to.
+check_that_differences_are_seen() {
+    local prefix=$disk
+    # shellcheck disable=SC2016
+    echo 'echo $RANDOM$RANDOM >"$D/f"' >"$scratch/different"
+    run_on_both '' bash "$scratch/different"
+    if [[ $difference == *'tree on disk'* ]]; then
+        passes "a difference is seen"
+    else
+        fails "a difference is seen" "the harness found two different trees equal: $difference"
+    fi
+}
+
+# A discarded job leaves no store and no process behind.
+check_nothing_is_left() {
+    local left
+    left=$(
+        find /dev/shm "${XDG_RUNTIME_DIR:-/tmp}" /tmp -maxdepth 2 -path "*cairn-*/$job_prefix-*" 2>/dev/null
+        for process in /proc/[0-9]*; do
+            case $(readlink "$process/exe" 2>/dev/null) in
+            "$scratch"/*) echo "process ${process#/proc/}: $(tr '\0' ' ' <"$process/cmdline")" ;;
+            esac
+        done
+    )
+    if [ -z "$left" ]; then
+        passes "no store and no process is left behind"
+    else
+        fails "no store and no process is left behind" "$left"
+    fi
+}
