@@ -65,8 +65,14 @@ pub fn detach(log: &Path) -> Result<Readiness> {
         rustix::stdio::dup2_stderr(&log_file)
     };
     attach().map_err(Error::file("write to", log))?;
-    // SAFETY: ignoring a signal installs no handler. Past a file size limit a write then fails instead of killing us.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    // SAFETY: ignoring a signal installs no handler, and an empty set unblocks what the starter had blocked. Past a
+    // file size limit a write then fails instead of killing us.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
     Ok(Readiness { pipe: File::from(to_starter) })
 }
 

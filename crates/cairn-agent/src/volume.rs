@@ -207,7 +207,6 @@ impl Volume {
     /// Recomputes the checksums that writes left void. True if afterwards every block of the file is sealed; false if
     /// somebody writes to it. `path` is for messages.
     pub fn seal(&self, path: &FilePath, inode: InodeId) -> Result<bool> {
-        let block_bytes = self.hugeblock_bytes();
         let mut stale: Vec<StaleBlock> = Vec::new();
         loop {
             let version =
@@ -217,11 +216,8 @@ impl Volume {
             }
             let mut sealed = Vec::with_capacity(stale.len());
             for block in &stale {
-                let offset = u64::from(block.block) * block_bytes;
-                let checksum = self
-                    .tier(block.tier)
-                    .and_then(|device| device.checksum(offset, block_bytes as usize))
-                    .map_err(self.error("read", path))?;
+                let checksum =
+                    self.namespace.block_checksum(block).map_err(self.error("read", path))?;
                 sealed.push((*block, checksum));
             }
             if !self.fs().seal(inode, version, &sealed).map_err(self.error("seal", path))? {

@@ -148,10 +148,8 @@ fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_cor
     let device = volume.tier(piece.tier)?;
     let block_offset = u64::from(piece.block) * block_bytes;
     let end = u64::from(piece.start) + u64::from(piece.length);
-    if piece.kind == WriteKind::Fresh {
-        device.zero(block_offset, piece.start as usize)?;
-        device.zero(block_offset + end, (block_bytes - end) as usize)?;
-    }
+    device.zero(block_offset, piece.zero_before as usize)?;
+    device.zero(block_offset + end, piece.zero_after as usize)?;
     // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no part of the device.
     unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }
 }

@@ -189,7 +189,9 @@ fn copy_in(context: &Context, source: &Path, place: &Place, recursive: bool) -> 
     let (volume, inner) = find(&store, &volumes, &path)?;
     let mut progress = Progress::new("copying", local_bytes(source)?, context.json);
     let mut report = CopyReport::default();
-    copy_in_path(source, volume, &inner, &mut report, &mut progress)?;
+    // A link that is named is followed; one that is found below is copied as a link.
+    let named = source.canonicalize().map_err(Error::file("look at", source))?;
+    copy_in_path(&named, volume, &inner, &mut report, &mut progress)?;
     Ok(report)
 }
 
@@ -201,12 +203,12 @@ fn copy_in_path(
     progress: &mut Progress,
 ) -> Result<()> {
     let metadata = fs::symlink_metadata(source).map_err(Error::file("look at", source))?;
-    if metadata.is_symlink() && report.files + report.bytes > 0 {
+    if metadata.is_symlink() {
         let target = fs::read_link(source).map_err(Error::file("read", source))?;
         let bytes = target.as_os_str().as_bytes();
         return local::make_symlink(volume, inner, bytes, local::mtime_ns(&metadata));
     }
-    if source.is_dir() {
+    if metadata.is_dir() {
         local::make_directory(volume, inner, metadata.mode())?;
         for child in sorted_children(source)? {
             let name = child.file_name().unwrap_or_default().as_bytes();

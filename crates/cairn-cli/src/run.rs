@@ -105,6 +105,7 @@ fn execute(
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
     let agent = claim.store.agent()?;
     let mut command = launch::command(&claim.store, library, words);
+    signals.unblock_in(&mut command);
     let mut child = command.spawn().map_err(|source| Error::Execute {
         command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
         source,

@@ -10,6 +10,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What is passed on.
@@ -36,6 +38,8 @@ pub enum Event {
 /// The blocked signals and the witness.
 pub struct Signals {
     set: libc::sigset_t,
+    /// What was blocked before.
+    before: libc::sigset_t,
     witness: Option<Witness>,
 }
 
@@ -58,13 +62,29 @@ impl Signals {
                 libc::sigaddset(&raw mut set, signal);
             }
         }
-        // SAFETY: `set` is an initialised set.
-        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } != 0
-        {
+        // SAFETY: an all-zero set is valid memory for the call to fill.
+        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is an initialised set, `before` is live.
+        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } != 0 {
             return Err(io::Error::last_os_error());
         }
         // Without a witness signals to the group arrive twice; that is no reason not to run the program.
-        Ok(Signals { set, witness: Witness::start(&set).ok() })
+        Ok(Signals { set, before, witness: Witness::start(&set).ok() })
+    }
+
+    /// Has `command` start with the signals as they were: a program inherits what is blocked.
+    pub fn unblock_in(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: the closure makes one system call on a value it owns, which is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
+                {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+        }
     }
 
     /// Waits for the next signal, at most so long.

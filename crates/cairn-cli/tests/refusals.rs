@@ -63,9 +63,7 @@ fn discard_of_what_is_to_be_persisted_is_refused() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
-    sandbox
-        .cairn(&["run", "--discard", "--persist", out, "--", "true"])
-        .is_refused("contradicts");
+    sandbox.cairn(&["run", "--discard", "--persist", out, "--", "true"]).is_refused("contradicts");
 }
 
 #[test]

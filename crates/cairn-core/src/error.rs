@@ -48,6 +48,8 @@ pub enum Error {
     Busy,
     /// `.`, `..` and the root cannot be removed or renamed.
     InUse,
+    /// The last block has bytes past the end that must become zeros first: see `Microfs::plan_settle`.
+    Unsettled,
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
     Escapes,
     /// The segment contradicts itself; nothing was changed.
@@ -77,7 +79,7 @@ impl Error {
             Error::Io | Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => 5,
             Error::NoSuchOffset => 6,
             Error::BadHandle => 9,
-            Error::TooManyProcesses => 11,
+            Error::TooManyProcesses | Error::Unsettled => 11,
             Error::AccessDenied => 13,
             Error::Fault => 14,
             Error::InUse => 16,
@@ -122,6 +124,7 @@ impl core::fmt::Display for Error {
             Error::Busy => f.write_str("the namespace's lock is held"),
             Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
+            Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {
                 write!(f, "the store has format {found}, this build knows {supported}")

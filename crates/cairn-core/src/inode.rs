@@ -19,6 +19,10 @@ pub(crate) const UNCLEAN: u32 = 1;
 pub(crate) const MAYBE_STALE: u32 = 2;
 /// Owned by nobody: only its extents are left to free.
 pub(crate) const ORPHAN: u32 = 4;
+/// Somebody waits for the writes in flight to end, to zero the tail: no new ones meanwhile.
+pub(crate) const WANTS_SETTLE: u32 = 8;
+/// The tail is being zeroed.
+pub(crate) const SETTLING: u32 = 16;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -51,6 +55,8 @@ fields!(Inode {
     adds, set_adds: low 6;
     // Every byte at or past this was never planned to be written since the file was last cut.
     written_end, set_written_end: word 7;
+    // Of a removed directory: version of the directory it was in, which tells whether that still is the same.
+    parent_version, set_parent_version: word 7;
     // End of the furthest committed append.
     appended_end, set_appended_end: word 8;
     version, set_version: word 9;
@@ -63,6 +69,9 @@ fields!(Inode {
     held, set_held: high 15;
     // Symbolic link: name record of its target.
     target, set_target: low 15;
+    // Regular file: where its tail begins, see `tail`; file block and byte within it, 0 = no tail.
+    tail_block, set_tail_block: low 2;
+    tail_byte, set_tail_byte: low 15;
 });
 
 impl Inode {
@@ -115,6 +124,30 @@ impl Inode {
     pub(crate) fn note_move(self, tx: &mut Transaction) {
         let moves = self.moves(tx);
         self.set_moves(tx, moves.wrapping_add(1));
+    }
+
+    /// Offset from which on the last block holds bytes that are nobody's: they were never written, or cut off.
+    /// They count as zeros, and are made zeros before the file grows over them.
+    pub(crate) fn tail(self, tx: &Transaction) -> Option<u64> {
+        let start = u64::from(self.tail_block(tx)) << tx.layout.hugeblock_shift;
+        match self.tail_byte(tx) {
+            0 => None,
+            byte => Some(start + u64::from(byte)),
+        }
+    }
+
+    /// The tail begins at `offset` from now on; none if that is the end of a block.
+    pub(crate) fn set_tail(self, tx: &mut Transaction, offset: u64) {
+        let byte = offset & (tx.layout.hugeblock_bytes - 1);
+        self.set_tail_byte(tx, byte as u32);
+        self.set_tail_block(
+            tx,
+            if byte == 0 { 0 } else { (offset >> tx.layout.hugeblock_shift) as u32 },
+        );
+    }
+
+    pub(crate) fn clear_tail(self, tx: &mut Transaction) {
+        self.set_tail(tx, 0);
     }
 
     pub(crate) fn add_link(self, tx: &mut Transaction) -> Result<()> {

@@ -5,17 +5,18 @@
 //! reader never sees a byte that was not written. If somebody else filled the same hole or moved the file's blocks
 //! meanwhile, the commit says `Replan`.
 //!
-//! Invariants: bytes past the end of the file within its last block are zero; bytes at or past `written_end` of the
-//! inode were never planned to be written, so writing them *fills* zeros and the block's checksum follows by
-//! linearity; a block that is otherwise overwritten in part is stale until it is sealed.
+//! Invariants: bytes past the end of the file within its last block count as zeros, in checksums, too; where they may
+//! not be zeros the inode has a *tail*, which is settled (zeroed) before the file grows over it. Bytes at or past
+//! `written_end` of the inode were never planned to be written, so writing them *fills* zeros and the block's
+//! checksum follows by linearity; a block that is otherwise overwritten in part is stale until it is sealed.
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle, MAY_READ, MAY_WRITE, WROTE};
-use crate::inode::{Inode, UNCLEAN};
+use crate::inode::{Inode, SETTLING, UNCLEAN, WANTS_SETTLE};
 use crate::map::{Extent, Stretch};
 use crate::oplog::Operation;
-use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin, PinRequest, PinnedRun, RUNS_MAX};
+use crate::pin::{PIN_APPEND, PIN_CONTESTED, PIN_SETTLES, Pin, PinRequest, PinnedRun, RUNS_MAX};
 use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -25,7 +26,7 @@ use std::sync::atomic::{Ordering, fence};
 /// Bytes one write plan covers at most.
 pub const WRITE_BYTES_MAX: u64 = 16 << 20;
 /// Runs one read plan consists of at most.
-const READ_RUNS_MAX: usize = 16;
+const READ_RUNS_MAX: usize = 8;
 
 /// Where a read or write happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,8 @@ impl ReadPlan {
 /// What the caller does with one hugeblock of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// A block nobody else sees: zero what is not written, store the checksum of the whole block.
+    /// A block nobody else sees: zero what the piece says, store the checksum of the whole block, taking all that
+    /// is not written for zeros.
     Fresh,
     /// Zeros are written over: hand the checksum term to [`WritePlan::fold`].
     Fill,
@@ -91,6 +93,10 @@ pub struct WritePiece {
     pub start: u32,
     /// Bytes.
     pub length: u32,
+    /// Bytes to zero at the start of the block.
+    pub zero_before: u32,
+    /// Bytes to zero after the piece.
+    pub zero_after: u32,
     /// What to do.
     pub kind: WriteKind,
 }
@@ -108,6 +114,8 @@ pub struct WritePlan {
     pin_index: usize,
     hugeblock_shift: u32,
     zero_from: u64,
+    /// The write continues the file in a fresh block: what follows it there becomes the tail.
+    leaves_tail: bool,
     term: Option<(u8, u32, u32)>,
     run_count: usize,
     runs: [PinnedRun; RUNS_MAX],
@@ -121,13 +129,17 @@ impl WritePlan {
         self.runs[..self.run_count].iter().flat_map(move |run| {
             (0..run.blocks.count).map(move |index| {
                 let block_start = u64::from(run.file_block + index) << self.hugeblock_shift;
+                let block_end = block_start + block_bytes;
                 let from = self.offset.max(block_start);
-                let to = end.min(block_start + block_bytes);
+                let to = end.min(block_end);
+                let zero_after = if run.fresh && !self.leaves_tail { block_end - to } else { 0 };
                 WritePiece {
                     tier: run.blocks.tier,
                     block: run.blocks.first + index,
                     start: (from - block_start) as u32,
                     length: (to - from) as u32,
+                    zero_before: if run.fresh { (from - block_start) as u32 } else { 0 },
+                    zero_after: zero_after as u32,
                     kind: if run.fresh {
                         WriteKind::Fresh
                     } else if from >= self.zero_from {
@@ -156,31 +168,27 @@ pub enum Committed {
 }
 
 /// One step of a truncation.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
     /// The file has its new size.
     Done,
     /// A bounded part was done; call again.
     More,
-    /// The last block must be copied first; then `commit_truncate`.
-    Copy(TruncatePlan),
 }
 
-/// The copy a truncation into the middle of a block needs: keep the first bytes, zero the rest.
+/// The bytes to zero so that a file can grow over its tail.
 #[derive(Debug)]
-pub struct TruncatePlan {
+pub struct SettlePlan {
     /// The file.
     pub inode: InodeId,
-    /// Its new size.
-    pub size: u64,
-    /// Tier and block to copy from.
-    pub from: (u8, u32),
-    /// Tier and block to copy to.
-    pub to: (u8, u32),
-    /// Bytes to copy; the rest of the block becomes zero.
-    pub keep_bytes: u32,
+    /// Tier of the last block.
+    pub tier: u8,
+    /// The last block.
+    pub block: u32,
+    /// First byte to zero; all after it in the block, too.
+    pub from: u32,
+    tail: u64,
     pin_index: usize,
-    version: u64,
 }
 
 impl Transaction<'_> {
@@ -192,16 +200,17 @@ impl Transaction<'_> {
         slot: Slot,
     ) -> Result<()> {
         self.cut_all(inode, caller, slot)?;
+        inode.clear_tail(self);
         inode.clear_flags(self, UNCLEAN);
         self.finish_truncate(inode, 0, caller);
         Ok(())
     }
 
     fn finish_truncate(&mut self, inode: Inode, size: u64, caller: &Caller) {
-        if size < inode.size(self) {
+        let appended = inode.appended_end(self);
+        if size < inode.size(self).max(appended) {
             inode.set_written_end(self, size);
         }
-        let appended = inode.appended_end(self);
         inode.set_appended_end(self, appended.min(size));
         inode.set_size(self, size);
         inode.touch_data(self, caller.now);
@@ -214,7 +223,11 @@ impl Transaction<'_> {
             Position::Again(offset) => offset,
             // Without a write in flight, what was planned beyond the end came to nothing.
             _ if appends && inode.pins(self) == 0 => inode.size(self),
-            _ if appends => inode.size(self).max(inode.written_end(self)),
+            // A truncation may have lowered `written_end` below appends in flight, which keep their places.
+            _ if appends => {
+                let in_flight = self.pins_of(inode.id).map(|pin| pin.end(self));
+                in_flight.fold(inode.size(self).max(inode.written_end(self)), u64::max)
+            }
             Position::At(offset) => offset,
             Position::Cursor => handle.cursor(self),
         }
@@ -258,24 +271,18 @@ impl Transaction<'_> {
             })
     }
 
-    /// Size of the file once `pin` is committed: appends become visible as a contiguous prefix.
-    fn size_after(&mut self, inode: Inode, pin: Pin, end: u64) -> u64 {
-        let size = inode.size(self);
-        if pin.flags(self) & PIN_APPEND == 0 {
-            return size.max(end);
+    /// What a write does to the tail: it reaches over it, moves it, or leaves one.
+    fn move_tail(&mut self, inode: Inode, plan: &WritePlan) {
+        let end = plan.offset + plan.length;
+        if plan.leaves_tail {
+            return inode.set_tail(self, end);
         }
-        let appended = inode.appended_end(self).max(end);
-        inode.set_appended_end(self, appended);
-        let first_pending = match inode.pins(self) > 1 {
-            true => self
-                .pins_of(inode.id)
-                .filter(|other| other.at != pin.at && other.flags(self) & PIN_APPEND != 0)
-                .map(|other| other.offset(self))
-                .min()
-                .unwrap_or(u64::MAX),
-            false => u64::MAX,
-        };
-        size.max(appended.min(first_pending))
+        let Some(tail) = inode.tail(self).filter(|&tail| end > tail) else { return };
+        let same_block = tail >> plan.hugeblock_shift == (end - 1) >> plan.hugeblock_shift;
+        match same_block {
+            true => inode.set_tail(self, end),
+            false => inode.clear_tail(self),
+        }
     }
 }
 
@@ -328,8 +335,8 @@ impl Microfs {
     }
 
     /// Plans a write of up to `length` > 0 bytes.
-    /// Errors: `NoSpace` if no byte of it fits, `FileTooLarge`, `Busy` if too many writes of this process are in
-    /// flight.
+    /// Errors: `NoSpace` if no byte of it fits; `FileTooLarge`; `Busy` if too many writes of this process are in
+    /// flight or the file's tail is being settled: try again; `Unsettled`: settle the tail first.
     pub fn plan_write(
         &self,
         caller: &Caller,
@@ -342,7 +349,16 @@ impl Microfs {
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
             let (pin_index, pin) = tx.free_pin(slot)?;
+            if inode.flags(tx) & (SETTLING | WANTS_SETTLE) != 0 {
+                if inode.pins(tx) != 0 {
+                    return Err(Error::Busy);
+                }
+                inode.clear_flags(tx, WANTS_SETTLE);
+            }
             let offset = tx.write_offset(inode, handle, at);
+            if inode.tail(tx).is_some_and(|tail| offset > tail) {
+                return Err(Error::Unsettled);
+            }
             let shift = tx.layout.hugeblock_shift;
             let file_end_max = (u64::from(u32::MAX)) << shift;
             let wanted_end = offset
@@ -357,12 +373,16 @@ impl Microfs {
                 pin_index,
                 hugeblock_shift: shift,
                 zero_from: inode.written_end(tx).max(inode.size(tx)),
+                leaves_tail: false,
                 term: None,
                 run_count: 0,
                 runs: [EMPTY_RUN; RUNS_MAX],
             };
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;
+            let last_is_fresh = plan.runs[..plan.run_count].last().is_some_and(|run| run.fresh);
+            plan.leaves_tail = last_is_fresh && offset == plan.zero_from;
+            let appends = handle.flags(tx) & APPEND != 0;
             let contested = tx.contest(inode, offset, end);
             mark_overwritten_stale(tx, inode, &plan);
             tx.activate_pin(
@@ -371,8 +391,8 @@ impl Microfs {
                     inode: inode.id,
                     offset,
                     length: plan.length,
-                    append: handle.flags(tx) & APPEND != 0,
-                    contested,
+                    flags: if appends { PIN_APPEND } else { 0 }
+                        | if contested { PIN_CONTESTED } else { 0 },
                     layout: inode.layout(tx),
                     runs: &plan.runs[..plan.run_count],
                 },
@@ -415,7 +435,11 @@ impl Microfs {
             if !pin.is_active(tx) || pin.inode(tx) != plan.inode.0 {
                 return Err(Error::Invalid);
             }
-            if !tx.still_holds(inode, pin) {
+            let end = plan.offset + plan.length;
+            // Somebody wrote or cut beyond: what this plan left unzeroed would show.
+            let overtaken = plan.leaves_tail && inode.written_end(tx) != end
+                || inode.tail(tx).is_some_and(|tail| plan.offset > tail);
+            if overtaken || !tx.still_holds(inode, pin) {
                 tx.abandon_pin(slot, pin);
                 return Ok(Committed::Replan);
             }
@@ -425,7 +449,7 @@ impl Microfs {
             for run in &plan.runs[..plan.run_count] {
                 if run.fresh {
                     tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
-                    let part = if logged { (plan.offset + plan.length, 0) } else { range };
+                    let part = if logged { (end, 0) } else { range };
                     let added = Some((run.file_block, run.blocks));
                     tx.log_write(handle, caller.now, inode.id, part, added);
                     logged = true;
@@ -442,10 +466,18 @@ impl Microfs {
             if let Some((tier, block, term)) = plan.term {
                 tx.fold_checksum(tier, block, term);
             }
-            let size = tx.size_after(inode, pin, plan.offset + plan.length);
-            inode.set_size(tx, size);
-            inode.touch_data(tx, caller.now);
+            tx.move_tail(inode, plan);
+            let appended = pin.flags(tx) & PIN_APPEND != 0;
             pin.clear(tx);
+            if appended {
+                let furthest = inode.appended_end(tx).max(end);
+                inode.set_appended_end(tx, furthest);
+                let visible = tx.visible_end(inode);
+                inode.set_size(tx, visible);
+            } else if end > inode.size(tx) {
+                inode.set_size(tx, end);
+            }
+            inode.touch_data(tx, caller.now);
             Ok(Committed::Done)
         })
     }
@@ -468,6 +500,7 @@ impl Microfs {
     }
 
     /// Gives a regular file a new size, one bounded step at a time. The caller has checked the right to write.
+    /// Errors: `Unsettled`: settle the tail first.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -483,7 +516,11 @@ impl Microfs {
             if size > u64::from(u32::MAX) << shift {
                 return Err(Error::FileTooLarge);
             }
-            if size >= inode.size(tx) {
+            // Appends that wait for an earlier one are cut, too.
+            if size >= inode.size(tx).max(inode.appended_end(tx)) {
+                if inode.tail(tx).is_some_and(|tail| size > tail) {
+                    return Err(Error::Unsettled);
+                }
                 tx.finish_truncate(inode, size, caller);
                 return Ok(Truncation::Done);
             }
@@ -491,73 +528,74 @@ impl Microfs {
                 tx.truncate_to_zero(inode, caller, slot)?;
                 return Ok(Truncation::Done);
             }
-            let keep_bytes = (size & (tx.layout.hugeblock_bytes - 1)) as u32;
             let first_gone = size.div_ceil(tx.layout.hugeblock_bytes) as u32;
             let (lowest, more) = tx.cut_extents(inode, first_gone, caller, slot)?;
             if more {
+                inode.clear_tail(tx);
                 tx.finish_truncate(inode, u64::from(lowest) << shift, caller);
                 return Ok(Truncation::More);
             }
-            let tail = tx.stretch(inode.map(tx), (size >> shift) as u32);
-            match tail {
-                Stretch::Data(block) if keep_bytes > 0 => {
-                    // Until the copy is committed the file ends with the block.
-                    let block_end = u64::from(first_gone) << shift;
-                    if block_end < inode.size(tx) {
-                        tx.finish_truncate(inode, block_end, caller);
-                    }
-                    let plan = plan_tail_copy(tx, slot, inode, size, block)?;
-                    Ok(Truncation::Copy(plan))
+            match tx.stretch(inode.map(tx), (size >> shift) as u32) {
+                Stretch::Data(block) if size & (tx.layout.hugeblock_bytes - 1) != 0 => {
+                    inode.set_tail(tx, size);
+                    inode.note_move(tx);
+                    tx.note_stale(inode, BlockRun { count: 1, ..block });
                 }
-                _ => {
-                    tx.finish_truncate(inode, size, caller);
-                    Ok(Truncation::Done)
-                }
+                _ => inode.clear_tail(tx),
             }
+            tx.finish_truncate(inode, size, caller);
+            Ok(Truncation::Done)
         })
     }
 
-    /// Puts the copied last block in place; `checksum` is its CRC32C. After `Replan` call `truncate` again.
-    pub fn commit_truncate(
-        &self,
-        caller: &Caller,
-        plan: &TruncatePlan,
-        checksum: u32,
-    ) -> Result<Committed> {
-        self.store_checksum(plan.to.0, plan.to.1, checksum)?;
-        self.transact(|tx| {
+    /// Plans the zeroing of a file's tail; `None` if it has none. `Busy` while writes to it are in flight; no new
+    /// ones begin meanwhile.
+    pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
+        let planned = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let inode = tx.inode(plan.inode)?;
-            let pin = Pin { at: slot.pin_at(plan.pin_index) };
-            let unchanged = pin.is_active(tx)
-                && inode.layout(tx) == pin.layout(tx)
-                && inode.version(tx) == plan.version;
-            let file_block = (plan.size >> tx.layout.hugeblock_shift) as u32;
-            if !unchanged {
-                tx.abandon_pin(slot, pin);
-                return Ok(Committed::Replan);
+            let inode = tx.inode(inode)?;
+            let Some(tail) = inode.tail(tx) else { return Ok(Some(None)) };
+            if inode.pins(tx) != 0 {
+                inode.add_flags(tx, WANTS_SETTLE);
+                return Ok(None);
             }
-            let Some(old) = tx.detach_last_of_extent(inode, file_block) else {
-                tx.abandon_pin(slot, pin);
-                return Ok(Committed::Replan);
+            let file_block = (tail >> tx.layout.hugeblock_shift) as u32;
+            let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block) else {
+                inode.clear_tail(tx);
+                return Ok(Some(None));
             };
-            let (tier, first) = plan.to;
-            let fresh = BlockRun { tier, first, count: 1 };
-            pin.clear(tx);
-            tx.dispose_block(inode, file_block, old, caller, slot)?;
-            tx.attach(inode, Extent { file_block, blocks: fresh })?;
-            tx.finish_truncate(inode, plan.size, caller);
-            Ok(Committed::Done)
-        })
+            let (pin_index, pin) = tx.free_pin(slot)?;
+            tx.activate_pin(
+                pin,
+                &PinRequest {
+                    inode: inode.id,
+                    offset: tail,
+                    length: 0,
+                    flags: PIN_SETTLES,
+                    layout: inode.layout(tx),
+                    runs: &[],
+                },
+            )?;
+            inode.clear_flags(tx, WANTS_SETTLE);
+            inode.add_flags(tx, SETTLING);
+            let from = (tail & (tx.layout.hugeblock_bytes - 1)) as u32;
+            let (tier, block) = (run.tier, run.first);
+            Ok(Some(Some(SettlePlan { inode: inode.id, tier, block, from, tail, pin_index })))
+        })?;
+        planned.ok_or(Error::Busy)
     }
 
-    /// Gives up a truncation whose copy failed; the file keeps a size within the same block.
-    pub fn abort_truncate(&self, caller: &Caller, plan: &TruncatePlan) -> Result<()> {
+    /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has another tail then.
+    pub fn commit_settle(&self, caller: &Caller, plan: &SettlePlan, zeroed: bool) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
-            if pin.is_active(tx) {
-                tx.abandon_pin(slot, pin);
+            let inode = tx.inode(plan.inode)?;
+            let unchanged = inode.layout(tx) == pin.layout(tx) && inode.tail(tx) == Some(plan.tail);
+            pin.clear(tx);
+            inode.clear_flags(tx, SETTLING);
+            if zeroed && unchanged {
+                inode.clear_tail(tx);
             }
             Ok(())
         })
@@ -656,39 +694,4 @@ fn mark_rewritten_sealed(tx: &mut Transaction, plan: &WritePlan) {
             tx.set_stale(BlockRun { first, count: to - from, ..run.blocks }, false);
         }
     }
-}
-
-fn plan_tail_copy(
-    tx: &mut Transaction,
-    slot: Slot,
-    inode: Inode,
-    size: u64,
-    tail: BlockRun,
-) -> Result<TruncatePlan> {
-    let (pin_index, pin) = tx.free_pin(slot)?;
-    let fresh = tx.allocate(slot, 1).ok_or(Error::NoSpace)?;
-    let file_block = (size >> tx.layout.hugeblock_shift) as u32;
-    let runs = [PinnedRun { file_block, blocks: fresh, fresh: true }];
-    let layout = inode.layout(tx);
-    tx.activate_pin(
-        pin,
-        &PinRequest {
-            inode: inode.id,
-            offset: size,
-            length: 0,
-            append: false,
-            contested: false,
-            layout,
-            runs: &runs,
-        },
-    )?;
-    Ok(TruncatePlan {
-        inode: inode.id,
-        size,
-        from: (tail.tier, tail.first),
-        to: (fresh.tier, fresh.first),
-        keep_bytes: (size & (tx.layout.hugeblock_bytes - 1)) as u32,
-        pin_index,
-        version: inode.version(tx),
-    })
 }

@@ -33,7 +33,7 @@ pub use check::Report;
 pub use error::{Error, Result};
 pub use fs::Microfs;
 pub use io::{
-    Committed, Position, ReadPlan, ReadRun, TruncatePlan, Truncation, WRITE_BYTES_MAX, WriteKind,
+    Committed, Position, ReadPlan, ReadRun, SettlePlan, Truncation, WRITE_BYTES_MAX, WriteKind,
     WritePiece, WritePlan,
 };
 pub use layout::{

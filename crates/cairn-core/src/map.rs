@@ -100,34 +100,6 @@ impl Transaction<'_> {
         EXTENTS.insert(self, entry(map, extent))
     }
 
-    /// Takes one block out of the file; it must be there. The caller disposes of the block.
-    pub(crate) fn detach_last_of_extent(
-        &mut self,
-        inode: Inode,
-        file_block: u32,
-    ) -> Option<BlockRun> {
-        let map = inode.map(self);
-        let extent = self.last_extent_to(map, file_block)?;
-        if extent.file_block.checked_add(extent.blocks.count)? != file_block.checked_add(1)? {
-            return None;
-        }
-        let block = BlockRun { first: extent.blocks.end() - 1, count: 1, ..extent.blocks };
-        if extent.blocks.count == 1 {
-            EXTENTS.remove(self, entry(map, extent));
-        } else {
-            let rest = BlockRun { count: extent.blocks.count - 1, ..extent.blocks };
-            EXTENTS.replace(
-                self,
-                entry(map, extent),
-                entry(map, Extent { blocks: rest, ..extent }),
-            );
-        }
-        let held = inode.held(self);
-        inode.set_held(self, held.saturating_sub(1));
-        inode.note_move(self);
-        Some(block)
-    }
-
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
     /// Returns the lowest file block that is gone now, and whether more are left.
     pub(crate) fn cut_extents(
@@ -200,23 +172,6 @@ impl Transaction<'_> {
         orphan.set_map(self, map);
         orphan.set_held(self, held);
         Ok(())
-    }
-
-    /// Disposes of a block just taken from `inode`: free at once, or later if a write in flight may touch it.
-    pub(crate) fn dispose_block(
-        &mut self,
-        inode: Inode,
-        file_block: u32,
-        block: BlockRun,
-        caller: &Caller,
-        slot: Slot,
-    ) -> Result<()> {
-        if inode.pins(self) == 0 {
-            self.free_blocks(Some(slot), block);
-            return Ok(());
-        }
-        let orphan = self.new_orphan(caller)?;
-        self.attach(orphan, Extent { file_block, blocks: block })
     }
 
     /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.

@@ -92,9 +92,32 @@ impl Transaction<'_> {
             if directory.id == ROOT {
                 return Ok(false);
             }
-            directory = self.inode(InodeId(directory.parent(self)))?;
+            match self.parent_of(directory) {
+                Ok(parent) => directory = parent,
+                // A removed directory is below nothing.
+                Err(_) => return Ok(false),
+            }
         }
         Err(Error::Corrupt { what: "directory depth" })
+    }
+
+    /// The directory `directory` is in, or was in when it was removed.
+    /// Errors: `NotFound` if that is gone, too, even if its number is in use again.
+    pub(crate) fn parent_of(&self, directory: Inode) -> Result<Inode> {
+        let parent = self.inode(InodeId(directory.parent(self)))?;
+        let removed = directory.links(self) == 0;
+        match removed && parent.version(self) != directory.parent_version(self) {
+            true => Err(Error::NotFound),
+            false => Ok(parent),
+        }
+    }
+
+    /// Ends the life of a directory's name; it may still be open or somebody's working directory.
+    fn bury_directory(&mut self, parent: Inode, directory: Inode) {
+        parent.drop_link(self);
+        directory.set_links(self, 0);
+        let version = parent.version(self);
+        directory.set_parent_version(self, version);
     }
 
     /// Removes the name of a target that a rename replaces.
@@ -105,11 +128,10 @@ impl Transaction<'_> {
         slot: Slot,
         now: Timestamp,
     ) -> Result<()> {
-        victim.drop_link(self);
         victim.set_changed(self, now.0);
-        if victim.is_directory(self) {
-            victim.set_links(self, 0);
-            parent.drop_link(self);
+        match victim.is_directory(self) {
+            true => self.bury_directory(parent, victim),
+            false => victim.drop_link(self),
         }
         self.retire_if_unreachable(victim, Some(slot))
     }
@@ -142,10 +164,19 @@ impl Microfs {
         mode: u32,
     ) -> Result<Opened> {
         let keep_link = options.no_follow || options.create && options.exclusive;
+        let last = match (keep_link, options.create) {
+            (true, true) => Last::Name,
+            (true, false) => Last::Keep,
+            (false, true) => Last::Create,
+            (false, false) => Last::Follow,
+        };
         let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), last(!keep_link), &spare)?;
+            let walked = self.walk(tx, caller, (base, path), last, &spare)?;
+            if options.create && walked.trailing_slash && walked.has_ordinary_name() {
+                return Err(Error::IsDirectory);
+            }
             let (inode, created) = match walked.target {
                 Some(inode) => (inode, false),
                 None if options.create => (create_file(tx, caller, &walked, mode)?, true),
@@ -156,13 +187,16 @@ impl Microfs {
                 if options.create && options.exclusive {
                     return Err(Error::Exists);
                 }
+                if is_directory && options.create {
+                    return Err(Error::IsDirectory);
+                }
                 if (walked.trailing_slash || options.directory) && !is_directory {
                     return Err(Error::NotDirectory);
                 }
                 if inode.is_symlink(tx) && !options.path_only {
                     return Err(Error::SymlinkLoop);
                 }
-                if is_directory && (options.write || options.create || options.truncate) {
+                if is_directory && (options.write || options.truncate) {
                     return Err(Error::IsDirectory);
                 }
                 if !options.path_only {
@@ -254,11 +288,11 @@ impl Microfs {
     ) -> Result<InodeId> {
         let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Name, &spare)?;
             if walked.target.is_some() {
                 return Err(Error::Exists);
             }
-            walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
+            permit_creation(tx, caller, &walked)?;
             let mode = MODE_DIRECTORY | mode & PERMISSION_BITS;
             let inode = tx.new_inode(mode, caller)?;
             inode.set_parent(tx, walked.parent.id.0);
@@ -275,11 +309,7 @@ impl Microfs {
         let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
-            let target = walked.existing(tx)?;
-            if !target.is_directory(tx) {
-                return Err(Error::NotDirectory);
-            }
+            let walked = self.walk(tx, caller, (base, path), Last::Name, &spare)?;
             if !walked.has_ordinary_name() {
                 return Err(match walked.name {
                     b"." => Error::Invalid,
@@ -287,15 +317,19 @@ impl Microfs {
                     _ => Error::InUse,
                 });
             }
+            let target = walked.target.ok_or(Error::NotFound)?;
             tx.permit_removal(walked.parent, target, caller)?;
+            if !target.is_directory(tx) {
+                return Err(Error::NotDirectory);
+            }
             if target.held(tx) != 0 {
                 return Err(Error::NotEmpty);
             }
             let name = walked.name;
             let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
-            walked.parent.drop_link(tx);
-            target.set_links(tx, 0);
+            target.set_changed(tx, caller.now.0);
+            tx.bury_directory(walked.parent, target);
             log_name(tx, Operation::Unlink, caller, &walked, target);
             tx.retire_if_unreachable(target, Some(slot))
         })
@@ -321,12 +355,18 @@ impl Microfs {
         let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
-            let target = walked.existing(tx)?;
-            if target.is_directory(tx) {
+            let walked = self.walk(tx, caller, (base, path), Last::Name, &spare)?;
+            let target = walked.target.ok_or(Error::NotFound)?;
+            let is_directory = target.is_directory(tx);
+            if walked.trailing_slash && !is_directory {
+                return Err(Error::NotDirectory);
+            }
+            if walked.has_ordinary_name() && !walked.trailing_slash {
+                tx.permit_removal(walked.parent, target, caller)?;
+            }
+            if is_directory {
                 return Err(Error::IsDirectory);
             }
-            tx.permit_removal(walked.parent, target, caller)?;
             let name = walked.name;
             let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
@@ -349,7 +389,7 @@ impl Microfs {
         let new_spare = Spare::new();
         self.transact(|tx| {
             let inode = self.walk(tx, caller, old, last(follow), &spare)?.existing(tx)?;
-            let walked = self.walk(tx, caller, new, Last::Keep, &new_spare)?;
+            let walked = self.walk(tx, caller, new, Last::Name, &new_spare)?;
             self.link_inode(tx, caller, inode, &walked)
         })
     }
@@ -365,13 +405,16 @@ impl Microfs {
         if walked.target.is_some() {
             return Err(Error::Exists);
         }
+        if walked.trailing_slash {
+            return Err(Error::NotFound);
+        }
+        permit_creation(tx, caller, walked)?;
         if inode.is_directory(tx) {
             return Err(Error::NotPermitted);
         }
-        if inode.links(tx) == 0 || walked.trailing_slash {
+        if inode.links(tx) == 0 {
             return Err(Error::NotFound);
         }
-        walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
         tx.link_name(walked.parent, walked.name, inode, caller.now)?;
         log_name(tx, Operation::Link, caller, walked, inode);
         Ok(())
@@ -393,14 +436,14 @@ impl Microfs {
         }
         let spare = Spare::new();
         self.transact(|tx| {
-            let walked = self.walk(tx, caller, (base, path), Last::Keep, &spare)?;
+            let walked = self.walk(tx, caller, (base, path), Last::Name, &spare)?;
             if walked.target.is_some() {
                 return Err(Error::Exists);
             }
             if walked.trailing_slash {
                 return Err(Error::NotFound);
             }
-            walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
+            permit_creation(tx, caller, &walked)?;
             let inode = tx.new_inode(MODE_SYMLINK | 0o777, caller)?;
             let record = tx.store_text(target, inode.id)?;
             inode.set_target(tx, record);
@@ -446,30 +489,16 @@ impl Microfs {
         let new_spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let old = self.walk(tx, caller, from, Last::Keep, &spare)?;
-            let new = self.walk(tx, caller, to, Last::Keep, &new_spare)?;
-            let moved = old.existing(tx)?;
-            if !old.has_ordinary_name() || !new.has_ordinary_name() {
-                return Err(Error::InUse);
-            }
-            if new.trailing_slash && !moved.is_directory(tx) {
-                return Err(Error::NotDirectory);
-            }
-            match (new.target, mode) {
-                (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
-                (None, RenameMode::Exchange) => return Err(Error::NotFound),
-                _ => {}
-            }
+            let old = self.walk(tx, caller, from, Last::Name, &spare)?;
+            let new = self.walk(tx, caller, to, Last::Name, &new_spare)?;
+            let moved = check_rename(tx, &old, &new, mode)?;
             if new.target.is_some_and(|target| target.id == moved.id) {
                 return Ok(());
             }
             tx.permit_removal(old.parent, moved, caller)?;
             match new.target {
                 Some(victim) => tx.permit_removal(new.parent, victim, caller)?,
-                None => new.parent.permit(tx, caller, WRITE | EXECUTE)?,
-            }
-            if moved.is_directory(tx) && tx.is_below(new.parent, moved)? {
-                return Err(Error::Invalid);
+                None => permit_creation(tx, caller, &new)?,
             }
             if mode == RenameMode::Exchange {
                 return exchange(tx, caller, &old, &new, moved);
@@ -668,16 +697,21 @@ fn name_of(tx: &Transaction, parent: Inode, inode: Inode, name: &mut [u8]) -> Re
     Err(Error::NotFound)
 }
 
+/// Whether `caller` may make the name that `walked` leads to.
+fn permit_creation(tx: &Transaction, caller: &Caller, walked: &Walked) -> Result<()> {
+    match walked.parent.links(tx) {
+        0 => Err(Error::NotFound),
+        _ => walked.parent.permit(tx, caller, WRITE | EXECUTE),
+    }
+}
+
 fn create_file(
     tx: &mut Transaction,
     caller: &Caller,
     walked: &Walked<'_>,
     mode: u32,
 ) -> Result<Inode> {
-    if walked.trailing_slash {
-        return Err(Error::IsDirectory);
-    }
-    walked.parent.permit(tx, caller, WRITE | EXECUTE)?;
+    permit_creation(tx, caller, walked)?;
     let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
     tx.link_name(walked.parent, walked.name, inode, caller.now)?;
     log_create(tx, caller, walked, inode);
@@ -701,6 +735,59 @@ fn log_name(
     tx.log(operation, caller.now, &parameters, walked.name);
 }
 
+/// What `rename` refuses whoever asks, in Linux's order; returns what is to be moved.
+fn check_rename(
+    tx: &Transaction,
+    old: &Walked<'_>,
+    new: &Walked<'_>,
+    mode: RenameMode,
+) -> Result<Inode> {
+    if !old.has_ordinary_name() {
+        return Err(Error::InUse);
+    }
+    if !new.has_ordinary_name() {
+        let keeps = mode == RenameMode::NoReplace;
+        return Err(if keeps { Error::Exists } else { Error::InUse });
+    }
+    let moved = old.target.ok_or(Error::NotFound)?;
+    let exchanges = mode == RenameMode::Exchange;
+    match new.target {
+        Some(_) if mode == RenameMode::NoReplace => return Err(Error::Exists),
+        None if exchanges => return Err(Error::NotFound),
+        Some(other) if exchanges && new.trailing_slash && !other.is_directory(tx) => {
+            return Err(Error::NotDirectory);
+        }
+        _ => {}
+    }
+    let slash = old.trailing_slash || new.trailing_slash && !exchanges;
+    if slash && !moved.is_directory(tx) {
+        return Err(Error::NotDirectory);
+    }
+    if moved.is_directory(tx) && tx.is_below(new.parent, moved)? {
+        return Err(Error::Invalid);
+    }
+    let Some(other) = new.target.filter(|other| other.is_directory(tx)) else { return Ok(moved) };
+    match tx.is_below(old.parent, other)? {
+        true if exchanges => Err(Error::Invalid),
+        true => Err(Error::NotEmpty),
+        false => Ok(moved),
+    }
+}
+
+/// A directory that gets another parent has its `..` written.
+fn permit_move(
+    tx: &Transaction,
+    caller: &Caller,
+    moved: Inode,
+    old: &Walked<'_>,
+    new: &Walked<'_>,
+) -> Result<()> {
+    match moved.is_directory(tx) && old.parent.id != new.parent.id {
+        true => moved.permit(tx, caller, WRITE),
+        false => Ok(()),
+    }
+}
+
 /// The second half of `rename`: `moved` takes the new name, whatever had it goes.
 fn replace(
     tx: &mut Transaction,
@@ -717,12 +804,17 @@ fn replace(
         match (is_directory, victim.is_directory(tx)) {
             (true, false) => return Err(Error::NotDirectory),
             (false, true) => return Err(Error::IsDirectory),
-            (true, true) if victim.held(tx) != 0 => return Err(Error::NotEmpty),
             _ => {}
+        }
+        permit_move(tx, caller, moved, old, new)?;
+        if victim.is_directory(tx) && victim.held(tx) != 0 {
+            return Err(Error::NotEmpty);
         }
         let entry = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
         tx.unlink_name(new.parent, entry, now);
         tx.drop_replaced(new.parent, victim, slot, now)?;
+    } else {
+        permit_move(tx, caller, moved, old, new)?;
     }
     let entry = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
     tx.unlink_name(old.parent, entry, now);
@@ -744,10 +836,9 @@ fn exchange(
     new: &Walked<'_>,
     moved: Inode,
 ) -> Result<()> {
-    let other = new.existing(tx)?;
-    if other.is_directory(tx) && tx.is_below(old.parent, other)? {
-        return Err(Error::Invalid);
-    }
+    let other = new.target.ok_or(Error::NotFound)?;
+    permit_move(tx, caller, moved, old, new)?;
+    permit_move(tx, caller, other, old, new)?;
     let from = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
     let to = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
     tx.redirect_name(from, other.id);

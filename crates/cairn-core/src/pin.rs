@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::MAYBE_STALE;
+use crate::inode::{Inode, MAYBE_STALE, SETTLING};
 use crate::layout::{PIN_COUNT, PIN_EPOCH};
 use crate::pool::BlockRun;
 use crate::process::Slot;
@@ -17,13 +17,15 @@ use crate::types::InodeId;
 /// Concurrent writes of one process.
 pub(crate) const PINS_PER_SLOT: usize = 8;
 /// Runs one plan may consist of.
-pub(crate) const RUNS_MAX: usize = 12;
-pub(crate) const PIN_WORDS: usize = 32;
+pub(crate) const RUNS_MAX: usize = 4;
+pub(crate) const PIN_WORDS: usize = 16;
 const RUNS_FIRST: usize = 8;
 const _: () = assert!(RUNS_FIRST + 2 * RUNS_MAX <= PIN_WORDS);
 
 pub(crate) const PIN_ACTIVE: u32 = 1;
 pub(crate) const PIN_APPEND: u32 = 2;
+/// Zeroes the tail of the file.
+pub(crate) const PIN_SETTLES: u32 = 8;
 /// Another writer touched the same blocks meanwhile: their checksums must be recomputed.
 pub(crate) const PIN_CONTESTED: u32 = 4;
 
@@ -99,8 +101,8 @@ pub(crate) struct PinRequest<'a> {
     pub inode: InodeId,
     pub offset: u64,
     pub length: u64,
-    pub append: bool,
-    pub contested: bool,
+    /// `PIN_APPEND`, `PIN_CONTESTED`, `PIN_SETTLES`.
+    pub flags: u32,
     pub layout: u64,
     pub runs: &'a [PinnedRun],
 }
@@ -126,14 +128,7 @@ impl Transaction<'_> {
         for (index, run) in request.runs.iter().enumerate() {
             pin.put_run(self, index, run);
         }
-        let mut flags = PIN_ACTIVE;
-        if request.append {
-            flags |= PIN_APPEND;
-        }
-        if request.contested {
-            flags |= PIN_CONTESTED;
-        }
-        pin.set_flags(self, flags);
+        pin.set_flags(self, PIN_ACTIVE | request.flags);
         let count = self.get(PIN_COUNT);
         self.set(PIN_COUNT, count + 1);
         let inode = self.inode(request.inode)?;
@@ -194,6 +189,41 @@ impl Transaction<'_> {
                 }
             }
         }
+        self.forget_write(pin);
+    }
+
+    /// Ends a pin that came to nothing, as far as the file it was for can tell.
+    fn forget_write(&mut self, pin: Pin) {
+        let flags = pin.flags(self);
+        let id = InodeId(pin.inode(self));
         pin.clear(self);
+        let Ok(inode) = self.inode(id) else { return };
+        if flags & PIN_SETTLES != 0 {
+            inode.clear_flags(self, SETTLING);
+        }
+        if flags & PIN_APPEND != 0 {
+            // Appends behind this one were waiting for it.
+            let visible = self.visible_end(inode);
+            inode.set_size(self, visible);
+        }
+        // It may have left bytes past the end.
+        let end = inode.size(self).max(inode.appended_end(self));
+        if inode.tail(self).is_none() {
+            inode.set_tail(self, end);
+        }
+    }
+
+    /// End of the file: appends become visible as a contiguous prefix.
+    pub(crate) fn visible_end(&self, inode: Inode) -> u64 {
+        let first_pending = match inode.pins(self) {
+            0 => u64::MAX,
+            _ => self
+                .pins_of(inode.id)
+                .filter(|pin| pin.flags(self) & PIN_APPEND != 0)
+                .map(|pin| pin.offset(self))
+                .min()
+                .unwrap_or(u64::MAX),
+        };
+        inode.size(self).max(inode.appended_end(self).min(first_pending))
     }
 }

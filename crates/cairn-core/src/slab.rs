@@ -6,9 +6,8 @@
 
 use crate::error::{Error, Result};
 use crate::layout::{SlabKind, SlabRegion};
-use crate::memory::Memory;
 use crate::transaction::Transaction;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const HIGH_WATER: usize = 0;
 const FREE_FIRST: usize = 1;
@@ -22,8 +21,9 @@ pub(crate) struct Taken {
 }
 
 /// Indices below this have been used; read without the lock.
-pub(crate) fn high_water(memory: &dyn Memory, region: &SlabRegion) -> usize {
-    let raw = memory.words()[region.header + HIGH_WATER].load(Ordering::Relaxed);
+#[inline]
+pub(crate) fn high_water(words: &[AtomicU64], region: &SlabRegion) -> usize {
+    let raw = words[region.header + HIGH_WATER].load(Ordering::Relaxed);
     (raw.min(u64::from(region.capacity)) as usize).max(1)
 }
 

@@ -41,13 +41,20 @@ impl<'m> Transaction<'m> {
         checksum: Checksum,
         backed_here: &BackedHere,
     ) -> Result<Transaction<'m>> {
+        let words = memory.words();
         for kind in SLAB_KINDS {
-            back_ahead(memory, layout.slab(kind), &backed_here.0[kind as usize])?;
+            let region = layout.slab(kind);
+            let backed = &backed_here.0[kind as usize];
+            let high_water = slab::high_water(words, region);
+            let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
+            if backed.load(Ordering::Relaxed) < needed {
+                back_ahead(memory, region, backed, high_water, needed)?;
+            }
         }
         let acquired = memory.lock()?;
         let mut transaction = Transaction {
             memory,
-            words: memory.words(),
+            words,
             layout,
             checksum,
             undo_used: 0,
@@ -78,6 +85,7 @@ impl<'m> Transaction<'m> {
     }
 
     /// The word at `at`.
+    #[inline]
     pub(crate) fn get(&self, at: usize) -> u64 {
         match self.words.get(at) {
             Some(word) => word.load(Ordering::Relaxed),
@@ -89,11 +97,24 @@ impl<'m> Transaction<'m> {
     }
 
     /// Changes the word at `at`.
+    #[inline]
     pub(crate) fn set(&mut self, at: usize, value: u64) {
-        let old = self.get(at);
-        if old != value && self.record_undo(at, 1) {
-            self.words[at].store(value, Ordering::Relaxed);
+        let Some(word) = self.words.get(at) else {
+            return self.mark_corrupt("index outside the segment");
+        };
+        let old = word.load(Ordering::Relaxed);
+        if old == value {
+            return;
         }
+        // As `record_undo` for one word, which is nearly every change.
+        if self.undo_used + 1 >= UNDO_WORDS - 1 {
+            return self.mark_corrupt("transaction larger than its undo area");
+        }
+        let entry = self.layout.undo + 1 + self.undo_used;
+        self.words[entry].store(old, Ordering::Relaxed);
+        self.words[entry + 1].store((at as u64) << COUNT_BITS | 1, Ordering::Relaxed);
+        self.publish_undo(2);
+        word.store(value, Ordering::Relaxed);
     }
 
     /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`.
@@ -155,10 +176,16 @@ impl<'m> Transaction<'m> {
         }
         let footer = (at as u64) << COUNT_BITS | count as u64;
         self.words[area + self.undo_used + count].store(footer, Ordering::Relaxed);
-        self.undo_used += count + 1;
+        self.publish_undo(count + 1);
+        true
+    }
+
+    /// Makes the entry just written part of the undo area, before anything it covers is changed.
+    #[inline]
+    fn publish_undo(&mut self, entry_words: usize) {
+        self.undo_used += entry_words;
         self.words[self.layout.undo].store(self.undo_used as u64, Ordering::Release);
         fence(Ordering::Release);
-        true
     }
 
     fn roll_back(&mut self) {
@@ -197,16 +224,18 @@ impl Drop for Transaction<'_> {
 }
 
 /// Keeps `reserve` records beyond the high-water mark backed, in the segment and in this mapping.
-fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed_here: &AtomicUsize) -> Result<()> {
+#[cold]
+fn back_ahead(
+    memory: &dyn Memory,
+    region: &SlabRegion,
+    backed_here: &AtomicUsize,
+    high_water: usize,
+    needed: usize,
+) -> Result<()> {
     const STEP_WORDS_MIN: usize = 8 << 10;
     const STEP_WORDS_MAX: usize = 128 << 10;
     const MAPPED_AT_ONCE_WORDS: usize = 64 << 10;
-    let high_water = slab::high_water(memory, region);
-    let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
     let mut have = backed_here.load(Ordering::Relaxed);
-    if have >= needed {
-        return Ok(());
-    }
     if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
         // Somebody backed these when they were first used; mapping them all would delay a short-lived process.
         have = high_water;

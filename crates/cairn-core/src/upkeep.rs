@@ -24,6 +24,8 @@ pub struct StaleBlock {
     pub tier: u8,
     /// Its place on the tier.
     pub block: u32,
+    /// Bytes that belong to the file; the rest of the block counts as zeros.
+    pub bytes: u32,
 }
 
 /// How full a namespace is.
@@ -84,10 +86,13 @@ impl Microfs {
                             return Ok((version, None));
                         }
                         if tx.is_stale(run.tier, run.first + index) {
+                            let start = u64::from(file_block + index) << tx.layout.hugeblock_shift;
+                            let left = inode.size(tx).saturating_sub(start);
                             found.push(StaleBlock {
                                 file_block: file_block + index,
                                 tier: run.tier,
                                 block: run.first + index,
+                                bytes: left.min(tx.layout.hugeblock_bytes) as u32,
                             });
                         }
                     }
@@ -127,7 +132,8 @@ impl Microfs {
         })
     }
 
-    /// Checksums of consecutive file blocks; `None` for holes and stale blocks.
+    /// Checksums of consecutive file blocks; `None` for holes and stale blocks. Bytes past the end of the file count
+    /// as zeros, whatever the last block holds there.
     pub fn checksums(
         &self,
         inode: InodeId,

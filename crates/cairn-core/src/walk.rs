@@ -16,8 +16,26 @@ const SYMLINKS_MAX: usize = 40;
 /// What a walk does with a symbolic link in the last place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
+    /// Follows it.
     Follow,
+    /// Follows it only if a slash comes after it.
     Keep,
+    /// Never follows it: the name itself is to be made, moved or removed.
+    Name,
+    /// Follows it unless a slash comes after it: no file can be created there.
+    Create,
+}
+
+impl Last {
+    fn follows(self, is_last: bool, slash: bool) -> bool {
+        match self {
+            _ if !is_last => true,
+            Last::Follow => true,
+            Last::Keep => slash,
+            Last::Name => false,
+            Last::Create => !slash,
+        }
+    }
 }
 
 /// Room for the last component where it comes from a symbolic link and not from the caller's path.
@@ -138,9 +156,6 @@ impl Transaction<'_> {
         loop {
             let (component, after, slash) = split_component(rest);
             let is_last = after.is_empty();
-            if component.len() > NAME_BYTES_MAX {
-                return Err(Error::NameTooLong);
-            }
             if !directory.is_directory(self) {
                 // Only the base itself, named by an empty path, may be something else.
                 return match component.is_empty() {
@@ -151,9 +166,12 @@ impl Transaction<'_> {
             if !component.is_empty() {
                 directory.permit(self, caller, EXECUTE)?;
             }
+            if component.len() > NAME_BYTES_MAX {
+                return Err(Error::NameTooLong);
+            }
             let target = self.component(directory, component)?;
             if let Some(link) = target.filter(|target| target.is_symlink(self)) {
-                if !is_last || slash || last == Last::Follow {
+                if last.follows(is_last, slash) {
                     // A slash after the link asks for the directory behind it; keep it for the next round.
                     let tail = &rest[component.len()..];
                     return Ok(Step::Symlink { directory, link, rest: tail });
@@ -171,7 +189,7 @@ impl Transaction<'_> {
         match component {
             b"" | b"." => Ok(Some(directory)),
             b".." if directory.id == ROOT => Err(Error::Escapes),
-            b".." => self.inode(InodeId(directory.parent(self))).map(Some),
+            b".." => self.parent_of(directory).map(Some),
             name => match self.find_name(directory.id, name) {
                 Some(entry) => self.inode(entry.inode).map(Some).map_err(|_| {
                     self.mark_corrupt("name without inode");

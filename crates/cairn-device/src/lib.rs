@@ -28,6 +28,7 @@ pub mod segment;
 mod short_path;
 pub mod store;
 pub mod sys;
+mod upkeep;
 
 pub use device::Device;
 pub use namespace::Namespace;

@@ -10,4 +10,23 @@ fn main() {
         println!("{slot:?} {identity:?} alive={}", cairn_device::process::is_alive(identity));
     }
     println!("{:?}", ns.fs.check());
+    let caller = cairn_core::Caller {
+        slot: cairn_core::SlotId(0),
+        credentials: cairn_core::Credentials { uid: 0, gid: 0 },
+        now: cairn_core::Timestamp(0),
+    };
+    let mut names = Vec::new();
+    ns.fs
+        .list(&caller, cairn_core::ROOT, 0, &mut |e| {
+            names.push((String::from_utf8_lossy(e.name).into_owned(), e.inode));
+            true
+        })
+        .unwrap();
+    for (name, inode) in names {
+        let a = ns.fs.attributes(inode).unwrap();
+        println!(
+            "{name} size {} unclean {} writers {} opens {}",
+            a.size, a.unclean, a.writers, a.opens
+        );
+    }
 }

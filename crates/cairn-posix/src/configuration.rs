@@ -187,18 +187,25 @@ pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
 
 #[cold]
 fn capture() -> Option<&'static Configuration> {
-    // SAFETY: `environ` is a word of the C library; it is only compared here.
-    if unsafe { environ.is_null() } {
+    // SAFETY: `environ` is a word of the C library, null or a list that ends with null.
+    unsafe { capture_from(environ) }
+}
+
+/// Captures the configuration from an environment, unless that was done before: for code that runs before the C
+/// library knows its environment.
+///
+/// # Safety
+/// `list` is null or a list of terminated strings that ends with null.
+pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Configuration> {
+    if list.is_null() {
         return None;
     }
     if STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return match STATE.load(Ordering::Acquire) {
-            PRESENT => get(),
-            // Another thread is reading; no path of ours can have been given to this one yet.
-            _ => None,
-        };
+        // While another thread is reading, no path of ours can have been given to this one.
+        return if STATE.load(Ordering::Acquire) == PRESENT { get() } else { None };
     }
-    let present = fill(variable);
+    // SAFETY: promised by the caller.
+    let present = fill(|name| unsafe { variable(list, name) });
     STATE.store(if present { PRESENT } else { ABSENT }, Ordering::Release);
     if present { get() } else { None }
 }
@@ -240,14 +247,25 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
         && mount[1..].split(|&byte| byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."))
 }
 
-fn variable(name: &'static CStr) -> Option<&'static [u8]> {
-    // SAFETY: getenv reads the environment; the value is copied before the application runs on.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
+/// # Safety
+/// `list` is a list of terminated strings that ends with null.
+unsafe fn variable<'a>(list: *const *const c_char, name: &CStr) -> Option<&'a [u8]> {
+    let mut at = list;
+    loop {
+        // SAFETY: the list has not ended before `at`.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: an entry is terminated; the value is copied before the application runs on.
+        let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if let Some(value) =
+            text.strip_prefix(name.to_bytes()).and_then(|text| text.strip_prefix(b"="))
+        {
+            return Some(value);
+        }
+        at = at.wrapping_add(1);
     }
-    // SAFETY: a value of the environment is NUL-terminated.
-    Some(unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
 fn parse(digits: &[u8]) -> Option<u32> {

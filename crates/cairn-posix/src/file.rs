@@ -5,8 +5,7 @@
 //! Does not read or write data (`io.rs`) and does not change names (`names.rs`).
 
 use cairn_core::{
-    Attributes, Caller, Committed, HandleId, InodeId, OpenOptions, TimeUpdate, Timestamp,
-    Truncation,
+    Attributes, Caller, Error, HandleId, InodeId, OpenOptions, TimeUpdate, Timestamp, Truncation,
 };
 use cairn_device::{Device, sys};
 
@@ -14,7 +13,7 @@ use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::table::Left;
-use crate::{placeholder, table, transfer, upkeep};
+use crate::{placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Steps of one truncation; each frees a bounded part of the file.
@@ -136,20 +135,14 @@ pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
 fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
     let caller = mount.caller();
     for _ in 0..TRUNCATE_STEPS_MAX {
-        let done = match mount.fs().truncate(&caller, inode, size)? {
-            Truncation::Done => true,
-            Truncation::More => false,
-            Truncation::Copy(plan) => {
-                let checksum = transfer::copy_tail(mount, &plan).inspect_err(|_| {
-                    // The plan is abandoned at the latest when the process ends.
-                    let _ = mount.fs().abort_truncate(&caller, &plan);
-                })?;
-                mount.fs().commit_truncate(&caller, &plan, checksum)? == Committed::Done
+        match mount.fs().truncate(&caller, inode, size) {
+            Ok(Truncation::Done) => {
+                mount.reclaim();
+                return Ok(());
             }
-        };
-        mount.reclaim();
-        if done {
-            return Ok(());
+            Ok(Truncation::More) => mount.reclaim(),
+            Err(Error::Unsettled) => mount.settle(inode)?,
+            Err(error) => return Err(error.into()),
         }
     }
     Err(Errno(libc::EIO))

@@ -91,6 +91,7 @@ fn read_planned(
 
 /// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
 pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+    buffers.prefetch();
     let mount = mount::current()?;
     let caller = mount.caller();
     let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
@@ -149,6 +150,7 @@ impl Request<'_> {
         for _ in 0..BUSY_YIELDS_MAX {
             match self.mount.fs().plan_write(self.caller, self.handle, at, length) {
                 Err(Error::Busy) => kernel::sched_yield(),
+                Err(Error::Unsettled) => self.mount.settle(self.mount.inode_of(self.handle)?)?,
                 result => return result.map_err(Errno::from),
             }
         }

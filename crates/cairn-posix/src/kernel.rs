@@ -4,7 +4,7 @@
 
 use core::ffi::CStr;
 
-pub use cairn_device::sys::{close, fcntl, mmap, munmap, read, write};
+pub use cairn_device::sys::{close, fcntl, mmap, munmap, openat, read, write};
 
 use crate::error::{Errno, Result};
 

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, Timestamp};
+use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, StaleBlock, Timestamp};
 use cairn_device::namespace::{create_namespace, open_namespace};
 use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
 
@@ -143,7 +143,17 @@ impl Mount {
     /// The device of tier `tier`. Errors: `EIO` if a damaged extent names a tier that is not there.
     #[inline]
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
-        self.namespace.tiers.get(usize::from(tier)).map(Box::as_ref).ok_or(Errno(libc::EIO))
+        Ok(self.namespace.tier(tier)?)
+    }
+
+    /// Makes the bytes past the end of the file zeros, so that it can grow over them.
+    pub(crate) fn settle(&self, inode: InodeId) -> Result<()> {
+        Ok(self.namespace.settle(&self.caller(), inode)?)
+    }
+
+    /// The checksum that a stale block should have.
+    pub(crate) fn block_checksum(&self, block: &StaleBlock) -> Result<u32> {
+        Ok(self.namespace.block_checksum(block)?)
     }
 
     /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's number.

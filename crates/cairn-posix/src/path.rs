@@ -49,8 +49,13 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     }
     // SAFETY: not null; the caller vouches for a terminated string that outlives 'a.
     let path = unsafe { Text::new(path) };
+    let mount = configuration.mount();
     let suspicious = match path.byte(0) {
-        b'/' => path.starts_with(configuration.mount()) || path.is_unusual(),
+        b'/' if path.starts_with(mount) => match path.byte(mount.len()) {
+            0 | b'/' => return below(path, mount.len()),
+            _ => false,
+        },
+        b'/' => path.is_unusual(),
         // A relative path leads here if the current directory is ours, or by naming the prefix.
         first => !cwd::is_foreign() || configuration.starts_component(first),
     };
@@ -59,6 +64,14 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     }
     examine(configuration, path.bytes())
 }
+/// The place of a path that starts with the prefix, which ends at `end`.
+#[inline]
+fn below(path: Text<'_>, end: usize) -> Route<'_> {
+    let rest = &path.bytes()[end..];
+    let start = rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len());
+    Route::Place(Place { base: cairn_core::ROOT, path: &rest[start..] })
+}
+
 /// Decides who answers for `path`, relative to the directory `directory` (or `AT_FDCWD`).
 ///
 /// # Safety
@@ -113,8 +126,11 @@ impl<'a> Text<'a> {
     fn is_unusual(self) -> bool {
         match self.byte(1) {
             b'/' | b'.' => true,
-            b'd' => self.starts_with(b"/dev/"),
-            b'p' => self.starts_with(b"/proc/"),
+            b'd' => self.starts_with(b"/dev/fd/") || self.starts_with(b"/dev/std"),
+            b'p' => {
+                self.starts_with(b"/proc/self/fd/")
+                    || self.starts_with(b"/proc/") && self.byte(6).is_ascii_digit()
+            }
             _ => false,
         }
     }

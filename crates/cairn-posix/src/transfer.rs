@@ -1,12 +1,13 @@
 //! Moves bytes between the application's memory and the tiers, as a plan of the core says.
 //!
-//! Invariant: a block that a plan calls fresh is written in every byte before the plan is committed, and the checksum
-//! that is stored is of the bytes that were stored.
+//! Invariant: of a block that a plan calls fresh every byte that the plan does not leave to the file's tail is written
+//! before the plan is committed, and the checksum that is stored is of the bytes that were stored.
 //! Does not take the lock and does not allocate.
 
 use core::marker::PhantomData;
 
-use cairn_core::{ReadPlan, TruncatePlan, WriteKind, WritePiece, WritePlan};
+use cairn_core::{ReadPlan, WriteKind, WritePiece, WritePlan};
+use cairn_device::copy::prefetch;
 use cairn_device::{Device, checksum};
 
 use crate::error::{Errno, Result};
@@ -62,6 +63,14 @@ impl<'a> Buffers<'a> {
         let total = (0..self.count)
             .fold(0, |sum: usize, index| sum.saturating_add(self.entry(index).iov_len));
         total - self.consumed
+    }
+
+    /// Lets the first bytes come into the cache while the transfer is being planned.
+    pub fn prefetch(&self) {
+        if self.count > 0 {
+            let first = self.entry(0);
+            prefetch(first.iov_base.cast(), first.iov_len);
+        }
     }
 
     /// Consumes up to `most` contiguous bytes; none are left when the length is 0.
@@ -162,9 +171,11 @@ fn write_piece(
 ) -> Result<u32> {
     let block_offset = u64::from(piece.block) * u64::from(block_bytes);
     let end = piece.start + piece.length;
-    if piece.kind == WriteKind::Fresh {
-        device.zero(block_offset, piece.start as usize)?;
-        device.zero(block_offset + u64::from(end), (block_bytes - end) as usize)?;
+    if piece.zero_before > 0 {
+        device.zero(block_offset, piece.zero_before as usize)?;
+    }
+    if piece.zero_after > 0 {
+        device.zero(block_offset + u64::from(end), piece.zero_after as usize)?;
     }
     let mut at = block_offset + u64::from(piece.start);
     let mut raw = 0;
@@ -179,43 +190,6 @@ fn write_piece(
         Ok(())
     })?;
     Ok(raw)
-}
-
-/// Carries out the copy of a truncation; returns the checksum of the new block.
-pub fn copy_tail(mount: &Mount, plan: &TruncatePlan) -> Result<u32> {
-    let block_bytes = mount.fs().geometry().hugeblock_bytes;
-    let offset = |block: u32| u64::from(block) * u64::from(block_bytes);
-    let (from, to) = (offset(plan.from.1), offset(plan.to.1));
-    let keep = plan.keep_bytes as usize;
-    let target = mount.tier(plan.to.0)?;
-    if plan.from.0 == plan.to.0 {
-        target.copy_within(from, to, keep)?;
-    } else {
-        copy_between(mount.tier(plan.from.0)?, from, target, to, keep)?;
-    }
-    target.zero(to + keep as u64, block_bytes as usize - keep)?;
-    Ok(target.checksum(to, block_bytes as usize)?)
-}
-
-fn copy_between(
-    source: &dyn Device,
-    from: u64,
-    target: &dyn Device,
-    to: u64,
-    bytes: usize,
-) -> Result<()> {
-    /// Bytes moved at a time, on the stack.
-    const PIECE: usize = 4096;
-    let mut piece = [0_u8; PIECE];
-    for start in (0..bytes).step_by(PIECE) {
-        let length = (bytes - start).min(PIECE);
-        // SAFETY: `piece` holds PIECE bytes and nothing else refers to it.
-        unsafe {
-            source.read(from + start as u64, piece.as_mut_ptr(), length)?;
-            target.write(to + start as u64, piece.as_ptr(), length)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

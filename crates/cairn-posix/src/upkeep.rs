@@ -1,7 +1,6 @@
 //! What a process does for its files beyond its own calls: sealing blocks, releasing handles, freeing blocks.
 
-use cairn_core::{HandleId, InodeId, StaleBlock};
-use cairn_device::Device;
+use cairn_core::{HandleId, InodeId};
 
 use crate::error::Result;
 use crate::mount::{self, Mount};
@@ -40,7 +39,6 @@ pub fn seal_handle(mount: &Mount, handle: HandleId) -> Result<()> {
 fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
     let mut stale = Vec::new();
     let mut sealed = Vec::new();
-    let block_bytes = mount.fs().geometry().hugeblock_bytes;
     for _ in 0..SEAL_BATCHES_MAX {
         let version = mount.fs().stale_blocks(inode, &mut stale)?;
         if stale.is_empty() {
@@ -48,17 +46,11 @@ fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
         }
         sealed.clear();
         for block in &stale {
-            sealed.push((*block, block_checksum(mount, block, block_bytes)?));
+            sealed.push((*block, mount.block_checksum(block)?));
         }
         if !mount.fs().seal(inode, version, &sealed)? {
             return Ok(());
         }
     }
     Ok(())
-}
-
-fn block_checksum(mount: &Mount, stale: &StaleBlock, block_bytes: u32) -> Result<u32> {
-    let device: &dyn Device = mount.tier(stale.tier)?;
-    let offset = u64::from(stale.block) * u64::from(block_bytes);
-    Ok(device.checksum(offset, block_bytes as usize)?)
 }

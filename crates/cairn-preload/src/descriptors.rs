@@ -132,6 +132,10 @@ pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     }
 }
 
+/// Locks are not kept yet, and a lock that excludes nobody must not be granted. With this errno the programs that
+/// know file systems without locks (HDF5, GROMACS) go on without.
+const NO_LOCKS: Errno = Errno(libc::ENOSYS);
+
 /// What `fcntl` answers for a file of ours.
 unsafe fn control(
     number: c_int,
@@ -150,9 +154,8 @@ unsafe fn control(
         }
         libc::F_GETFL => file::status_flags(handle),
         libc::F_SETFL => file::set_status_flags(handle, argument as c_int).map(|()| 0),
-        // Locks are not kept yet: a lock that excludes nobody must not be granted.
-        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Err(Errno(libc::ENOLCK)),
-        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Err(Errno(libc::ENOLCK)),
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Err(NO_LOCKS),
+        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Err(NO_LOCKS),
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -200,14 +203,11 @@ controls! {
 }
 
 descriptor_hooks! {
-    /// Locks are not kept yet.
-    fn flock(descriptor: c_int, operation: c_int) -> c_int = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
-    /// Locks are not kept yet.
+    fn flock(descriptor: c_int, operation: c_int) -> c_int = |_handle| Err::<(), _>(NO_LOCKS);
     fn lockf(descriptor: c_int, command: c_int, length: off_t) -> c_int
-        = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
-    /// Locks are not kept yet.
+        = |_handle| Err::<(), _>(NO_LOCKS);
     fn lockf64(descriptor: c_int, command: c_int, length: off_t) -> c_int
-        = |_handle| Err::<(), _>(Errno(libc::ENOLCK));
+        = |_handle| Err::<(), _>(NO_LOCKS);
     fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         // SAFETY: the caller passes what the request demands.
         = |handle| unsafe { device_control(descriptor, handle, request, argument) };

@@ -255,85 +255,44 @@ pub unsafe extern "C-unwind" fn execveat(
     }
 }
 
-/// For `execl` and `execlp`: the list starts with the first argument.
-unsafe extern "C-unwind" fn cairn_execl(path: *const c_char, list: List) -> c_int {
-    // SAFETY: the trampoline passes the caller's arguments as one list that ends with null.
-    unsafe { execv(path, list) }
+/// Defines a function with a variable list of arguments, which stable Rust cannot receive, as one with a fixed number:
+/// on our targets they stand in the same registers and stack words. Words past the null that ends the caller's list
+/// are the caller's stack, and are not looked at.
+macro_rules! listed {
+    ($(fn $name:ident = |$first:ident, $list:ident| $act:expr;)*) => {
+        listed!(@each [$(fn $name = |$first, $list| $act;)*]
+            [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23 a24 a25 a26 a27 a28 a29 a30 a31 a32 a33 a34 a35 a36 a37 a38 a39 a40 a41 a42 a43 a44 a45 a46 a47 a48 a49 a50 a51 a52 a53 a54 a55 a56 a57 a58 a59 a60 a61 a62 a63]);
+    };
+    (@each [$(fn $name:ident = |$first:ident, $list:ident| $act:expr;)*] $arguments:tt) => {
+        $(listed!(@one fn $name = |$first, $list| $act; $arguments);)*
+    };
+    (@one fn $name:ident = |$first:ident, $list:ident| $act:expr; [$($argument:ident)*]) => {
+        /// As the C library's function of this name; `E2BIG` with more arguments than this can receive.
+        #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $first: *const c_char $(, $argument: *const c_char)*
+        ) -> c_int {
+            let words = [$($argument),*];
+            let $list = words.as_slice();
+            if !$list.iter().any(|word| word.is_null()) {
+                set_errno(libc::E2BIG);
+                return -1;
+            }
+            // SAFETY: the caller's own arguments, in a list that ends with null.
+            unsafe { $act }
+        }
+    };
 }
 
-unsafe extern "C-unwind" fn cairn_execlp(name: *const c_char, list: List) -> c_int {
-    // SAFETY: as above.
-    unsafe { execvp(name, list) }
+listed! {
+    fn execl = |path, list| execv(path, list.as_ptr());
+    fn execlp = |name, list| execvp(name, list.as_ptr());
+    fn execle = |path, list| execve(path, list.as_ptr(), after_null(list));
 }
 
 /// For `execle`: the environment follows the null that ends the arguments.
-unsafe extern "C-unwind" fn cairn_execle(path: *const c_char, list: List) -> c_int {
-    // SAFETY: as above, and execle demands the environment as the next argument.
-    unsafe {
-        let mut end = 0;
-        while !(*list.add(end)).is_null() {
-            end += 1;
-        }
-        execve(path, list, (*list.add(end + 1)).cast())
-    }
+fn after_null(list: &[*const c_char]) -> List {
+    let end = list.iter().position(|word| word.is_null());
+    end.and_then(|end| list.get(end + 1)).map_or(core::ptr::null(), |word| word.cast())
 }
-
-// Variable arguments cannot be received in stable Rust. These trampolines put those that came in registers in front
-// of those on the stack, so that all stand in memory as one list, and pass its address.
-#[cfg(target_arch = "x86_64")]
-macro_rules! variadic {
-    ($name:literal, $target:ident) => {
-        core::arch::global_asm!(
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            // The return address makes room for the five registers after the path.
-            "pop rax",
-            "push r9",
-            "push r8",
-            "push rcx",
-            "push rdx",
-            "push rsi",
-            "mov rsi, rsp",
-            // The return address, and 16-byte alignment at the call: on entry the stack was off by 8.
-            "push rax",
-            "sub rsp, 8",
-            "call {target}",
-            "add rsp, 8",
-            "pop rdx",
-            "add rsp, 40",
-            "push rdx",
-            "ret",
-            concat!(".size ", $name, ", . - ", $name),
-            target = sym $target,
-        );
-    };
-}
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! variadic {
-    ($name:literal, $target:ident) => {
-        core::arch::global_asm!(
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            "sub sp, sp, #64",
-            "str x1, [sp, #8]",
-            "stp x2, x3, [sp, #16]",
-            "stp x4, x5, [sp, #32]",
-            "stp x6, x7, [sp, #48]",
-            "add x1, sp, #8",
-            "stp x29, x30, [sp, #-16]!",
-            "bl {target}",
-            "ldp x29, x30, [sp], #16",
-            "add sp, sp, #64",
-            "ret",
-            concat!(".size ", $name, ", . - ", $name),
-            target = sym $target,
-        );
-    };
-}
-
-variadic!("execl", cairn_execl);
-variadic!("execlp", cairn_execlp);
-variadic!("execle", cairn_execle);

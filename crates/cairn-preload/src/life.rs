@@ -14,9 +14,11 @@ use libc::pid_t;
 use crate::answer::{errno, guarded, set_errno};
 use crate::{stdio, streams};
 
-/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr.
-extern "C" fn start() {
-    if configuration::get().is_none() {
+/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. Even
+/// the C library is not initialised yet: it does not know its environment.
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: the dynamic linker passes the list that the kernel made.
+    if unsafe { configuration::capture_from(environment) }.is_none() {
         return;
     }
     let before = errno();
@@ -31,7 +33,7 @@ extern "C" fn start() {
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
 type Destructors = extern "C-unwind" fn();
 

@@ -102,6 +102,22 @@ impl Content {
         bytes
     }
 
+    /// The first byte of `seen` that the file cannot have: its offset, the value seen and what is possible.
+    pub fn first_difference(&self, offset: u64, seen: &[u8]) -> Option<(u64, u8, Vec<u8>)> {
+        let possible = |at: u64| match self.doubts.get(&at) {
+            Some(doubt) => doubt.iter().copied().collect(),
+            None => vec![self.byte(at)],
+        };
+        let mut differing = (offset..).zip(seen).map(|(at, &value)| (at, value, possible(at)));
+        differing.find(|(_, value, possible)| !possible.contains(value))
+    }
+
+    /// Where the file has chunks that may hold something, as offsets and lengths.
+    pub fn data_ranges(&self) -> Vec<(u64, u64)> {
+        let chunks = self.chunks.keys().filter(|&&chunk| chunk * CHUNK_BYTES < self.size);
+        chunks.map(|chunk| (chunk * CHUNK_BYTES, CHUNK_BYTES)).collect()
+    }
+
     /// A write that nothing can come between.
     pub fn write(&mut self, offset: u64, bytes: &[u8], append: bool) {
         if self.is_busy() {
@@ -155,28 +171,11 @@ impl Content {
         self.clear_past_end();
     }
 
-    /// A write was given up by its living writer: nothing of it is visible past the end of the file.
+    /// A write was given up or its writer died: nothing of it is visible past the end of the file.
     pub fn abort(&mut self, id: WriteId) {
         self.in_flight.remove(&id);
         self.show_appended();
         self.clear_past_end();
-    }
-
-    /// A writer died. The file may have grown up to the end of its write; `size` says by how much.
-    /// Returns whether that size is possible.
-    pub fn lose(&mut self, ids: &[WriteId], size: u64) -> bool {
-        let lost: Vec<InFlight> = ids.iter().filter_map(|id| self.in_flight.remove(id)).collect();
-        self.show_appended();
-        let reach = lost.iter().map(InFlight::end).fold(self.size, u64::max);
-        let possible = (self.size..=reach).contains(&size);
-        self.size = size;
-        let dead_appends = lost.iter().filter(|write| write.append);
-        self.appended_end = dead_appends.map(InFlight::end).fold(self.appended_end, u64::max);
-        if !self.is_busy() {
-            self.appended_end = size;
-        }
-        self.clear_past_end();
-        possible
     }
 
     /// Sets the length. What is cut off reads as zeros if the file grows again.
@@ -225,5 +224,11 @@ impl Content {
             chunk[(size % CHUNK_BYTES) as usize..].fill(0);
         }
         self.doubts.retain(|&at, _| at < size);
+        // What is in flight may still be moved, to where it belongs now.
+        for write in self.in_flight.values() {
+            for (at, &value) in (write.offset..).zip(&write.bytes).filter(|(at, _)| *at >= size) {
+                self.doubts.entry(at).or_insert_with(|| BTreeSet::from([0])).insert(value);
+            }
+        }
     }
 }

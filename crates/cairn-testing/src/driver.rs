@@ -7,8 +7,7 @@
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
     Caller, Committed, Credentials, Error, HandleId, InodeId, Microfs, Position, ProcessIdentity,
-    Result, SlotId, StaleBlock, Timestamp, Truncation, TruncatePlan, WriteKind, WritePiece,
-    WritePlan,
+    Result, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind, WritePiece, WritePlan,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,13 +47,17 @@ pub struct WriteInFlight {
     pub offset: u64,
     /// The bytes the first plan covered.
     pub bytes: Vec<u8>,
+    /// How many of them are part of the file.
+    pub done: u64,
+    /// Whether `plan` was used up: what is left must be planned again.
+    pub used_up: bool,
 }
 
-/// A truncation whose last block has been copied.
-#[derive(Debug)]
-pub struct TruncationInFlight {
-    plan: TruncatePlan,
-    checksum: u32,
+impl WriteInFlight {
+    /// Place of the last byte, plus one.
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
 }
 
 impl Process {
@@ -91,7 +94,8 @@ impl Process {
         bytes
     }
 
-    /// Plans a write. When the store is full, frees what can be freed and tries once more.
+    /// Plans a write. Frees what can be freed when the store is full, and settles the file's tail where that is
+    /// asked for. Errors: `Busy` if that has to wait for others.
     pub fn plan(
         &self,
         caller: &Caller,
@@ -103,6 +107,10 @@ impl Process {
             Err(Error::NoSpace) => {
                 self.reclaim()?;
                 self.fs.plan_write(caller, handle, at, length)
+            }
+            Err(Error::Unsettled) => {
+                self.settle(caller, self.fs.handle(handle)?.inode)?;
+                self.plan(caller, handle, at, length)
             }
             result => result,
         }
@@ -118,7 +126,7 @@ impl Process {
     ) -> Result<WriteInFlight> {
         let plan = self.plan(caller, handle, at, bytes.len() as u64)?;
         let bytes = bytes[..plan.length as usize].to_vec();
-        Ok(WriteInFlight { offset: plan.offset, plan, bytes })
+        Ok(WriteInFlight { offset: plan.offset, plan, bytes, done: 0, used_up: false })
     }
 
     /// Moves the bytes of a plan.
@@ -143,11 +151,10 @@ impl Process {
         let mut alone = vec![0; self.block_bytes() as usize];
         alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
         let checksum = CHECKSUM(0, &alone);
-        if piece.kind == WriteKind::Fresh {
-            self.tier.write(block_start, &alone);
-        } else {
-            self.tier.write(block_start + u64::from(piece.start), bytes);
-        }
+        let (start, end) = (piece.start as usize, piece.start as usize + bytes.len());
+        let from = start - piece.zero_before as usize;
+        let to = end + piece.zero_after as usize;
+        self.tier.write(block_start + from as u64, &alone[from..to]);
         let whole = bytes.len() as u64 == self.block_bytes();
         if piece.kind == WriteKind::Fill {
             plan.fold(piece, checksum ^ self.fs.geometry().zero_block_checksum);
@@ -157,25 +164,21 @@ impl Process {
         Ok(())
     }
 
-    /// Commits a transferred write, repeating what others disturbed. Returns how many bytes became part of the
-    /// file: fewer than the first plan covered if there was no space to repeat it.
-    pub fn commit(&self, caller: &Caller, handle: HandleId, mut write: WriteInFlight) -> Result<u64> {
-        let end = write.offset + write.bytes.len() as u64;
-        for _ in 0..ATTEMPTS_MAX {
-            let planned_end = write.plan.offset + write.plan.length;
-            let next = match self.fs.commit_write(caller, &write.plan)? {
-                Committed::Done if planned_end == end => return Ok(end - write.offset),
-                Committed::Done => planned_end,
-                Committed::Replan => write.plan.offset,
-            };
-            match self.plan(caller, handle, Position::Again(next), end - next) {
-                Ok(plan) => write.plan = plan,
-                Err(Error::NoSpace) if next > write.offset => return Ok(next - write.offset),
-                Err(error) => return Err(error),
-            }
-            self.transfer(&mut write)?;
+    /// Commits a transferred plan. True if the whole write is part of the file now; else it must be continued.
+    pub fn commit(&self, caller: &Caller, write: &mut WriteInFlight) -> Result<bool> {
+        write.used_up = true;
+        if self.fs.commit_write(caller, &write.plan)? == Committed::Done {
+            write.done = write.plan.offset + write.plan.length - write.offset;
         }
-        panic!("a write was disturbed {ATTEMPTS_MAX} times");
+        Ok(write.done == write.bytes.len() as u64)
+    }
+
+    /// Plans and transfers again what is left of a write that others disturbed.
+    pub fn replan(&self, caller: &Caller, handle: HandleId, write: &mut WriteInFlight) -> Result<()> {
+        let next = write.offset + write.done;
+        write.plan = self.plan(caller, handle, Position::Again(next), write.end() - next)?;
+        write.used_up = false;
+        self.transfer(write)
     }
 
     /// Gives up a write, whether or not some of its bytes were moved.
@@ -183,7 +186,7 @@ impl Process {
         self.fs.abort_write(caller, &write.plan)
     }
 
-    /// Writes bytes; returns where, and how many: fewer than asked if the store is full.
+    /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others are in the way.
     pub fn write(
         &self,
         caller: &Caller,
@@ -202,21 +205,37 @@ impl Process {
             };
             let written = self
                 .begin_write(caller, handle, position, &bytes[done..])
-                .and_then(|mut write| {
-                    self.transfer(&mut write)?;
-                    let offset = write.offset;
-                    Ok((offset, self.commit(caller, handle, write)?))
-                });
+                .and_then(|write| self.finish_write(caller, handle, write));
             match written {
                 Ok((offset, length)) => {
                     first = if done == 0 { offset } else { first };
                     done += length as usize;
                 }
-                Err(Error::NoSpace) if done > 0 => break,
+                Err(Error::NoSpace | Error::Busy) if done > 0 => break,
                 Err(error) => return Err(error),
             }
         }
         Ok((first, done as u64))
+    }
+
+    /// Transfers and commits a write; returns where it is and how long.
+    fn finish_write(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        mut write: WriteInFlight,
+    ) -> Result<(u64, u64)> {
+        self.transfer(&mut write)?;
+        for _ in 0..ATTEMPTS_MAX {
+            if self.commit(caller, &mut write)? {
+                return Ok((write.offset, write.done));
+            }
+            match self.replan(caller, handle, &mut write) {
+                Err(Error::NoSpace) if write.done > 0 => return Ok((write.offset, write.done)),
+                result => result?,
+            }
+        }
+        panic!("a write was disturbed {ATTEMPTS_MAX} times");
     }
 
     /// Reads up to `length` bytes; returns where they start, too.
@@ -255,56 +274,48 @@ impl Process {
         panic!("a read was disturbed {ATTEMPTS_MAX} times");
     }
 
-    /// Truncates up to the point where a copied block must be committed; `None` if the file has its new size.
-    pub fn begin_truncate(
-        &self,
-        caller: &Caller,
-        inode: InodeId,
-        size: u64,
-    ) -> Result<Option<TruncationInFlight>> {
-        loop {
-            match self.fs.truncate(caller, inode, size)? {
-                Truncation::Done => return Ok(None),
-                Truncation::More => {}
-                Truncation::Copy(plan) => {
-                    let mut block = self.block(plan.from.1);
-                    block[plan.keep_bytes as usize..].fill(0);
-                    self.tier.write(u64::from(plan.to.1) * self.block_bytes(), &block);
-                    return Ok(Some(TruncationInFlight { checksum: CHECKSUM(0, &block), plan }));
-                }
-            }
-        }
-    }
-
-    /// Commits a truncation. Errors: as `begin_truncate`, if it has to be repeated.
-    pub fn commit_truncate(&self, caller: &Caller, truncation: TruncationInFlight) -> Result<()> {
-        let mut truncation = truncation;
-        for _ in 0..ATTEMPTS_MAX {
-            let (plan, checksum) = (&truncation.plan, truncation.checksum);
-            if self.fs.commit_truncate(caller, plan, checksum)? == Committed::Done {
-                return Ok(());
-            }
-            match self.begin_truncate(caller, plan.inode, plan.size)? {
-                Some(next) => truncation = next,
-                None => return Ok(()),
-            }
-        }
-        panic!("a truncation was disturbed {ATTEMPTS_MAX} times");
-    }
-
-    /// Gives a file a new size.
+    /// Gives a file a new size. Errors: `Busy` if its tail has to be settled and others are in the way.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<()> {
-        match self.begin_truncate(caller, inode, size)? {
-            Some(truncation) => self.commit_truncate(caller, truncation),
-            None => Ok(()),
+        let mut reclaimed = false;
+        loop {
+            match self.fs.truncate(caller, inode, size) {
+                Ok(Truncation::Done) => return Ok(()),
+                Ok(Truncation::More) => {}
+                Err(Error::Unsettled) => self.settle(caller, inode)?,
+                Err(Error::NoSpace) if !reclaimed => {
+                    reclaimed = true;
+                    self.reclaim()?;
+                }
+                Err(error) => return Err(error),
+            }
         }
+    }
+
+    /// Zeroes what a settling asks for.
+    pub fn zero_tail(&self, plan: &SettlePlan) {
+        let zeros = vec![0; self.block_bytes() as usize - plan.from as usize];
+        let block_start = u64::from(plan.block) * self.block_bytes();
+        self.tier.write(block_start + u64::from(plan.from), &zeros);
+    }
+
+    /// Zeroes the tail of a file, so that it can grow. Errors: `Busy` while others write to it.
+    pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
+        if let Some(plan) = self.fs.plan_settle(caller, inode)? {
+            self.zero_tail(&plan);
+            self.fs.commit_settle(caller, &plan, true)?;
+        }
+        Ok(())
     }
 
     /// Computes the checksums of the file's stale blocks, a batch of them.
     pub fn stale(&self, inode: InodeId) -> Result<(u64, Vec<(StaleBlock, u32)>)> {
         let mut stale = Vec::new();
         let version = self.fs.stale_blocks(inode, &mut stale)?;
-        let sealed = stale.iter().map(|block| (*block, CHECKSUM(0, &self.block(block.block))));
+        let sealed = stale.iter().map(|block| {
+            let mut bytes = self.block(block.block);
+            bytes[block.bytes as usize..].fill(0);
+            (*block, CHECKSUM(0, &bytes))
+        });
         Ok((version, sealed.collect()))
     }
 
@@ -333,8 +344,8 @@ impl Process {
         Ok(())
     }
 
-    /// Checks every block of a file that has no write in flight: a stored checksum is that of the bytes, and the
-    /// bytes past the end of the file are zero.
+    /// Checks every block of a file that has no write in flight: a stored checksum is that of the bytes, those past
+    /// the end of the file taken for zeros.
     pub fn verify_blocks(&self, inode: InodeId, handle: HandleId) -> Result<()> {
         let size = self.fs.attributes(inode)?.size;
         let block_bytes = self.block_bytes();
@@ -361,13 +372,9 @@ impl Process {
     }
 
     fn verify_block(&self, inode: InodeId, file_block: u32, block: u32, size: u64) -> Result<()> {
-        let bytes = self.block(block);
+        let mut bytes = self.block(block);
         let visible = (size - u64::from(file_block) * self.block_bytes()).min(self.block_bytes());
-        let past_end = &bytes[visible as usize..];
-        assert!(
-            past_end.iter().all(|&byte| byte == 0),
-            "{inode:?}: block {file_block} has data past the end of the file at {size}"
-        );
+        bytes[visible as usize..].fill(0);
         let mut stored = [None];
         self.fs.checksums(inode, file_block, &mut stored)?;
         if let [Some(stored)] = stored {

@@ -7,5 +7,6 @@ pub mod model;
 mod names;
 pub mod path;
 pub mod random;
+pub mod simulation;
 pub mod step;
 pub mod tier;

@@ -3,7 +3,7 @@
 //! A step names open files by their place in a table, so that the same step can be taken by the model, by Cairn
 //! and by the kernel. Steps are drawn so that names collide, links lead everywhere and files overlap.
 
-use crate::model::{Facts, Kind, Model, NodeId, OpenId, ROOT};
+use crate::model::{Facts, Kind, Model, Node, NodeId, Open, OpenId, ROOT};
 use crate::random::Random;
 use cairn_core::{Caller, Error, OpenOptions, RenameMode, Result};
 use std::collections::BTreeMap;
@@ -52,8 +52,8 @@ pub enum Outcome {
     Names(BTreeMap<Vec<u8>, u32>),
     /// Bytes read and the offset they are from; for comparison with what the model admits.
     Bytes(u64, Vec<u8>),
-    /// Bytes written.
-    Count(u64),
+    /// Where bytes were written, if known, and how many.
+    Written(Option<u64>, u64),
     /// New cursor.
     Offset(u64),
 }
@@ -103,8 +103,8 @@ impl Reference {
         self.opens.iter().position(Option::is_none).unwrap_or(self.opens.len())
     }
 
-    /// Takes a step. `seen` is what the system under test gave: the model says whether it agrees by giving the
-    /// same outcome, for bytes that may have several values, and for counts that space may shorten.
+    /// Takes a step. `seen` is what the system under test gave, for the few things that it may decide: bytes in
+    /// doubt, where an append goes while others are in flight, and how much of a write finds space.
     pub fn take(
         &mut self,
         caller: &Caller,
@@ -120,7 +120,7 @@ impl Reference {
             Step::Close { open } => {
                 let id = self.open(*open)?;
                 self.model.release(caller.slot.0, id, true)?;
-                self.opens[*open] = None;
+                self.forget_closed();
                 Ok(Outcome::Done)
             }
             Step::MakeDirectory { base, path, mode } => {
@@ -213,18 +213,6 @@ impl Reference {
         Ok(outcome)
     }
 
-    /// Where a write through `place` goes.
-    pub fn write_offset(&mut self, place: Place, at: Option<u64>) -> Result<(NodeId, u64, bool)> {
-        let id = self.open(place)?;
-        let open = self.model.description(id)?;
-        if !open.options.write {
-            return Err(Error::BadHandle);
-        }
-        let (node, append, offset) = (open.node, open.options.append, at.unwrap_or(open.cursor));
-        let size = self.model.content(node)?.size();
-        Ok((node, if append { size } else { offset }, append))
-    }
-
     fn write(
         &mut self,
         caller: &Caller,
@@ -233,22 +221,58 @@ impl Reference {
         bytes: &[u8],
         seen: Option<&Outcome>,
     ) -> Result<Outcome> {
-        let (node, offset, append) = self.write_offset(place, at)?;
-        let count = match seen {
-            Some(Outcome::Count(count)) => (*count).min(bytes.len() as u64),
-            _ => bytes.len() as u64,
+        let (known, count) = match seen {
+            Some(Outcome::Written(offset, count)) => (*offset, *count),
+            _ => (None, bytes.len() as u64),
         };
+        let write = self.place_write(place, at, known)?;
+        let bytes = &bytes[..(count as usize).min(bytes.len())];
+        self.model.content(write.node)?.write(write.offset, bytes, write.append);
+        self.model.touch(caller, write.node);
+        self.note_written(place, at, write.offset + bytes.len() as u64)?;
+        Ok(Outcome::Written(known.map(|_| write.offset), bytes.len() as u64))
+    }
+
+    /// Where a write goes that the system under test put at `known`.
+    pub fn place_write(
+        &mut self,
+        place: Place,
+        at: Option<u64>,
+        known: Option<u64>,
+    ) -> Result<PlacedWrite> {
+        let id = self.open(place)?;
+        let open = self.model.description(id)?;
+        if !open.options.write {
+            return Err(Error::BadHandle);
+        }
+        let (node, append, offset) = (open.node, open.options.append, at.unwrap_or(open.cursor));
         let content = self.model.content(node)?;
-        let bytes = &bytes[..count as usize];
-        content.write(offset, bytes, append);
-        self.model.touch(caller, node);
+        let offset = match (append, known) {
+            (true, Some(known)) if content.may_append_at(known) => known,
+            (true, _) => content.size(),
+            (false, _) => offset,
+        };
+        Ok(PlacedWrite { node, offset, append })
+    }
+
+    /// A write through `place` reached up to `end`.
+    pub fn note_written(&mut self, place: Place, at: Option<u64>, end: u64) -> Result<()> {
         let id = self.open(place)?;
         let open = self.model.description(id)?;
         open.wrote = true;
         if at.is_none() {
-            open.cursor = offset + count;
+            open.cursor = end;
         }
-        Ok(Outcome::Count(count))
+        Ok(())
+    }
+
+    /// Empties the places of descriptions that nobody holds any more.
+    pub fn forget_closed(&mut self) {
+        for place in &mut self.opens {
+            if place.is_some_and(|id| self.model.description(id).is_err()) {
+                *place = None;
+            }
+        }
     }
 
     fn seek(&mut self, place: Place, offset: i64, whence: i32) -> Result<Outcome> {
@@ -268,18 +292,29 @@ impl Reference {
         Ok(Outcome::Offset(target))
     }
 
-    /// Whether a place holds an open file for which `test` holds.
-    fn places(&mut self, test: impl Fn(&Model, NodeId, &OpenOptions) -> bool) -> Vec<Place> {
+    /// Places of the open files that `holder` has and `test` accepts.
+    pub fn places(&mut self, holder: u32, test: impl Fn(&Node, &Open) -> bool) -> Vec<Place> {
         let mut found = Vec::new();
         for place in 0..self.opens.len() {
             let Some(id) = self.opens[place] else { continue };
             let Ok(open) = self.model.description(id).cloned() else { continue };
-            if test(&self.model, open.node, &open.options) {
+            if open.holders.contains(&holder) && test(self.model.node(open.node), &open) {
                 found.push(place);
             }
         }
         found
     }
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedWrite {
+    /// The file.
+    pub node: NodeId,
+    /// Its first byte.
+    pub offset: u64,
+    /// Whether it goes to the end.
+    pub append: bool,
 }
 
 /// Draws steps.
@@ -293,6 +328,8 @@ pub struct Generator {
     pub write_bytes: u64,
     /// Open files wanted at most.
     pub opens_max: usize,
+    /// The process that takes the steps: only what it has open is used.
+    pub holder: u32,
 }
 
 impl Generator {
@@ -319,7 +356,7 @@ impl Generator {
     }
 
     fn base(&mut self, reference: &mut Reference) -> Base {
-        let directories = reference.places(|model, node, _| model.node(node).is_directory());
+        let directories = reference.places(self.holder, |node, _| node.is_directory());
         if directories.is_empty() || !self.random.one_in(4) {
             return None;
         }
@@ -362,8 +399,9 @@ impl Generator {
 
     /// The next step.
     pub fn step(&mut self, reference: &mut Reference) -> Step {
-        let files = reference.places(|model, node, _| matches!(model.node(node).kind, Kind::File(_)));
-        let any = reference.places(|_, _, _| true);
+        let is_file = |node: &Node, _: &Open| matches!(node.kind, Kind::File(_));
+        let files = reference.places(self.holder, is_file);
+        let any = reference.places(self.holder, |_, _| true);
         let wants_file = self.random.below(100) < 55;
         if wants_file && !files.is_empty() {
             let open = *self.random.pick(&files);

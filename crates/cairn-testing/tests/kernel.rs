@@ -185,7 +185,7 @@ impl Kernel {
                         Some(at) => libc::pwrite(descriptor, source, bytes.len(), *at as i64),
                         None => libc::write(descriptor, source, bytes.len()),
                     } as i64)
-                    .map(|count| Outcome::Count(count as u64))
+                    .map(|count| Outcome::Written(None, count as u64))
                 }
                 Step::Truncate { open, size } => {
                     done(libc::ftruncate(self.descriptor(*open), *size as i64))
@@ -272,8 +272,9 @@ fn run(seed: u64) {
     let caller = Caller { slot: SlotId(1), credentials, now: Timestamp(0) };
     let mut reference = Reference::new(&caller);
     let mut kernel = Kernel::open(&scratch.0);
+    let random = Random::new(seed);
     let mut generator =
-        Generator { random: Random::new(seed), reach: 20_000, write_bytes: 6000, opens_max: 8 };
+        Generator { random, reach: 20_000, write_bytes: 6000, opens_max: 8, holder: caller.slot.0 };
     for number in 0..STEPS {
         let mut step = generator.step(&mut reference);
         if let Step::Open { options, .. } = &mut step {

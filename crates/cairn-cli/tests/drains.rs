@@ -1,0 +1,349 @@
+//! The drain: what arrives in the persist directory, when, and what never does.
+
+mod common;
+
+use common::{Sandbox, eventually, kill};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+use std::process::Child;
+
+/// A run that goes on until it is told to end, with commands fed to its shell one by one.
+struct Session<'a> {
+    sandbox: &'a Sandbox,
+    child: Child,
+    commands: u32,
+}
+
+impl<'a> Session<'a> {
+    fn start(sandbox: &'a Sandbox, job: &str) -> Session<'a> {
+        let script = "n=1; while :; do until [ -e do.$n ]; do sleep 0.01; done
+            . ./do.$n; touch done.$n; n=$((n + 1)); done";
+        let out = sandbox.out();
+        let persist = out.to_str().expect("UTF-8");
+        let arguments = ["run", "--job", job, "--persist", persist, "--", "bash", "-c", script];
+        let child = sandbox.command(&arguments).spawn().expect("starts");
+        let mut session = Session { sandbox, child, commands: 0 };
+        session.shell("true");
+        session
+    }
+
+    /// Has the shell carry out `command`; returns when it is done.
+    fn shell(&mut self, command: &str) {
+        self.commands += 1;
+        let work = self.sandbox.work();
+        let done = work.join(format!("done.{}", self.commands));
+        self.send(command);
+        eventually(command, || done.exists());
+    }
+
+    fn send(&self, command: &str) {
+        let work = self.sandbox.work();
+        let file = work.join(format!("do.{}", self.commands.max(1)));
+        fs::write(work.join("new"), command).expect("writes");
+        fs::rename(work.join("new"), file).expect("renames");
+    }
+
+    /// Ends the shell; the exit code of the run.
+    fn end(mut self) -> Option<i32> {
+        self.commands += 1;
+        self.send("exit 0");
+        self.child.wait().expect("ends").code()
+    }
+}
+
+impl Drop for Session<'_> {
+    /// Ends a session that a failed test left.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill("TERM", i64::from(self.child.id()));
+            self.child.wait().expect("ends");
+        }
+    }
+}
+
+#[test]
+fn closed_files_arrive_while_the_program_runs() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "live");
+    session.shell("echo one >/cairn/a");
+    eventually("a arrives", || sandbox.out().join("a").exists());
+    session.shell("exec 5>/cairn/log; echo line >&5; echo two >/cairn/b");
+    eventually("b arrives", || sandbox.out().join("b").exists());
+    assert!(!sandbox.out().join("log").exists(), "open files are not copied");
+    eventually("the manifest", || sandbox.entry("live", "b")["state"] == "drained");
+    assert_eq!(sandbox.manifest("live")["complete"], false, "log is still open");
+    session.shell("exec 5>&-");
+    eventually("the log arrives", || sandbox.out().join("log").exists());
+    eventually("it is complete", || sandbox.manifest("live")["complete"] == true);
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn file_that_is_rewritten_is_drained_again() {
+    let sandbox = Sandbox::new();
+    let script = "for i in $(seq 100); do
+            head -c 200000 /dev/zero | tr '\\0' x >/cairn/f; echo $i >>/cairn/f; done; sha256sum </cairn/f";
+    let ran = sandbox.run("rewrite", script).succeeds();
+    let content = fs::read(sandbox.out().join("f")).expect("reads");
+    assert!(content.ends_with(b"x100\n"));
+    assert_eq!(content.len(), 200_004);
+    assert!(ran.stderr.contains("1 file"), "{}", ran.stderr);
+}
+
+#[test]
+fn names_in_the_persist_directory_follow_those_in_the_store() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "names");
+    session.shell("mkdir /cairn/d; echo 1 >/cairn/d/ckpt; echo x >/cairn/gone");
+    eventually("both arrive", || sandbox.drained_names() == ["d", "d/ckpt", "gone"]);
+    eventually("it is complete", || sandbox.manifest("names")["complete"] == true);
+    let inode = fs::metadata(sandbox.out().join("d/ckpt")).expect("is there").ino();
+    session.shell("mv /cairn/d/ckpt /cairn/d/ckpt.1; echo 2 >/cairn/d/ckpt; rm /cairn/gone");
+    eventually("they are renamed and removed", || {
+        sandbox.drained_names() == ["d", "d/ckpt", "d/ckpt.1"]
+    });
+    let moved = fs::metadata(sandbox.out().join("d/ckpt.1")).expect("is there").ino();
+    assert_eq!(moved, inode, "the copy was renamed, not made again");
+    assert_eq!(
+        (sandbox.drained("d/ckpt"), sandbox.drained("d/ckpt.1")),
+        ("2\n".into(), "1\n".into())
+    );
+    session.shell("rm -r /cairn/d; echo end >/cairn/d");
+    eventually("the directory became a file", || sandbox.drained_names() == ["d"]);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained("d"), "end\n");
+}
+
+#[test]
+fn files_whose_writer_died_are_kept_but_never_drained() {
+    let sandbox = Sandbox::new();
+    let script = "echo whole >/cairn/good; echo first >/cairn/both
+        bash -c 'exec 5>/cairn/half; echo half >&5; exec 6>>/cairn/both; echo more >&6; kill -9 $$'; true";
+    let ran = sandbox.run("unclean", script).succeeds();
+    let ran = ran.says("2 files unclean, only in the store").says("the store is kept in");
+    assert_eq!(sandbox.drained("good"), "whole\n");
+    assert!(!sandbox.out().join("half").exists());
+    assert_eq!(sandbox.entry("unclean", "half")["state"], "unclean");
+    if sandbox.out().join("both").exists() {
+        assert_eq!(sandbox.drained("both"), "first\n", "an earlier whole version may stay");
+    }
+    let rows = sandbox.cairn(&["ls", "unclean", "--json"]).succeeds().json();
+    let state = |name: &str| {
+        let rows = rows.as_array().expect("a list").iter();
+        let mut found = rows.filter(|row| row["path"] == format!("/cairn/{name}"));
+        found.next().expect("is listed")["state"].clone()
+    };
+    assert_eq!(
+        (state("good"), state("half"), state("both")),
+        ("drained".into(), "unclean".into(), "unclean".into())
+    );
+    sandbox.cairn(&["drain", "unclean"]).succeeds();
+    assert!(!sandbox.out().join("half").exists());
+    drop(ran);
+}
+
+#[test]
+fn agent_that_was_killed_is_replaced_by_the_next_command_and_nothing_is_lost() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "immortal");
+    session.shell("echo one >/cairn/a");
+    eventually("a arrives", || sandbox.out().join("a").exists());
+    eventually("the manifest", || sandbox.entry("immortal", "a")["state"] == "drained");
+    let inode = fs::metadata(sandbox.out().join("a")).expect("is there").ino();
+    let first = sandbox.agent("immortal");
+    kill("KILL", i64::from(first));
+    eventually("the agent ends", || !is_running(first));
+    session.shell("echo two >/cairn/b; rm -f /cairn/nothing");
+    sandbox.cairn(&["drain", "immortal"]).succeeds();
+    let second = sandbox.agent("immortal");
+    assert_ne!(first, second);
+    assert_eq!(sandbox.drained("b"), "two\n");
+    let same = fs::metadata(sandbox.out().join("a")).expect("is there").ino();
+    assert_eq!(same, inode, "what was verified is not copied again");
+
+    kill("KILL", i64::from(second));
+    eventually("the agent ends", || !is_running(second));
+    session.shell("echo three >/cairn/c");
+    assert_eq!(session.end(), Some(0), "the end of the run starts another one");
+    assert_eq!(sandbox.drained("c"), "three\n");
+}
+
+/// Whether a process exists and is no zombie.
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+#[test]
+fn temporary_files_of_a_killed_agent_are_swept() {
+    let sandbox = Sandbox::new();
+    sandbox.run("swept", "echo x >/cairn/f; exit 1").ends_with(1);
+    let description = fs::read(sandbox.store("swept").join("job.json")).expect("reads");
+    let description: serde_json::Value = serde_json::from_slice(&description).expect("JSON");
+    let suffix = description["store"].as_str().expect("a name");
+    let left = sandbox.out().join(format!(".f.cairn-{suffix}"));
+    fs::write(&left, "half").expect("writes");
+    sandbox.cairn(&["drain", "swept"]).succeeds();
+    assert!(!left.exists());
+}
+
+#[test]
+fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
+    let sandbox = Sandbox::new();
+    sandbox
+        .run("evict", "mkdir /cairn/d; echo x >/cairn/d/f; echo y >/cairn/g; exit 1")
+        .ends_with(1);
+    sandbox.cairn(&["rm", "evict:/d"]).is_refused("is a directory");
+    sandbox.cairn(&["rm", "--recursive", "evict:/cairn/d"]).succeeds();
+    sandbox.cairn(&["ls", "evict"]).succeeds().says(" g\n");
+    sandbox.cairn(&["drain", "evict"]).succeeds();
+    assert_eq!(sandbox.drained("d/f"), "x\n");
+    assert_eq!(sandbox.entry("evict", "d/f")["detached"], true);
+
+    sandbox.run_undrained("only-here", "echo z >/cairn/h").succeeds();
+    sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained; it would be lost");
+    sandbox.cairn(&["rm", "only-here"]).is_refused("1 files that are nowhere else");
+    sandbox.cairn(&["rm", "--force", "only-here:/h"]).succeeds();
+    sandbox.cairn(&["rm", "only-here"]).succeeds();
+}
+
+#[test]
+fn copies_of_an_earlier_run_stay_unless_the_program_writes_the_name_again() {
+    let sandbox = Sandbox::new();
+    sandbox.run("series", "echo 1 >/cairn/step.1; echo old >/cairn/latest").succeeds();
+    sandbox.run("series", "echo 2 >/cairn/step.2; echo new >/cairn/latest").succeeds();
+    assert_eq!(sandbox.drained_names(), ["latest", "step.1", "step.2"]);
+    assert_eq!(
+        (sandbox.drained("latest"), sandbox.drained("step.1")),
+        ("new\n".into(), "1\n".into())
+    );
+    let out = sandbox.out();
+    sandbox
+        .cairn(&["verify", "--persist", out.to_str().expect("UTF-8")])
+        .succeeds()
+        .says("3 files");
+}
+
+#[test]
+fn copy_that_somebody_changed_is_not_removed_with_its_file() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "theirs");
+    session.shell("echo x >/cairn/f; echo y >/cairn/g");
+    eventually("both arrive", || sandbox.drained_names() == ["f", "g"]);
+    eventually("the manifest", || sandbox.manifest("theirs")["complete"] == true);
+    fs::write(sandbox.out().join("f"), "edited by hand").expect("writes");
+    session.shell("rm /cairn/f /cairn/g");
+    eventually("g is removed", || !sandbox.out().join("g").exists());
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained("f"), "edited by hand");
+}
+
+#[test]
+fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "again");
+    session.shell("echo x >/cairn/f");
+    eventually("f arrives", || sandbox.out().join("f").exists());
+    eventually("the manifest", || sandbox.manifest("again")["complete"] == true);
+    fs::remove_file(sandbox.out().join("f")).expect("removes");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained("f"), "x\n");
+}
+
+#[test]
+fn links_in_the_persist_directory_are_not_followed_out_of_it() {
+    let sandbox = Sandbox::new();
+    let outside = sandbox.work().join("outside");
+    fs::create_dir(&outside).expect("makes");
+    fs::write(outside.join("f"), "precious").expect("writes");
+    symlink(&outside, sandbox.out().join("d")).expect("links");
+    symlink(outside.join("f"), sandbox.out().join("f")).expect("links");
+    let ran =
+        sandbox.run("links", "mkdir /cairn/d; echo x >/cairn/d/f; echo y >/cairn/f").ends_with(75);
+    ran.says("d: cannot use as a directory");
+    assert_eq!(fs::read_to_string(outside.join("f")).expect("reads"), "precious");
+    assert_eq!(sandbox.drained("f"), "y\n");
+    assert!(fs::symlink_metadata(sandbox.out().join("f")).expect("is there").is_file());
+}
+
+#[test]
+fn directory_that_comes_back_is_drained_to_without_being_asked() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "back");
+    let away = sandbox.out().with_file_name("away");
+    fs::rename(sandbox.out(), &away).expect("renames");
+    session.shell("echo x >/cairn/f");
+    eventually("the agent says what is wrong", || {
+        let status = sandbox.cairn(&["status", "back", "--json"]).succeeds().json();
+        status[0]["agent"]["phase"] == "retrying"
+    });
+    sandbox.cairn(&["status", "back"]).says("no such file or directory");
+    fs::rename(&away, sandbox.out()).expect("renames");
+    eventually("f arrives", || sandbox.out().join("f").exists());
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn damaged_data_is_quarantined_and_the_rest_drained() {
+    let sandbox = Sandbox::new();
+    let script =
+        "head -c 100000 /dev/zero | tr '\\0' Q >/cairn/bad; echo fine >/cairn/good; exit 1";
+    sandbox.run_undrained("rot", script).ends_with(1);
+    let path = sandbox.store("rot").join("node.ram0");
+    let content = fs::read(&path).expect("reads");
+    let at = content.windows(64).position(|window| window == [b'Q'; 64]).expect("the data") as u64;
+    let file = fs::File::options().write(true).open(&path).expect("opens");
+    file.write_all_at(b"R", at + 40_000).expect("writes");
+
+    let ran = sandbox.cairn(&["verify", "rot"]).ends_with(1);
+    ran.says("/cairn/bad").says("offset 32768").says("1 of 2 files are damaged");
+    let newest = sandbox.cairn(&["ls", "rot", "--newest", "*"]);
+    newest.prints("/cairn/good\n");
+    let out = sandbox.out();
+    let arguments = ["drain", "rot", "--persist", out.to_str().expect("UTF-8")];
+    sandbox.cairn(&arguments).ends_with(75).says("bad is damaged in the store at offset 32768");
+    assert_eq!(sandbox.drained_names(), ["good"]);
+    assert_eq!(sandbox.entry("rot", "bad")["state"], "quarantined");
+    assert_eq!(sandbox.manifest("rot")["complete"], false);
+    sandbox.cairn(&["cp", "rot:/bad", "copy"]).ends_with(1).says("is damaged");
+    assert!(!Path::new(&sandbox.work().join("copy")).exists());
+}
+
+#[test]
+fn damage_in_the_persist_directory_is_found() {
+    let sandbox = Sandbox::new();
+    sandbox.run("disk", "echo one >/cairn/a; echo two >/cairn/b; echo three >/cairn/c").succeeds();
+    fs::write(sandbox.out().join("a"), "onE\n").expect("writes");
+    fs::write(sandbox.out().join("b"), "longer").expect("writes");
+    let out = sandbox.out();
+    let ran = sandbox.cairn(&["verify", "disk", "--persist", out.to_str().expect("UTF-8")]);
+    ran.ends_with(1).says("its checksum is").says("6 bytes instead of 4").says("2 of 3 files");
+}
+
+#[test]
+fn every_rank_drains_to_a_directory_of_its_own() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let script = "for r in 0 1; do
+        OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=$r bash -c 'echo $OMPI_COMM_WORLD_RANK >/cairn/mine'; done";
+    let arguments = [
+        "run",
+        "--job",
+        "ranks",
+        "--scope",
+        "rank",
+        "--persist",
+        out.to_str().expect("UTF-8"),
+        "--",
+        "bash",
+        "-c",
+        script,
+    ];
+    sandbox.cairn(&arguments).succeeds();
+    assert_eq!(
+        (sandbox.drained("rank-0/mine"), sandbox.drained("rank-1/mine")),
+        ("0\n".into(), "1\n".into())
+    );
+}

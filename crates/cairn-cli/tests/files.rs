@@ -1,0 +1,168 @@
+//! `ls`, `cp`, `restore`, `verify`, and what a package installs.
+
+mod common;
+
+use common::Sandbox;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+/// A kept store of job `kept` with a few files.
+fn kept() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let script = "mkdir -p /cairn/run/deep; echo a >/cairn/run/a; echo b >/cairn/run/deep/b
+        ln -s a /cairn/run/l; echo 1 >/cairn/restart.1; touch -d '2020-01-01' /cairn/restart.1
+        echo 2 >/cairn/restart.2; touch -d '2021-01-01' /cairn/restart.2
+        echo 3 >/cairn/restart.3; touch -d '2019-01-01' /cairn/restart.3; chmod 600 /cairn/run/a";
+    sandbox.run_undrained("kept", script).succeeds();
+    sandbox
+}
+
+#[test]
+fn listing_shows_type_mode_size_state_and_name() {
+    let sandbox = kept();
+    let ran = sandbox.cairn(&["ls", "kept:/run"]).succeeds();
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", ran.stdout);
+    assert!(lines[0].starts_with("-rw-------") && lines[0].ends_with(" clean a"), "{}", lines[0]);
+    assert!(lines[1].starts_with("drwx") && lines[1].ends_with(" deep"), "{}", lines[1]);
+    assert!(lines[2].starts_with("lrwx") && lines[2].ends_with(" l -> a"), "{}", lines[2]);
+    let rows = sandbox.cairn(&["ls", "--json", "--recursive"]).succeeds().json();
+    let paths: Vec<&str> =
+        rows.as_array().expect("a list").iter().filter_map(|row| row["path"].as_str()).collect();
+    assert!(paths.contains(&"/cairn/run/deep/b"), "{paths:?}");
+    sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at absent in the store");
+}
+
+#[test]
+fn newest_clean_file_is_printed_as_the_program_sees_it() {
+    let sandbox = kept();
+    for pattern in ["restart.*", "/cairn/restart.*", "restart.[0-9]"] {
+        sandbox.cairn(&["ls", "kept", "--newest", pattern]).prints("/cairn/restart.2\n");
+    }
+    sandbox.cairn(&["ls", "kept:/run", "--newest", "*"]).prints("/cairn/run/a\n");
+    sandbox
+        .cairn(&["ls", "kept", "--newest", "nothing*"])
+        .ends_with(1)
+        .says("no clean file matches");
+    sandbox.cairn(&["ls", "kept", "--newest", "["]).is_refused("is not a pattern");
+    let half = "exec 5>/cairn/restart.4; echo half >&5; kill -9 $$";
+    sandbox.cairn(&["exec", "--job", "kept", "--", "bash", "-c", half]);
+    common::eventually("the dead writer is noticed", || {
+        sandbox.cairn(&["ls", "kept:/restart.4"]).stdout.contains("unclean")
+    });
+    sandbox.cairn(&["ls", "kept", "--newest", "restart.*"]).prints("/cairn/restart.2\n");
+}
+
+#[test]
+fn files_are_copied_out_with_mode_time_and_content() {
+    let sandbox = kept();
+    sandbox.cairn(&["cp", "kept:/restart.2", "."]).succeeds().says("1 file, 2 B");
+    let copy = sandbox.work().join("restart.2");
+    assert_eq!(fs::read_to_string(&copy).expect("reads"), "2\n");
+    let modified = fs::metadata(&copy).expect("is there").modified().expect("a time");
+    let year =
+        modified.duration_since(std::time::UNIX_EPOCH).expect("after").as_secs() / 31_557_600;
+    assert_eq!(year, 51, "2021");
+    sandbox.cairn(&["cp", ":/cairn/run", "tree"]).is_refused("add --recursive");
+    sandbox.cairn(&["cp", "-r", ":/cairn/run", "tree"]).succeeds().says("2 files");
+    let tree = sandbox.work().join("tree");
+    assert_eq!(fs::read_to_string(tree.join("deep/b")).expect("reads"), "b\n");
+    assert_eq!(fs::read_link(tree.join("l")).expect("a link"), std::path::Path::new("a"));
+    let mode = fs::metadata(tree.join("a")).expect("is there").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    sandbox.cairn(&["cp", "a", "b"]).is_refused("exactly one");
+    sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).is_refused("exactly one");
+}
+
+#[test]
+fn files_are_copied_in_and_the_program_sees_them() {
+    let sandbox = kept();
+    let tree = sandbox.work().join("tree");
+    fs::create_dir_all(tree.join("sub")).expect("makes");
+    let content: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
+    fs::write(tree.join("sub/big"), &content).expect("writes");
+    fs::write(tree.join("small"), "s").expect("writes");
+    symlink("small", tree.join("link")).expect("links");
+    fs::set_permissions(tree.join("small"), fs::Permissions::from_mode(0o640)).expect("sets");
+    sandbox.cairn(&["cp", "-r", "tree", "kept:/"]).succeeds().says("2 files");
+    let script = "cmp /cairn/tree/sub/big tree/sub/big && stat -c %a /cairn/tree/small && cat /cairn/tree/link";
+    let ran = sandbox.cairn(&["exec", "--job", "kept", "--", "bash", "-c", script]);
+    ran.succeeds().prints("640\ns");
+    sandbox.cairn(&["cp", "tree/small", "kept:/restart.1"]).succeeds();
+    sandbox.cairn(&["exec", "--job", "kept", "--", "cat", "/cairn/restart.1"]).prints("s");
+    sandbox.cairn(&["verify", "kept"]).succeeds().says("intact");
+    let names = sandbox.cairn(&["ls", "-r", "kept", "--json"]).stdout;
+    assert!(!names.contains(".cairn-"), "no temporary file is left: {names}");
+}
+
+#[test]
+fn drained_job_is_restored_into_a_new_store_and_resumed() {
+    let sandbox = Sandbox::new();
+    let script = "mkdir -p /cairn/d/e; echo 1 >/cairn/d/f; ln -s f /cairn/d/l; chmod 600 /cairn/d/f
+        head -c 500000 /dev/urandom >/cairn/big; sha256sum </cairn/big";
+    let first = sandbox.run("job", script).succeeds();
+    let out = sandbox.out();
+    let out = out.to_str().expect("UTF-8");
+    let report = sandbox.cairn(&["restore", out, "--json"]).succeeds().json();
+    assert_eq!((&report["job"], &report["files"]), (&"job".into(), &2.into()));
+    sandbox.cairn(&["restore", out]).is_refused("has a store already");
+    let before =
+        fs::metadata(sandbox.out().join("big")).expect("is there").modified().expect("time");
+    let script = "[ -d /cairn/d/e ] && cat /cairn/d/l && stat -c %a /cairn/d/f; sha256sum </cairn/big; echo 2 >/cairn/new";
+    let arguments = ["run", "--job", "job", "--", "bash", "-c", script];
+    let second = sandbox.cairn(&arguments).succeeds().says("store removed");
+    assert_eq!(second.stdout, format!("1\n600\n{}", first.stdout));
+    assert_eq!(sandbox.drained("new"), "2\n");
+    let after =
+        fs::metadata(sandbox.out().join("big")).expect("is there").modified().expect("time");
+    assert_eq!(before, after);
+    sandbox.cairn(&["verify", "--persist", out]).succeeds().says("3 files");
+}
+
+#[test]
+fn restore_takes_only_what_is_wanted_and_leaves_damaged_files_out() {
+    let sandbox = Sandbox::new();
+    let script = "for i in 1 2 3; do echo $i >/cairn/restart.$i; done; echo log >/cairn/log";
+    sandbox.run("job", script).succeeds();
+    fs::write(sandbox.out().join("restart.2"), "X\n").expect("writes");
+    let out = sandbox.out();
+    let out = out.to_str().expect("UTF-8");
+    let ran = sandbox.cairn(&["restore", out, "--only", "restart.*"]).ends_with(1);
+    ran.says("damaged: ").says("restart.2").says("1 of 3 files");
+    let ran = sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "cd /cairn && echo *"]);
+    ran.prints("restart.1 restart.3\n");
+    sandbox.cairn(&["restore", "/etc"]).is_refused("has no cairn-manifest");
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    let sandbox = Sandbox::new();
+    for shell in ["bash", "zsh", "fish"] {
+        sandbox.cairn(&["completions", shell]).succeeds().says("persist");
+    }
+    sandbox.cairn(&["man"]).succeeds().says(".TH cairn 1");
+    sandbox.cairn(&["man", "--directory", "pages"]).succeeds();
+    assert!(sandbox.work().join("pages/cairn-run.1").exists());
+}
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    let sandbox = Sandbox::new();
+    for command in [
+        "run",
+        "exec",
+        "status",
+        "ls",
+        "cp",
+        "drain",
+        "restore",
+        "verify",
+        "rm",
+        "completions",
+        "man",
+    ] {
+        let ran = sandbox.cairn(&[command, "--help"]).succeeds();
+        assert!(ran.stdout.contains("Example"), "{command}: {}", ran.stdout);
+    }
+    sandbox.cairn(&["--version"]).succeeds().says(env!("CARGO_PKG_VERSION"));
+}

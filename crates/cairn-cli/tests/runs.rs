@@ -1,0 +1,248 @@
+//! `cairn run`: exit codes, signals, what is kept and what is said at the end.
+
+mod common;
+
+use common::{Ran, Sandbox, eventually, kill};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn exit_code_of_the_command_is_passed_through() {
+    let sandbox = Sandbox::new();
+    for code in [0, 1, 42, 255] {
+        sandbox.run_undrained("codes", &format!("exit {code}")).ends_with(code);
+        if code != 0 {
+            sandbox.cairn(&["rm", "codes", "--discard"]).succeeds();
+        }
+    }
+    sandbox.run_undrained("killed", "kill -9 $$").ends_with(128 + 9);
+    sandbox.cairn(&["run", "--", "/nonexistent/program"]).ends_with(127).says("no such file");
+    sandbox.cairn(&["run", "--", "/etc/passwd"]).ends_with(126).says("permission denied");
+    let stores = sandbox.cairn(&["status", "--json"]).succeeds().json();
+    assert_eq!(stores.as_array().map(Vec::len), Some(1), "only the killed one is kept: {stores}");
+}
+
+#[test]
+fn output_and_input_of_the_command_are_its_own() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["run", "--", "bash", "-c", "cat; echo err >&2"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    use std::io::Write;
+    child.stdin.take().expect("a pipe").write_all(b"through\n").expect("writes");
+    let ran = Ran::of(child.wait_with_output().expect("ends"), "run".to_string());
+    ran.succeeds().prints("through\n").says("err\n");
+}
+
+#[test]
+fn what_is_written_is_drained_verified_and_the_store_removed() {
+    let sandbox = Sandbox::new();
+    let script = "echo one >/cairn/a; mkdir -p /cairn/d/empty; head -c 300000 /dev/zero >/cairn/d/b
+        ln -s ../a /cairn/d/link; ln /cairn/a /cairn/hard; chmod 640 /cairn/a; : >/cairn/nothing";
+    let ran = sandbox.run("full", script).succeeds();
+    let ran = ran.says("4 files").says("store removed");
+    assert!(ran.stderr.contains("verified (cairn-manifest.full.json)"), "{}", ran.stderr);
+    assert!(!sandbox.store("full").exists());
+    let names = ["a", "d", "d/b", "d/empty", "d/link", "hard", "nothing"];
+    assert_eq!(sandbox.drained_names(), names);
+    assert_eq!(sandbox.drained("a"), "one\n");
+    assert_eq!(sandbox.drained("hard"), "one\n");
+    let link = fs::read_link(sandbox.out().join("d/link")).expect("is a link");
+    assert_eq!(link, Path::new("../a"));
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(sandbox.out().join("a")).expect("is there").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+    assert_eq!(sandbox.manifest("full")["complete"], true);
+    assert_eq!(sandbox.entry("full", "d/b")["bytes"], 300_000);
+    let out = sandbox.out();
+    let report = sandbox.cairn(&["verify", "--json", "--persist", out.to_str().expect("UTF-8")]);
+    let report = report.succeeds().json();
+    assert_eq!((&report["files"], &report["complete"]), (&4.into(), &true.into()));
+}
+
+#[test]
+fn time_of_last_change_is_kept() {
+    let sandbox = Sandbox::new();
+    sandbox
+        .run("times", "echo x >/cairn/f; touch -d '2001-02-03 04:05:06 UTC' /cairn/f")
+        .succeeds();
+    let modified = fs::metadata(sandbox.out().join("f")).expect("is there").modified();
+    let since = modified.expect("a time").duration_since(std::time::UNIX_EPOCH).expect("after");
+    assert_eq!(since.as_secs(), 981_173_106);
+}
+
+#[test]
+fn store_without_a_persist_directory_is_kept_and_that_is_said() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run_undrained("kept", "echo data >/cairn/f").succeeds();
+    let ran = ran.says("nothing was drained, there is no --persist").says("the store is kept in");
+    let offered = ran.offered("drain");
+    assert!(offered.ends_with("drain kept --persist DIR"), "{offered}");
+    sandbox.cairn(&["exec", "--job", "kept", "--", "cat", "/cairn/f"]).prints("data\n");
+}
+
+#[test]
+fn discard_removes_the_store_even_after_a_failure() {
+    let sandbox = Sandbox::new();
+    let arguments =
+        ["run", "--discard", "--job", "gone", "--", "bash", "-c", "echo x >/cairn/f; exit 3"];
+    sandbox.cairn(&arguments).ends_with(3).says("nothing was kept");
+    assert!(!sandbox.store("gone").exists());
+}
+
+/// Runs a command as it was printed, with the sandbox's environment.
+fn type_in(sandbox: &Sandbox, line: &str) -> Ran {
+    let line = line.replacen("cairn ", &format!("{} ", common::CAIRN), 1);
+    let mut command = sandbox.command(&[]);
+    let environment: Vec<_> = command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+        .collect();
+    command = Command::new("bash");
+    command.args(["-c", &line]).envs(environment).current_dir(sandbox.work()).stdin(Stdio::null());
+    Ran::of(command.output().expect("starts"), line)
+}
+
+#[test]
+fn failure_keeps_the_store_and_the_printed_commands_work() {
+    let sandbox = Sandbox::new();
+    let script = "if [ -e /cairn/f ]; then cat /cairn/f; else echo saved >/cairn/f; exit 3; fi";
+    let failed = sandbox.run("again", script).ends_with(3);
+    let failed = failed.says("ended with exit code 3").says("the store is kept in");
+    assert_eq!(sandbox.drained("f"), "saved\n", "what was clean is drained all the same");
+
+    type_in(&sandbox, &failed.offered("drain")).succeeds().says("verified");
+    type_in(&sandbox, &failed.offered("resume")).succeeds().prints("saved\n").says("store removed");
+
+    let failed = sandbox.run("again", "echo new >/cairn/g; exit 4").ends_with(4);
+    type_in(&sandbox, &failed.offered("discard")).succeeds();
+    assert!(!sandbox.store("again").exists());
+    assert_eq!(sandbox.drained("g"), "new\n", "discarding a store leaves what was drained");
+}
+
+#[test]
+fn offered_command_is_quoted_for_a_shell() {
+    let sandbox = Sandbox::new();
+    let arguments =
+        ["run", "--job", "quoted", "--", "bash", "-c", "echo \"it's $0\"; exit 1", "a b"];
+    let ran = sandbox.cairn(&arguments).ends_with(1).prints("it's a b\n");
+    type_in(&sandbox, &ran.offered("resume")).ends_with(1).prints("it's a b\n");
+}
+
+#[test]
+fn drain_that_fails_after_a_command_that_succeeded_is_75_and_loses_nothing() {
+    let sandbox = Sandbox::new();
+    // A file where the persist directory was: nothing can be drained there, not even by root.
+    let script = "echo data >/cairn/f; rm -rf ../out; echo >../out";
+    let ran = sandbox.run("late", script).ends_with(75);
+    let ran = ran.says("not a directory").says("the store is kept in");
+    sandbox.cairn(&["exec", "--job", "late", "--", "cat", "/cairn/f"]).prints("data\n");
+    fs::remove_file(sandbox.out()).expect("removes");
+    fs::create_dir(sandbox.out()).expect("makes");
+    type_in(&sandbox, &ran.offered("drain")).succeeds();
+    assert_eq!(sandbox.drained("f"), "data\n");
+    sandbox.cairn(&["rm", "late"]).succeeds();
+}
+
+#[test]
+fn libraries_that_were_preloaded_stay_preloaded() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["run", "--", "bash", "-c", "echo $LD_PRELOAD"]);
+    let output = command.env("LD_PRELOAD", "/nonexistent/other.so").output().expect("starts");
+    let ran = Ran::of(output, "run".to_string()).succeeds();
+    assert!(ran.stdout.contains("libcairn_preload.so:/nonexistent/other.so"), "{}", ran.stdout);
+}
+
+#[test]
+fn options_come_from_the_file_unless_the_line_says_otherwise() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.work().join("cairn.toml"), "[run]\nmount = \"/from-file\"\n")
+        .expect("writes");
+    sandbox.cairn(&["run", "--", "bash", "-c", "echo $CAIRN_MOUNT"]).prints("/from-file\n");
+    let mut command = sandbox.command(&["run", "--", "bash", "-c", "echo $CAIRN_MOUNT"]);
+    let output = command.env("CAIRN_RUN_MOUNT", "/from-env").output().expect("starts");
+    Ran::of(output, "run".to_string()).succeeds().prints("/from-env\n");
+    let arguments = ["run", "--mount", "/from-line", "--", "bash", "-c", "echo $CAIRN_MOUNT"];
+    sandbox.cairn(&arguments).prints("/from-line\n");
+}
+
+/// A program that writes down each signal it gets and ends on SIGUSR2.
+const SIGNAL_COUNTER: &str = "
+import signal, sys
+got = open('got', 'w', buffering=1)
+def note(number, frame):
+    print(signal.Signals(number).name, file=got)
+    if number == signal.SIGUSR2:
+        sys.exit(7)
+for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGQUIT'):
+    signal.signal(getattr(signal, name), note)
+print('ready', file=got)
+while True:
+    signal.pause()
+";
+
+/// Runs the counter in a process group of its own and sends it signals, each once the one before was noted: to `cairn`
+/// alone, or to the whole group. Returns what was noted.
+fn signals_noted(sandbox: &Sandbox, signals: &[&str], to_group: bool) -> Vec<String> {
+    let arguments = ["run", "--job", "signals", "--discard", "--", "python3", "-c", SIGNAL_COUNTER];
+    let mut command = sandbox.command(&arguments);
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("starts");
+    let pid = i64::from(child.id());
+    let path = sandbox.work().join("got");
+    let noted = || fs::read_to_string(&path).unwrap_or_default();
+    eventually("the program installs its handlers", || noted().contains("ready"));
+    for (index, signal) in signals.iter().enumerate() {
+        kill(signal, if to_group { -pid } else { pid });
+        eventually("a signal is noted", || noted().lines().count() >= index + 2);
+    }
+    // Passed on after everything before it, so a second copy of any of those would be noted first.
+    kill("USR2", pid);
+    let ran = Ran::of(child.wait_with_output().expect("ends"), "run".to_string());
+    ran.ends_with(7);
+    noted().lines().skip(1).map(str::to_string).collect()
+}
+
+#[test]
+fn signal_to_cairn_alone_is_passed_on_once() {
+    let sandbox = Sandbox::new();
+    let noted = signals_noted(&sandbox, &["INT", "TERM", "HUP", "USR1", "QUIT"], false);
+    assert_eq!(noted, ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT", "SIGUSR2"]);
+}
+
+#[test]
+fn signal_to_the_whole_group_arrives_once() {
+    let sandbox = Sandbox::new();
+    let noted = signals_noted(&sandbox, &["TERM", "INT", "HUP"], true);
+    assert_eq!(noted, ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR2"]);
+}
+
+#[test]
+fn resumed_job_finds_its_files_and_drains_where_it_did() {
+    let sandbox = Sandbox::new();
+    sandbox.run("steps", "echo 1 >/cairn/step; exit 1").ends_with(1);
+    let arguments = ["run", "--job", "steps", "--", "bash", "-c", "echo 2 >>/cairn/step"];
+    sandbox.cairn(&arguments).succeeds().says("store removed");
+    assert_eq!(sandbox.drained("step"), "1\n2\n");
+}
+
+#[test]
+fn report_as_json_says_what_is_safe() {
+    let sandbox = Sandbox::new();
+    let ran =
+        sandbox.cairn(&["--json", "run", "--job", "j", "--", "bash", "-c", "echo x >/cairn/f"]);
+    let ran = ran.succeeds();
+    let report: serde_json::Value = serde_json::from_str(&ran.stderr).expect("one document");
+    assert_eq!(report["safety"], "store-only");
+    assert_eq!(report["exit_code"], 0);
+    assert!(report["commands"]["resume"].as_str().is_some_and(|line| line.starts_with("cairn ")));
+}
+
+#[test]
+fn run_as_another_process_of_the_job_sees_the_same_files() {
+    let sandbox = Sandbox::new();
+    let inner = format!("{} ls --json | grep -c '\"path\"'", common::CAIRN);
+    sandbox.run_undrained("inner", &format!("touch /cairn/a /cairn/b; {inner}")).prints("2\n");
+}

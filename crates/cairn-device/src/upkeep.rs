@@ -1,0 +1,54 @@
+//! Work on a namespace's blocks that every user of it shares: zeroing a tail, summing a stale block.
+//!
+//! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper and the drain
+//! seal.
+
+use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
+
+use crate::checksum;
+use crate::device::Device;
+use crate::namespace::Namespace;
+use crate::sys;
+
+/// Times a thread lets others run while their writes to the file are in flight.
+const YIELDS_MAX: usize = 100_000;
+
+impl Namespace {
+    /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not there.
+    pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
+        let device = self.tiers.get(usize::from(tier)).map(Box::as_ref);
+        device.ok_or(Error::Corrupt { what: "tier of a block" })
+    }
+
+    /// Makes the bytes past the end of the file zeros, so that the file can grow over them.
+    /// Errors: `Busy` if writes to the file stay in flight.
+    pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
+        for _ in 0..YIELDS_MAX {
+            match self.fs.plan_settle(caller, inode) {
+                Ok(None) => return Ok(()),
+                Ok(Some(plan)) => {
+                    let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+                    let offset = u64::from(plan.block) * block_bytes + u64::from(plan.from);
+                    let length = block_bytes - u64::from(plan.from);
+                    let zeroed = self
+                        .tier(plan.tier)
+                        .and_then(|device| device.zero(offset, length as usize));
+                    self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
+                    return zeroed;
+                }
+                Err(Error::Busy) => sys::sched_yield(),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// CRC32C of a block as it stands on its tier; what does not belong to the file counts as zeros.
+    pub fn block_checksum(&self, block: &StaleBlock) -> Result<u32> {
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let offset = u64::from(block.block) * block_bytes;
+        let of_data = self.tier(block.tier)?.checksum(offset, block.bytes as usize)?;
+        let rest = block_bytes - u64::from(block.bytes);
+        Ok(checksum::combine(of_data, checksum::zeros(rest), rest))
+    }
+}

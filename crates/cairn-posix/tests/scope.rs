@@ -1,0 +1,37 @@
+//! Rank scope: a namespace for this rank alone, made on first use as a share of the node's.
+
+mod common;
+
+use cairn_core::Geometry;
+use cairn_device::Store;
+use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_posix::configuration::{self, Scope};
+use cairn_posix::{file, mount};
+use common::{at, create};
+
+#[test]
+fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
+    let root = std::env::temp_dir().join(format!("cairn-scope-test-{}", std::process::id()));
+    std::fs::create_dir(&root).unwrap();
+    let store = Store::create(&root, "job").unwrap();
+    let geometry = Geometry {
+        hugeblock_bytes: 32 << 10,
+        tier_blocks: [1024, 0, 0, 0],
+        inode_capacity: 4096,
+        mount: b"/cairn".to_vec(),
+        zero_block_checksum: 0,
+    };
+    create_namespace(&store, "node", geometry, false).unwrap();
+    let path = store.path().to_owned();
+    let scope = Scope::Rank { rank: 3, local_size: 4 };
+    configuration::set(path.as_os_str().as_encoded_bytes(), b"/cairn", scope).unwrap();
+    let file = create("mine");
+    file::close(file).unwrap();
+    assert_eq!(store.namespaces().unwrap(), ["node", "rank-3"]);
+    assert_eq!(mount::current().unwrap().fs().geometry().tier_blocks, [256, 0, 0, 0]);
+    assert!(file::stat(&at("mine"), true).is_ok());
+    let node = open_namespace(&store, "node").unwrap();
+    let usage = node.fs.usage().unwrap();
+    assert_eq!((usage.inodes, usage.attachments, usage.handles), (1, 0, 0));
+    std::fs::remove_dir_all(root).unwrap();
+}

@@ -1,0 +1,702 @@
+//! Several processes on one namespace in one thread: every interleaving of their steps can be played.
+//!
+//! Each process has its own `Microfs` over the shared words, as it would in its own address space. Writes and
+//! truncations can stay between plan and commit while others act, close, unlink or die. After every operation
+//! the result is compared with the reference model; `verify` compares everything there is.
+//! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
+
+use crate::content::WriteId;
+use crate::driver::{Clock, Process, WriteInFlight};
+use crate::model::{Facts, NodeId};
+use crate::step::{Base, Outcome, Place, Reference, Step};
+use crate::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
+use cairn_core::{
+    Attributes, Caller, Credentials, Error, HandleId, HeapMemory, InodeId, Microfs, Position,
+    ProcessIdentity, ROOT, Result, SettlePlan, Timestamp,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Operations shown when a test fails.
+const TRACE_LINES: usize = 600;
+/// Writes one process has in flight at most: the core has room for eight.
+const WRITES_PER_PROCESS: usize = 6;
+
+/// A write between plan and commit.
+struct PendingWrite {
+    id: WriteId,
+    slot: u32,
+    node: NodeId,
+    handle: HandleId,
+    write: WriteInFlight,
+    transferred: bool,
+}
+
+/// A file's tail that is being zeroed.
+struct PendingSettle {
+    slot: u32,
+    inode: InodeId,
+    plan: SettlePlan,
+    zeroed: bool,
+}
+
+/// The processes, the namespace and the model.
+pub struct Simulation {
+    /// The shared words.
+    pub memory: SharedMemory,
+    tier: Arc<HeapTier>,
+    clock: Clock,
+    /// The living processes.
+    pub processes: Vec<Process>,
+    inspector: Process,
+    /// What should be.
+    pub reference: Reference,
+    handles: Vec<Option<HandleId>>,
+    writes: Vec<PendingWrite>,
+    settles: Vec<PendingSettle>,
+    next_write: WriteId,
+    next_pid: u32,
+    trace: Vec<String>,
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for line in &self.trace[self.trace.len().saturating_sub(TRACE_LINES)..] {
+                println!("{line}");
+            }
+        }
+    }
+}
+
+/// Paths and data in readable form.
+fn readable(text: impl std::fmt::Debug) -> String {
+    let mut line = format!("{text:?}");
+    line.truncate(300);
+    line
+}
+
+fn facts(attributes: &Attributes) -> Facts {
+    Facts {
+        mode: attributes.mode,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        links: attributes.links,
+        size: if attributes.is_directory() { 0 } else { attributes.size },
+        modified: attributes.modified.0,
+        changed: attributes.changed.0,
+        unclean: attributes.unclean,
+    }
+}
+
+/// Whether the namespace ran out of something, which the model does not know.
+fn is_exhaustion(error: Error) -> bool {
+    matches!(error, Error::NoSpace | Error::NoInodes | Error::TooManyHandles)
+}
+
+impl Simulation {
+    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an inspector.
+    pub fn new(blocks: u32, inodes: u32) -> Simulation {
+        let geometry = small_geometry(blocks, inodes);
+        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        let root = Credentials { uid: 0, gid: 0 };
+        let clock = Clock::default();
+        let now = clock.tick();
+        Microfs::format(&memory, &geometry, CHECKSUM, root, now).expect("the geometry is valid");
+        let tier = Arc::new(HeapTier::new(&geometry));
+        let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 1 };
+        let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).expect("it was just formatted");
+        let inspector = Process::attach(fs, identity, root, tier.clone(), clock.clone())
+            .expect("there are free slots");
+        let creator = Caller { slot: inspector.slot, credentials: root, now };
+        let mut simulation = Simulation {
+            reference: Reference::new(&creator),
+            memory,
+            tier,
+            clock,
+            processes: Vec::new(),
+            inspector,
+            handles: Vec::new(),
+            writes: Vec::new(),
+            settles: Vec::new(),
+            next_write: 0,
+            next_pid: 2,
+            trace: Vec::new(),
+        };
+        simulation.open_root();
+        simulation
+    }
+
+    /// Everybody may write to the root directory.
+    fn open_root(&mut self) {
+        let caller = self.inspector.caller();
+        self.inspector.fs.set_mode(&caller, ROOT, 0o777).expect("root may");
+        self.reference.model.set_mode(&caller, crate::model::ROOT, 0o777).expect("root may");
+    }
+
+    fn note(&mut self, line: String) {
+        self.trace.push(line);
+    }
+
+    fn microfs(&self) -> Microfs {
+        Microfs::open(Box::new(self.memory.clone()), CHECKSUM).expect("the header is intact")
+    }
+
+    fn identity(&mut self) -> ProcessIdentity {
+        self.next_pid += 1;
+        ProcessIdentity { pid: self.next_pid, pid_namespace: 1, start_time: 7 }
+    }
+
+    /// A new process attaches.
+    pub fn start(&mut self, credentials: Credentials) {
+        let identity = self.identity();
+        let (tier, clock) = (self.tier.clone(), self.clock.clone());
+        let process = Process::attach(self.microfs(), identity, credentials, tier, clock)
+            .expect("there are free slots");
+        self.note(format!("start of {:?} with {credentials:?}", process.slot));
+        self.processes.push(process);
+    }
+
+    /// A process forks. `born` false: the child never comes to be.
+    pub fn fork(&mut self, index: usize, born: bool) {
+        let identity = self.identity();
+        let parent = &self.processes[index];
+        let fs = &parent.fs;
+        let slot = fs.spawn_begin(parent.slot).expect("there are free slots");
+        if born {
+            fs.spawn_parent(slot, identity.pid).expect("the child's slot exists");
+            fs.spawn_child(slot, identity).expect("the child's slot exists");
+            self.reference.model.fork(parent.slot.0, slot.0);
+            let child = parent.with_slot(self.microfs(), slot);
+            self.note(format!("fork of {:?} into {slot:?}", self.processes[index].slot));
+            self.processes.push(child);
+        } else {
+            fs.spawn_cancel(slot, self.clock.tick()).expect("the child's slot exists");
+            self.note(format!("fork of {:?} fails", self.processes[index].slot));
+        }
+    }
+
+    /// A process ends, killed or in order, with everything it has in flight.
+    pub fn end(&mut self, index: usize, clean: bool) {
+        let process = self.processes.remove(index);
+        let slot = process.slot;
+        self.note(format!("end of {slot:?}, clean: {clean}"));
+        let now = self.clock.tick();
+        if clean {
+            self.inspector.fs.detach(slot, now).expect("the slot exists");
+        } else {
+            self.inspector.fs.reap(slot, now).expect("the slot exists");
+        }
+        let (lost, kept) =
+            std::mem::take(&mut self.writes).into_iter().partition(|write| write.slot == slot.0);
+        self.writes = kept;
+        self.lose(lost);
+        self.settles.retain(|settle| settle.slot != slot.0);
+        self.reference.model.end(slot.0, clean);
+        self.reference.forget_closed();
+        self.forget_handles();
+    }
+
+    fn lose(&mut self, lost: Vec<PendingWrite>) {
+        for write in lost {
+            if self.reference.model.exists(write.node) {
+                let content = self.reference.model.content(write.node);
+                content.expect("it was being written").abort(write.id);
+            }
+        }
+    }
+
+    fn forget_handles(&mut self) {
+        let opens = &self.reference.opens;
+        for (place, handle) in self.handles.iter_mut().enumerate() {
+            if opens.get(place).copied().flatten().is_none() {
+                *handle = None;
+            }
+        }
+    }
+
+    fn handle(&self, place: Place) -> Result<HandleId> {
+        self.handles.get(place).copied().flatten().ok_or(Error::BadHandle)
+    }
+
+    fn inode(&self, place: Place) -> Result<InodeId> {
+        Ok(self.inspector.fs.handle(self.handle(place)?)?.inode)
+    }
+
+    fn base(&self, base: Base) -> Result<InodeId> {
+        base.map_or(Ok(ROOT), |place| self.inode(place))
+    }
+
+    /// A process takes a step; its result must be the model's.
+    pub fn take(&mut self, index: usize, step: &Step) {
+        let caller = self.processes[index].caller();
+        self.note(format!("{} {:?}: {}", caller.now.0, caller.slot, readable(step)));
+        let seen = self.execute(index, &caller, step);
+        if let Err(error) = seen {
+            if error == Error::Busy {
+                self.expect_busy(&caller, step);
+                return self.note("    would wait".to_string());
+            }
+            if is_exhaustion(error) {
+                self.expect_exhausted(index, error);
+                if let Step::Truncate { open, size } = step {
+                    self.adopt_size(&caller, *open, *size);
+                }
+                return self.note(format!("    {error:?}"));
+            }
+        }
+        let expected = self.reference.take(&caller, step, seen.as_ref().ok());
+        // Cairn bounds the path with its links put in, Linux only the number of links.
+        let too_long = seen == Err(Error::NameTooLong) && expected == Err(Error::SymlinkLoop);
+        assert!(
+            seen == expected || too_long,
+            "{}\n got {}\nwant {}",
+            readable(step),
+            readable(&seen),
+            readable(&expected)
+        );
+        self.note(format!("    {}", readable(&seen)));
+        self.forget_handles();
+    }
+
+    fn execute(&mut self, index: usize, caller: &Caller, step: &Step) -> Result<Outcome> {
+        let process = &self.processes[index];
+        let fs = &process.fs;
+        let done = |result: Result<()>| result.map(|()| Outcome::Done);
+        match step {
+            Step::Open { base, path, options, mode } => {
+                let opened = fs.open_file(caller, self.base(*base)?, path, *options, *mode)?;
+                let place = self.reference.free_place();
+                self.handles.resize(self.handles.len().max(place + 1), None);
+                self.handles[place] = Some(opened.handle);
+                Ok(Outcome::Opened(place))
+            }
+            Step::Close { open } => done(process.close(self.handle(*open)?)),
+            Step::MakeDirectory { base, path, mode } => {
+                done(fs.make_directory(caller, self.base(*base)?, path, *mode).map(|_| ()))
+            }
+            Step::RemoveDirectory { base, path } => {
+                done(fs.remove_directory(caller, self.base(*base)?, path))
+            }
+            Step::Unlink { base, path } => done(fs.unlink(caller, self.base(*base)?, path)),
+            Step::Link { old, new, follow } => {
+                let (from, to) = ((self.base(old.0)?, &old.1[..]), (self.base(new.0)?, &new.1[..]));
+                done(fs.link(caller, from, to, *follow))
+            }
+            Step::Symlink { target, base, path } => {
+                done(fs.symlink(caller, target, self.base(*base)?, path).map(|_| ()))
+            }
+            Step::ReadLink { base, path } => {
+                let mut target = Vec::new();
+                fs.read_link(caller, self.base(*base)?, path, &mut target)?;
+                Ok(Outcome::Target(target))
+            }
+            Step::Rename { from, to, mode } => {
+                let old = (self.base(from.0)?, &from.1[..]);
+                let new = (self.base(to.0)?, &to.1[..]);
+                done(fs.rename(caller, old, new, *mode))
+            }
+            Step::Stat { base, path, follow } => {
+                let attributes = fs.stat(caller, self.base(*base)?, path, *follow)?;
+                Ok(Outcome::Facts(facts(&attributes)))
+            }
+            Step::Access { base, path, mask } => {
+                done(fs.access(caller, self.base(*base)?, path, *mask, true))
+            }
+            Step::SetMode { open, mode } => done(fs.set_mode(caller, self.inode(*open)?, *mode)),
+            Step::List { base } => {
+                let mut names = BTreeMap::new();
+                fs.list(caller, self.base(*base)?, 0, &mut |entry| {
+                    names.insert(entry.name.to_vec(), u32::from(entry.kind) << 12);
+                    true
+                })?;
+                Ok(Outcome::Names(names))
+            }
+            Step::Read { open, at, length } => {
+                let handle = self.handle(*open)?;
+                let (offset, bytes) = process.read(caller, handle, position(*at), *length)?;
+                Ok(Outcome::Bytes(offset, bytes))
+            }
+            Step::Write { open, at, bytes } => {
+                let handle = self.handle(*open)?;
+                let (offset, count) = process.write(caller, handle, position(*at), bytes)?;
+                Ok(Outcome::Written(Some(offset), count))
+            }
+            Step::Truncate { open, size } => {
+                done(process.truncate(caller, self.inode(*open)?, *size))
+            }
+            Step::Seek { open, offset, whence } => {
+                fs.seek(self.handle(*open)?, *offset, *whence).map(Outcome::Offset)
+            }
+        }
+    }
+
+    /// The namespace said that it is full: it is.
+    fn expect_exhausted(&self, index: usize, error: Error) {
+        let process = &self.processes[index];
+        let usage = process.fs.usage().expect("usage can always be told");
+        match error {
+            Error::NoSpace => assert_eq!(usage.used_blocks, usage.total_blocks, "not full"),
+            Error::NoInodes => assert!(usage.inodes + 2 >= usage.inode_capacity, "{usage:?}"),
+            _ => panic!("{error:?} with {usage:?}"),
+        }
+    }
+
+    /// A step has to wait: somebody is writing to the file, or settling its tail.
+    fn expect_busy(&mut self, caller: &Caller, step: &Step) {
+        let open = match step {
+            Step::Write { open, .. } => *open,
+            Step::Truncate { open, size } => {
+                self.adopt_size(caller, *open, *size);
+                *open
+            }
+            _ => panic!("{} has to wait", readable(step)),
+        };
+        let inode = self.inode(open).expect("it was open for this step");
+        assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
+    }
+
+    fn is_busy(&self, inode: InodeId) -> bool {
+        self.writes.iter().any(|write| write.write.plan.inode == inode)
+            || self.settles.iter().any(|settle| settle.inode == inode)
+    }
+
+    /// A truncation that could not go on may have cut the file before.
+    fn adopt_size(&mut self, caller: &Caller, place: Place, target: u64) {
+        let inode = self.inode(place).expect("it was open for the truncation");
+        let node = self.reference.node(place).expect("it was open for the truncation");
+        let size = self.inspector.fs.attributes(inode).expect("it is open").size;
+        let old = self.reference.model.facts(node).size;
+        if size != old {
+            assert!((target..old).contains(&size), "cut to {size} on the way from {old} to {target}");
+            self.reference.model.truncate(caller, node, size).expect("it is a file");
+        }
+    }
+
+    /// A process plans a write, and perhaps moves its bytes.
+    pub fn begin_write(
+        &mut self,
+        index: usize,
+        place: Place,
+        at: Option<u64>,
+        bytes: &[u8],
+        transfers: bool,
+    ) {
+        let slot = self.processes[index].slot.0;
+        if self.writes.iter().filter(|write| write.slot == slot).count() >= WRITES_PER_PROCESS {
+            return;
+        }
+        let caller = self.processes[index].caller();
+        let Ok(handle) = self.handle(place) else { return };
+        let begun = self.processes[index].begin_write(&caller, handle, position(at), bytes);
+        let offset = begun.as_ref().ok().map(|write| write.offset);
+        let expected = self.reference.place_write(place, at, offset);
+        let write = match begun {
+            Ok(write) => write,
+            Err(error) if is_exhaustion(error) => return self.expect_exhausted(index, error),
+            Err(Error::Busy) => {
+                let inode = self.inode(place).expect("it was open");
+                return assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
+            }
+            Err(error) => return assert_eq!(Some(error), expected.err(), "planning a write"),
+        };
+        let placed = expected.expect("the core planned a write");
+        assert_eq!(write.offset, placed.offset, "place of a write");
+        let end = write.offset + write.bytes.len() as u64;
+        self.reference.note_written(place, at, end).expect("it is open");
+        let content = self.reference.model.content(placed.node).expect("it is a file");
+        content.begin(self.next_write, write.offset, &write.bytes, placed.append);
+        let (id, node) = (self.next_write, placed.node);
+        let mut write = PendingWrite { id, slot, node, handle, write, transferred: false };
+        self.next_write += 1;
+        if transfers {
+            self.processes[index].transfer(&mut write.write).expect("the tier takes bytes");
+            write.transferred = true;
+        }
+        let start = write.write.offset;
+        let line = format!(
+            "{} plan {} of {:?}: place {place} {:?} {start}..{end}, transferred: {transfers}",
+            caller.now.0, write.id, caller.slot, write.write.plan.inode
+        );
+        self.note(line);
+        self.writes.push(write);
+    }
+
+    /// Writes in flight.
+    pub fn writes_in_flight(&self) -> usize {
+        self.writes.len()
+    }
+
+    fn process_of(&self, slot: u32) -> usize {
+        let found = self.processes.iter().position(|process| process.slot.0 == slot);
+        found.expect("what is in flight belongs to a living process")
+    }
+
+    /// A write in flight takes its next step towards being part of the file.
+    pub fn continue_write(&mut self, which: usize) {
+        let mut pending = self.writes.remove(which);
+        let index = self.process_of(pending.slot);
+        let process = &self.processes[index];
+        let caller = process.caller();
+        let write = &mut pending.write;
+        let result = if write.used_up {
+            process.replan(&caller, pending.handle, write).map(|()| false)
+        } else if pending.transferred {
+            process.commit(&caller, write)
+        } else {
+            pending.transferred = true;
+            process.transfer(write).map(|()| false)
+        };
+        let done = write.done;
+        self.note(format!("{} continue {}: {result:?}, {done} done", caller.now.0, pending.id));
+        match result {
+            Ok(false) => return self.writes.push(pending),
+            Err(Error::Busy) => {
+                let inode = pending.write.plan.inode;
+                assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
+                return self.writes.push(pending);
+            }
+            Err(error @ Error::NoSpace) => self.expect_exhausted(index, error),
+            // Its descriptor was closed: nothing to repeat it through.
+            Err(error) => assert_eq!(error, Error::BadHandle, "continuing a write"),
+            Ok(true) => {}
+        }
+        if !self.reference.model.exists(pending.node) {
+            return;
+        }
+        let content = self.reference.model.content(pending.node).expect("it was written to");
+        if done == 0 {
+            content.abort(pending.id);
+        } else {
+            content.commit(pending.id, done);
+        }
+        if result == Ok(true) {
+            self.reference.model.touch(&caller, pending.node);
+        }
+    }
+
+    /// A write in flight is given up by its process.
+    pub fn abort_write(&mut self, which: usize) {
+        let write = self.writes.remove(which);
+        let index = self.process_of(write.slot);
+        let caller = self.processes[index].caller();
+        self.note(format!("{} abort {}", caller.now.0, write.id));
+        self.processes[index].abort(&caller, &write.write).expect("it is in flight");
+        let end = write.write.offset + write.write.bytes.len() as u64;
+        let place = self.handles.iter().position(|handle| *handle == Some(write.handle));
+        if let Some(id) = place.and_then(|place| self.reference.open(place).ok()) {
+            let open = self.reference.model.description(id).expect("it is open");
+            if open.cursor == end {
+                open.cursor = write.write.offset;
+            }
+        }
+        if self.reference.model.exists(write.node) {
+            self.reference.model.content(write.node).expect("it was written to").abort(write.id);
+        }
+    }
+
+    /// A process begins to settle the tail of a file.
+    pub fn begin_settle(&mut self, index: usize, place: Place) {
+        let Ok(inode) = self.inode(place) else { return };
+        let process = &self.processes[index];
+        let (slot, caller) = (process.slot.0, process.caller());
+        let begun = process.fs.plan_settle(&caller, inode);
+        self.note(format!("settling of {inode:?} by slot {slot}: {begun:?}"));
+        match begun {
+            Ok(Some(plan)) => {
+                self.settles.push(PendingSettle { slot, inode, plan, zeroed: false });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                assert_eq!(error, Error::Busy, "settling");
+                assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
+            }
+        }
+    }
+
+    /// Settlings in flight.
+    pub fn settles_in_flight(&self) -> usize {
+        self.settles.len()
+    }
+
+    /// A settling takes its next step, or is given up.
+    pub fn continue_settle(&mut self, which: usize, gives_up: bool) {
+        let mut settle = self.settles.remove(which);
+        let index = self.process_of(settle.slot);
+        let process = &self.processes[index];
+        if !settle.zeroed && !gives_up {
+            process.zero_tail(&settle.plan);
+            settle.zeroed = true;
+            return self.settles.push(settle);
+        }
+        let caller = process.caller();
+        let ended = process.fs.commit_settle(&caller, &settle.plan, settle.zeroed && !gives_up);
+        self.note(format!("settling of {:?} ends: {ended:?}", settle.inode));
+        ended.expect("it was in flight");
+    }
+
+    /// A process seals a file.
+    pub fn seal(&mut self, index: usize, place: Place) {
+        let Ok(inode) = self.inode(place) else { return };
+        let Ok(sealed) = self.processes[index].seal(inode) else { return };
+        self.note(format!("seal of {inode:?}: {sealed}"));
+        let busy = self.is_busy(inode);
+        assert!(sealed || busy, "{inode:?} cannot be sealed although nobody writes to it");
+    }
+
+    /// A process frees what is orphaned.
+    pub fn reclaim(&mut self, index: usize) {
+        self.processes[index].reclaim().expect("orphans can be freed");
+        if self.writes.is_empty() && self.settles.is_empty() {
+            assert_eq!(self.inspector.fs.orphans(), 0, "orphans are left");
+        }
+    }
+
+    /// Compares the whole namespace with the model and checks every invariant.
+    pub fn verify(&mut self) {
+        let report = self.inspector.fs.check().expect("the namespace is consistent");
+        let blocks = report.free_blocks
+            + report.file_blocks
+            + report.orphaned_blocks
+            + report.reserved_blocks;
+        assert_eq!(blocks, report.capacity_blocks, "blocks add up: {report:?}");
+        let opens = self.reference.opens.iter().flatten().count() as u64;
+        assert_eq!(report.handles, opens, "open descriptions");
+        let mut seen = BTreeMap::new();
+        self.verify_directory(ROOT, crate::model::ROOT, &mut seen);
+        for place in 0..self.reference.opens.len() {
+            if self.reference.opens[place].is_some() {
+                let node = self.reference.node(place).expect("it is open");
+                let inode = self.inode(place).expect("handles and places agree");
+                let known = seen.insert(node, inode);
+                assert!(known.is_none_or(|known| known == inode), "identity of an open file");
+            }
+        }
+        for (node, inode) in seen {
+            self.verify_node(node, inode);
+        }
+    }
+
+    fn verify_directory(
+        &mut self,
+        inode: InodeId,
+        node: NodeId,
+        seen: &mut BTreeMap<NodeId, InodeId>,
+    ) {
+        assert!(seen.insert(node, inode).is_none(), "a directory is named twice");
+        let mut found = BTreeMap::new();
+        let caller = self.inspector.caller();
+        let listed = self.inspector.fs.list(&caller, inode, 0, &mut |entry| {
+            let previous = found.insert(entry.name.to_vec(), (entry.inode, entry.kind));
+            assert!(previous.is_none(), "a name is listed twice");
+            true
+        });
+        listed.expect("root may list every directory");
+        let expected = self.reference.model.list(&caller, node).expect("it is a directory").clone();
+        assert!(
+            found.keys().eq(expected.keys()),
+            "names of a directory: {:?} instead of {:?}",
+            found.keys(),
+            expected.keys()
+        );
+        for (name, child) in expected {
+            let (child_inode, kind) = found[&name];
+            let mode = self.reference.model.node(child).mode();
+            assert_eq!(u32::from(kind), mode >> 12, "type of a directory entry");
+            if self.reference.model.node(child).is_directory() {
+                self.verify_directory(child_inode, child, seen);
+            } else {
+                let known = seen.insert(child, child_inode);
+                assert!(known.is_none_or(|known| known == child_inode), "hard links");
+            }
+        }
+    }
+
+    fn verify_node(&mut self, node: NodeId, inode: InodeId) {
+        let attributes = self.inspector.fs.attributes(inode).expect("it is reachable");
+        let expected = self.reference.model.facts(node);
+        assert_eq!(facts(&attributes), expected, "attributes of {inode:?}");
+        let opens = self.reference.model.opens_of(node);
+        assert_eq!(attributes.opens as usize, opens, "open descriptions of {inode:?}");
+        if attributes.is_regular() {
+            self.verify_content(node, inode, attributes.size);
+        }
+    }
+
+    fn verify_content(&mut self, node: NodeId, inode: InodeId, size: u64) {
+        let caller = self.inspector.caller();
+        let options = cairn_core::OpenOptions { read: true, ..Default::default() };
+        let opened = self.inspector.fs.open_file(&caller, inode, b"", options, 0);
+        let handle = match opened {
+            Ok(opened) => opened.handle,
+            Err(error) => panic!("{inode:?} cannot be opened: {error:?}"),
+        };
+        let mut ranges = self.reference.model.content(node).expect("it is a file").data_ranges();
+        let mut at = 0;
+        while let Ok(start) = self.inspector.fs.seek(handle, at as i64, libc::SEEK_DATA) {
+            let end = self.inspector.fs.seek(handle, start as i64, libc::SEEK_HOLE);
+            let end = end.expect("after data comes a hole or the end");
+            assert!(start >= at && end > start && end <= size, "data at {start}..{end} of {size}");
+            ranges.push((start, end - start));
+            at = end;
+        }
+        for (start, length) in ranges {
+            let read = self.inspector.read(&caller, handle, Position::At(start), length);
+            let (_, bytes) = read.expect("it can be read");
+            let content = self.reference.model.content(node).expect("it is a file");
+            assert_eq!(bytes.len() as u64, content.readable(start, length), "length of a read");
+            let difference = content.first_difference(start, &bytes);
+            assert!(
+                content.admits(start, &bytes),
+                "bytes {start}..{} of {inode:?}: {difference:?}",
+                start + length
+            );
+        }
+        let busy = self.writes.iter().any(|write| write.node == node);
+        if !busy {
+            self.inspector.verify_blocks(inode, handle).expect("its blocks can be checked");
+        }
+        self.inspector.close(handle).expect("it was opened above");
+    }
+
+    /// Everything ends and is removed: nothing is left in use.
+    pub fn finish(mut self) {
+        while !self.processes.is_empty() {
+            self.end(0, true);
+        }
+        self.verify();
+        self.remove_all(ROOT);
+        self.inspector.reclaim().expect("orphans can be freed");
+        let report = self.inspector.fs.check().expect("the namespace is consistent");
+        assert_eq!(report.free_blocks, report.capacity_blocks, "blocks are left: {report:?}");
+        assert_eq!((report.inodes, report.names, report.handles), (1, 0, 0), "{report:?}");
+    }
+
+    fn remove_all(&self, directory: InodeId) {
+        let mut entries = Vec::new();
+        let caller = self.inspector.caller();
+        let fs = &self.inspector.fs;
+        let listed = fs.list(&caller, directory, 0, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.inode, entry.kind));
+            true
+        });
+        listed.expect("root may list every directory");
+        for (name, inode, kind) in entries {
+            if kind == libc::DT_DIR {
+                self.remove_all(inode);
+                fs.remove_directory(&caller, directory, &name).expect("it is empty now");
+            } else {
+                fs.unlink(&caller, directory, &name).expect("root may");
+            }
+        }
+    }
+
+    /// A moment later than all before.
+    pub fn now(&self) -> Timestamp {
+        self.clock.tick()
+    }
+}
+
+fn position(at: Option<u64>) -> Position {
+    at.map_or(Position::Cursor, Position::At)
+}

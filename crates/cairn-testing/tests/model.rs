@@ -1,0 +1,116 @@
+//! Random operations by several processes give what the reference model gives, whatever comes between the steps
+//! of a write: overlapping writes, truncation, unlink, close, fork, death.
+//!
+//! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
+
+use cairn_core::Credentials;
+use cairn_testing::model::Kind;
+use cairn_testing::random::{Random, for_each_seed};
+use cairn_testing::simulation::Simulation;
+use cairn_testing::step::Generator;
+
+const ACTIONS: usize = 400;
+const VERIFY_EVERY: usize = 12;
+const PROCESSES_MAX: usize = 5;
+const USERS: [Credentials; 4] = [
+    Credentials { uid: 0, gid: 0 },
+    Credentials { uid: 0, gid: 0 },
+    Credentials { uid: 1000, gid: 100 },
+    Credentials { uid: 1001, gid: 100 },
+];
+
+/// One random action of a random process.
+fn act(simulation: &mut Simulation, generator: &mut Generator) {
+    let index = generator.random.below(simulation.processes.len() as u64) as usize;
+    generator.holder = simulation.processes[index].slot.0;
+    let is_writable_file = |kind: &Kind, write: bool| matches!(kind, Kind::File(_)) && write;
+    let files = simulation
+        .reference
+        .places(generator.holder, |node, open| is_writable_file(&node.kind, open.options.write));
+    match generator.random.below(100) {
+        0..14 if !files.is_empty() => {
+            let place = *generator.random.pick(&files);
+            let at = (!generator.random.one_in(3)).then(|| generator.offset());
+            let length = generator.length() as usize;
+            let bytes = generator.random.bytes(length);
+            let transfers = generator.random.one_in(2);
+            simulation.begin_write(index, place, at, &bytes, transfers);
+        }
+        14..32 if simulation.writes_in_flight() > 0 => {
+            let which = generator.random.below(simulation.writes_in_flight() as u64) as usize;
+            if generator.random.one_in(5) {
+                simulation.abort_write(which);
+            } else {
+                simulation.continue_write(which);
+            }
+        }
+        32..35 if !files.is_empty() => {
+            let place = *generator.random.pick(&files);
+            simulation.begin_settle(index, place);
+        }
+        35..38 if simulation.settles_in_flight() > 0 => {
+            let which = generator.random.below(simulation.settles_in_flight() as u64) as usize;
+            let gives_up = generator.random.one_in(8);
+            simulation.continue_settle(which, gives_up);
+        }
+        38..41 if !files.is_empty() => {
+            let place = *generator.random.pick(&files);
+            simulation.seal(index, place);
+        }
+        41 => simulation.reclaim(index),
+        42 if simulation.processes.len() < PROCESSES_MAX => {
+            let born = !generator.random.one_in(4);
+            simulation.fork(index, born);
+        }
+        43 if simulation.processes.len() < PROCESSES_MAX => {
+            let user = *generator.random.pick(&USERS);
+            simulation.start(user);
+        }
+        44 | 45 if simulation.processes.len() > 1 => {
+            let clean = generator.random.one_in(3);
+            simulation.end(index, clean);
+        }
+        46 => simulation.memory.0.simulate_owner_death(),
+        _ => {
+            let step = generator.step(&mut simulation.reference);
+            simulation.take(index, &step);
+        }
+    }
+}
+
+fn run(seed: u64, names_only: bool) {
+    let mut random = Random::new(seed);
+    let blocks = *random.pick(&[40, 64, 200, 512]);
+    let inodes = *random.pick(&[16, 24, 64]);
+    let mut simulation = Simulation::new(blocks, inodes);
+    for user in &USERS[..3] {
+        simulation.start(*user);
+    }
+    let reach = *random.pick(&[9000, 40_000, 200_000]);
+    let write_bytes = *random.pick(&[300, 9000, 60_000]);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 0..ACTIONS {
+        if names_only {
+            let index = generator.random.below(simulation.processes.len() as u64) as usize;
+            generator.holder = simulation.processes[index].slot.0;
+            let step = generator.step(&mut simulation.reference);
+            simulation.take(index, &step);
+        } else {
+            act(&mut simulation, &mut generator);
+        }
+        if action % VERIFY_EVERY == 0 {
+            simulation.verify();
+        }
+    }
+    simulation.finish();
+}
+
+#[test]
+fn operations_one_after_the_other_give_what_the_model_gives() {
+    for_each_seed(30, |seed| run(seed, true));
+}
+
+#[test]
+fn operations_that_overlap_give_what_the_model_gives() {
+    for_each_seed(60, |seed| run(seed, false));
+}
