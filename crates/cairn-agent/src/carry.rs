@@ -34,31 +34,32 @@ pub struct Carrier<'a> {
     pub tree: &'a Tree,
     /// Who wants to know.
     pub meter: &'a Meter,
+    /// Directories whose content was changed.
+    pub touched: BTreeSet<FilePath>,
 }
 
 impl<'a> Carrier<'a> {
     /// Carries out `plan`, leaving out what is not to be tried yet.
     /// Errors: those of the directory as a whole; what was done until then is in the manifest.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
-        let mut touched = BTreeSet::new();
         for path in &plan.remove {
-            self.step(path, &mut touched, |carrier| carrier.remove(path))?;
+            self.step(path, |carrier| carrier.remove(path))?;
         }
         for path in &plan.forget {
             self.ledger.take(path);
         }
         for path in &plan.directories {
-            self.step(path, &mut touched, |carrier| carrier.make_directory(path))?;
+            self.step(path, |carrier| carrier.make_directory(path))?;
         }
         let mut copies = plan.copies.clone();
         for (from, to) in &plan.renames {
-            let renamed = self.step(to, &mut touched, |carrier| carrier.rename(from, to))?;
+            let renamed = self.step(to, |carrier| carrier.rename(from, to))?;
             if renamed != Some(true) {
                 copies.push(to.clone());
             }
         }
         for path in &plan.symlinks {
-            self.step(path, &mut touched, |carrier| carrier.make_symlink(path))?;
+            self.step(path, |carrier| carrier.make_symlink(path))?;
         }
         for path in &plan.unclean {
             self.mark(path, State::Unclean, None);
@@ -66,24 +67,29 @@ impl<'a> Carrier<'a> {
         for path in &plan.attach {
             self.attach(path);
         }
-        self.copy_all(&copies, &mut touched)?;
-        for path in &plan.attributes {
-            self.step(path, &mut BTreeSet::new(), |carrier| carrier.set_attributes(path))?;
-        }
+        self.copy_all(&copies)?;
         // Changing a directory's content changed its time as well.
-        for path in &touched {
-            if self.tree.get(path).is_some_and(|node| node.kind == Kind::Directory) {
-                self.step(path, &mut BTreeSet::new(), |carrier| carrier.set_attributes(path))?;
+        let touched = std::mem::take(&mut self.touched);
+        for path in plan.attributes.iter().chain(&touched) {
+            if self.tree.contains_key(path) {
+                self.step(path, |carrier| carrier.set_attributes(path))?;
             }
         }
         Ok(())
     }
 
-    /// Does one step on `path` unless it has to wait, and remembers the directory it changes.
+    /// Remembers that names in the directory of `path` change.
+    fn touch_parent(&mut self, path: &FilePath) {
+        if let Some((parent, _)) = path.split() {
+            self.ledger.touch(parent.clone());
+            self.touched.insert(parent);
+        }
+    }
+
+    /// Does one step on `path` unless it has to wait.
     fn step<T>(
         &mut self,
         path: &FilePath,
-        touched: &mut BTreeSet<FilePath>,
         action: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<Option<T>> {
         if self.meter.is_stopping() {
@@ -92,7 +98,6 @@ impl<'a> Carrier<'a> {
         if !self.failures.may_try(path) {
             return Ok(None);
         }
-        touched.extend(path.split().map(|(parent, _)| parent));
         let result = action(self);
         self.failures.settle(path, result)
     }
@@ -108,6 +113,7 @@ impl<'a> Carrier<'a> {
     fn remove(&mut self, path: &FilePath) -> Result<()> {
         let is_directory =
             self.ledger.entry(path).is_some_and(|entry| entry.kind == Kind::Directory);
+        self.touch_parent(path);
         // What is no longer ours stays; it is forgotten either way.
         if self.ledger.is_ours(path)? {
             match is_directory {
@@ -121,6 +127,7 @@ impl<'a> Carrier<'a> {
 
     fn make_directory(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
+        self.touch_parent(path);
         self.destination().make_directory(path, node.mode)?;
         self.set_directory_attributes(path, &node)?;
         self.ledger.put(path.clone(), entry(&node, State::Drained));
@@ -133,6 +140,8 @@ impl<'a> Carrier<'a> {
             self.ledger.take(from);
             return Ok(false);
         }
+        self.touch_parent(from);
+        self.touch_parent(to);
         self.destination().rename(from, to)?;
         if let Some(entry) = self.ledger.take(from) {
             self.ledger.put(to.clone(), entry);
@@ -142,6 +151,7 @@ impl<'a> Carrier<'a> {
 
     fn make_symlink(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
+        self.touch_parent(path);
         self.destination().make_symlink(path, &node.target, node.mtime_ns)?;
         let target = Some(Target(node.target.clone()));
         self.ledger.put(path.clone(), Entry { target, ..entry(&node, State::Drained) });
@@ -188,11 +198,11 @@ impl<'a> Carrier<'a> {
     }
 
     /// Copies files, several at a time, oldest first, so that what is complete earlier is safe earlier.
-    fn copy_all(&mut self, paths: &[FilePath], touched: &mut BTreeSet<FilePath>) -> Result<()> {
+    fn copy_all(&mut self, paths: &[FilePath]) -> Result<()> {
         let work = self.work(paths);
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
         self.meter.expect(work.len() as u64, total_bytes);
-        touched.extend(work.iter().filter_map(|item| Some(item.source.path.split()?.0)));
+        work.iter().for_each(|item| self.touch_parent(item.source.path));
         let copiers = Copiers {
             destination: self.ledger.shared_destination(),
             job: self.ledger.manifest().job.clone(),

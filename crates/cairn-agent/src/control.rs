@@ -19,8 +19,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the listener looks whether the agent is ending.
-const ACCEPT_EVERY_MS: i64 = 100;
+/// How often the listener looks whether the store is still there.
+const ACCEPT_EVERY_MS: i64 = 200;
 /// Connections served at the same time.
 const CONNECTIONS_MAX: usize = 32;
 /// How long a peer may take to send a request or to take an answer.
@@ -66,15 +66,26 @@ impl Listener {
         Ok(Listener { socket, path })
     }
 
-    /// Accepts connections until the agent ends.
-    pub fn serve(&self, shared: &Arc<Shared>) {
+    /// Removes the socket. To be called while the agent's lock is held and the store is there: otherwise the socket of
+    /// that name may be another agent's.
+    pub fn remove(self) {
+        // One that stays behind is removed by the next agent.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Accepts connections until the agent ends, or has to because `is_removed` says that its store is gone.
+    pub fn serve(&self, shared: &Arc<Shared>, is_removed: &dyn Fn() -> bool) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_EVERY_MS * 1_000_000 };
         while !shared.is_stopping() {
+            if is_removed() {
+                return shared.stop();
+            }
             // Whatever woke us, accepting tells.
-            let _ = rustix::event::poll(
-                &mut [PollFd::new(&self.socket, PollFlags::IN)],
-                Some(&timeout),
-            );
+            let mut polled = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(shared.stopped(), PollFlags::IN),
+            ];
+            let _ = rustix::event::poll(&mut polled, Some(&timeout));
             while let Ok((stream, _)) = self.socket.accept() {
                 if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                     shared.connections.fetch_sub(1, Ordering::Relaxed);
@@ -91,13 +102,6 @@ impl Listener {
                 }
             }
         }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // The lock is still held: nobody else's socket can be here.
-        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The steps, in the order that makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
-//! 2. the copy is made durable under a temporary name and its cached pages are dropped;
+//! 2. the copy, with its attributes, is made durable under a temporary name and its cached pages are dropped;
 //! 3. it is read back and compared with the checksum of what was read in step 1;
 //! 4. only if the file in the store is still the same version, closed, and of the same name, does the copy
 //!    replace what has the name in the persist directory.
@@ -95,10 +95,9 @@ pub fn copy_file(
     })?;
     let bytes = summary.attributes.size;
     temporary.file.set_len(bytes).map_err(Error::file("write", &path))?;
-    temporary.file.sync_all().map_err(Error::file("make durable", &path))?;
-    compare(&mut temporary.file, &path, bytes, summary.crc32c)?;
     let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
     temporary.finish(mode, Some(mtime_ns))?;
+    compare(&mut temporary.file, &path, bytes, summary.crc32c)?;
     source.confirm(&file, &summary)?;
     temporary.publish()?;
     mark_drained(&file, &summary);

@@ -1,8 +1,8 @@
 //! The persist directory, as the drain may touch it.
 //!
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it can be read,
-//! replaced or removed through one; a file appears under its name only by a rename of a complete one; what a
-//! failed attempt leaves behind has a name that the next attempt reuses.
+//! replaced or removed through one; a file appears under its name only by a rename of a complete and durable one; what
+//! a failed attempt leaves behind has a name that the next attempt reuses. Names are durable after `synchronise`.
 //! Does not know what should be there; `plan.rs` does.
 
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ impl Destination {
     pub fn open(path: &Path, store: &str) -> Result<Destination> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(Error::file("open the persist directory", path))?;
+            .map_err(Error::file("open the directory", path))?;
         Ok(Destination { root, path: path.to_path_buf(), suffix: format!(".cairn-{store}") })
     }
 
@@ -101,7 +101,7 @@ impl Destination {
     pub fn make_directory(&self, path: &FilePath, mode: u32) -> Result<()> {
         let (parent, name) = self.parent("make the directory", path)?;
         match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
-            Ok(()) => rustix::fs::fsync(&parent).map_err(self.error("make the directory", path)),
+            Ok(()) => Ok(()),
             // Whether it is a directory shows when something is put into it; say it here instead.
             Err(Errno::EXIST) => match self.open_directory(path) {
                 Ok(_) => Ok(()),
@@ -123,10 +123,9 @@ impl Destination {
 
     fn remove(&self, path: &FilePath, flags: AtFlags) -> Result<()> {
         let Some((parent, name)) = path.split() else { return Ok(()) };
-        let removed = self.open_directory(&parent).and_then(|parent| {
-            rustix::fs::unlinkat(&parent, OsStr::from_bytes(name), flags)?;
-            rustix::fs::fsync(&parent)
-        });
+        let removed = self
+            .open_directory(&parent)
+            .and_then(|parent| rustix::fs::unlinkat(&parent, OsStr::from_bytes(name), flags));
         match removed {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             Err(errno) => Err(self.error("remove", path)(errno)),
@@ -138,8 +137,6 @@ impl Destination {
         let (old_parent, old_name) = self.parent("rename", from)?;
         let (new_parent, new_name) = self.parent("rename to", to)?;
         rustix::fs::renameat(&old_parent, old_name, &new_parent, new_name)
-            .and_then(|()| rustix::fs::fsync(&new_parent))
-            .and_then(|()| rustix::fs::fsync(&old_parent))
             .map_err(self.error("rename to", to))
     }
 
@@ -157,8 +154,7 @@ impl Destination {
         };
         made.and_then(|()| {
             set_times(&parent, &temporary, mtime_ns)?;
-            rustix::fs::renameat(&parent, &temporary, &parent, name)?;
-            rustix::fs::fsync(&parent)
+            rustix::fs::renameat(&parent, &temporary, &parent, name)
         })
         .map_err(self.error("make the symbolic link", path))
     }
@@ -216,7 +212,16 @@ impl Destination {
         let mut temporary = self.create_temporary(&path)?;
         temporary.file.write_all(bytes).map_err(Error::file("write", &temporary.path))?;
         temporary.finish(0o644, None)?;
-        temporary.publish()
+        temporary.publish()?;
+        self.synchronise(&FilePath::root())
+    }
+
+    /// Makes names in `directory` durable: what was created, renamed or removed there. One that is gone needs nothing.
+    pub fn synchronise(&self, directory: &FilePath) -> Result<()> {
+        match self.open_directory(directory).and_then(|opened| rustix::fs::fsync(&opened)) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(errno) => Err(self.error("make durable", directory)(errno)),
+        }
     }
 
     /// Removes temporary files that an agent of this store left in `directory`.
@@ -294,12 +299,12 @@ impl Temporary {
         finish().map_err(Error::file("finish", &self.path))
     }
 
-    /// Gives the file its name, replacing what had it, and makes that durable.
+    /// Gives the file its name, replacing what had it. Durable once the directory is synchronised.
     pub fn publish(mut self) -> Result<()> {
         rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
             .map_err(Error::file("replace", &self.path))?;
         self.published = true;
-        rustix::fs::fsync(&self.parent).map_err(Error::file("make durable", &self.path))
+        Ok(())
     }
 }
 

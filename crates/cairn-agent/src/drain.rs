@@ -16,7 +16,7 @@ use crate::plan::{Tree, plan};
 use crate::protocol::{Failed, Outcome};
 use crate::volume::Volume;
 use cairn_core::{InodeId, ROOT};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub struct Drainer {
     ledger: Option<Ledger>,
     failures: Failures,
     /// Versions of files whose blocks are known to be sealed, by namespace and inode.
-    sealed: HashMap<(String, u32), u64>,
+    sealed: HashMap<String, HashMap<u32, u64>>,
 }
 
 /// Why a pass runs.
@@ -159,31 +159,32 @@ impl Drainer {
         }
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
-            Carrier { ledger, failures, volume, tree, meter }.carry_out(plan)?;
+            let touched = BTreeSet::new();
+            Carrier { ledger, failures, volume, tree, meter, touched }.carry_out(plan)?;
         }
         Ok(())
     }
 
     /// Seals what writers left open, so that damage can be told from then on.
     fn seal_closed(&mut self, volume: &Volume, tree: &Tree) -> Result<()> {
+        let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
-            let key = (volume.name().to_string(), node.inode);
-            if node.kind != Kind::File || node.open || self.sealed.get(&key) == Some(&node.version)
-            {
+            let is_known = sealed.get(&node.inode) == Some(&node.version);
+            if node.kind != Kind::File || node.open || is_known {
                 continue;
             }
             match volume.seal(path, InodeId(node.inode)) {
                 Ok(true) => {
-                    self.sealed.insert(key, node.version);
+                    sealed.insert(node.inode, node.version);
                 }
                 // Written or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        if self.sealed.len() > 2 * tree.len() + 1024 {
+        if sealed.len() > 2 * tree.len() + 1024 {
             // Mostly files that are gone; the others are found sealed quickly.
-            self.sealed.clear();
+            sealed.clear();
         }
         Ok(())
     }

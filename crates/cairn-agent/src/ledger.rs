@@ -1,13 +1,15 @@
 //! The persist directory together with the manifest that says what is in it.
 //!
 //! Must stay true: before anything in a directory changes whose manifest says *complete*, that word is taken back on
-//! disk, so a half-replaced set of files never passes for a checkpoint.
+//! disk, so a half-replaced set of files never passes for a checkpoint; before a manifest names a file, the directory
+//! the file lies in was made durable.
 
 use crate::destination::Destination;
 use crate::error::Result;
 use crate::job::Job;
 use crate::manifest::{Entry, Manifest};
 use crate::path::FilePath;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ pub struct Ledger {
     /// The manifest in memory says something that the one on disk does not.
     dirty: bool,
     complete_on_disk: bool,
+    /// Directories with names that may not be durable yet.
+    touched: BTreeSet<FilePath>,
     committed_at: Instant,
     commit_cost: Duration,
 }
@@ -40,6 +44,7 @@ impl Ledger {
             manifest,
             dirty: false,
             complete_on_disk,
+            touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
         })
@@ -91,6 +96,11 @@ impl Ledger {
         Ok(self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found)))
     }
 
+    /// Names in this directory changed.
+    pub fn touch(&mut self, directory: FilePath) {
+        self.touched.insert(directory);
+    }
+
     /// To be called before the first change of a pass.
     pub fn begin_changes(&mut self) -> Result<()> {
         self.set_complete(false);
@@ -115,6 +125,9 @@ impl Ledger {
             return Ok(());
         }
         let started = Instant::now();
+        while let Some(directory) = self.touched.pop_last() {
+            self.destination.synchronise(&directory)?;
+        }
         self.manifest.commit(&self.destination)?;
         self.dirty = false;
         self.complete_on_disk = self.manifest.complete;

@@ -1,53 +1,61 @@
 //! Allocating memory for the RAM tier ahead of its use, so that the first checkpoint does not pay for it.
 //!
-//! Must stay true: it runs only while the processor has nothing else to do; it stays a bounded distance ahead of what
-//! is used, and leaves most of the free memory to the application.
+//! Must stay true: it takes a small share of one processor, in steps far shorter than a time slice; it stays a bounded
+//! distance ahead of what is used, and leaves most of the free memory to the application.
+//! Not at idle priority: a step holds the kernel's lock of the segment, and an idle-priority thread that is
+//! preempted in it would make a writing application wait for the processor to become idle.
 
 use crate::shared::Shared;
 use crate::volume::Volume;
+use rustix::fs::FallocateFlags;
+use std::collections::HashMap;
 use std::fs;
-use std::thread;
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 /// How often use is compared with what is allocated.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// So much is allocated beyond what is used.
-const AHEAD_BYTES: u64 = 1 << 30;
+const AHEAD_BYTES: u64 = 512 << 20;
 /// Part of the free memory that may be taken ahead of use: one in so many.
 const SHARE: u64 = 4;
+/// Allocated at a time; one huge page.
+const STEP_BYTES: u64 = 2 << 20;
+/// A step is followed by a pause of so many times its length.
+const PAUSE_FACTOR: u32 = 9;
 
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {
-    if !become_idle() {
-        // At normal priority it would take time from the application.
-        return;
-    }
-    let mut allocated: Vec<(String, u64)> = Vec::new();
+    let mut allocated: HashMap<String, u64> = HashMap::new();
     while !shared.is_stopping() {
         for volume in shared.volumes().0 {
-            let done = allocated.iter().position(|(name, _)| name == volume.name());
-            let index = done.unwrap_or_else(|| {
-                allocated.push((volume.name().to_string(), 0));
-                allocated.len() - 1
-            });
-            let so_far = &mut allocated[index].1;
+            let so_far = allocated.entry(volume.name().to_string()).or_default();
             *so_far = advance(shared, &volume, *so_far);
         }
-        thread::sleep(LOOK_EVERY);
+        shared.sleep(LOOK_EVERY);
     }
 }
 
-/// Allocates further if `allocated` bytes from the start are not far enough ahead; the bytes allocated now.
-fn advance(shared: &Shared, volume: &Volume, allocated: u64) -> u64 {
-    let Ok(usage) = volume.fs().usage() else { return allocated };
-    let Ok(device) = volume.tier(0) else { return allocated };
+/// Allocates further if `allocated` bytes from the start are not far enough ahead; the bytes allocated then.
+fn advance(shared: &Shared, volume: &Volume, mut allocated: u64) -> u64 {
+    let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return allocated };
+    let Some(segment) = device.mappable() else { return allocated };
+    // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
+    let segment = unsafe { BorrowedFd::borrow_raw(segment) };
     let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
     let room = available_bytes() / SHARE;
     let target = (used_bytes + AHEAD_BYTES).min(allocated + room).min(device.bytes());
-    if target <= allocated {
-        return allocated;
+    while allocated < target && !shared.is_stopping() {
+        let started = Instant::now();
+        let step = STEP_BYTES.min(target - allocated);
+        if rustix::fs::fallocate(segment, FallocateFlags::KEEP_SIZE, allocated, step).is_err() {
+            // No room: whoever writes there will hear of it.
+            return target;
+        }
+        allocated += step;
+        shared.sleep(started.elapsed() * PAUSE_FACTOR);
     }
-    device.prefault(target, &shared.stopping).unwrap_or(target)
+    allocated
 }
 
 /// Memory that can be had now: of the machine and of the control groups this process is in.
@@ -102,13 +110,4 @@ fn cgroup_levels() -> Vec<(u64, u64)> {
         }
     }
     levels
-}
-
-/// Lets the calling thread run only when nothing else wants to; false if the kernel refuses.
-fn become_idle() -> bool {
-    // SAFETY: an all-zero sched_param is the valid one for SCHED_IDLE; pid 0 means this thread.
-    unsafe {
-        let parameters: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0
-    }
 }

@@ -81,40 +81,40 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     };
     // Without this one the store is only slower.
     let _ = spawn("prefault", prefault::run);
-    let keeper_shared = Arc::clone(&shared);
-    let keeper = thread::Builder::new()
-        .name("keeper".to_string())
-        .spawn(move || keeper_loop(&keeper_shared, &lock));
+    let keeper = spawn("keeper", keeper_loop);
     if let Err(error) = &keeper {
         shared.stop();
         readiness.failed(&format!("cannot start a thread: {error}"));
     } else {
         readiness.ready();
     }
-    listener.serve(&shared);
-    drop(listener);
+    listener.serve(&shared, &|| is_removed(&lock));
     for thread in [Some(drain), keeper.ok()].into_iter().flatten() {
         // A thread that panicked has said so in the log; there is nothing to add.
         let _ = thread.join();
     }
+    if !is_removed(&lock) {
+        listener.remove();
+    }
 }
 
-/// Looks after processes and new namespaces, and decides when the agent ends. Holds the lock meanwhile.
-fn keeper_loop(shared: &Shared, lock: &File) {
+/// Whether the store was removed under us: the lock file has no name any more.
+fn is_removed(lock: &File) -> bool {
+    lock.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
+/// Looks after processes and new namespaces, and decides when nobody needs the agent any more.
+fn keeper_loop(shared: &Shared) {
     let mut refreshed = Instant::now();
     let mut needed = Instant::now();
     let mut complaints = Complaints::default();
     while !shared.is_stopping() {
-        thread::sleep(REAP_EVERY);
+        shared.sleep(REAP_EVERY);
         if refreshed.elapsed() >= REFRESH_EVERY {
             complaints.note("look for namespaces", shared.refresh_volumes());
             refreshed = Instant::now();
         }
         let living = complaints.note("look after processes", shared.reap()).unwrap_or(0);
-        if lock.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
-            // The store was removed under us.
-            shared.stop();
-        }
         if living > 0 || is_needed(shared) {
             needed = Instant::now();
         }
@@ -138,19 +138,18 @@ struct Complaints {
 
 impl Complaints {
     fn note<T>(&mut self, action: &'static str, result: Result<T>) -> Option<T> {
-        match result {
-            Ok(value) => {
-                self.last.remove(action);
-                Some(value)
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if self.last.get(action) != Some(&text) {
-                    eprintln!("cannot {action}: {text}");
-                    self.last.insert(action, text);
-                }
-                None
-            }
+        self.note_text(action, result.as_ref().err().map(ToString::to_string));
+        result.ok()
+    }
+
+    fn note_text(&mut self, action: &'static str, trouble: Option<String>) {
+        let Some(text) = trouble else {
+            self.last.remove(action);
+            return;
+        };
+        if self.last.get(action) != Some(&text) {
+            eprintln!("cannot {action}: {text}");
+            self.last.insert(action, text);
         }
     }
 }
@@ -266,9 +265,7 @@ impl DrainLoop<'_> {
         let trouble = state.trouble.clone();
         drop(state);
         self.shared.notify();
-        if let Some(trouble) = trouble {
-            eprintln!("{trouble}");
-        }
+        self.complaints.note_text("drain", trouble);
         self.not_before = Instant::now() + (started.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX);
     }
 }

@@ -3,7 +3,7 @@
 //! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`, which keeps two
 //! visits of the same dead process apart.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{Job, Scope};
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -12,6 +12,7 @@ use crate::reaper;
 use crate::volume::{Volume, prefix_of};
 use cairn_device::Store;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -64,6 +65,7 @@ pub struct Shared {
     volumes: Mutex<Volumes>,
     state: Mutex<State>,
     wake: Condvar,
+    stopped: OwnedFd,
     reaping: Mutex<()>,
     /// How far the drain has got; also carries the wish to stop it.
     pub meter: Meter,
@@ -88,11 +90,14 @@ impl Shared {
             unreadable: BTreeMap::new(),
         };
         let state = State { persist: job.persist.clone(), ..State::default() };
+        let stopped = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+            .map_err(Error::file("watch over", directory))?;
         Ok(Shared {
             directory: directory.to_path_buf(),
             volumes: Mutex::new(volumes),
             state: Mutex::new(state),
             wake: Condvar::new(),
+            stopped,
             reaping: Mutex::new(()),
             meter: Meter::default(),
             stopping: AtomicBool::new(false),
@@ -125,10 +130,32 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// Waits so long, or until the agent ends.
+    pub fn sleep(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_stopping() {
+                return;
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    /// A descriptor that becomes readable when the agent ends.
+    pub fn stopped(&self) -> &OwnedFd {
+        &self.stopped
+    }
+
     /// Ends all threads.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.meter.stop();
+        // Whoever waits for it only looks less often if this fails.
+        let _ = rustix::io::write(&self.stopped, &1_u64.to_ne_bytes());
+        // Taken and released, so that a thread that is about to wait has seen the flag or hears the call.
+        drop(self.state());
         self.notify();
     }
 

@@ -121,14 +121,15 @@ impl Claim {
     /// Ends the agent and removes the store with everything in it.
     pub fn remove(self) -> Result<()> {
         let directory = self.store.directory();
-        if let Some(mut agent) = Client::connect(directory) {
-            // One that hangs up has ended, which is what was wanted.
-            let _ = agent.stop();
-        }
         let started = Instant::now();
         while daemon::is_locked(directory, AGENT_LOCK)? && started.elapsed() < AGENT_PATIENCE {
+            if let Some(mut agent) = Client::connect(directory) {
+                // One that hangs up is ending already, which is what is wanted.
+                let _ = agent.stop();
+            }
             thread::sleep(LOOK_EVERY);
         }
+        // An agent that does not end finds its store gone and gives up.
         Store::open(directory)?.remove()?;
         Ok(())
     }

@@ -2,14 +2,15 @@
 
 use crate::Context;
 use crate::claim::claim_existing;
+use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::{OpenStore, Place, locate};
-use cairn_agent::manifest::Kind;
 use cairn_agent::path::FilePath;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,14 +83,12 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
     let job = store.job.job.clone();
     let claim = claim_existing(store)?;
     if !discard {
-        let mut files = 0;
-        for volume in claim.store.volumes()? {
-            let tree = volume.tree()?;
-            let nodes = tree.values().filter(|node| node.kind == Kind::File);
-            files += nodes.filter(|node| !node.drained || node.unclean || node.open).count();
-        }
+        // The agent looks at every copy again; what it drained once may have been removed since.
+        let report = drain_with(&claim.store, None, Duration::ZERO, true)?;
+        let unclean = report.outcome.unclean.len() as u64;
+        let files = (report.files - report.outcome.drained_files.min(report.files)).max(unclean);
         if files > 0 {
-            return Err(Error::WouldLose { job, files });
+            return Err(Error::WouldLose { job, files: files as usize });
         }
     }
     claim.remove()?;

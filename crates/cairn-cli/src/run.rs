@@ -11,7 +11,10 @@ use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
+use crate::store::OpenStore;
 use cairn_agent::client::Client;
+use cairn_agent::daemon;
+use cairn_agent::job::AGENT_LOCK;
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -19,10 +22,12 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a wait for a signal is interrupted to look around.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the agent is looked after.
+const AGENT_EVERY: Duration = Duration::from_secs(2);
 /// How long files may stay open after the program ended: processes that were killed take a moment to go.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -110,13 +115,21 @@ fn execute(
         command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
         source,
     })?;
-    let status = wait(&mut child, &mut signals)?;
+    let status = wait(&claim.store, &mut child, &mut signals)?;
     Ok((status, agent, signals))
 }
 
-/// Passes signals on until the program ends.
-fn wait(child: &mut Child, signals: &mut Signals) -> Result<ExitStatus> {
+/// Passes signals on until the program ends, and replaces an agent that was killed.
+fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<ExitStatus> {
+    let mut agent_seen = Instant::now();
     loop {
+        if agent_seen.elapsed() >= AGENT_EVERY {
+            agent_seen = Instant::now();
+            if !daemon::is_locked(store.directory(), AGENT_LOCK).unwrap_or(true) {
+                // If it cannot be started now, the end of the run tries again and says why.
+                let _ = store.agent();
+            }
+        }
         match signals.wait(LOOK_EVERY) {
             Event::Forward(signal) => {
                 // SAFETY: the child was not waited for successfully yet, so its number is still its own.
@@ -184,7 +197,7 @@ fn drain(
 ) -> Option<Result<DrainReport>> {
     let (sender, result) = mpsc::channel();
     let quiet = context.json;
-    let store = crate::store::OpenStore::open(claim.store.directory());
+    let store = OpenStore::open(claim.store.directory());
     thread::spawn(move || {
         let report = store.and_then(|store| drain_with(&store, Some(agent), SETTLE, quiet));
         // The other side may have stopped listening.

@@ -195,7 +195,7 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     sandbox
         .run("evict", "mkdir /cairn/d; echo x >/cairn/d/f; echo y >/cairn/g; exit 1")
         .ends_with(1);
-    sandbox.cairn(&["rm", "evict:/d"]).is_refused("is a directory");
+    sandbox.cairn(&["rm", "evict:/d"]).refused_with("is a directory");
     sandbox.cairn(&["rm", "--recursive", "evict:/cairn/d"]).succeeds();
     sandbox.cairn(&["ls", "evict"]).succeeds().says(" g\n");
     sandbox.cairn(&["drain", "evict"]).succeeds();
@@ -204,7 +204,7 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
 
     sandbox.run_undrained("only-here", "echo z >/cairn/h").succeeds();
     sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained; it would be lost");
-    sandbox.cairn(&["rm", "only-here"]).is_refused("1 files that are nowhere else");
+    sandbox.cairn(&["rm", "only-here"]).refused_with("1 files that are nowhere else");
     sandbox.cairn(&["rm", "--force", "only-here:/h"]).succeeds();
     sandbox.cairn(&["rm", "only-here"]).succeeds();
 }

@@ -44,7 +44,7 @@ fn newest_clean_file_is_printed_as_the_program_sees_it() {
         .cairn(&["ls", "kept", "--newest", "nothing*"])
         .ends_with(1)
         .says("no clean file matches");
-    sandbox.cairn(&["ls", "kept", "--newest", "["]).is_refused("is not a pattern");
+    sandbox.cairn(&["ls", "kept", "--newest", "["]).refused_with("is not a pattern");
     let half = "exec 5>/cairn/restart.4; echo half >&5; kill -9 $$";
     sandbox.cairn(&["exec", "--job", "kept", "--", "bash", "-c", half]);
     common::eventually("the dead writer is noticed", || {
@@ -63,15 +63,15 @@ fn files_are_copied_out_with_mode_time_and_content() {
     let year =
         modified.duration_since(std::time::UNIX_EPOCH).expect("after").as_secs() / 31_557_600;
     assert_eq!(year, 51, "2021");
-    sandbox.cairn(&["cp", ":/cairn/run", "tree"]).is_refused("add --recursive");
+    sandbox.cairn(&["cp", ":/cairn/run", "tree"]).refused_with("add --recursive");
     sandbox.cairn(&["cp", "-r", ":/cairn/run", "tree"]).succeeds().says("2 files");
     let tree = sandbox.work().join("tree");
     assert_eq!(fs::read_to_string(tree.join("deep/b")).expect("reads"), "b\n");
     assert_eq!(fs::read_link(tree.join("l")).expect("a link"), std::path::Path::new("a"));
     let mode = fs::metadata(tree.join("a")).expect("is there").permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
-    sandbox.cairn(&["cp", "a", "b"]).is_refused("exactly one");
-    sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).is_refused("exactly one");
+    sandbox.cairn(&["cp", "a", "b"]).refused_with("exactly one");
+    sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).refused_with("exactly one");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn drained_job_is_restored_into_a_new_store_and_resumed() {
     let out = out.to_str().expect("UTF-8");
     let report = sandbox.cairn(&["restore", out, "--json"]).succeeds().json();
     assert_eq!((&report["job"], &report["files"]), (&"job".into(), &2.into()));
-    sandbox.cairn(&["restore", out]).is_refused("has a store already");
+    sandbox.cairn(&["restore", out]).refused_with("has a store already");
     let before =
         fs::metadata(sandbox.out().join("big")).expect("is there").modified().expect("time");
     let script = "[ -d /cairn/d/e ] && cat /cairn/d/l && stat -c %a /cairn/d/f; sha256sum </cairn/big; echo 2 >/cairn/new";
@@ -131,7 +131,7 @@ fn restore_takes_only_what_is_wanted_and_leaves_damaged_files_out() {
     ran.says("damaged: ").says("restart.2").says("1 of 3 files");
     let ran = sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "cd /cairn && echo *"]);
     ran.prints("restart.1 restart.3\n");
-    sandbox.cairn(&["restore", "/etc"]).is_refused("has no cairn-manifest");
+    sandbox.cairn(&["restore", "/etc"]).refused_with("has no cairn-manifest");
 }
 
 #[test]

@@ -11,31 +11,31 @@ use std::path::Path;
 /// Runs a command that must be refused, on an otherwise empty sandbox.
 fn refused(arguments: &[&str], part: &str) {
     let sandbox = Sandbox::new();
-    sandbox.cairn(arguments).is_refused(part);
+    sandbox.cairn(arguments).refused_with(part);
     assert_eq!(fs::read_dir(sandbox.root()).expect("reads").count(), 0, "nothing was created");
 }
 
 #[test]
-fn unknown_option_or_command_is_refused() {
+fn unknown_option_or_command_refused_with() {
     refused(&["run", "--bogus", "--", "true"], "--bogus");
     refused(&["frobnicate"], "frobnicate");
     refused(&["run"], "COMMAND");
 }
 
 #[test]
-fn size_that_is_none_is_refused() {
+fn size_that_is_none_refused_with() {
     refused(&["run", "--tier", "ram:8GX", "--", "true"], "\"8GX\" is not a size");
     refused(&["run", "--tier", "8G", "--", "true"], "not a tier");
     refused(&["run", "--tier", "ram:0", "--", "true"], "too small");
 }
 
 #[test]
-fn ram_tier_larger_than_memory_is_refused() {
+fn ram_tier_larger_than_memory_refused_with() {
     refused(&["run", "--tier", "ram:1000T", "--", "true"], "larger than the memory");
 }
 
 #[test]
-fn mount_prefix_that_is_relative_or_hides_something_is_refused() {
+fn mount_prefix_that_is_relative_or_hides_something_refused_with() {
     refused(&["run", "--mount", "cairn", "--", "true"], "is relative");
     refused(&["run", "--mount", "/", "--", "true"], "root directory");
     refused(&["run", "--mount", "/a/../b", "--", "true"], "component");
@@ -43,40 +43,42 @@ fn mount_prefix_that_is_relative_or_hides_something_is_refused() {
 }
 
 #[test]
-fn persist_directory_that_cannot_be_used_is_refused() {
+fn persist_directory_that_cannot_be_used_refused_with() {
     refused(&["run", "--persist", "/nonexistent/dir", "--", "true"], "does not exist");
     refused(&["run", "--persist", "/etc/passwd", "--", "true"], "is not a directory");
     refused(&["run", "--persist", "/proc", "--", "true"], "cannot be written to");
 }
 
 #[test]
-fn persist_directory_below_the_mount_prefix_is_refused() {
+fn persist_directory_below_the_mount_prefix_refused_with() {
     let sandbox = Sandbox::new();
     let (out, mount) = (sandbox.out(), sandbox.out());
     let (out, mount) = (out.to_str().expect("UTF-8"), mount.to_str().expect("UTF-8"));
     let arguments = ["run", "--force", "--mount", mount, "--persist", out, "--", "true"];
-    sandbox.cairn(&arguments).is_refused("lies below the mount prefix");
+    sandbox.cairn(&arguments).refused_with("lies below the mount prefix");
 }
 
 #[test]
-fn discard_of_what_is_to_be_persisted_is_refused() {
+fn discard_of_what_is_to_be_persisted_refused_with() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
-    sandbox.cairn(&["run", "--discard", "--persist", out, "--", "true"]).is_refused("contradicts");
+    sandbox
+        .cairn(&["run", "--discard", "--persist", out, "--", "true"])
+        .refused_with("contradicts");
 }
 
 #[test]
-fn job_name_that_is_a_path_is_refused() {
+fn job_name_that_is_a_path_refused_with() {
     refused(&["run", "--job", "../x", "--", "true"], "cannot name a job");
     refused(&["status", "a/b"], "cannot name a job");
 }
 
 #[test]
-fn unknown_key_of_the_configuration_file_is_refused() {
+fn unknown_key_of_the_configuration_file_refused_with() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.work().join("cairn.toml"), "[run]\nteir = \"ram:1G\"\n").expect("writes");
-    sandbox.cairn(&["run", "--", "true"]).is_refused("line 2");
+    sandbox.cairn(&["run", "--", "true"]).refused_with("line 2");
 }
 
 #[test]
@@ -84,7 +86,7 @@ fn value_of_an_environment_variable_is_checked_like_the_option() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["run", "--", "true"]);
     let output = command.env("CAIRN_RUN_TIER", "ram:8GX").output().expect("starts");
-    common::Ran::of(output, "run".to_string()).is_refused("8GX");
+    common::Ran::of(output, "run".to_string()).refused_with("8GX");
 }
 
 /// A kept store of job `kept` with a file in it.
@@ -108,7 +110,7 @@ const ATTEMPTS: [&[&str]; 6] = [
 fn all_refused(sandbox: &Sandbox, part: &str) {
     let before = sandbox.fingerprint();
     for attempt in ATTEMPTS {
-        sandbox.cairn(attempt).is_refused(part);
+        sandbox.cairn(attempt).refused_with(part);
     }
     assert!(sandbox.fingerprint() == before, "a refused command changed the store");
 }
@@ -123,7 +125,7 @@ fn end_agent(sandbox: &Sandbox) {
 }
 
 #[test]
-fn store_with_a_description_of_a_newer_format_is_refused() {
+fn store_with_a_description_of_a_newer_format_refused_with() {
     let sandbox = with_kept_store();
     let path = sandbox.store("kept").join("job.json");
     let text = fs::read_to_string(&path).expect("reads");
@@ -136,7 +138,7 @@ fn store_with_a_description_of_a_newer_format_is_refused() {
 }
 
 #[test]
-fn store_with_a_damaged_description_is_refused() {
+fn store_with_a_damaged_description_refused_with() {
     let sandbox = with_kept_store();
     let path = sandbox.store("kept").join("job.json");
     let text = fs::read_to_string(&path).expect("reads");
@@ -158,7 +160,7 @@ fn with_header_word(sandbox: &Sandbox, offset: u64, word: u64, attempt: impl FnO
 }
 
 #[test]
-fn store_with_a_damaged_header_is_refused() {
+fn store_with_a_damaged_header_refused_with() {
     let sandbox = with_kept_store();
     with_header_word(&sandbox, 64, 0x1234, || all_refused(&sandbox, "is damaged"));
     with_header_word(&sandbox, 80, 0x1234, || all_refused(&sandbox, "is damaged"));
@@ -166,13 +168,13 @@ fn store_with_a_damaged_header_is_refused() {
 }
 
 #[test]
-fn store_with_a_namespace_of_a_newer_format_is_refused() {
+fn store_with_a_namespace_of_a_newer_format_refused_with() {
     let sandbox = with_kept_store();
     with_header_word(&sandbox, 72, 99, || all_refused(&sandbox, "has format 99"));
 }
 
 #[test]
-fn store_that_others_can_enter_is_refused() {
+fn store_that_others_can_enter_refused_with() {
     let sandbox = with_kept_store();
     let store = sandbox.store("kept");
     fs::set_permissions(&store, fs::Permissions::from_mode(0o755)).expect("sets");
@@ -181,7 +183,7 @@ fn store_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn store_of_another_user_is_refused() {
+fn store_of_another_user_refused_with() {
     let sandbox = with_kept_store();
     let store = sandbox.store("kept");
     // Only root can give a directory away; elsewhere the case above stands for this one.
@@ -192,19 +194,19 @@ fn store_of_another_user_is_refused() {
 }
 
 #[test]
-fn directory_that_is_no_store_is_refused_and_left_alone() {
+fn directory_that_is_no_store_refused_with_and_left_alone() {
     let sandbox = with_kept_store();
     let other = sandbox.store("kept").with_file_name("other");
     fs::create_dir(&other).expect("makes");
     fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).expect("sets");
     fs::write(other.join("notes"), "mine").expect("writes");
-    sandbox.cairn(&["run", "--job", "other", "--", "true"]).is_refused("not a complete store");
-    sandbox.cairn(&["ls", "other"]).is_refused("not a complete store");
+    sandbox.cairn(&["run", "--job", "other", "--", "true"]).refused_with("not a complete store");
+    sandbox.cairn(&["ls", "other"]).refused_with("not a complete store");
     assert_eq!(fs::read_to_string(other.join("notes")).expect("reads"), "mine");
 }
 
 #[test]
-fn job_that_is_running_already_is_refused() {
+fn job_that_is_running_already_refused_with() {
     let sandbox = Sandbox::new();
     let started = sandbox.work().join("started");
     let script = "touch started; until [ -e stop ]; do sleep 0.02; done";
@@ -213,8 +215,8 @@ fn job_that_is_running_already_is_refused() {
         .spawn()
         .expect("starts");
     eventually("the first run starts", || started.exists());
-    sandbox.cairn(&["run", "--job", "busy", "--", "true"]).is_refused("is running already");
-    sandbox.cairn(&["rm", "busy", "--discard"]).is_refused("is running already");
+    sandbox.cairn(&["run", "--job", "busy", "--", "true"]).refused_with("is running already");
+    sandbox.cairn(&["rm", "busy", "--discard"]).refused_with("is running already");
     fs::write(sandbox.work().join("stop"), "").expect("writes");
     assert!(first.wait().expect("ends").success());
 }
@@ -226,7 +228,7 @@ fn options_that_contradict_the_store_are_refused_naming_both() {
         let mut arguments = vec!["run", "--job", "kept"];
         arguments.extend(option);
         arguments.extend(["--", "true"]);
-        sandbox.cairn(&arguments).is_refused(part);
+        sandbox.cairn(&arguments).refused_with(part);
     };
     refused(&["--mount", "/other"], "--mount /other contradicts");
     refused(&["--scope", "rank"], "made with node");
@@ -238,9 +240,9 @@ fn options_that_contradict_the_store_are_refused_naming_both() {
 #[test]
 fn stores_that_do_not_exist_or_are_ambiguous_are_said() {
     let sandbox = Sandbox::new();
-    sandbox.cairn(&["ls"]).is_refused("there is no store");
-    sandbox.cairn(&["ls", "absent"]).is_refused("no store of job absent");
+    sandbox.cairn(&["ls"]).refused_with("there is no store");
+    sandbox.cairn(&["ls", "absent"]).refused_with("no store of job absent");
     sandbox.run_undrained("one", "touch /cairn/f").succeeds();
     sandbox.run_undrained("two", "touch /cairn/f").succeeds();
-    sandbox.cairn(&["ls"]).is_refused("one, two");
+    sandbox.cairn(&["ls"]).refused_with("one, two");
 }

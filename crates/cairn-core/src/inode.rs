@@ -23,6 +23,8 @@ pub(crate) const ORPHAN: u32 = 4;
 pub(crate) const WANTS_SETTLE: u32 = 8;
 /// The tail is being zeroed.
 pub(crate) const SETTLING: u32 = 16;
+/// Some append has to be planned again and keeps its place meanwhile.
+pub(crate) const HAS_WAITING: u32 = 32;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

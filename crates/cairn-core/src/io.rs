@@ -13,7 +13,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle, MAY_READ, MAY_WRITE, WROTE};
-use crate::inode::{Inode, SETTLING, UNCLEAN, WANTS_SETTLE};
+use crate::inode::{Inode, ORPHAN, SETTLING, UNCLEAN, WANTS_SETTLE};
 use crate::map::{Extent, Stretch};
 use crate::oplog::Operation;
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, PIN_SETTLES, Pin, PinRequest, PinnedRun, RUNS_MAX};
@@ -112,6 +112,7 @@ pub struct WritePlan {
     pub length: u64,
     handle: HandleId,
     pin_index: usize,
+    pin_ticket: u64,
     hugeblock_shift: u32,
     zero_from: u64,
     /// The write continues the file in a fresh block: what follows it there becomes the tail.
@@ -161,9 +162,11 @@ impl WritePlan {
 /// What became of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is part of the file.
+    /// It is part of the file. If it repeated a longer append that gave `Replan`, go on at `Position::Again` where this
+    /// part ends, or call `abort_write`.
     Done,
-    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer again.
+    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer again, or give the
+    /// write up with `abort_write`. An append keeps its place until then.
     Replan,
 }
 
@@ -217,16 +220,16 @@ impl Transaction<'_> {
         self.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
     }
 
-    fn write_offset(&self, inode: Inode, handle: Handle, at: Position) -> u64 {
+    pub(crate) fn write_offset(&self, inode: Inode, handle: Handle, at: Position) -> u64 {
         let appends = handle.flags(self) & APPEND != 0;
         match at {
             Position::Again(offset) => offset,
             // Without a write in flight, what was planned beyond the end came to nothing.
-            _ if appends && inode.pins(self) == 0 => inode.size(self),
+            _ if appends && !self.is_written(inode) => inode.size(self),
             // A truncation may have lowered `written_end` below appends in flight, which keep their places.
             _ if appends => {
-                let in_flight = self.pins_of(inode.id).map(|pin| pin.end(self));
-                in_flight.fold(inode.size(self).max(inode.written_end(self)), u64::max)
+                let places = self.append_places(inode.id).map(|pin| pin.place_end(self));
+                places.fold(inode.size(self).max(inode.written_end(self)), u64::max)
             }
             Position::At(offset) => offset,
             Position::Cursor => handle.cursor(self),
@@ -348,7 +351,15 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
-            let (pin_index, pin) = tx.free_pin(slot)?;
+            let waiting = match at {
+                Position::Again(offset) => tx.take_waiting_pin(slot, inode, offset),
+                _ => None,
+            };
+            let (pin_index, pin) = match waiting {
+                Some(waiting) => waiting,
+                None => tx.free_pin(slot)?,
+            };
+            let place_end = waiting.map_or(0, |(_, pin)| pin.place_end(tx));
             if inode.flags(tx) & (SETTLING | WANTS_SETTLE) != 0 {
                 if inode.pins(tx) != 0 {
                     return Err(Error::Busy);
@@ -371,6 +382,7 @@ impl Microfs {
                 length: 0,
                 handle: handle.id,
                 pin_index,
+                pin_ticket: 0,
                 hugeblock_shift: shift,
                 zero_from: inode.written_end(tx).max(inode.size(tx)),
                 leaves_tail: false,
@@ -385,12 +397,13 @@ impl Microfs {
             let appends = handle.flags(tx) & APPEND != 0;
             let contested = tx.contest(inode, offset, end);
             mark_overwritten_stale(tx, inode, &plan);
-            tx.activate_pin(
+            plan.pin_ticket = tx.activate_pin(
                 pin,
                 &PinRequest {
                     inode: inode.id,
                     offset,
                     length: plan.length,
+                    behind: place_end.saturating_sub(end),
                     flags: if appends { PIN_APPEND } else { 0 }
                         | if contested { PIN_CONTESTED } else { 0 },
                     layout: inode.layout(tx),
@@ -432,15 +445,21 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
             let inode = tx.inode(plan.inode)?;
-            if !pin.is_active(tx) || pin.inode(tx) != plan.inode.0 {
+            if !pin.is_active_for(tx, plan.pin_ticket) {
                 return Err(Error::Invalid);
+            }
+            if inode.flags(tx) & ORPHAN != 0 {
+                // Deleted and closed meanwhile: nobody will read it.
+                tx.abandon_pin(slot, pin);
+                return Ok(Committed::Done);
             }
             let end = plan.offset + plan.length;
             // Somebody wrote or cut beyond: what this plan left unzeroed would show.
-            let overtaken = plan.leaves_tail && inode.written_end(tx) != end
+            let reach = inode.written_end(tx).max(inode.size(tx));
+            let overtaken = plan.leaves_tail && reach != end
                 || inode.tail(tx).is_some_and(|tail| plan.offset > tail);
             if overtaken || !tx.still_holds(inode, pin) {
-                tx.abandon_pin(slot, pin);
+                tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);
             }
             let range = (plan.offset, plan.length);
@@ -470,10 +489,13 @@ impl Microfs {
             let appended = pin.flags(tx) & PIN_APPEND != 0;
             pin.clear(tx);
             if appended {
+                let place_end = pin.place_end(tx);
+                if place_end > end {
+                    tx.keep_place(pin, inode, end..place_end);
+                }
                 let furthest = inode.appended_end(tx).max(end);
                 inode.set_appended_end(tx, furthest);
-                let visible = tx.visible_end(inode);
-                inode.set_size(tx, visible);
+                tx.show_appended(inode);
             } else if end > inode.size(tx) {
                 inode.set_size(tx, end);
             }
@@ -482,13 +504,19 @@ impl Microfs {
         })
     }
 
-    /// Gives up a write whose transfer failed; a cursor it moved goes back if nobody else moved it since.
+    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes
+    /// back if nobody else moved it since.
     pub fn abort_write(&self, caller: &Caller, plan: &WritePlan) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
-            if pin.is_active(tx) {
+            if pin.is_active_for(tx, plan.pin_ticket) {
                 tx.abandon_pin(slot, pin);
+            } else if [plan.offset, plan.offset + plan.length]
+                .into_iter()
+                .any(|offset| pin.keeps_place(tx, plan.inode, offset))
+            {
+                tx.give_up_place(pin);
             }
             if let Ok(handle) = tx.handle(plan.handle) {
                 if handle.cursor(tx) == plan.offset + plan.length {
@@ -506,6 +534,9 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let inode = tx.inode(inode)?;
             let shift = tx.layout.hugeblock_shift;
+            if inode.flags(tx) & ORPHAN != 0 {
+                return Err(Error::NotFound);
+            }
             if !inode.is_regular(tx) {
                 return Err(if inode.is_directory(tx) {
                     Error::IsDirectory
@@ -554,6 +585,9 @@ impl Microfs {
         let planned = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let inode = tx.inode(inode)?;
+            if inode.flags(tx) & ORPHAN != 0 {
+                return Err(Error::NotFound);
+            }
             let Some(tail) = inode.tail(tx) else { return Ok(Some(None)) };
             if inode.pins(tx) != 0 {
                 inode.add_flags(tx, WANTS_SETTLE);
@@ -571,6 +605,7 @@ impl Microfs {
                     inode: inode.id,
                     offset: tail,
                     length: 0,
+                    behind: 0,
                     flags: PIN_SETTLES,
                     layout: inode.layout(tx),
                     runs: &[],
@@ -593,6 +628,9 @@ impl Microfs {
             let inode = tx.inode(plan.inode)?;
             let unchanged = inode.layout(tx) == pin.layout(tx) && inode.tail(tx) == Some(plan.tail);
             pin.clear(tx);
+            if inode.flags(tx) & ORPHAN != 0 {
+                return Ok(());
+            }
             inode.clear_flags(tx, SETTLING);
             if zeroed && unchanged {
                 inode.clear_tail(tx);

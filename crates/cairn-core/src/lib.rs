@@ -23,6 +23,7 @@ mod pin;
 mod pool;
 mod process;
 mod slab;
+mod small;
 mod transaction;
 mod tree;
 mod types;
@@ -42,5 +43,6 @@ pub use layout::{
 };
 pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
 pub use oplog::{LogRead, LogRecord, Operation};
+pub use small::SMALL_BYTES_MAX;
 pub use types::*;
 pub use upkeep::{StaleBlock, Usage};

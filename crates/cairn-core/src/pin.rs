@@ -4,15 +4,19 @@
 //! reserved for that. The blocks are nobody else's until the commit attaches them; if the process dies, `reap`
 //! frees them. Blocks taken from a file while pins are active wait in an orphan until every pin that
 //! could still write to them is gone, which an epoch tells.
+//!
+//! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the file. So no
+//! other append is put there, and what was appended behind it stays invisible until the place is filled or given up.
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::{Inode, MAYBE_STALE, SETTLING};
+use crate::inode::{HAS_WAITING, Inode, MAYBE_STALE, ORPHAN, SETTLING};
 use crate::layout::{PIN_COUNT, PIN_EPOCH};
 use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::InodeId;
+use std::ops::Range;
 
 /// Concurrent writes of one process.
 pub(crate) const PINS_PER_SLOT: usize = 8;
@@ -28,6 +32,8 @@ pub(crate) const PIN_APPEND: u32 = 2;
 pub(crate) const PIN_SETTLES: u32 = 8;
 /// Another writer touched the same blocks meanwhile: their checksums must be recomputed.
 pub(crate) const PIN_CONTESTED: u32 = 4;
+/// Not active: keeps the place of an append that has to be planned again.
+pub(crate) const PIN_WAITS: u32 = 16;
 
 const FRESH: u64 = 1 << 32;
 
@@ -41,10 +47,14 @@ fields!(Pin {
     flags, set_flags: low 0;
     inode, set_inode: low 1;
     offset, set_offset: word 2;
-    length, set_length: word 3;
+    length, set_length: low 3;
+    // Of an append that is planned in parts: bytes of its place behind this part.
+    behind, set_behind: high 3;
     epoch, set_epoch: word 4;
     layout, set_layout: word 5;
     run_count, set_run_count: word 6;
+    // Counts the uses of this pin: tells the plan it was made for from earlier ones.
+    ticket, set_ticket: word 7;
 });
 
 /// Blocks of a file that a plan writes to.
@@ -61,8 +71,23 @@ impl Pin {
         self.flags(tx) & PIN_ACTIVE != 0
     }
 
+    /// Whether it is the active pin of the plan that got `ticket`.
+    pub(crate) fn is_active_for(self, tx: &Transaction, ticket: u64) -> bool {
+        self.is_active(tx) && self.ticket(tx) == ticket
+    }
+
+    /// Whether it keeps a place in `inode` at `offset`.
+    pub(crate) fn keeps_place(self, tx: &Transaction, inode: InodeId, offset: u64) -> bool {
+        self.flags(tx) & PIN_WAITS != 0 && self.inode(tx) == inode.0 && self.offset(tx) == offset
+    }
+
     pub(crate) fn end(self, tx: &Transaction) -> u64 {
-        self.offset(tx).saturating_add(self.length(tx))
+        self.offset(tx).saturating_add(u64::from(self.length(tx)))
+    }
+
+    /// End of the place that the append has, of which this may be a part.
+    pub(crate) fn place_end(self, tx: &Transaction) -> u64 {
+        self.end(tx).saturating_add(u64::from(self.behind(tx)))
     }
 
     pub(crate) fn runs(self, tx: &Transaction) -> impl Iterator<Item = PinnedRun> {
@@ -101,6 +126,8 @@ pub(crate) struct PinRequest<'a> {
     pub inode: InodeId,
     pub offset: u64,
     pub length: u64,
+    /// Bytes of an append's place behind this plan.
+    pub behind: u64,
     /// `PIN_APPEND`, `PIN_CONTESTED`, `PIN_SETTLES`.
     pub flags: u32,
     pub layout: u64,
@@ -112,16 +139,36 @@ impl Transaction<'_> {
     pub(crate) fn free_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         (0..PINS_PER_SLOT)
             .map(|index| (index, Pin { at: slot.pin_at(index) }))
-            .find(|(_, pin)| !pin.is_active(self))
+            .find(|(_, pin)| pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) == 0)
             .ok_or(Error::Busy)
     }
 
-    /// Fills a pin. Its words are written unlogged: they mean nothing until the flags say active.
-    pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<()> {
+    /// The pin of `slot` that keeps the place of an append to be planned again, ready to be used again.
+    pub(crate) fn take_waiting_pin(
+        &mut self,
+        slot: Slot,
+        inode: Inode,
+        offset: u64,
+    ) -> Option<(usize, Pin)> {
+        if inode.flags(self) & HAS_WAITING == 0 {
+            return None;
+        }
+        let found = (0..PINS_PER_SLOT)
+            .map(|index| (index, Pin { at: slot.pin_at(index) }))
+            .find(|(_, pin)| pin.keeps_place(self, inode.id, offset))?;
+        found.1.set_flags(self, 0);
+        Some(found)
+    }
+
+    /// Fills a pin and returns its ticket. Its words are written unlogged: they mean nothing until the flags say
+    /// active.
+    pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let epoch = self.get(PIN_EPOCH);
+        let ticket = pin.ticket(self).wrapping_add(1);
+        self.set_unlogged(pin.at + 7, ticket);
         self.set_unlogged(pin.at + 1, u64::from(request.inode.0));
         self.set_unlogged(pin.at + 2, request.offset);
-        self.set_unlogged(pin.at + 3, request.length);
+        self.set_unlogged(pin.at + 3, request.behind << 32 | request.length);
         self.set_unlogged(pin.at + 4, epoch);
         self.set_unlogged(pin.at + 5, request.layout);
         self.set_unlogged(pin.at + 6, request.runs.len() as u64);
@@ -134,7 +181,7 @@ impl Transaction<'_> {
         let inode = self.inode(request.inode)?;
         let pins = inode.pins(self);
         inode.set_pins(self, pins + 1);
-        Ok(())
+        Ok(ticket)
     }
 
     /// All active pins.
@@ -142,6 +189,18 @@ impl Transaction<'_> {
         self.slots()
             .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
             .filter(|pin| pin.is_active(self))
+    }
+
+    /// Places in a file that appends have taken: those in flight, and those that wait to be planned again.
+    pub(crate) fn append_places(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
+        self.slots()
+            .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
+            .filter(move |pin| {
+                let flags = pin.flags(self);
+                flags & PIN_APPEND != 0
+                    && flags & (PIN_ACTIVE | PIN_WAITS) != 0
+                    && pin.inode(self) == inode.0
+            })
     }
 
     /// Active pins of one file.
@@ -168,6 +227,8 @@ impl Transaction<'_> {
             let pin = Pin { at: slot.pin_at(index) };
             if pin.is_active(self) {
                 self.abandon_pin(slot, pin);
+            } else if pin.flags(self) & PIN_WAITS != 0 {
+                self.give_up_place(pin);
             }
         }
         Ok(())
@@ -175,6 +236,27 @@ impl Transaction<'_> {
 
     /// Gives up one unfinished write.
     pub(crate) fn abandon_pin(&mut self, slot: Slot, pin: Pin) {
+        self.drop_blocks(slot, pin);
+        self.forget_write(pin, false);
+    }
+
+    /// Gives up a plan that must be made again; an append keeps its place.
+    pub(crate) fn suspend_pin(&mut self, slot: Slot, pin: Pin) {
+        self.drop_blocks(slot, pin);
+        let appends = pin.flags(self) & PIN_APPEND != 0;
+        self.forget_write(pin, appends);
+    }
+
+    /// Gives up the place of an append that was to be planned again.
+    pub(crate) fn give_up_place(&mut self, pin: Pin) {
+        let id = InodeId(pin.inode(self));
+        pin.set_flags(self, 0);
+        if let Ok(inode) = self.inode(id) {
+            self.show_appended(inode);
+        }
+    }
+
+    fn drop_blocks(&mut self, slot: Slot, pin: Pin) {
         let mut runs = [None; RUNS_MAX];
         for (place, run) in runs.iter_mut().zip(pin.runs(self)) {
             *place = Some(run);
@@ -189,22 +271,27 @@ impl Transaction<'_> {
                 }
             }
         }
-        self.forget_write(pin);
     }
 
-    /// Ends a pin that came to nothing, as far as the file it was for can tell.
-    fn forget_write(&mut self, pin: Pin) {
+    /// Ends a pin that came to nothing, as far as the file it was for can tell. `keeps_place`: it waits to be
+    /// planned again.
+    fn forget_write(&mut self, pin: Pin, keeps_place: bool) {
         let flags = pin.flags(self);
         let id = InodeId(pin.inode(self));
         pin.clear(self);
         let Ok(inode) = self.inode(id) else { return };
+        if inode.flags(self) & ORPHAN != 0 {
+            return;
+        }
         if flags & PIN_SETTLES != 0 {
             inode.clear_flags(self, SETTLING);
         }
-        if flags & PIN_APPEND != 0 {
+        if keeps_place {
+            let place = pin.offset(self)..pin.place_end(self);
+            self.keep_place(pin, inode, place);
+        } else if flags & PIN_APPEND != 0 {
             // Appends behind this one were waiting for it.
-            let visible = self.visible_end(inode);
-            inode.set_size(self, visible);
+            self.show_appended(inode);
         }
         // It may have left bytes past the end.
         let end = inode.size(self).max(inode.appended_end(self));
@@ -213,16 +300,38 @@ impl Transaction<'_> {
         }
     }
 
+    /// Makes a pin that is done with wait for the rest of its append to be planned.
+    pub(crate) fn keep_place(&mut self, pin: Pin, inode: Inode, place: Range<u64>) {
+        pin.set_offset(self, place.start);
+        pin.set_length(self, (place.end - place.start) as u32);
+        pin.set_behind(self, 0);
+        pin.set_flags(self, PIN_APPEND | PIN_WAITS);
+        inode.add_flags(self, HAS_WAITING);
+    }
+
+    /// Lets the file grow over the appends that nothing is missing in front of any more.
+    pub(crate) fn show_appended(&mut self, inode: Inode) {
+        let visible = self.visible_end(inode);
+        inode.set_size(self, visible);
+        let waits = inode.flags(self) & HAS_WAITING != 0;
+        if waits && !self.append_places(inode.id).any(|pin| !pin.is_active(self)) {
+            inode.clear_flags(self, HAS_WAITING);
+        }
+    }
+
+    /// Whether some append has a place in the file that it did not fill yet.
+    pub(crate) fn is_written(&self, inode: Inode) -> bool {
+        inode.pins(self) != 0 || inode.flags(self) & HAS_WAITING != 0
+    }
+
     /// End of the file: appends become visible as a contiguous prefix.
     pub(crate) fn visible_end(&self, inode: Inode) -> u64 {
-        let first_pending = match inode.pins(self) {
-            0 => u64::MAX,
-            _ => self
-                .pins_of(inode.id)
-                .filter(|pin| pin.flags(self) & PIN_APPEND != 0)
-                .map(|pin| pin.offset(self))
-                .min()
-                .unwrap_or(u64::MAX),
+        let first_pending = match self.is_written(inode) {
+            false => u64::MAX,
+            true => {
+                let places = self.append_places(inode.id).map(|pin| pin.offset(self));
+                places.min().unwrap_or(u64::MAX)
+            }
         };
         inode.size(self).max(inode.appended_end(self).min(first_pending))
     }

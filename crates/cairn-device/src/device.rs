@@ -23,6 +23,10 @@ pub trait Device: Send + Sync {
     /// `source` is readable for `length` bytes, which are not part of this device's mapping.
     unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32>;
 
+    /// Stores a few bytes if that takes neither a fault nor I/O nor a wait in this process; false, and nothing done,
+    /// otherwise.
+    fn write_warm(&self, offset: u64, bytes: &[u8]) -> bool;
+
     /// Fetches bytes. Errors: as `write`.
     ///
     /// # Safety

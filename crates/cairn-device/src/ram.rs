@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use cairn_core::{Error, Result};
 
 use crate::checksum;
-use crate::copy::{copy_crc, copy_out};
+use crate::copy::{copy_away, copy_crc, copy_out};
 use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::mapping::{LocalTable, Mapping, Populate, allocate};
@@ -274,6 +274,18 @@ impl Device for RamDevice {
             Ok(())
         })?;
         Ok(raw)
+    }
+
+    fn write_warm(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Ok(range) = self.check(offset, bytes.len()) else { return false };
+        let blocks = range.start / self.hugeblock_bytes..range.end.div_ceil(self.hugeblock_bytes);
+        let mut states = self.warmth.entries()[blocks].iter();
+        if !states.all(|state| state.load(Ordering::Relaxed) == WARM) {
+            return false;
+        }
+        // SAFETY: the range is a present part of our mapping, which no slice can be part of.
+        unsafe { copy_away(self.address(range.start), bytes.as_ptr(), bytes.len()) };
+        true
     }
 
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()> {

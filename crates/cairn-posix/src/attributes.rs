@@ -19,6 +19,17 @@ fn block_size(mount: &Mount) -> u32 {
     mount.fs().geometry().hugeblock_bytes.min(BLOCK_SIZE_MAX)
 }
 
+/// Size and 512-byte blocks as they are shown. Space is given out in hugeblocks, but a file is charged for the pages
+/// it fills, as on file systems with small blocks; a directory shows one page.
+fn extent(attributes: &Attributes) -> (u64, u64) {
+    const PAGE_BYTES: u64 = 4096;
+    let (size, held) = match attributes.is_directory() {
+        true => (PAGE_BYTES, PAGE_BYTES),
+        false => (attributes.size, attributes.allocated_bytes),
+    };
+    (size, held.min(size.next_multiple_of(PAGE_BYTES)) / 512)
+}
+
 /// As `struct stat` (the same as `struct stat64` on 64-bit targets).
 pub fn stat(mount: &Mount, attributes: &Attributes) -> libc::stat {
     // SAFETY: plain integers, for which zero is a value.
@@ -29,9 +40,10 @@ pub fn stat(mount: &Mount, attributes: &Attributes) -> libc::stat {
     stat.st_nlink = attributes.links as _;
     stat.st_uid = attributes.uid;
     stat.st_gid = attributes.gid;
-    stat.st_size = attributes.size as i64;
+    let (size, blocks) = extent(attributes);
+    stat.st_size = size as i64;
     stat.st_blksize = block_size(mount) as _;
-    stat.st_blocks = (attributes.allocated_bytes / 512) as i64;
+    stat.st_blocks = blocks as i64;
     (stat.st_atime, stat.st_atime_nsec) = parts(attributes.accessed);
     (stat.st_mtime, stat.st_mtime_nsec) = parts(attributes.modified);
     (stat.st_ctime, stat.st_ctime_nsec) = parts(attributes.changed);
@@ -57,8 +69,7 @@ pub fn statx(mount: &Mount, attributes: &Attributes) -> libc::statx {
     statx.stx_gid = attributes.gid;
     statx.stx_mode = attributes.mode as u16;
     statx.stx_ino = u64::from(attributes.inode.0);
-    statx.stx_size = attributes.size;
-    statx.stx_blocks = attributes.allocated_bytes / 512;
+    (statx.stx_size, statx.stx_blocks) = extent(attributes);
     statx.stx_atime = time(attributes.accessed);
     statx.stx_btime = time(attributes.born);
     statx.stx_ctime = time(attributes.changed);

@@ -134,15 +134,15 @@ pub fn from_descriptor(descriptor: i32) -> Result<&'static Stream> {
         state.descriptor = descriptor;
         state.directory = directory;
         state.go_to(0);
-    });
+    })?;
     Ok(stream)
 }
 
 impl Stream {
-    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
-        let _held = self.latch.hold();
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Result<R> {
+        let _held = self.latch.hold()?;
         // SAFETY: the latch is held, and the reference does not leave this function.
-        act(unsafe { &mut *self.state.get() })
+        Ok(act(unsafe { &mut *self.state.get() }))
     }
 
     /// As `readdir(3)`: the next entry, null at the end. It stays valid until the next call on this stream.
@@ -152,27 +152,27 @@ impl Stream {
                 state.read_ahead(mount::current()?)?;
             }
             Ok(state.take())
-        })
+        })?
     }
 
     /// As `telldir(3)`.
-    pub fn position(&self) -> u64 {
+    pub fn position(&self) -> Result<u64> {
         self.with(|state| state.position)
     }
 
     /// As `seekdir(3)`; 0 rewinds.
-    pub fn set_position(&self, position: u64) {
-        self.with(|state| state.go_to(position));
+    pub fn set_position(&self, position: u64) -> Result<()> {
+        self.with(|state| state.go_to(position))
     }
 
     /// As `dirfd(3)`.
-    pub fn descriptor(&self) -> i32 {
+    pub fn descriptor(&self) -> Result<i32> {
         self.with(|state| state.descriptor)
     }
 
     /// As `closedir(3)`.
     pub fn close(&self) -> Result<()> {
-        let descriptor = self.descriptor();
+        let descriptor = self.descriptor()?;
         let start = STREAMS.load(Ordering::Acquire);
         let index = (core::ptr::from_ref(self) as usize - start as usize) / size_of::<Stream>();
         USED[index / 64].fetch_and(!(1 << (index % 64)), Ordering::Release);

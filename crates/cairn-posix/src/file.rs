@@ -13,7 +13,7 @@ use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::table::Left;
-use crate::{placeholder, table, upkeep};
+use crate::{io, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Steps of one truncation; each frees a bounded part of the file.
@@ -65,6 +65,9 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     Ok(descriptor.inspect_err(|_| {
         // The caller learns why it got no number; a failure here would only repeat it.
         let _ = mount.fs().release(caller.slot, opened.handle, caller.now);
+        if opened.created {
+            let _ = mount.fs().unlink(&caller, place.base, place.path);
+        }
     })?)
 }
 
@@ -134,6 +137,9 @@ pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
 
 fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
     let caller = mount.caller();
+    if size > mount.file_size_limit() && size > mount.fs().attributes(inode)?.size {
+        return Err(io::too_large());
+    }
     for _ in 0..TRUNCATE_STEPS_MAX {
         match mount.fs().truncate(&caller, inode, size) {
             Ok(Truncation::Done) => {
@@ -146,6 +152,52 @@ fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
         }
     }
     Err(Errno(libc::EIO))
+}
+
+/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
+/// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
+pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
+    let start = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+    let length = u64::try_from(length).ok().filter(|&length| length > 0);
+    let end = length.and_then(|length| start.checked_add(length));
+    let end = end.filter(|&end| end <= i64::MAX as u64).ok_or(Errno(libc::EINVAL))?;
+    let mount = mount::current()?;
+    let info = mount.fs().handle(handle)?;
+    if !info.write {
+        return Err(Errno(libc::EBADF));
+    }
+    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
+    let size = mount.fs().attributes(info.inode)?.size;
+    // A handle of its own: the cursor of this one is shared, and SEEK_HOLE moves it.
+    let place = Place { base: info.inode, path: b"" };
+    let prober =
+        open(&place, libc::O_WRONLY | libc::O_CLOEXEC, 0).map_err(|error| error.errno())?;
+    let result = table::lookup(prober).ok_or(Errno(libc::EBADF)).and_then(|probe| {
+        let mut at = start;
+        while at < end {
+            at = next_hole(mount, probe, at, size.min(end))?;
+            if at >= end {
+                break;
+            }
+            io::write_zero(probe, at)?;
+            at = (at / block_bytes + 1) * block_bytes;
+        }
+        match size < end {
+            true => set_size(mount, info.inode, end),
+            false => Ok(()),
+        }
+    });
+    close(prober)?;
+    result
+}
+
+/// The first offset from `at` on that holds no block, at or past `end` if there is none before.
+fn next_hole(mount: &Mount, probe: HandleId, at: u64, end: u64) -> Result<u64> {
+    if at >= end {
+        return Ok(at);
+    }
+    let from = i64::try_from(at).map_err(|_| Errno(libc::EFBIG))?;
+    Ok(mount.fs().seek(probe, from, libc::SEEK_HOLE)?)
 }
 
 /// Sets permission bits.

@@ -4,7 +4,10 @@
 //! here allocates.
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
-use cairn_core::{Caller, Committed, Error, HandleId, Position, ReadPlan, WritePlan};
+use cairn_core::{
+    Caller, Committed, Error, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
+};
+use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
@@ -101,6 +104,16 @@ pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
             false => Err(Errno(libc::EBADF)),
         };
     }
+    let wanted = match mount.file_size_limit() {
+        u64::MAX => wanted,
+        limit => within_limit(mount, handle, at, wanted, limit)?,
+    };
+    if at == At::Cursor && wanted <= SMALL_BYTES_MAX {
+        let small = transfer::write_small(mount, &caller, handle, &buffers, wanted);
+        if small? {
+            return Ok(wanted);
+        }
+    }
     let mut done = 0;
     while done < wanted {
         let request = Request { mount, caller: &caller, handle };
@@ -111,6 +124,44 @@ pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
         }
     }
     Ok(done)
+}
+
+/// How much of a write the process's limit on file sizes leaves. Errors: `EFBIG`, with the signal that goes with it.
+#[cold]
+fn within_limit(
+    mount: &Mount,
+    handle: HandleId,
+    at: At,
+    wanted: usize,
+    limit: u64,
+) -> Result<usize> {
+    let info = mount.fs().handle(handle)?;
+    let offset = match at {
+        _ if info.append => mount.fs().attributes(info.inode)?.size,
+        At::Cursor => info.cursor,
+        At::Offset(offset) => offset,
+    };
+    match limit.saturating_sub(offset) {
+        0 => Err(too_large()),
+        left => Ok(usize::try_from(left).map_or(wanted, |left| wanted.min(left))),
+    }
+}
+
+/// Tells the process that a file would exceed its limit, as the kernel does.
+#[cold]
+pub(crate) fn too_large() -> Errno {
+    // A process that ignores or blocks the signal sees the error only.
+    let _ = sys::tgkill(sys::getpid(), sys::gettid(), libc::SIGXFSZ);
+    Errno(libc::EFBIG)
+}
+
+/// Writes one zero byte at `offset`.
+pub(crate) fn write_zero(handle: HandleId, offset: u64) -> Result<()> {
+    let zero = 0_u8;
+    let entry =
+        libc::iovec { iov_base: (&raw const zero).cast_mut().cast(), iov_len: size_of_val(&zero) };
+    // SAFETY: the entry describes the local, which writing only reads.
+    write(handle, unsafe { Buffers::one(&entry) }, At::Offset(offset)).map(drop)
 }
 
 /// A write in progress.
@@ -126,24 +177,32 @@ impl Request<'_> {
         let mut plan = self.plan(at, length)?;
         let start = plan.offset;
         let end = start + plan.length;
+        let mut reached = start;
         for _ in 0..REPLANS_MAX {
-            let reached = plan.offset + plan.length;
-            if self.transfer(&mut plan, buffers)? == Committed::Done {
-                if reached == end {
-                    return Ok((end - start) as usize);
-                }
-                plan = self.again(start, reached, end)?;
-            } else {
-                plan = self.again(start, plan.offset, end)?;
+            let moved = self.transfer(&mut plan, buffers);
+            if moved == Ok(Committed::Done) {
+                reached = plan.offset + plan.length;
+            }
+            if reached == end {
+                return Ok((end - start) as usize);
+            }
+            let again = moved.and_then(|_| self.plan(Position::Again(reached), end - reached));
+            match again {
+                Ok(next) => plan = next,
+                Err(errno) => return self.give_up(&plan, start, reached, errno),
             }
         }
-        Err(Errno(libc::EIO))
+        self.give_up(&plan, start, reached, Errno(libc::EIO))
     }
 
-    /// Plans what is left of a slice from `offset` on. What was committed before counts if that fails.
-    fn again(&self, start: u64, offset: u64, end: u64) -> Result<WritePlan> {
-        debug_assert!(start <= offset && offset < end);
-        self.plan(Position::Again(offset), end - offset)
+    /// Ends a slice of which only the part up to `reached` is in the file; that part counts if there is one.
+    fn give_up(&self, plan: &WritePlan, start: u64, reached: u64, errno: Errno) -> Result<usize> {
+        // An append that was to be planned again holds its place until then.
+        let _ = self.mount.fs().abort_write(self.caller, plan);
+        match reached > start {
+            true => Ok((reached - start) as usize),
+            false => Err(errno),
+        }
     }
 
     fn plan(&self, at: Position, length: u64) -> Result<WritePlan> {

@@ -2,7 +2,7 @@
 //!
 //! Must stay true: made through `libc::syscall`, because the libc names may be Cairn's own hooks.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 
 pub use cairn_device::sys::{close, fcntl, mmap, munmap, openat, read, write};
 
@@ -77,4 +77,39 @@ pub fn sched_yield() {
 pub fn lseek(descriptor: i32, offset: i64, whence: i32) -> Result<usize> {
     // SAFETY: takes no pointer.
     check(unsafe { libc::syscall(libc::SYS_lseek, descriptor, offset, whence) })
+}
+
+/// `fcntl` with a lock command.
+pub fn lock(descriptor: i32, command: i32, lock: &mut libc::flock) -> Result<()> {
+    // SAFETY: the lock commands take a `struct flock`, which the kernel reads and writes.
+    check(unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, core::ptr::from_mut(lock)) })
+        .map(drop)
+}
+
+/// Maps a file or, with `descriptor` -1, anonymous memory.
+///
+/// # Safety
+/// With `MAP_FIXED`, what is at `address` is replaced: it belongs to the caller and is not referenced.
+pub unsafe fn map(
+    address: *mut c_void,
+    length: usize,
+    protection: i32,
+    flags: i32,
+    descriptor: i32,
+    offset: u64,
+) -> Result<*mut c_void> {
+    // SAFETY: promised by the caller.
+    let mapped = unsafe {
+        libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
+    };
+    check(mapped).map(|address| address as *mut c_void)
+}
+
+/// Changes the protection of mapped memory.
+///
+/// # Safety
+/// The range belongs to the caller, and is used only as the new protection permits.
+pub unsafe fn protect(address: *mut c_void, length: usize, protection: i32) -> Result<()> {
+    // SAFETY: promised by the caller.
+    check(unsafe { libc::syscall(libc::SYS_mprotect, address, length, protection) }).map(drop)
 }

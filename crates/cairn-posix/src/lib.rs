@@ -20,6 +20,8 @@ pub mod file;
 pub mod io;
 pub mod kernel;
 mod latch;
+pub mod locks;
+pub mod mapping;
 pub mod mount;
 pub mod names;
 pub mod path;

@@ -41,6 +41,8 @@ pub struct Mount {
     /// Effective user (high half) and group.
     credentials: AtomicU64,
     umask: AtomicU32,
+    /// `RLIMIT_FSIZE`; `u64::MAX` where there is none.
+    file_size_limit: AtomicU64,
     /// `st_dev` of our files.
     device_number: u64,
 }
@@ -87,7 +89,7 @@ fn attach() -> Result<&'static Mount> {
     if is_poisoned() || ENDED.load(Ordering::Relaxed) {
         return Err(Errno(libc::EIO));
     }
-    let _held = ATTACHING.hold();
+    let _held = ATTACHING.hold()?;
     if let Some(mount) = attached() {
         mount.adopt()?;
         return Ok(mount);
@@ -128,9 +130,11 @@ impl Mount {
             prepared: AtomicU32::new(0),
             credentials: AtomicU64::new(0),
             umask: AtomicU32::new(umask),
+            file_size_limit: AtomicU64::new(u64::MAX),
             device_number: libc::makedev(DEVICE_MAJOR, number),
         };
         mount.refresh_credentials();
+        mount.refresh_limits();
         Ok(mount)
     }
 
@@ -176,6 +180,16 @@ impl Mount {
         self.namespace.descriptors(visit);
     }
 
+    /// Name of the namespace.
+    pub(crate) fn name(&self) -> &str {
+        self.namespace.name()
+    }
+
+    /// Descriptor of the store's directory.
+    pub(crate) fn store_directory(&self) -> i32 {
+        self.namespace.directory().raw()
+    }
+
     /// `st_dev` of files of ours.
     pub fn device_number(&self) -> u64 {
         self.device_number
@@ -202,6 +216,18 @@ impl Mount {
     pub fn refresh_credentials(&self) {
         let (uid, gid) = (sys::geteuid(), sys::getegid());
         self.credentials.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+    }
+
+    /// Asks the kernel again for the limits of this process; after a call that changes them.
+    pub fn refresh_limits(&self) {
+        let limit = sys::soft_limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX);
+        self.file_size_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Largest file this process may make, bytes.
+    #[inline]
+    pub(crate) fn file_size_limit(&self) -> u64 {
+        self.file_size_limit.load(Ordering::Relaxed)
     }
 
     /// The file mode creation mask.

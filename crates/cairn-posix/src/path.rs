@@ -56,8 +56,10 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
             _ => false,
         },
         b'/' => path.is_unusual(),
+        // An empty path names nothing.
+        0 => return Route::Libc,
         // A relative path leads here if the current directory is ours, or by naming the prefix.
-        first => !cwd::is_foreign() || configuration.starts_component(first),
+        _ => !cwd::is_foreign() || configuration.starts_component(path.first_of_relative()),
     };
     if !suspicious && !path.may_climb() {
         return Route::Libc;
@@ -84,7 +86,8 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
         // SAFETY: the caller's promise is the same.
         return unsafe { route(path) };
     }
-    if !table::in_use() || !table::is_ours(directory) {
+    // SAFETY: not null, so the first byte is readable.
+    if !table::in_use() || !table::is_ours(directory) || unsafe { *path } == 0 {
         return Route::Libc;
     }
     // SAFETY: not null, terminated, outlives 'a.
@@ -135,6 +138,19 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// First byte of the first component that is not `.`.
+    #[inline]
+    fn first_of_relative(self) -> u8 {
+        let mut at = 0;
+        while self.byte(at) == b'.' && self.byte(at + 1) == b'/' {
+            at += 2;
+            while self.byte(at) == b'/' {
+                at += 1;
+            }
+        }
+        self.byte(at)
+    }
+
     #[inline]
     fn may_climb(self) -> bool {
         // SAFETY: both strings are terminated.
@@ -165,9 +181,9 @@ fn examine<'a>(configuration: &Configuration, path: &'a [u8]) -> Route<'a> {
     if let Some(base) = cwd::inode() {
         return Route::Place(Place { base, path });
     }
-    let first = path.split(|&byte| byte == b'/').next().unwrap_or_default();
-    let climbs = matches!(first, b"." | b"..");
-    if !climbs && !mount.split(|&byte| byte == b'/').any(|name| name == first) {
+    let mut names = path.split(|&byte| byte == b'/');
+    let first = names.find(|name| !matches!(*name, b"" | b".")).unwrap_or_default();
+    if first != b".." && !mount.split(|&byte| byte == b'/').any(|name| name == first) {
         return Route::Libc;
     }
     let mut buffer = [0; PATH_BYTES];

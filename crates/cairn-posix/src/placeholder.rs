@@ -13,15 +13,20 @@ use cairn_device::{directory, sys};
 
 use crate::configuration;
 use crate::error::{Errno, Result};
+use crate::locks;
 use crate::mount::{self, Mount};
 use crate::table::{self, Left};
 
 /// Placeholders kept at hand: opening again is then one dup.
 const PARKED_MAX: usize = 64;
-/// Numbers Cairn uses itself: the parked ones and those of the store.
-const INTERNAL_MAX: usize = PARKED_MAX + 32;
+/// Numbers Cairn uses itself: the parked ones, those of the store, and locks. Locks beyond that are not protected
+/// from the application.
+const INTERNAL_MAX: usize = PARKED_MAX + 192;
 /// Where parked descriptors start, if the limit on open files allows.
 const HIGH_NUMBER: u64 = 512;
+
+/// Limit on open files below which none are parked: the application needs the numbers.
+const LIMIT_MIN: u64 = 512;
 
 /// Handle number (high half) and descriptor + 1 of parked placeholders; a handle's place is its number modulo
 /// the length. 0 is free, or in use by another thread at this moment.
@@ -71,7 +76,10 @@ fn put_back(place: &AtomicU64, parked: u64) {
 
 #[cold]
 fn park(place: &AtomicU64, handle: HandleId, descriptor: i32) {
-    let limit = sys::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(1024);
+    let limit = sys::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(0);
+    if limit < LIMIT_MIN {
+        return;
+    }
     let lowest = HIGH_NUMBER.min(limit - limit / 4);
     // Without a free high number the next open of this handle costs a little more, that is all.
     if let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) {
@@ -224,6 +232,7 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
     if let Some(mount) = mount::attached() {
         mount.internal_descriptors(&mut |descriptor| note(descriptor as u32));
     }
+    locks::for_each_descriptor(&mut |descriptor| note(descriptor as u32));
     numbers[..count].sort_unstable();
     numbers.into_iter().take(count)
 }

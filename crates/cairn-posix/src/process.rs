@@ -140,3 +140,10 @@ pub fn credentials_changed() {
         mount.refresh_credentials();
     }
 }
+
+/// The process's limits changed.
+pub fn limits_changed() {
+    if let Some(mount) = mount::attached() {
+        mount.refresh_limits();
+    }
+}

@@ -5,9 +5,12 @@
 //! Does not take the lock and does not allocate.
 
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 
-use cairn_core::{ReadPlan, WriteKind, WritePiece, WritePlan};
-use cairn_device::copy::prefetch;
+use cairn_core::{
+    Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WriteKind, WritePiece, WritePlan,
+};
+use cairn_device::copy::{copy_crc_cached, prefetch};
 use cairn_device::{Device, checksum};
 
 use crate::error::{Errno, Result};
@@ -65,7 +68,7 @@ impl<'a> Buffers<'a> {
         total - self.consumed
     }
 
-    /// Lets the first bytes come into the cache while the transfer is being planned.
+    /// Lets the first bytes come into the cache while their transfer is being planned.
     pub fn prefetch(&self) {
         if self.count > 0 {
             let first = self.entry(0);
@@ -162,6 +165,47 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
     Ok(overwrote)
 }
 
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. False, and nothing done, if the
+/// file is not simply being continued.
+pub fn write_small(
+    mount: &Mount,
+    caller: &Caller,
+    handle: HandleId,
+    source: &Buffers,
+    length: usize,
+) -> Result<bool> {
+    let mut room = [const { MaybeUninit::<u8>::uninit() }; SMALL_BYTES_MAX];
+    let mut copied = 0;
+    let mut raw = 0;
+    { *source }.for_each(length, |start, bytes| {
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
+        // application's, given to be read by this call.
+        let sum = unsafe { copy_crc_cached(room.as_mut_ptr().add(copied).cast(), start, bytes) };
+        raw = join(raw, sum, bytes);
+        copied += bytes;
+        Ok(())
+    })?;
+    // SAFETY: the first `copied` bytes were just written.
+    let bytes = unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), copied) };
+    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
+    let written =
+        mount.fs().write_small(caller, handle, Position::Cursor, copied as u32, |piece| {
+            let offset = u64::from(piece.block) * block_bytes + u64::from(piece.start);
+            let trailing = block_bytes - u64::from(piece.start) - u64::from(piece.length);
+            let stored = mount.tier(piece.tier).ok()?.write_warm(offset, bytes);
+            stored.then(|| checksum::shift(raw, trailing))
+        })?;
+    Ok(written)
+}
+
+/// Raw checksum of bytes with checksum `before` followed by `length` bytes with checksum `sum`.
+fn join(before: u32, sum: u32, length: usize) -> u32 {
+    match before {
+        0 => sum,
+        before => checksum::shift(before, length as u64) ^ sum,
+    }
+}
+
 /// Writes one piece and returns the raw checksum of its bytes.
 fn write_piece(
     device: &dyn Device,
@@ -182,10 +226,7 @@ fn write_piece(
     source.for_each(piece.length as usize, |start, length| {
         // SAFETY: the buffer is the application's, given to be read by this call.
         let sum = unsafe { device.write(at, start, length) }?;
-        raw = match raw {
-            0 => sum,
-            before => checksum::shift(before, length as u64) ^ sum,
-        };
+        raw = join(raw, sum, length);
         at += length as u64;
         Ok(())
     })?;

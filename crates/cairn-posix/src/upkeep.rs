@@ -3,6 +3,7 @@
 use cairn_core::{HandleId, InodeId};
 
 use crate::error::Result;
+use crate::locks;
 use crate::mount::{self, Mount};
 use crate::table::{self, Left};
 
@@ -11,9 +12,11 @@ const SEAL_BATCHES_MAX: usize = 1 << 10;
 
 /// Gives up the handle that taking a descriptor out of the table left without one in this process.
 pub fn release(mount: &Mount, left: Left) -> Result<()> {
+    locks::number_closed(mount, left.handle);
     if !left.last {
         return Ok(());
     }
+    locks::handle_closed(left.handle);
     if left.unsealed {
         // A block that stays stale is sealed by the drain; closing must not fail for it.
         let _ = mount.inode_of(left.handle).and_then(|inode| seal(mount, inode));

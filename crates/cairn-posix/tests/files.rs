@@ -133,7 +133,7 @@ fn descriptor_numbers_are_the_lowest_and_flags_belong_to_each() {
     assert_eq!(descriptor::duplicate(third, 100, true), Ok(100));
     assert_eq!(descriptor::duplicate_to(second, 200, libc::O_CLOEXEC), Ok(200));
     assert_eq!(flags(200), libc::FD_CLOEXEC);
-    [second, third, 100, 200].map(close);
+    [second, third, 100, 200].into_iter().for_each(close);
     assert_eq!(file::close(200), Err(EBADF));
     remove("a");
 }
@@ -181,7 +181,7 @@ fn direction_that_was_not_opened_is_refused() {
     assert_eq!(read(namer, 1), Err(EBADF));
     assert_eq!(file::truncate_handle(handle(reader), 0), Err(Errno(libc::EINVAL)));
     assert_eq!(file::sync(handle(namer)), Err(EBADF));
-    [reader, writer, namer].map(close);
+    [reader, writer, namer].into_iter().for_each(close);
     remove("one-way");
 }
 

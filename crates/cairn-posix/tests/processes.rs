@@ -44,7 +44,7 @@ fn child_outlives_the_parents_close() {
     close(file);
     kernel::write(writer, b"x").unwrap();
     assert_eq!(wait(pid), 0);
-    [reader, writer].map(|end| kernel::close(end).unwrap());
+    [reader, writer].into_iter().for_each(|end| kernel::close(end).unwrap());
     assert_eq!(get("handed-on"), b"late");
     remove("handed-on");
 }
@@ -95,7 +95,7 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
     assert_eq!(state("killed"), (true, 0, 3));
     assert_eq!(state("orderly"), (false, 0, 3));
     assert_eq!(state("closed"), (false, 0, 3));
-    ["killed", "orderly", "closed"].map(remove);
+    ["killed", "orderly", "closed"].into_iter().for_each(remove);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn unknown_descriptor_on_a_placeholder_is_recognised() {
     let null = kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDONLY, 0).unwrap();
     assert!(!placeholder::classify(null) && !placeholder::classify(-1));
     kernel::close(null).unwrap();
-    [file, duplicate].map(close);
+    [file, duplicate].into_iter().for_each(close);
     remove("known");
 }
 

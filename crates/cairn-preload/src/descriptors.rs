@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use cairn_posix::HandleId;
-use cairn_posix::{Errno, Result, descriptor, file, placeholder, table};
+use cairn_posix::{Errno, Result, descriptor, file, locks, placeholder, table};
 use libc::off_t;
 
 use crate::answer::{answer, set_errno};
@@ -132,10 +132,6 @@ pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     }
 }
 
-/// Locks are not kept yet, and a lock that excludes nobody must not be granted. With this errno the programs that
-/// know file systems without locks (HDF5, GROMACS) go on without.
-const NO_LOCKS: Errno = Errno(libc::ENOSYS);
-
 /// What `fcntl` answers for a file of ours.
 unsafe fn control(
     number: c_int,
@@ -154,8 +150,16 @@ unsafe fn control(
         }
         libc::F_GETFL => file::status_flags(handle),
         libc::F_SETFL => file::set_status_flags(handle, argument as c_int).map(|()| 0),
-        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Err(NO_LOCKS),
-        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Err(NO_LOCKS),
+        libc::F_GETLK
+        | libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_OFD_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW => {
+            // SAFETY: these commands take a pointer to a lock, or fail with EFAULT if it is null.
+            let lock = unsafe { (argument as *mut libc::flock).as_mut() };
+            locks::lock_range(number, command, lock.ok_or(Errno(libc::EFAULT))?).map(|()| 0)
+        }
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -203,11 +207,12 @@ controls! {
 }
 
 descriptor_hooks! {
-    fn flock(descriptor: c_int, operation: c_int) -> c_int = |_handle| Err::<(), _>(NO_LOCKS);
+    fn flock(descriptor: c_int, operation: c_int) -> c_int
+        = |_handle| locks::lock_whole(descriptor, operation);
     fn lockf(descriptor: c_int, command: c_int, length: off_t) -> c_int
-        = |_handle| Err::<(), _>(NO_LOCKS);
+        = |_handle| locks::lock_section(descriptor, command, length);
     fn lockf64(descriptor: c_int, command: c_int, length: off_t) -> c_int
-        = |_handle| Err::<(), _>(NO_LOCKS);
+        = |_handle| locks::lock_section(descriptor, command, length);
     fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         // SAFETY: the caller passes what the request demands.
         = |handle| unsafe { device_control(descriptor, handle, request, argument) };

@@ -55,10 +55,10 @@ stream_hooks! {
         // SAFETY: the caller passes room for one entry and one pointer.
         = |stream| unsafe { copy_entry(stream, entry, result) };
     fn closedir(stream) -> c_int = |stream| answer(|| stream.close());
-    fn dirfd(stream) -> c_int = |stream| answer(|| Ok(stream.descriptor()));
-    fn rewinddir(stream) -> () = |stream| stream.set_position(0);
+    fn dirfd(stream) -> c_int = |stream| answer(|| stream.descriptor());
+    fn rewinddir(stream) -> () = |stream| go_to(stream, 0);
     fn telldir(stream) -> c_long = |stream| answer(|| position(stream));
-    fn seekdir(stream, position: c_long) -> () = |stream| stream.set_position(position.max(0) as u64);
+    fn seekdir(stream, position: c_long) -> () = |stream| go_to(stream, position);
 }
 
 fn next_entry(stream: &Stream) -> *mut dirent64 {
@@ -66,7 +66,12 @@ fn next_entry(stream: &Stream) -> *mut dirent64 {
 }
 
 fn position(stream: &Stream) -> Result<c_long> {
-    c_long::try_from(stream.position()).map_err(|_| Errno(libc::EOVERFLOW))
+    c_long::try_from(stream.position()?).map_err(|_| Errno(libc::EOVERFLOW))
+}
+
+fn go_to(stream: &Stream, position: c_long) {
+    // These functions cannot fail; a signal handler that interrupted the stream's user changes nothing.
+    let _: c_int = answer(|| stream.set_position(position.max(0) as u64));
 }
 
 /// # Safety

@@ -1,32 +1,39 @@
-//! Who the process is: calls that change its credentials or its file mode creation mask, of which we keep copies.
+//! Who the process is and what it may: calls that change its credentials, its file mode creation mask or its limits,
+//! of which we keep copies.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_uint};
 
 use cairn_posix::{mount, process};
-use libc::{gid_t, mode_t, uid_t};
+use libc::{gid_t, mode_t, pid_t, rlimit, uid_t};
 
-macro_rules! credentials {
-    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+macro_rules! noted {
+    ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller's own arguments.
             let result = unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) };
-            process::credentials_changed();
+            $note();
             result
         }
     )*};
 }
 
-credentials! {
-    fn setuid(uid: uid_t);
-    fn seteuid(uid: uid_t);
-    fn setreuid(real: uid_t, effective: uid_t);
-    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t);
-    fn setgid(gid: gid_t);
-    fn setegid(gid: gid_t);
-    fn setregid(real: gid_t, effective: gid_t);
-    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t);
+noted! {
+    fn setuid(uid: uid_t), then process::credentials_changed;
+    fn seteuid(uid: uid_t), then process::credentials_changed;
+    fn setreuid(real: uid_t, effective: uid_t), then process::credentials_changed;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t), then process::credentials_changed;
+    fn setgid(gid: gid_t), then process::credentials_changed;
+    fn setegid(gid: gid_t), then process::credentials_changed;
+    fn setregid(real: gid_t, effective: gid_t), then process::credentials_changed;
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t), then process::credentials_changed;
+    fn setrlimit(resource: c_uint, limit: *const rlimit), then process::limits_changed;
+    fn setrlimit64(resource: c_uint, limit: *const rlimit), then process::limits_changed;
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),
+        then process::limits_changed;
+    fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),
+        then process::limits_changed;
 }
 
 /// As `umask(2)`.

@@ -3,10 +3,10 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use cairn_posix::copy::{self, End};
-use cairn_posix::{Errno, file, table};
+use cairn_posix::{Errno, HandleId, Result, file, table};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, is_missed, number, set_errno};
+use crate::answer::{answer, is_missed, number};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -16,45 +16,51 @@ path_hooks! {
 }
 
 descriptor_hooks! {
-    /// Reserving space is refused: a block belongs to a file only once it is written.
     fn fallocate(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
-        = |_handle| Err::<(), _>(Errno(libc::EOPNOTSUPP));
-    /// As `fallocate`.
+        = |handle| allocate(handle, mode, offset, length);
     fn fallocate64(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
-        = |_handle| Err::<(), _>(Errno(libc::EOPNOTSUPP));
+        = |handle| allocate(handle, mode, offset, length);
     /// Memory needs no reading ahead.
     fn readahead(descriptor: c_int, offset: i64, length: size_t) -> ssize_t
         = |_handle| Ok::<usize, Errno>(0);
 }
 
+/// Keeping the size, punching and collapsing are refused, as by file systems without them.
+fn allocate(handle: HandleId, mode: c_int, offset: i64, length: i64) -> Result<()> {
+    match mode {
+        0 => file::allocate(handle, offset, length),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
+
 /// Functions that return the error number.
 macro_rules! numbered {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) = |$handle:ident| $ours:expr;)*) => {$(
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(descriptor: c_int $(, $argument: $type)*) -> c_int {
-            if table::is_ours(descriptor) {
+            if let Some($handle) = table::lookup(descriptor) {
                 return number(|| $ours);
             }
             // SAFETY: the caller's own arguments.
             let result = unsafe { next!($name: fn(c_int $(, $type)*) -> c_int)(descriptor $(, $argument)*) };
-            match result == libc::EBADF && crate::answer::recognise(descriptor) {
-                true => number(|| $ours),
-                false => result,
+            if result == libc::EBADF && crate::answer::recognise(descriptor) {
+                if let Some($handle) = table::lookup(descriptor) {
+                    return number(|| $ours);
+                }
             }
+            result
         }
     )*};
 }
 
 numbered! {
     /// Advice about caching: memory is the cache.
-    fn posix_fadvise(offset: i64, length: i64, advice: c_int) = Ok(());
+    fn posix_fadvise(offset: i64, length: i64, advice: c_int) = |_handle| Ok(());
     /// As `posix_fadvise`.
-    fn posix_fadvise64(offset: i64, length: i64, advice: c_int) = Ok(());
-    /// Refused, as `fallocate`.
-    fn posix_fallocate(offset: i64, length: i64) = Err(Errno(libc::EOPNOTSUPP));
-    /// Refused, as `fallocate`.
-    fn posix_fallocate64(offset: i64, length: i64) = Err(Errno(libc::EOPNOTSUPP));
+    fn posix_fadvise64(offset: i64, length: i64, advice: c_int) = |_handle| Ok(());
+    fn posix_fallocate(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
+    fn posix_fallocate64(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
 }
 
 fn end(descriptor: c_int) -> End {
@@ -151,7 +157,10 @@ pub unsafe extern "C-unwind" fn sendfile64(
     unsafe { send_file(target, source, offset, length, real) }
 }
 
-/// As `splice(2)`; refused with `EINVAL` on files of ours, as file systems without it do.
+/// Most bytes one `splice` with a file of ours moves: it must not wait for more once a pipe gave some.
+const SPLICE_BYTES_MAX: size_t = 64 << 10;
+
+/// As `splice(2)`, through memory if a file is ours; the flags are hints.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
     source: c_int,
@@ -161,19 +170,24 @@ pub unsafe extern "C-unwind" fn splice(
     length: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if table::is_ours(source) || table::is_ours(target) {
-        set_errno(libc::EINVAL);
-        return -1;
+    if !table::is_ours(source) && !table::is_ours(target) {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe {
+            next!(splice: fn(c_int, *mut i64, c_int, *mut i64, size_t, c_uint) -> ssize_t)(
+                source,
+                source_offset,
+                target,
+                target_offset,
+                length,
+                flags,
+            )
+        };
+        if result >= 0 || !either_missed(source, target) {
+            return result;
+        }
     }
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        next!(splice: fn(c_int, *mut i64, c_int, *mut i64, size_t, c_uint) -> ssize_t)(
-            source,
-            source_offset,
-            target,
-            target_offset,
-            length,
-            flags,
-        )
-    }
+    // SAFETY: the caller passes null or a valid offset for each.
+    let offsets = unsafe { (source_offset.as_mut(), target_offset.as_mut()) };
+    let length = length.min(SPLICE_BYTES_MAX);
+    answer(|| copy::copy(end(source), offsets.0, end(target), offsets.1, length))
 }

@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use cairn_posix::path::{Place, Route};
+use cairn_posix::path::Place;
 use cairn_posix::{Errno, PathResult, Result, file, table};
 use libc::{FILE, size_t, ssize_t};
 
@@ -97,14 +97,13 @@ mod libc_stdio {
             functions: CookieFunctions,
         ) -> *mut FILE;
         pub fn fflush_unlocked(stream: *mut FILE) -> c_int;
-        pub fn fflush(stream: *mut FILE) -> c_int;
     }
 }
 
 /// Writes out what one stream still holds.
 pub fn flush(stream: *mut FILE) {
     // SAFETY: the caller passes an open stream.
-    unsafe { libc_stdio::fflush(stream) };
+    unsafe { next!(fflush: fn(*mut FILE) -> c_int)(stream) };
 }
 
 unsafe fn cookie<'a>(cookie: *mut c_void) -> &'a Record {
@@ -154,9 +153,12 @@ unsafe extern "C-unwind" fn cookie_close(of: *mut c_void) -> c_int {
     unsafe { descriptors::close(descriptor) }
 }
 
-/// A stream on `descriptor`, which it owns from now on. Errors: `ENOMEM`, `EINVAL` for a mode that makes no sense.
+/// A stream on `descriptor`, which it owns from now on. Errors: `ENOMEM`.
 pub fn stream_on(descriptor: c_int, mode: &CStr) -> Result<*mut FILE> {
-    let record = new_record(descriptor);
+    make(new_record(descriptor), mode)
+}
+
+fn make(record: &'static Record, mode: &CStr) -> Result<*mut FILE> {
     let functions = libc_stdio::CookieFunctions {
         read: cookie_read,
         write: cookie_write,
@@ -173,8 +175,27 @@ pub fn stream_on(descriptor: c_int, mode: &CStr) -> Result<*mut FILE> {
     }
 }
 
+/// A stream on nothing, and its cookie: to see what one looks like. Give it to [`discard`].
+pub fn model() -> Result<(*mut FILE, *mut c_void)> {
+    let record = new_record(-1);
+    Ok((make(record, c"r")?, core::ptr::from_ref(record).cast_mut().cast()))
+}
+
+/// Closes a stream made by [`model`].
+pub fn discard(model: *mut FILE) {
+    // SAFETY: an open stream that nobody else has; its descriptor is none.
+    unsafe { libc::fclose(model) };
+}
+
+/// The cookie for a stream that was not made here and works on `descriptor` from now on.
+pub fn take_over(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
+    let record = new_record(descriptor);
+    record.stream.store(stream, Ordering::Release);
+    core::ptr::from_ref(record).cast_mut().cast()
+}
+
 /// The flags of open(2) that a mode of fopen(3) stands for.
-fn flags_of(mode: &CStr) -> Result<c_int> {
+pub fn flags_of(mode: &CStr) -> Result<c_int> {
     let bytes = mode.to_bytes();
     if bytes.windows(4).any(|part| part == b"ccs=") {
         // Conversion needs a wide stream.
@@ -222,7 +243,8 @@ fn open_stream(place: &Place, mode: &CStr) -> PathResult<*mut FILE> {
 }
 
 fn on_descriptor(descriptor: c_int, flags: c_int) -> Result<*mut FILE> {
-    if flags & libc::O_APPEND != 0 {
+    // As the C library: `a` begins at the end, `a+` reads from the start.
+    if flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         file::seek(handle, 0, libc::SEEK_END)?;
     }
@@ -304,72 +326,4 @@ macro_rules! numbers {
 numbers! {
     fn fileno;
     fn fileno_unlocked;
-}
-
-macro_rules! reopens {
-    ($(fn $name:ident with $open:ident;)*) => {$(
-        /// As `freopen(3)`. Of streams involving us only stdin, stdout and stderr can be reopened; others are
-        /// refused with `EOPNOTSUPP`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
-            path: *const c_char, mode: *const c_char, stream: *mut FILE,
-        ) -> *mut FILE {
-            let to_ours = !path.is_null()
-                // SAFETY: the caller passes a terminated path.
-                && !matches!(unsafe { cairn_posix::path::route(path) }, Route::Libc);
-            let from_ours = descriptor_of(stream).is_some();
-            if !to_ours && !from_ours {
-                // SAFETY: the caller's own arguments.
-                return unsafe {
-                    next!($name: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE)(path, mode, stream)
-                };
-            }
-            // SAFETY: the caller passes a terminated mode; opening takes the caller's own path.
-            unsafe { reopen(path, text(mode), stream, |flags| crate::open::$open(path, flags, 0o666)) }
-        }
-    )*};
-}
-
-reopens! {
-    fn freopen with open;
-    fn freopen64 with open64;
-}
-
-/// Opens the new file on the number of a standard stream; the stream variable follows.
-unsafe fn reopen(
-    path: *const c_char,
-    mode: &CStr,
-    stream: *mut FILE,
-    open: impl FnOnce(c_int) -> c_int,
-) -> *mut FILE {
-    let refused = |number| {
-        set_errno(number);
-        core::ptr::null_mut()
-    };
-    let Some(number) = streams::standard_number(stream).filter(|_| !path.is_null()) else {
-        return refused(libc::EOPNOTSUPP);
-    };
-    let flags = match flags_of(mode) {
-        Ok(flags) => flags,
-        Err(Errno(errno)) => return refused(errno),
-    };
-    flush(stream);
-    let opened = open(flags);
-    if opened < 0 {
-        return core::ptr::null_mut();
-    }
-    if opened != number {
-        // SAFETY: both are descriptors of this process.
-        let moved = unsafe { descriptors::dup2(opened, number) };
-        // SAFETY: the descriptor just opened.
-        unsafe { descriptors::close(opened) };
-        if moved < 0 {
-            return core::ptr::null_mut();
-        }
-    }
-    if table::is_ours(number) && flags & libc::O_APPEND != 0 {
-        // SAFETY: the descriptor is ours.
-        unsafe { io::lseek64(number, 0, libc::SEEK_END) };
-    }
-    streams::standard_stream(number)
 }

@@ -3,10 +3,10 @@
 //! The C library reads and writes these descriptors internally, where no hook sees it. So while one of them is ours,
 //! the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`, and back to the C library's own when
 //! it is not. What a stream holds is written out before its descriptor changes.
-//! Does not help a program that copied the old value of the variable: its writes fail with EBADF.
+//! A program that kept the old value of a variable is served by `redirect.rs`, as far as that goes.
 
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::table;
 use libc::FILE;
@@ -89,6 +89,7 @@ fn follow(number: c_int, index: usize) {
                 standard.ours.store(stream, Ordering::Relaxed);
                 standard.native.store(current, Ordering::Relaxed);
                 variable(index).store(stream, Ordering::Relaxed);
+                MOVED.store(true, Ordering::Relaxed);
             }
         }
         (false, true) => {
@@ -122,6 +123,27 @@ pub fn stream_closed(stream: *mut FILE) {
             );
         }
     }
+}
+
+/// Whether some variable points to a stream of ours.
+static MOVED: AtomicBool = AtomicBool::new(false);
+
+/// The stream that stands for `stream` now: ours, if that is the C library's own of a descriptor of ours.
+#[inline]
+pub fn current(stream: *mut FILE) -> *mut FILE {
+    if MOVED.load(Ordering::Relaxed) { stand_in(stream) } else { stream }
+}
+
+#[cold]
+fn stand_in(stream: *mut FILE) -> *mut FILE {
+    for (index, standard) in STANDARD.iter().enumerate() {
+        let ours = standard.ours.load(Ordering::Relaxed);
+        let moved = !ours.is_null() && variable(index).load(Ordering::Relaxed) == ours;
+        if moved && standard.native.load(Ordering::Relaxed) == stream {
+            return ours;
+        }
+    }
+    stream
 }
 
 /// Which of 0, 1, 2 this stream is, by the variables or by what they were before.

@@ -1,5 +1,5 @@
 //! Functions in which the C library itself walks directories, so that its inner calls do not reach our hooks:
-//! `scandir` is done here, `glob` is given our functions, tree walks are refused with EOPNOTSUPP.
+//! `scandir` is done here, `glob` is given our functions, `fts_open` is refused with EOPNOTSUPP.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -95,14 +95,6 @@ path_hooks! {
     fn scandirat64(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
         // SAFETY: the caller's own arguments.
         [path at directory, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
-    fn ftw(path: *const c_char, visit: *mut c_void, depth: c_int) -> c_int,
-        [path, follow true] = |_place| refused::<()>();
-    fn ftw64(path: *const c_char, visit: *mut c_void, depth: c_int) -> c_int,
-        [path, follow true] = |_place| refused::<()>();
-    fn nftw(path: *const c_char, visit: *mut c_void, depth: c_int, flags: c_int) -> c_int,
-        [path, follow true] = |_place| refused::<()>();
-    fn nftw64(path: *const c_char, visit: *mut c_void, depth: c_int, flags: c_int) -> c_int,
-        [path, follow true] = |_place| refused::<()>();
     // No event would ever come; with this errno, tail and its like poll instead.
     fn inotify_add_watch(instance: c_int, path: *const c_char, mask: u32) -> c_int,
         [path, follow true] = |_place| Err::<(), _>(Errno(libc::ENOSPC).into());

@@ -150,9 +150,9 @@ impl Content {
         self.in_flight.insert(id, InFlight { offset, bytes: bytes.to_vec(), append, contested });
     }
 
-    /// The first `length` bytes of a write are part of the file, the rest of it was given up.
+    /// The first `length` bytes of a write are part of the file; the rest, if any, is still in flight.
     pub fn commit(&mut self, id: WriteId, length: u64) {
-        let Some(write) = self.in_flight.remove(&id) else { return };
+        let Some(mut write) = self.in_flight.remove(&id) else { return };
         let end = write.offset + length;
         for (at, &value) in (write.offset..end).zip(&write.bytes) {
             if write.contested.contains(&at) {
@@ -162,7 +162,13 @@ impl Content {
                 self.settle(at, value);
             }
         }
-        if write.append {
+        let append = write.append;
+        if length < write.bytes.len() as u64 {
+            write.bytes.drain(..length as usize);
+            write.offset = end;
+            self.in_flight.insert(id, write);
+        }
+        if append {
             self.appended_end = self.appended_end.max(end);
             self.show_appended();
         } else {

@@ -7,7 +7,8 @@
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
     Caller, Committed, Credentials, Error, HandleId, InodeId, Microfs, Position, ProcessIdentity,
-    Result, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind, WritePiece, WritePlan,
+    Result, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind, WritePiece,
+    WritePlan,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,12 +142,7 @@ impl Process {
         Ok(())
     }
 
-    fn transfer_piece(
-        &self,
-        plan: &mut WritePlan,
-        piece: &WritePiece,
-        bytes: &[u8],
-    ) -> Result<()> {
+    fn transfer_piece(&self, plan: &mut WritePlan, piece: &WritePiece, bytes: &[u8]) -> Result<()> {
         let block_start = u64::from(piece.block) * self.block_bytes();
         let mut alone = vec![0; self.block_bytes() as usize];
         alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -173,8 +169,14 @@ impl Process {
         Ok(write.done == write.bytes.len() as u64)
     }
 
-    /// Plans and transfers again what is left of a write that others disturbed.
-    pub fn replan(&self, caller: &Caller, handle: HandleId, write: &mut WriteInFlight) -> Result<()> {
+    /// Plans and transfers again what is left of a write that others disturbed. If that fails for good, the write
+    /// must be aborted.
+    pub fn replan(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        write: &mut WriteInFlight,
+    ) -> Result<()> {
         let next = write.offset + write.done;
         write.plan = self.plan(caller, handle, Position::Again(next), write.end() - next)?;
         write.used_up = false;
@@ -230,9 +232,9 @@ impl Process {
             if self.commit(caller, &mut write)? {
                 return Ok((write.offset, write.done));
             }
-            match self.replan(caller, handle, &mut write) {
-                Err(Error::NoSpace) if write.done > 0 => return Ok((write.offset, write.done)),
-                result => result?,
+            if let Err(error) = self.replan(caller, handle, &mut write) {
+                self.abort(caller, &write)?;
+                return if write.done > 0 { Ok((write.offset, write.done)) } else { Err(error) };
             }
         }
         panic!("a write was disturbed {ATTEMPTS_MAX} times");

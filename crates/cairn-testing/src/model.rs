@@ -6,9 +6,7 @@
 
 use crate::content::Content;
 use crate::path::{Last, Walk};
-use cairn_core::{
-    Caller, Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OpenOptions, Result,
-};
+use cairn_core::{Caller, Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OpenOptions, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a file, directory or symbolic link of the model.
@@ -206,7 +204,13 @@ impl Model {
         }
     }
 
-    pub(crate) fn walk(&self, caller: &Caller, base: NodeId, path: &[u8], last: Last) -> Result<Walk> {
+    pub(crate) fn walk(
+        &self,
+        caller: &Caller,
+        base: NodeId,
+        path: &[u8],
+        last: Last,
+    ) -> Result<Walk> {
         crate::path::walk(self, caller, base, path, last)
     }
 
@@ -218,7 +222,8 @@ impl Model {
         path: &[u8],
         follow: bool,
     ) -> Result<NodeId> {
-        self.walk(caller, base, path, if follow { Last::Follow } else { Last::Keep })?.existing(self)
+        self.walk(caller, base, path, if follow { Last::Follow } else { Last::Keep })?
+            .existing(self)
     }
 
     /// What `stat` shows of a node.

@@ -112,7 +112,12 @@ pub(crate) fn walk(
                 rest = joined;
             }
             if rest.is_empty() {
-                return Ok(Walk { parent: at, name: rest, target: Some(at), trailing_slash: false });
+                return Ok(Walk {
+                    parent: at,
+                    name: rest,
+                    target: Some(at),
+                    trailing_slash: false,
+                });
             }
             continue;
         }

@@ -7,7 +7,7 @@
 
 use crate::content::WriteId;
 use crate::driver::{Clock, Process, WriteInFlight};
-use crate::model::{Facts, NodeId};
+use crate::model::{Facts, NodeId, OpenId};
 use crate::step::{Base, Outcome, Place, Reference, Step};
 use crate::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
 use cairn_core::{
@@ -27,6 +27,7 @@ struct PendingWrite {
     id: WriteId,
     slot: u32,
     node: NodeId,
+    open: OpenId,
     handle: HandleId,
     write: WriteInFlight,
     transferred: bool,
@@ -368,7 +369,10 @@ impl Simulation {
         let size = self.inspector.fs.attributes(inode).expect("it is open").size;
         let old = self.reference.model.facts(node).size;
         if size != old {
-            assert!((target..old).contains(&size), "cut to {size} on the way from {old} to {target}");
+            assert!(
+                (target..old).contains(&size),
+                "cut to {size} on the way from {old} to {target}"
+            );
             self.reference.model.truncate(caller, node, size).expect("it is a file");
         }
     }
@@ -407,7 +411,8 @@ impl Simulation {
         let content = self.reference.model.content(placed.node).expect("it is a file");
         content.begin(self.next_write, write.offset, &write.bytes, placed.append);
         let (id, node) = (self.next_write, placed.node);
-        let mut write = PendingWrite { id, slot, node, handle, write, transferred: false };
+        let open = self.reference.open(place).expect("it is open");
+        let mut write = PendingWrite { id, slot, node, open, handle, write, transferred: false };
         self.next_write += 1;
         if transfers {
             self.processes[index].transfer(&mut write.write).expect("the tier takes bytes");
@@ -439,7 +444,12 @@ impl Simulation {
         let process = &self.processes[index];
         let caller = process.caller();
         let write = &mut pending.write;
-        let result = if write.used_up {
+        let before = write.done;
+        let is_open = self.reference.model.holds(pending.slot, pending.open);
+        let result = if write.used_up && !is_open {
+            // Nothing to repeat it through: the number may belong to another file by now.
+            Err(Error::BadHandle)
+        } else if write.used_up {
             process.replan(&caller, pending.handle, write).map(|()| false)
         } else if pending.transferred {
             process.commit(&caller, write)
@@ -447,8 +457,13 @@ impl Simulation {
             pending.transferred = true;
             process.transfer(write).map(|()| false)
         };
-        let done = write.done;
+        let (done, progress) = (write.done, write.done - before);
         self.note(format!("{} continue {}: {result:?}, {done} done", caller.now.0, pending.id));
+        if progress > 0 && self.reference.model.exists(pending.node) {
+            let content = self.reference.model.content(pending.node);
+            content.expect("it was written to").commit(pending.id, progress);
+            self.reference.model.touch(&caller, pending.node);
+        }
         match result {
             Ok(false) => return self.writes.push(pending),
             Err(Error::Busy) => {
@@ -457,22 +472,29 @@ impl Simulation {
                 return self.writes.push(pending);
             }
             Err(error @ Error::NoSpace) => self.expect_exhausted(index, error),
-            // Its descriptor was closed: nothing to repeat it through.
             Err(error) => assert_eq!(error, Error::BadHandle, "continuing a write"),
             Ok(true) => {}
         }
-        if !self.reference.model.exists(pending.node) {
-            return;
+        if result != Ok(true) {
+            self.processes[index]
+                .abort(&caller, &pending.write)
+                .expect("it can always be given up");
+            self.adopt_cursor(&pending);
+            if self.reference.model.exists(pending.node) {
+                let content = self.reference.model.content(pending.node);
+                content.expect("it was written to").abort(pending.id);
+            }
         }
-        let content = self.reference.model.content(pending.node).expect("it was written to");
-        if done == 0 {
-            content.abort(pending.id);
-        } else {
-            content.commit(pending.id, done);
-        }
-        if result == Ok(true) {
-            self.reference.model.touch(&caller, pending.node);
-        }
+    }
+
+    /// A write that is given up may take back the cursor that it moved.
+    fn adopt_cursor(&mut self, pending: &PendingWrite) {
+        let Ok(open) = self.reference.model.description(pending.open) else { return };
+        let seen = self.inspector.fs.handle(pending.handle).expect("it is open").cursor;
+        let write = &pending.write;
+        let possible = [open.cursor, write.offset, write.plan.offset, write.offset + write.done];
+        assert!(possible.contains(&seen), "cursor at {seen}, not one of {possible:?}");
+        open.cursor = seen;
     }
 
     /// A write in flight is given up by its process.
@@ -482,14 +504,7 @@ impl Simulation {
         let caller = self.processes[index].caller();
         self.note(format!("{} abort {}", caller.now.0, write.id));
         self.processes[index].abort(&caller, &write.write).expect("it is in flight");
-        let end = write.write.offset + write.write.bytes.len() as u64;
-        let place = self.handles.iter().position(|handle| *handle == Some(write.handle));
-        if let Some(id) = place.and_then(|place| self.reference.open(place).ok()) {
-            let open = self.reference.model.description(id).expect("it is open");
-            if open.cursor == end {
-                open.cursor = write.write.offset;
-            }
-        }
+        self.adopt_cursor(&write);
         if self.reference.model.exists(write.node) {
             self.reference.model.content(write.node).expect("it was written to").abort(write.id);
         }

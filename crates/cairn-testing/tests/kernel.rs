@@ -156,12 +156,7 @@ impl Kernel {
                 }
                 Step::Access { base, path, mask } => {
                     let flags = libc::AT_EACCESS;
-                    done(libc::faccessat(
-                        self.base(*base),
-                        c(path).as_ptr(),
-                        *mask as i32,
-                        flags,
-                    ))
+                    done(libc::faccessat(self.base(*base), c(path).as_ptr(), *mask as i32, flags))
                 }
                 Step::SetMode { open, mode } => done(libc::fchmod(self.descriptor(*open), *mode)),
                 Step::List { base } => self.list(*base),

@@ -3,7 +3,7 @@
 # programs run as built by default, and with fortified and large-file names (fopen64, __read_chk).
 
 fortified=(-O2 -D_FORTIFY_SOURCE=2 -D_FILE_OFFSET_BITS=64)
-for source in stdio_modes stdio_seek stdio_descriptors stdio_reopen descriptors; do
+for source in stdio_modes stdio_seek stdio_descriptors stdio_reopen descriptors tree_walks; do
     program $source $source.c cc -w
     program ${source}_fortified $source.c cc -w "${fortified[@]}"
     scenario -u $source <<<"\"\$B/$source\""

@@ -54,10 +54,11 @@ import errno, os
 held = []
 try:
     for i in range(100): held.append(os.open("f%d" % i, os.O_CREAT | os.O_WRONLY))
-except OSError as e: print(errno.errorcode[e.errno], len(held))
-os.close(held.pop()); held.append(os.open("last", os.O_CREAT | os.O_WRONLY)); print(len(held), max(held))
+except OSError as e: print(errno.errorcode[e.errno], len(held) >= 48, max(held))
+# Cairn itself may hold a few numbers, so the files beyond the first 48 are not compared.
+for i in range(48, len(held)): os.close(held.pop()); os.unlink("f%d" % i)
 for fd in held: os.write(fd, b"x"); os.close(fd)
-print(len(os.listdir()))
+print(sorted(os.listdir()))
 END
 E
 scenario -e with_little_address_space little_address_space <<<"$work_script"
@@ -68,7 +69,7 @@ import errno, os, signal
 signal.signal(signal.SIGXFSZ, lambda *_: print("SIGXFSZ"))
 fd = os.open("f", os.O_CREAT | os.O_WRONLY)
 try:
-    while True: written = os.write(fd, b"x" * 60000); print(written)
+    for i in range(5): print(os.write(fd, b"x" * 60000))
 except OSError as e: print(errno.errorcode[e.errno], os.fstat(fd).st_size)
 END
 )

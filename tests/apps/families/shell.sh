@@ -103,6 +103,19 @@ echo "${#all[@]} ${all[499]}"
 echo "$(<"$D/lines")" | sha256sum
 E
 
+# Siblings of a pipeline inherit one open file, start together and end in any order: none may lose it.
+scenario pipelines_that_inherit_a_file <<'E'
+cd "$D"
+lost=0
+for ((i = 0; i < 200; i++)); do
+    (echo "$i" | cat) >f
+    [ "$(<f)" = "$i" ] || lost=$((lost + 1))
+    (cd / && echo "$i" | sort | cat) >>f
+done
+echo "$lost lost"
+cat f
+E
+
 # The cursor of a file is shared by all that inherited it: bash, a subshell and head take turns.
 scenario one_cursor_in_several_processes <<'E'
 printf '%s\n' 1 2 3 4 5 6 7 8 9 >"$D/f"

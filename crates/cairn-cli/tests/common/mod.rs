@@ -190,7 +190,7 @@ impl Ran {
     }
 
     /// Exit code 2 and exactly one line, which contains `part`.
-    pub fn is_refused(self, part: &str) -> Ran {
+    pub fn refused_with(self, part: &str) -> Ran {
         let ran = self.ends_with(2);
         assert_eq!(ran.stderr.lines().count(), 1, "one line: {}", ran.show());
         assert!(ran.stderr.starts_with("cairn: ") && ran.stderr.contains(part), "{}", ran.show());
@@ -238,17 +238,14 @@ pub fn kill(signal: &str, target: i64) {
     assert!(status.expect("kill starts").success(), "kill {signal} {target}");
 }
 
-/// The library stands beside the program; `cargo test` of this crate alone does not build it.
+/// The library stands beside the program, but `cargo test` of this crate alone does not build it: do so, or take note
+/// that it is fresh. A stale one would not agree with the program on the format of a store.
 fn build_library() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
-        let program = Path::new(CAIRN);
-        if program.with_file_name("libcairn_preload.so").exists() {
-            return;
-        }
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--package", "cairn-preload"]);
-        if program.parent().is_some_and(|directory| directory.ends_with("release")) {
+        cargo.args(["build", "--quiet", "--package", "cairn-preload"]);
+        if Path::new(CAIRN).parent().is_some_and(|directory| directory.ends_with("release")) {
             cargo.arg("--release");
         }
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();

@@ -1,0 +1,81 @@
+//! Small writes that continue a file within its last block: one lock instead of two.
+//!
+//! Most small writes append to a block that exists already. Planning and committing them apart costs more than the
+//! copy. Here the bytes, which the caller has copied out of the application's memory before, go to the tier under the lock:
+//! at most [`SMALL_BYTES_MAX`], into a block that is mapped, so that neither a fault nor device I/O happens.
+//! If the process dies in the middle, the undo leaves the file as it was; the bytes are then part of its tail.
+
+use crate::error::Result;
+use crate::fs::Microfs;
+use crate::handle::{APPEND, MAY_WRITE, WROTE};
+use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
+use crate::io::{Position, WriteKind, WritePiece};
+use crate::map::Stretch;
+use crate::types::{Caller, HandleId};
+
+/// Longest write that may be stored under the lock, bytes.
+pub const SMALL_BYTES_MAX: usize = 1024;
+
+impl Microfs {
+    /// Writes `length` bytes at once if they continue the file within a block it has and nobody else is writing to
+    /// it; false, and nothing done, otherwise: plan the write then.
+    ///
+    /// `store` puts the bytes in place and returns their checksum term; it must neither block nor fault, and returns
+    /// `None` if it cannot do that.
+    pub fn write_small(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        length: u32,
+        store: impl FnOnce(&WritePiece) -> Option<u32>,
+    ) -> Result<bool> {
+        debug_assert!((1..=SMALL_BYTES_MAX as u32).contains(&length));
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let inode = handle.file(tx, MAY_WRITE)?;
+            let alone = inode.pins(tx) == 0
+                && inode.flags(tx) & (SETTLING | WANTS_SETTLE | HAS_WAITING) == 0;
+            let offset = tx.write_offset(inode, handle, at);
+            let block_bytes = tx.layout.hugeblock_bytes;
+            let start = offset & (block_bytes - 1);
+            let continues = offset >= inode.size(tx).max(inode.written_end(tx))
+                && inode.tail(tx).is_none_or(|tail| offset <= tail);
+            let file_block = offset >> tx.layout.hugeblock_shift;
+            let fits = start + u64::from(length) <= block_bytes && file_block < u64::from(u32::MAX);
+            if !alone || !continues || !fits {
+                return Ok(false);
+            }
+            let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block as u32) else {
+                return Ok(false);
+            };
+            let piece = WritePiece {
+                tier: run.tier,
+                block: run.first,
+                start: start as u32,
+                length,
+                zero_before: 0,
+                zero_after: 0,
+                kind: WriteKind::Fill,
+            };
+            let Some(term) = store(&piece) else { return Ok(false) };
+            let end = offset + u64::from(length);
+            tx.fold_checksum(run.tier, run.first, term);
+            tx.log_write(Some(handle), caller.now, inode.id, (offset, u64::from(length)), None);
+            if inode.tail(tx).is_some() {
+                inode.set_tail(tx, end);
+            }
+            inode.set_written_end(tx, end);
+            inode.set_size(tx, end);
+            if handle.flags(tx) & APPEND != 0 {
+                inode.set_appended_end(tx, end);
+            }
+            inode.touch_data(tx, caller.now);
+            if at == Position::Cursor {
+                handle.set_cursor(tx, end);
+            }
+            handle.add_flags(tx, WROTE);
+            Ok(true)
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! File locks within a node: the kernel keeps them, on a lock file of the store for each inode that was ever locked.
+//!
+//! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which drops them) when the
+//! process closes any descriptor of the file, as POSIX has it. `flock` and open-file-description locks belong to the
+//! description: one descriptor of the lock file per handle, inherited by children, closed with the handle's last
+//! number. Invariant: a lock descriptor is close-on-exec exactly if the number was through which it was made.
+//! Weaker than a local file system: processes that inherited a description before it was first locked lock it
+//! apart; ranks in scope `rank` have nothing to lock against each other.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::CString;
+
+use cairn_core::{HandleId, InodeId};
+use cairn_device::descriptor::Descriptor;
+use cairn_device::sys;
+
+use crate::error::{Errno, Result};
+use crate::kernel;
+use crate::latch::Latch;
+use crate::mount::{self, Mount};
+use crate::{placeholder, table};
+
+/// Who owns a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Process(InodeId),
+    Description(HandleId),
+}
+
+/// Lock descriptors of this process.
+struct Descriptors {
+    latch: Latch,
+    list: UnsafeCell<Vec<(Owner, Descriptor)>>,
+    /// Length of the list, read without the latch.
+    count: AtomicUsize,
+}
+
+// SAFETY: the list is only reached through `with`, which holds the latch.
+unsafe impl Sync for Descriptors {}
+
+static DESCRIPTORS: Descriptors = Descriptors {
+    latch: Latch::new(),
+    list: UnsafeCell::new(Vec::new()),
+    count: AtomicUsize::new(0),
+};
+
+impl Descriptors {
+    fn with<R>(&self, act: impl FnOnce(&mut Vec<(Owner, Descriptor)>) -> R) -> Result<R> {
+        let _held = self.latch.hold()?;
+        // SAFETY: the latch is held, and the reference does not leave this function.
+        let list = unsafe { &mut *self.list.get() };
+        let result = act(list);
+        self.count.store(list.len(), Ordering::Relaxed);
+        Ok(result)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The descriptor on which the locks of `owner` are kept, made now if need be.
+fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Result<i32> {
+    let find = |list: &mut Vec<(Owner, Descriptor)>| {
+        list.iter().find(|(found, _)| *found == owner).map(|(_, descriptor)| descriptor.raw())
+    };
+    if let Some(known) = DESCRIPTORS.with(find)? {
+        return Ok(known);
+    }
+    let name = CString::new(format!("handles/{}.lock-{}", mount.name(), inode.0));
+    let name = name.map_err(|_| Errno(libc::EINVAL))?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
+    let opened = Descriptor::open(mount.store_directory(), &name, flags, 0o600)?.raise();
+    let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
+    sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
+    placeholder::note_internal(opened.raw());
+    // Another thread may have been faster; its descriptor is then the one.
+    DESCRIPTORS.with(|list| {
+        find(list).unwrap_or_else(|| {
+            let raw = opened.raw();
+            list.push((owner, opened));
+            raw
+        })
+    })
+}
+
+fn release(is_released: impl Fn(Owner) -> bool) {
+    // A signal handler that interrupted a locking call closes late: with the process.
+    let _ = DESCRIPTORS.with(|list| list.retain(|(owner, _)| !is_released(*owner)));
+}
+
+/// A number of `handle` is being closed: the process's own locks on the file go.
+pub(crate) fn number_closed(mount: &Mount, handle: HandleId) {
+    if !DESCRIPTORS.is_empty() {
+        if let Ok(inode) = mount.inode_of(handle) {
+            release(|owner| owner == Owner::Process(inode));
+        }
+    }
+}
+
+/// The last number of `handle` in this process was closed: so is its share of the description's locks.
+pub(crate) fn handle_closed(handle: HandleId) {
+    if !DESCRIPTORS.is_empty() {
+        release(|owner| owner == Owner::Description(handle));
+    }
+}
+
+/// Calls `visit` with each lock descriptor.
+pub(crate) fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
+    if !DESCRIPTORS.is_empty() {
+        let _ = DESCRIPTORS.with(|list| list.iter().for_each(|(_, found)| visit(found.raw())));
+    }
+}
+
+/// As `flock(2)`.
+pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
+    let mount = mount::current()?;
+    let handle = table::lookup(number).ok_or(Errno(libc::EBADF))?;
+    let info = mount.fs().handle(handle)?;
+    if info.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
+    Ok(sys::flock(lock, operation)?)
+}
+
+/// As `fcntl(2)` with one of the six lock commands; `lock` is changed as there.
+pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<()> {
+    let mount = mount::current()?;
+    let handle = table::lookup(number).ok_or(Errno(libc::EBADF))?;
+    let info = mount.fs().handle(handle)?;
+    let sets = !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
+    let permitted = match i32::from(lock.l_type) {
+        _ if info.path_only => false,
+        libc::F_RDLCK => info.read || !sets,
+        libc::F_WRLCK => info.write || !sets,
+        _ => true,
+    };
+    if !permitted {
+        return Err(Errno(libc::EBADF));
+    }
+    let base = match i32::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => info.cursor,
+        libc::SEEK_END => mount.fs().attributes(info.inode)?.size,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let base = i64::try_from(base).map_err(|_| Errno(libc::EOVERFLOW))?;
+    let mut absolute = *lock;
+    absolute.l_whence = libc::SEEK_SET as i16;
+    absolute.l_start = base.checked_add(lock.l_start).ok_or(Errno(libc::EOVERFLOW))?;
+    let owner = match command {
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Owner::Process(info.inode),
+        _ => Owner::Description(handle),
+    };
+    let on = descriptor(mount, number, info.inode, owner)?;
+    kernel::lock(on, command, &mut absolute)?;
+    if !sets {
+        *lock = absolute;
+    }
+    Ok(())
+}
+
+/// As `lockf(3)`.
+pub fn lock_section(number: i32, command: i32, length: i64) -> Result<()> {
+    // SAFETY: plain integers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_whence = libc::SEEK_CUR as i16;
+    lock.l_len = length;
+    lock.l_type = match command {
+        libc::F_ULOCK => libc::F_UNLCK,
+        libc::F_LOCK | libc::F_TLOCK | libc::F_TEST => libc::F_WRLCK,
+        _ => return Err(Errno(libc::EINVAL)),
+    } as i16;
+    match command {
+        libc::F_LOCK => lock_range(number, libc::F_SETLKW, &mut lock),
+        libc::F_TEST => {
+            lock_range(number, libc::F_GETLK, &mut lock)?;
+            match i32::from(lock.l_type) == libc::F_UNLCK {
+                true => Ok(()),
+                false => Err(Errno(libc::EACCES)),
+            }
+        }
+        _ => lock_range(number, libc::F_SETLK, &mut lock),
+    }
+}
