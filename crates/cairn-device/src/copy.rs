@@ -11,7 +11,7 @@ use crate::checksum;
 
 /// Shorter copies use ordinary stores: the fence after streaming ones would cost more than it wins.
 #[cfg(target_arch = "x86_64")]
-const STREAM_FROM: usize = 2 * 1024;
+const STREAM_FROM: usize = 4 * 1024;
 
 /// Copies `length` bytes and returns their raw checksum (`checksum::raw`).
 ///
@@ -39,52 +39,6 @@ pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> u32
     }
     // SAFETY: the caller vouches for the ranges.
     unsafe { copy_portable(target, source, length) }
-}
-
-/// As `copy_crc` to memory that is read again soon: keeps it in the caches.
-///
-/// # Safety
-/// As `copy_crc`.
-pub unsafe fn copy_crc_cached(target: *mut u8, source: *const u8, length: usize) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use crate::fold::{self, Level};
-        let level = fold::level();
-        if level != Level::Portable {
-            // SAFETY: the level was detected; the caller vouches for the ranges.
-            return unsafe { folded::<{ fold::STORE }>(level, target, source, length) };
-        }
-    }
-    // SAFETY: the caller vouches for the ranges.
-    unsafe { copy_portable(target, source, length) }
-}
-
-/// Copies `length` bytes that are in the cache to memory that is not read again soon.
-///
-/// # Safety
-/// As `copy_crc`.
-pub unsafe fn copy_away(target: *mut u8, source: *const u8, length: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if length >= STREAM_FROM && target.addr() % 16 == 0 {
-        use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-        const VECTOR: usize = size_of::<__m128i>();
-        let whole = length / VECTOR * VECTOR;
-        for at in (0..whole).step_by(VECTOR) {
-            // SAFETY: the vector lies inside both ranges, and the target is aligned.
-            unsafe {
-                let data = _mm_loadu_si128(source.add(at).cast());
-                _mm_stream_si128(target.add(at).cast(), data);
-            }
-        }
-        // SAFETY: the rest lies inside both ranges; a fence takes nothing.
-        unsafe {
-            core::ptr::copy_nonoverlapping(source.add(whole), target.add(whole), length - whole);
-            core::arch::x86_64::_mm_sfence();
-        }
-        return;
-    }
-    // SAFETY: the caller vouches for the ranges.
-    unsafe { core::ptr::copy_nonoverlapping(source, target, length) };
 }
 
 /// Copies `length` bytes without a checksum, for reading from a tier. What `malloc` gives for large

@@ -37,9 +37,6 @@ pub trait Device: Send + Sync {
     /// Makes a range read as zeros. Errors: as `write`.
     fn zero(&self, offset: u64, length: usize) -> Result<()>;
 
-    /// Copies between two ranges that do not overlap. Errors: as `write`.
-    fn copy_within(&self, from: u64, to: u64, length: usize) -> Result<()>;
-
     /// Standard CRC32C of a range. Errors: as `read`.
     fn checksum(&self, offset: u64, length: usize) -> Result<u32>;
 

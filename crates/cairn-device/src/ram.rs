@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use cairn_core::{Error, Result};
 
 use crate::checksum;
-use crate::copy::{copy_away, copy_crc, copy_out};
+use crate::copy::{copy_crc, copy_out};
 use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::mapping::{LocalTable, Mapping, Populate, allocate};
@@ -284,7 +284,10 @@ impl Device for RamDevice {
             return false;
         }
         // SAFETY: the range is a present part of our mapping, which no slice can be part of.
-        unsafe { copy_away(self.address(range.start), bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            let target = self.address(range.start);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
         true
     }
 
@@ -321,22 +324,6 @@ impl Device for RamDevice {
             }
             Ok(())
         })
-    }
-
-    fn copy_within(&self, from: u64, to: u64, length: usize) -> Result<()> {
-        let (from, to) = (self.check(from, length)?, self.check(to, length)?);
-        if from.start < to.end && to.start < from.end {
-            return Err(Error::Corrupt { what: "overlapping copy within a tier" });
-        }
-        if length == 0 {
-            return Ok(());
-        }
-        self.present(from.clone(), Populate::Read)?;
-        self.present(to.clone(), Populate::Write)?;
-        let (source, target) = (self.address(from.start), self.address(to.start));
-        // SAFETY: both ranges are present and were checked not to overlap.
-        unsafe { core::ptr::copy_nonoverlapping(source, target, length) };
-        Ok(())
     }
 
     fn checksum(&self, offset: u64, length: usize) -> Result<u32> {

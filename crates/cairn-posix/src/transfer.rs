@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use cairn_core::{
     Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WriteKind, WritePiece, WritePlan,
 };
-use cairn_device::copy::{copy_crc_cached, prefetch};
+use cairn_device::copy::{copy_crc, prefetch};
 use cairn_device::{Device, checksum};
 
 use crate::error::{Errno, Result};
@@ -180,7 +180,7 @@ pub fn write_small(
     { *source }.for_each(length, |start, bytes| {
         // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
         // application's, given to be read by this call.
-        let sum = unsafe { copy_crc_cached(room.as_mut_ptr().add(copied).cast(), start, bytes) };
+        let sum = unsafe { copy_crc(room.as_mut_ptr().add(copied).cast(), start, bytes) };
         raw = join(raw, sum, bytes);
         copied += bytes;
         Ok(())

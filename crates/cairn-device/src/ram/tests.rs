@@ -89,14 +89,24 @@ fn zeroing_a_block_never_met_gives_zeros() {
 }
 
 #[test]
-fn copy_within_and_checksum_see_the_stored_bytes() {
+fn checksum_is_of_the_stored_bytes() {
     let device = device(4);
     let bytes = sample(BLOCK);
-    write(&device, 0, &bytes).unwrap();
-    device.copy_within(0, 2 * BLOCK as u64, BLOCK).unwrap();
+    write(&device, 2 * BLOCK, &bytes).unwrap();
     assert_eq!(device.checksum(2 * BLOCK as u64, BLOCK).unwrap(), checksum::crc32c(0, &bytes));
-    let overlap = device.copy_within(0, 100, BLOCK);
-    assert_eq!(overlap, Err(Error::Corrupt { what: "overlapping copy within a tier" }));
+}
+
+#[test]
+fn warm_write_stores_only_where_the_block_is_present() {
+    let device = device(2);
+    let bytes = sample(100);
+    assert!(!device.write_warm(7, &bytes));
+    for _ in 0..2 {
+        write(&device, 0, &sample(BLOCK)).unwrap();
+    }
+    assert!(device.write_warm(7, &bytes));
+    assert_eq!(read(&device, 7, 100), bytes);
+    assert!(!device.write_warm(2 * BLOCK as u64 - 50, &bytes));
 }
 
 #[test]
@@ -107,7 +117,6 @@ fn range_outside_the_tier_is_refused_everywhere() {
     assert!(write(&device, 2 * BLOCK - 1, &bytes).is_err());
     assert!(device.zero(end, 1).is_err());
     assert!(device.checksum(u64::MAX, 2).is_err());
-    assert!(device.copy_within(0, end, 1).is_err());
     assert_eq!(write(&device, 2 * BLOCK, &[]), Ok(0));
 }
 
@@ -175,7 +184,6 @@ fn full_file_system_is_no_space_in_every_state_and_never_a_signal() {
         assert_eq!(write(&device, 0, &bytes), Err(Error::NoSpace));
         assert_eq!(write(&device, 0, &bytes), Err(Error::NoSpace));
         assert_eq!(device.zero(15 * BLOCK as u64, BLOCK), Err(Error::NoSpace));
-        assert_eq!(device.copy_within(0, 15 * BLOCK as u64, BLOCK), Err(Error::NoSpace));
         assert_eq!(read(&device, 0, BLOCK), bytes[..BLOCK]);
         let stop = AtomicBool::new(false);
         assert!(device.prefault(u64::MAX, &stop).unwrap() <= 8 * BLOCK as u64);

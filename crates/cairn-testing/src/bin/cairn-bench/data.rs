@@ -17,7 +17,7 @@ const CALLS: [(usize, &str, f64); 4] = [
 
 /// Private memory that stands for an application's state.
 fn application_state() -> Vec<u8> {
-    (0..CHECKPOINT_BYTES).map(|at| (at * 31 >> 7) as u8).collect()
+    (0..CHECKPOINT_BYTES).map(|at| ((at * 31) >> 7) as u8).collect()
 }
 
 /// A warm shared mapping: what memcpy would need to hold a checkpoint.

@@ -20,6 +20,9 @@ pub struct Places {
     pub tmpfs: PathBuf,
 }
 
+/// Measures and prints some rows.
+type Group = fn(&Places);
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
@@ -44,7 +47,7 @@ fn main() {
     }
     let wanted = |row: &str| command.is_empty() || row.contains(&command);
     println!("{}", Row::header());
-    let groups: [(&str, fn(&Places)); 6] = [
+    let groups: [(&str, Group); 6] = [
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
