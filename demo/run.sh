@@ -12,9 +12,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cairn=${CAIRN:-$here/../target/release/cairn}
 results=${1:-$here/../target/demo}
 
-readonly RANKS=4 CELLS=30 KILL_FROM_STEP=120
+readonly RANKS=4 CELLS=30 KILL_FROM_STEP=100
 readonly TIMED_CHECKPOINTS=12 TIMED_ROUNDS=5
-steps=200 every=20
+steps=160 every=20
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 
 say() { printf '%s\n' "$*"; }
@@ -61,6 +61,7 @@ code=0
 wait $launcher || code=$?
 [ $code -ne 0 ] || die "cairn run reported success for a killed command"
 newest=$("$cairn" ls "$job" --newest '*.restart')
+! grep -q "into $newest\$" "$results/strike.txt" || die "$newest was killed half-way and is offered for a restart"
 say "   cairn run ended with exit code $code and kept the store; newest clean checkpoint: $newest"
 
 step "3. Resumed from memory"

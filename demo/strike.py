@@ -18,6 +18,7 @@ import time
 
 RANK_PROGRAM = "lmp"
 SECONDS_MAX = 120
+STOPS_MAX = 1000
 
 
 def children(parent):
@@ -62,6 +63,19 @@ def send(pids, number):
             pass
 
 
+def caught_in_the_middle(cairn, job, step_min, ranks):
+    """Stops `ranks` while a checkpoint is open and partly written, and describes it; None if it is too late."""
+    for _ in range(STOPS_MAX):
+        send(ranks, signal.SIGSTOP)
+        entry = open_checkpoint(cairn, job, step_min)
+        if entry is not None and entry["bytes"] > 0:
+            return entry
+        send(ranks, signal.SIGCONT)
+        if entry is None:
+            break
+    return None
+
+
 def main():
     cairn, job, launcher, step_min = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     deadline = time.monotonic() + SECONDS_MAX
@@ -69,14 +83,12 @@ def main():
         if open_checkpoint(cairn, job, step_min) is None:
             continue
         ranks = ranks_of(launcher)
-        send(ranks, signal.SIGSTOP)
-        caught = open_checkpoint(cairn, job, step_min)
-        if caught is None:
-            send(ranks, signal.SIGCONT)
+        entry = caught_in_the_middle(cairn, job, step_min, ranks)
+        if entry is None:
             continue
         send(ranks, signal.SIGKILL)
-        written = caught["bytes"] / 1e6
-        print(f"SIGKILL to {len(ranks)} ranks while {caught['path']} was open, {written:.1f} MB into it")
+        written = entry["bytes"] / 1e6
+        print(f"SIGKILL to {len(ranks)} ranks, {written:.1f} MB into {entry['path']}")
         return 0
     print("strike.py: the run ended before a checkpoint could be caught open", file=sys.stderr)
     return 1

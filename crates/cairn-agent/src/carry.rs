@@ -1,7 +1,9 @@
-//! Carrying out the plan of one namespace: the changes to the persist directory and to the manifest, step by step.
+//! Carrying out the plan of one namespace: the changes to the persist directory and to the
+//! manifest, step by step.
 //!
-//! Must stay true: a copy of ours is renamed or removed only if it is still exactly what we put there; trouble with
-//! one file does not keep the others from being drained, trouble with the directory ends the pass.
+//! Must stay true: a copy of ours is renamed or removed only if it is still exactly what we put
+//! there; trouble with one file does not keep the others from being drained, trouble with the
+//! directory ends the pass.
 
 use crate::copy::{Source, adopt_file, copy_file};
 use crate::destination::Destination;
@@ -158,7 +160,8 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Notes the state of a file that has no verified copy in this version; an older copy stays where it is.
+    /// Notes the state of a file that has no verified copy in this version; an older copy stays
+    /// where it is.
     fn mark(&mut self, path: &FilePath, state: State, reason: Option<String>) {
         if let Some(node) = self.tree.get(path) {
             let earlier = self.ledger.entry(path).and_then(Entry::copy);
@@ -197,7 +200,8 @@ impl<'a> Carrier<'a> {
         self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
     }
 
-    /// Copies files, several at a time, oldest first, so that what is complete earlier is safe earlier.
+    /// Copies files, several at a time, oldest first, so that what is complete earlier is safe
+    /// earlier.
     fn copy_all(&mut self, paths: &[FilePath]) -> Result<()> {
         let work = self.work(paths);
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();

@@ -37,7 +37,8 @@ impl Client {
         Some(Client { store: directory.to_path_buf(), lines: BufReader::new(stream) })
     }
 
-    /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts if need be.
+    /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts
+    /// if need be.
     pub fn reach(directory: &Path, program: &Path) -> Result<Client> {
         let started = Instant::now();
         loop {

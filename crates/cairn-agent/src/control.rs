@@ -1,7 +1,7 @@
 //! The agent's ear: a socket in the store directory that only its owner can talk to.
 //!
-//! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or gone delays nobody
-//! else; requests are bounded in length and connections in number.
+//! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or
+//! gone delays nobody else; requests are bounded in length and connections in number.
 
 use crate::error::{Error, Result};
 use crate::job::AGENT_SOCKET;
@@ -34,8 +34,9 @@ pub struct Listener {
     path: PathBuf,
 }
 
-/// A path by which the socket in `directory` can be reached however long the directory's own path is: addresses of
-/// Unix sockets hold 107 bytes. The descriptor must stay open while the path is used.
+/// A path by which the socket in `directory` can be reached however long the directory's own path
+/// is: addresses of Unix sockets hold 107 bytes. The descriptor must stay open while the path is
+/// used.
 pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())
@@ -45,8 +46,8 @@ pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
 }
 
 impl Listener {
-    /// Binds the socket of the store in `directory`; the caller holds the agent's lock, so a socket that is there
-    /// belongs to an agent that died.
+    /// Binds the socket of the store in `directory`; the caller holds the agent's lock, so a socket
+    /// that is there belongs to an agent that died.
     pub fn bind(directory: &Path) -> Result<Listener> {
         let path = directory.join(AGENT_SOCKET);
         match fs::remove_file(&path) {
@@ -66,14 +67,15 @@ impl Listener {
         Ok(Listener { socket, path })
     }
 
-    /// Removes the socket. To be called while the agent's lock is held and the store is there: otherwise the socket of
-    /// that name may be another agent's.
+    /// Removes the socket. To be called while the agent's lock is held and the store is there:
+    /// otherwise the socket of that name may be another agent's.
     pub fn remove(self) {
         // One that stays behind is removed by the next agent.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Accepts connections until the agent ends, or has to because `is_removed` says that its store is gone.
+    /// Accepts connections until the agent ends, or has to because `is_removed` says that its store
+    /// is gone.
     pub fn serve(&self, shared: &Arc<Shared>, is_removed: &dyn Fn() -> bool) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_EVERY_MS * 1_000_000 };
         while !shared.is_stopping() {
@@ -159,7 +161,8 @@ fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Has passes run until one leaves nothing that changed meanwhile, and files still open were given time to close.
+/// Has passes run until one leaves nothing that changed meanwhile, and files still open were given
+/// time to close.
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     loop {

@@ -2,10 +2,11 @@
 //!
 //! The steps, in the order that makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
-//! 2. the copy, with its attributes, is made durable under a temporary name and its cached pages are dropped;
+//! 2. the copy, with its attributes, is made durable under a temporary name and its cached pages
+//!    are dropped;
 //! 3. it is read back and compared with the checksum of what was read in step 1;
-//! 4. only if the file in the store is still the same version, closed, and of the same name, does the copy
-//!    replace what has the name in the persist directory.
+//! 4. only if the file in the store is still the same version, closed, and of the same name, does
+//!    the copy replace what has the name in the persist directory.
 //!
 //! Does not decide which files are copied; `plan.rs` does.
 
@@ -104,7 +105,8 @@ pub fn copy_file(
     Ok(Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version: summary.attributes.version })
 }
 
-/// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of the file already.
+/// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of
+/// the file already.
 pub fn adopt_file(
     destination: &Destination,
     source: Source<'_>,

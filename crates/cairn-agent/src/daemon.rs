@@ -1,8 +1,8 @@
 //! Becoming the agent: a process of its own that nothing of the caller holds on to.
 //!
-//! Must stay true: the agent keeps no descriptor, terminal, working directory or session of whoever started it, so
-//! a pipeline or a batch system never waits for it; the starter learns whether the agent is ready or why not.
-//! Runs before any thread exists: it forks.
+//! Must stay true: the agent keeps no descriptor, terminal, working directory or session of whoever
+//! started it, so a pipeline or a batch system never waits for it; the starter learns whether the
+//! agent is ready or why not. Runs before any thread exists: it forks.
 
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -33,10 +33,11 @@ impl Readiness {
     }
 }
 
-/// Splits off the agent, with its output appended to `log`. Returns only there; the calling process waits until the
-/// agent is ready and exits with 0, or prints why it is not and exits with 1.
+/// Splits off the agent, with its output appended to `log`. Returns only there; the calling process
+/// waits until the agent is ready and exits with 0, or prints why it is not and exits with 1.
 pub fn detach(log: &Path) -> Result<Readiness> {
-    // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and started no thread.
+    // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and
+    // started no thread.
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
     let log_file = rustix::fs::open(log, flags, Mode::from_raw_mode(0o600))
@@ -54,7 +55,8 @@ pub fn detach(log: &Path) -> Result<Readiness> {
     drop(from_agent);
     rustix::process::setsid().map_err(Error::file("start a session for", log))?;
     if fork(log)? != 0 {
-        // SAFETY: this is the short-lived process between the starter and the agent; it has no state to flush.
+        // SAFETY: this is the short-lived process between the starter and the agent; it has no
+        // state to flush.
         unsafe { libc::_exit(0) };
     }
     rustix::process::chdir("/").map_err(Error::file("enter", Path::new("/")))?;
@@ -65,8 +67,8 @@ pub fn detach(log: &Path) -> Result<Readiness> {
         rustix::stdio::dup2_stderr(&log_file)
     };
     attach().map_err(Error::file("write to", log))?;
-    // SAFETY: ignoring a signal installs no handler, and an empty set unblocks what the starter had blocked. Past a
-    // file size limit a write then fails instead of killing us.
+    // SAFETY: ignoring a signal installs no handler, and an empty set unblocks what the starter had
+    // blocked. Past a file size limit a write then fails instead of killing us.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -105,7 +107,8 @@ fn wait_for_agent(mut from_agent: File) -> ! {
     process::exit(code)
 }
 
-/// Takes the lock file `name` in `directory` for as long as the returned file is open; None if another process has it.
+/// Takes the lock file `name` in `directory` for as long as the returned file is open; None if
+/// another process has it.
 pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
     let path = directory.join(name);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;

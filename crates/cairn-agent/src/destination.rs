@@ -1,9 +1,10 @@
 //! The persist directory, as the drain may touch it.
 //!
-//! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it can be read,
-//! replaced or removed through one; a file appears under its name only by a rename of a complete and durable one; what
-//! a failed attempt leaves behind has a name that the next attempt reuses. Names are durable after `synchronise`.
-//! Does not know what should be there; `plan.rs` does.
+//! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
+//! can be read, replaced or removed through one; a file appears under its name only by a rename of
+//! a complete and durable one; what a failed attempt leaves behind has a name that the next attempt
+//! reuses. Names are durable after `synchronise`. Does not know what should be there; `plan.rs`
+//! does.
 
 use crate::error::{Error, Result};
 use crate::path::FilePath;
@@ -172,7 +173,8 @@ impl Destination {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&parent, name, flags, Mode::empty())
             .and_then(|file| {
-                // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly this file.
+                // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly
+                // this file.
                 let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
                 rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777))?;
                 set_times(&parent, name, mtime_ns)
@@ -216,7 +218,8 @@ impl Destination {
         self.synchronise(&FilePath::root())
     }
 
-    /// Makes names in `directory` durable: what was created, renamed or removed there. One that is gone needs nothing.
+    /// Makes names in `directory` durable: what was created, renamed or removed there. One that is
+    /// gone needs nothing.
     pub fn synchronise(&self, directory: &FilePath) -> Result<()> {
         match self.open_directory(directory).and_then(|opened| rustix::fs::fsync(&opened)) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),

@@ -1,7 +1,9 @@
-//! One pass of the drain: compare every namespace with the manifest, carry out the difference, say how it stands.
+//! One pass of the drain: compare every namespace with the manifest, carry out the difference, say
+//! how it stands.
 //!
-//! Must stay true: `complete` is said only after a pass that could read every namespace and left nothing undone; a
-//! pass that somebody asked for trusts no earlier pass: it looks at every copy again.
+//! Must stay true: `complete` is said only after a pass that could read every namespace and left
+//! nothing undone; a pass that somebody asked for trusts no earlier pass: it looks at every copy
+//! again.
 //! Does not decide when a pass is due; `service.rs` does.
 
 use crate::carry::Carrier;
@@ -91,7 +93,8 @@ impl Drainer {
         result
     }
 
-    /// Takes up what another command wrote into the job's description: a persist directory given later.
+    /// Takes up what another command wrote into the job's description: a persist directory given
+    /// later.
     fn reload_job(&mut self) -> Result<()> {
         let job = Job::load(&self.store)?;
         if job.persist != self.job.persist {
@@ -211,8 +214,8 @@ impl Drainer {
         failed
     }
 
-    /// Drops files from the store, in this order, and keeps their drained copies. Refuses all of them if one is not
-    /// drained, unless `force`.
+    /// Drops files from the store, in this order, and keeps their drained copies. Refuses all of
+    /// them if one is not drained, unless `force`.
     pub fn evict(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -236,7 +239,8 @@ impl Drainer {
             found.push((path, volume, inner, attributes.is_directory()));
         }
         if let Some(ledger) = &mut self.ledger {
-            // Said in the manifest first: once the file is gone, a copy without this word would be removed as well.
+            // Said in the manifest first: once the file is gone, a copy without this word would be
+            // removed as well.
             paths.iter().for_each(|path| ledger.update(path, |entry| entry.detached = true));
             ledger.commit()?;
         }

@@ -33,11 +33,12 @@ pub enum Error {
         source: cairn_core::Error,
     },
     /// A namespace could not be opened or created.
-    #[error("{0}")]
+    #[error("{}", describe(.0))]
     Namespace(#[from] cairn_device::StoreError),
     /// Data in the store does not have the checksum it was written with.
     #[error(
-        "{path} is damaged in the store at offset {offset}: checksum {computed:08x}, written {stored:08x}"
+        "{path} is damaged in the store at offset {offset}: checksum {computed:08x}, \
+         written {stored:08x}"
     )]
     Damaged {
         /// The file, relative to the store.
@@ -138,6 +139,14 @@ pub enum Error {
     },
 }
 
+/// What the store's own layer says, without the number of the errno.
+fn describe(error: &cairn_device::StoreError) -> String {
+    let reason = why(&io::Error::from_raw_os_error(error.errno));
+    let advice = if error.advice.is_empty() { "" } else { "; " };
+    let path = error.path.display();
+    format!("cannot {} {path}: {reason}{advice}{}", error.what, error.advice)
+}
+
 /// The text of an I/O error without the number that Rust appends.
 pub fn why(source: &io::Error) -> String {
     let text = source.to_string();
@@ -175,7 +184,8 @@ impl Error {
         move |source| Error::Store { action, path, source }
     }
 
-    /// Whether other files would fail for the same reason: a directory that is full, read-only or gone.
+    /// Whether other files would fail for the same reason: a directory that is full, read-only or
+    /// gone.
     pub fn severity(&self) -> Severity {
         const OF_THE_DIRECTORY: [i32; 7] = [
             libc::ENOSPC,

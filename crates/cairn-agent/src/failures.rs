@@ -55,7 +55,8 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Sorts the result of a step on `path`: the value if it went well, None if this file must wait.
+    /// Sorts the result of a step on `path`: the value if it went well, None if this file must
+    /// wait.
     /// Errors: those of the directory as a whole, and `Stopped`.
     pub fn settle<T>(&mut self, path: &FilePath, result: Result<T>) -> Result<Option<T>> {
         match result {

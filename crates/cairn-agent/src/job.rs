@@ -1,8 +1,9 @@
 //! What is known of a job apart from its files: `job.json` in the store directory.
 //!
-//! Invariant: the file is replaced whole (temporary, fsync, rename), so a reader sees an old or a new one. Its
-//! format is checked before anything else in it is believed.
-//! Only `cairn` and the agent read it; programs of the job get what they need by environment variables.
+//! Invariant: the file is replaced whole (temporary, fsync, rename), so a reader sees an old or a
+//! new one. Its format is checked before anything else in it is believed.
+//! Only `cairn` and the agent read it; programs of the job get what they need by environment
+//! variables.
 
 use crate::error::{Error, Result};
 use cairn_device::store::NAME_BYTES_MAX;

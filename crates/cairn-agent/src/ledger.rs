@@ -1,8 +1,8 @@
 //! The persist directory together with the manifest that says what is in it.
 //!
-//! Must stay true: before anything in a directory changes whose manifest says *complete*, that word is taken back on
-//! disk, so a half-replaced set of files never passes for a checkpoint; before a manifest names a file, the directory
-//! the file lies in was made durable.
+//! Must stay true: before anything in a directory changes whose manifest says *complete*, that word
+//! is taken back on disk, so a half-replaced set of files never passes for a checkpoint; before a
+//! manifest names a file, the directory the file lies in was made durable.
 
 use crate::destination::Destination;
 use crate::error::Result;

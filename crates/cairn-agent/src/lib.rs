@@ -1,8 +1,10 @@
-//! What outlives a process: one agent per store drains closed files to the persist directory, cleans up after dead
-//! processes, allocates memory ahead of its use, and answers the `cairn` command.
+//! What outlives a process: one agent per store drains closed files to the persist directory,
+//! cleans up after dead processes, allocates memory ahead of its use, and answers the `cairn`
+//! command.
 //!
-//! Nothing of it is on the path of an application's call, and nothing depends on it for correctness: an agent that is
-//! killed at any moment is replaced by the next command that needs one, and takes up where the manifest ends.
+//! Nothing of it is on the path of an application's call, and nothing depends on it for
+//! correctness: an agent that is killed at any moment is replaced by the next command that needs
+//! one, and takes up where the manifest ends.
 
 mod carry;
 pub mod client;

@@ -1,9 +1,10 @@
 //! The manifest: what of a job's files is safe in the persist directory.
 //!
-//! Must stay true: it names a file as drained only after that file was verified and renamed; it is replaced whole and
-//! durably; `complete` is true only while every clean file of the store is drained in its newest version. A
-//! manifest of another store of the same job is kept: its entries become *detached*, which means that nothing that
-//! happens in the new store removes them, except a file of the same name.
+//! Must stay true: it names a file as drained only after that file was verified and renamed; it is
+//! replaced whole and durably; `complete` is true only while every clean file of the store is
+//! drained in its newest version. A manifest of another store of the same job is kept: its entries
+//! become *detached*, which means that nothing that happens in the new store removes them, except a
+//! file of the same name.
 
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
@@ -92,7 +93,8 @@ pub struct Entry {
         deserialize_with = "read_some_checksum"
     )]
     pub crc32c: Option<u32>,
-    /// The verified copy of an earlier version that still has the name, if the state is not `drained`.
+    /// The verified copy of an earlier version that still has the name, if the state is not
+    /// `drained`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Copy>,
     /// Target of a symbolic link.
@@ -166,7 +168,8 @@ impl Manifest {
         serde_json::from_slice(&text).map(Some).map_err(json)
     }
 
-    /// The manifest to continue with for `store`: the stored one, with the entries of another store detached.
+    /// The manifest to continue with for `store`: the stored one, with the entries of another store
+    /// detached.
     pub fn resume(
         destination: &Destination,
         job: &str,

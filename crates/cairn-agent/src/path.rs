@@ -1,7 +1,8 @@
 //! Path of a file inside a job's store: bytes, relative, without `.`, `..` or a leading slash.
 //!
-//! Invariant: every component is 1 to 255 bytes, not `.` or `..`, and holds no `/` and no zero byte, so a path
-//! joined to a directory never leads out of it by itself. In JSON it is a string where it is UTF-8 and
+//! Invariant: every component is 1 to 255 bytes, not `.` or `..`, and holds no `/` and no zero
+//! byte, so a path joined to a directory never leads out of it by itself. In JSON it is a string
+//! where it is UTF-8 and
 //! `{"hex": "…"}` where it is not; nothing is lost either way.
 //! Does not resolve symbolic links.
 

@@ -1,9 +1,10 @@
 //! What has to happen in the persist directory so that it holds what the store holds.
 //!
-//! A pure comparison of the tree of names in the store with the manifest; it depends on no history, so it is right
-//! after an agent died, a log was overrun, or events came in any order. `drain.rs` carries the plan out.
-//! Must stay true: a copy is removed only if the store has no file of that name and kind any more and the entry is
-//! not detached; an unclean or open file is never copied.
+//! A pure comparison of the tree of names in the store with the manifest; it depends on no history,
+//! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
+//! carries the plan out.
+//! Must stay true: a copy is removed only if the store has no file of that name and kind any more
+//! and the entry is not detached; an unclean or open file is never copied.
 
 use crate::manifest::{Entry, Kind, Manifest, State};
 use crate::path::FilePath;
@@ -46,8 +47,8 @@ pub struct Plan {
     pub forget: Vec<FilePath>,
     /// Directories to make, parents first.
     pub directories: Vec<FilePath>,
-    /// Verified copies whose file was renamed in the store: from, to; in an order that overwrites no copy that is
-    /// still needed.
+    /// Verified copies whose file was renamed in the store: from, to; in an order that overwrites
+    /// no copy that is still needed.
     pub renames: Vec<(FilePath, FilePath)>,
     /// Symbolic links to make.
     pub symlinks: Vec<FilePath>,
@@ -74,8 +75,8 @@ impl Plan {
 /// The part of a manifest that belongs to one namespace.
 type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
 
-/// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there. Inode numbers mean
-/// something within one namespace only, so each is planned by itself.
+/// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there.
+/// Inode numbers mean something within one namespace only, so each is planned by itself.
 pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
     let mut plan = Plan::default();
     let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
@@ -112,7 +113,8 @@ fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
     differing.map(|(path, _)| (*path).clone()).collect()
 }
 
-/// Verified copies whose path names another file now, by inode and version: candidates for a rename.
+/// Verified copies whose path names another file now, by inode and version: candidates for a
+/// rename.
 fn movable(
     tree: &Tree,
     entries: &Entries,
@@ -194,7 +196,8 @@ fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
     node.mode != entry.mode || node.mtime_ns != entry.mtime_ns
 }
 
-/// Orders renames so that no target is a source still to come; returns those that go in circles, too.
+/// Orders renames so that no target is a source still to come; returns those that go in circles,
+/// too.
 #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
 fn in_safe_order(
     mut waiting: Vec<(FilePath, FilePath)>,

@@ -1,9 +1,11 @@
-//! Allocating memory for the RAM tier ahead of its use, so that the first checkpoint does not pay for it.
+//! Allocating memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
+//! for it.
 //!
-//! Must stay true: it takes a small share of one processor, in steps far shorter than a time slice; it stays a bounded
-//! distance ahead of what is used, and leaves most of the free memory to the application.
-//! Not at idle priority: a step holds the kernel's lock of the segment, and an idle-priority thread that is
-//! preempted in it would make a writing application wait for the processor to become idle.
+//! Must stay true: it takes a small share of one processor, in steps far shorter than a time slice;
+//! it stays a bounded distance ahead of what is used, and leaves most of the free memory to the
+//! application.
+//! Not at idle priority: a step holds the kernel's lock of the segment, and an idle-priority thread
+//! that is preempted in it would make a writing application wait for the processor to become idle.
 
 use crate::shared::Shared;
 use crate::volume::Volume;
@@ -36,7 +38,8 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Allocates further if `allocated` bytes from the start are not far enough ahead; the bytes allocated then.
+/// Allocates further if `allocated` bytes from the start are not far enough ahead; the bytes
+/// allocated then.
 fn advance(shared: &Shared, volume: &Volume, mut allocated: u64) -> u64 {
     let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return allocated };
     let Some(segment) = device.mappable() else { return allocated };

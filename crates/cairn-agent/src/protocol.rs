@@ -1,7 +1,7 @@
 //! What `cairn` and the agent say to each other: one JSON object a line over a Unix socket.
 //!
-//! A request is answered by exactly one `Answer` that ends it; `drain` sends `Answer::Progress` lines before that.
-//! Does not move bytes; `control.rs` listens and `client.rs` asks.
+//! A request is answered by exactly one `Answer` that ends it; `drain` sends `Answer::Progress`
+//! lines before that. Does not move bytes; `control.rs` listens and `client.rs` asks.
 
 use crate::path::FilePath;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ pub enum Request {
     Status,
     /// Drain everything that is closed, now; answer when that is done or has failed.
     Drain {
-        /// So long, files that are still open are waited for: processes that were just killed take a moment to go.
+        /// So long, files that are still open are waited for: processes that were just killed take
+        /// a moment to go.
         settle_ms: u64,
     },
     /// Drop these files from the store, in this order, and keep their drained copies.

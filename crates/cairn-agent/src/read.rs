@@ -1,8 +1,8 @@
 //! Reading a whole file out of the store, every sealed block checked on the way.
 //!
-//! Must stay true: what is handed on was copied into memory of our own first and checked there, so nothing that
-//! happens in the store afterwards changes it; a file that changed meanwhile is reported as changed, not as damaged.
-//! Does not care where the bytes go.
+//! Must stay true: what is handed on was copied into memory of our own first and checked there, so
+//! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
+//! reported as changed, not as damaged. Does not care where the bytes go.
 
 use crate::error::{Error, Result};
 use crate::volume::{OpenFile, Volume};
@@ -48,8 +48,8 @@ pub struct Buffer {
 }
 
 /// Reads all of `file` and hands it to `consume` chunk by chunk, in order.
-/// Errors: `Changed` if it was written to meanwhile, `Damaged` at the first block whose checksum is wrong, those of
-/// `consume`.
+/// Errors: `Changed` if it was written to meanwhile, `Damaged` at the first block whose checksum is
+/// wrong, those of `consume`.
 pub fn read_whole(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -128,8 +128,8 @@ fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::
             None => part.fill(0),
             Some((tier, offset)) => {
                 let device = volume.tier(tier)?;
-                // SAFETY: `part` is writable for its whole length and no one else refers to it; the device
-                // checks that the range lies within the tier.
+                // SAFETY: `part` is writable for its whole length and no one else refers to it; the
+                // device checks that the range lies within the tier.
                 unsafe { device.read(offset, part.as_mut_ptr(), part.len())? };
             }
         }

@@ -1,7 +1,7 @@
 //! Cleaning up after processes that died, and freeing what deleted files held.
 //!
-//! Must stay true: only a process that `cairn_device::process` calls dead is reaped; what cannot be known counts as
-//! alive. A process whose identity is not complete yet is given time to tell it.
+//! Must stay true: only a process that `cairn_device::process` calls dead is reaped; what cannot be
+//! known counts as alive. A process whose identity is not complete yet is given time to tell it.
 
 use crate::error::Result;
 use crate::path::FilePath;

@@ -1,8 +1,10 @@
 //! The agent: one process per store that drains, reaps, prefaults and answers.
 //!
-//! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows it can learn again
-//! from the store and the manifest, so killing it loses nothing; it ends when nobody needs it.
-//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, one per connection.
+//! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
+//! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
+//! nobody needs it.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, one per
+//! connection.
 
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
@@ -37,8 +39,8 @@ const LINGER: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
 
-/// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling process exits once
-/// the agent is ready. That another agent is there already is success, too.
+/// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling
+/// process exits once the agent is ready. That another agent is there already is success, too.
 pub fn run(directory: &Path) -> Result<()> {
     let readiness = daemon::detach(&directory.join(AGENT_LOG))?;
     match prepare(directory) {

@@ -1,7 +1,7 @@
 //! What the agent's threads share: the namespaces, the requests, and how things stand.
 //!
-//! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`, which keeps two
-//! visits of the same dead process apart.
+//! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`,
+//! which keeps two visits of the same dead process apart.
 
 use crate::error::{Error, Result};
 use crate::job::{Job, Scope};
@@ -75,7 +75,8 @@ pub struct Shared {
     pub connections: AtomicUsize,
 }
 
-/// A poisoned lock belongs to a thread that panicked while only plain values were changed: they are still whole.
+/// A poisoned lock belongs to a thread that panicked while only plain values were changed: they are
+/// still whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,7 +155,8 @@ impl Shared {
         self.meter.stop();
         // Whoever waits for it only looks less often if this fails.
         let _ = rustix::io::write(&self.stopped, &1_u64.to_ne_bytes());
-        // Taken and released, so that a thread that is about to wait has seen the flag or hears the call.
+        // Taken and released, so that a thread that is about to wait has seen the flag or hears the
+        // call.
         drop(self.state());
         self.notify();
     }
@@ -164,7 +166,8 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Opens namespaces that came to be since the last time. Those that cannot be opened are tried every time.
+    /// Opens namespaces that came to be since the last time. Those that cannot be opened are tried
+    /// every time.
     pub fn refresh_volumes(&self) -> Result<()> {
         let mut volumes = lock(&self.volumes);
         for name in volumes.store.namespaces()? {

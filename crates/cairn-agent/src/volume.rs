@@ -1,7 +1,8 @@
-//! One namespace of a store as the agent and the tools use it: as a process among others, with its own slot.
+//! One namespace of a store as the agent and the tools use it: as a process among others, with its
+//! own slot.
 //!
-//! Must stay true: opened files are released on every path; the tools see every file whatever its mode bits, because
-//! the store belongs to one user; nothing here writes file data.
+//! Must stay true: opened files are released on every path; the tools see every file whatever its
+//! mode bits, because the store belongs to one user; nothing here writes file data.
 //! Does not decide what is drained.
 
 use crate::error::{Error, Result};
@@ -32,7 +33,8 @@ pub struct Volume {
     detaches: bool,
 }
 
-/// Where the files of namespace `name` lie for the user: at the top, unless every rank has a namespace of its own.
+/// Where the files of namespace `name` lie for the user: at the top, unless every rank has a
+/// namespace of its own.
 pub fn prefix_of(name: &str, scope: Scope) -> FilePath {
     match scope {
         Scope::Node => FilePath::root(),
@@ -55,7 +57,8 @@ impl Volume {
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
         let attached = namespace.fs.attach(identity).map_err(in_store)?;
-        // Where our own library is loaded into a tool as well, both use one slot; the library gives it up at exit.
+        // Where our own library is loaded into a tool as well, both use one slot; the library gives
+        // it up at exit.
         let shared = attached.known || std::env::var_os("CAIRN_MOUNT").is_some();
         Ok(Volume {
             name: name.to_string(),
@@ -143,8 +146,9 @@ impl Volume {
         })
     }
 
-    /// Everything in the namespace, by outer path. The root itself is there if it has a name, that is a prefix.
-    /// Names that come or go meanwhile may be missed; the log then asks for another look.
+    /// Everything in the namespace, by outer path. The root itself is there if it has a name, that
+    /// is a prefix. Names that come or go meanwhile may be missed; the log then asks for another
+    /// look.
     pub fn tree(&self) -> Result<Tree> {
         let mut tree = Tree::new();
         if !self.prefix.is_root() {
@@ -204,8 +208,8 @@ impl Volume {
         Ok(Some((attributes, target)))
     }
 
-    /// Recomputes the checksums that writes left void. True if afterwards every block of the file is sealed; false if
-    /// somebody writes to it. `path` is for messages.
+    /// Recomputes the checksums that writes left void. True if afterwards every block of the file
+    /// is sealed; false if somebody writes to it. `path` is for messages.
     pub fn seal(&self, path: &FilePath, inode: InodeId) -> Result<bool> {
         let mut stale: Vec<StaleBlock> = Vec::new();
         loop {
@@ -227,9 +231,11 @@ impl Volume {
     }
 }
 
-/// The reason behind a refusal, where the header of the meta segment shows it: the lower layer only has an errno.
+/// The reason behind a refusal, where the header of the meta segment shows it: the lower layer only
+/// has an errno.
 fn explain(store: &Store, name: &str, refusal: StoreError) -> Error {
-    /// Words of the header that tell what the file is; they stand right after the lock (docs/FORMAT.md).
+    /// Words of the header that tell what the file is; they stand right after the lock
+    /// (docs/FORMAT.md).
     const MAGIC_AT: u64 = 8 * LOCK_WORDS as u64;
     const VERSION_AT: u64 = MAGIC_AT + 8;
     if !matches!(refusal.errno, libc::EIO | libc::EINVAL) {

@@ -1,8 +1,9 @@
 //! Noticing that something happened in a namespace, without taking part in it.
 //!
-//! The head of the operation log is one word, read without the lock: an idle namespace costs nothing. Records are
-//! read only to tell what concerns the drain (a close, a name, attributes) from what does not (writes). They are
-//! never needed to know *what* to do: the tree is compared afresh, so an overrun log loses nothing.
+//! The head of the operation log is one word, read without the lock: an idle namespace costs
+//! nothing. Records are read only to tell what concerns the drain (a close, a name, attributes)
+//! from what does not (writes). They are never needed to know *what* to do: the tree is compared
+//! afresh, so an overrun log loses nothing.
 
 use crate::error::Result;
 use crate::volume::Volume;

@@ -1,7 +1,7 @@
 //! Writing a whole file into the store, for `cp` and `restore`.
 //!
-//! Must stay true: the file appears under its name only when it is whole: it is written under a temporary name and
-//! renamed. Programs of the job never see half of it.
+//! Must stay true: the file appears under its name only when it is whole: it is written under a
+//! temporary name and renamed. Programs of the job never see half of it.
 //! Does not read what it copies.
 
 use crate::error::Result;
@@ -90,7 +90,8 @@ impl<'a> NewFile<'a> {
         let (fs, caller) = (volume.fs(), volume.caller_as_user());
         fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
         set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
-        // Renamed while open: the drain leaves open files alone, so it never sees the temporary name.
+        // Renamed while open: the drain leaves open files alone, so it never sees the temporary
+        // name.
         let (from, to) = (self.temporary.as_bytes(), self.path.as_bytes());
         fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).map_err(failed())?;
         self.finished = true;
@@ -150,6 +151,7 @@ fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_cor
     let end = u64::from(piece.start) + u64::from(piece.length);
     device.zero(block_offset, piece.zero_before as usize)?;
     device.zero(block_offset + end, piece.zero_after as usize)?;
-    // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no part of the device.
+    // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no
+    // part of the device.
     unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }
 }

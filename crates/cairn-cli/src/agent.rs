@@ -1,4 +1,5 @@
-//! `cairn agent`: becomes the agent of a store. Not for people: the other commands start it when they need it.
+//! `cairn agent`: becomes the agent of a store. Not for people: the other commands start it when
+//! they need it.
 
 use crate::error::Result;
 use clap::Args;

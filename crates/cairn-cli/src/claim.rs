@@ -1,7 +1,8 @@
 //! Having a store to oneself: making it, resuming it, removing it.
 //!
-//! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt made is removed
-//! again; a store is removed only after its agent has ended, so nobody drains what is going away.
+//! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt
+//! made is removed again; a store is removed only after its agent has ended, so nobody drains what
+//! is going away.
 
 use crate::error::{Error, Result};
 use crate::request::Request;
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The namespace that every store has.
 const NODE: &str = "node";
-/// How long the lock of a run is waited for: others hold it for an instant to see whether it is held.
+/// How long the lock of a run is waited for: others hold it for an instant to see whether it is
+/// held.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 /// How long an agent may take to end.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);

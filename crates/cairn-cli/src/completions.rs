@@ -9,9 +9,7 @@ use std::path::PathBuf;
 
 /// Print completions for a shell.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Example:\n  cairn completions bash >~/.local/share/bash-completion/completions/cairn"
-)]
+#[command(after_help = "Example:\n  cairn completions bash >/etc/bash_completion.d/cairn")]
 pub struct CompletionArguments {
     /// The shell
     shell: Shell,
@@ -19,9 +17,10 @@ pub struct CompletionArguments {
 
 /// Print the manual page, or write the pages of all commands.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  cairn man | man -l -\n  cairn man --directory /usr/local/share/man/man1"
-)]
+#[command(after_help = "\
+Examples:
+  cairn man | man -l -
+  cairn man --directory /usr/local/share/man/man1")]
 pub struct ManArguments {
     /// Write one page for each command into this directory
     #[arg(long, value_name = "DIR")]

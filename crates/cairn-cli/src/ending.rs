@@ -123,7 +123,8 @@ impl Ending<'_> {
                 let files = count(report.files, "file");
                 let bytes = human(report.bytes);
                 let mut lines = vec![format!(
-                    "{files}, {bytes}, only in the memory of this node: nothing was drained, there is no --persist"
+                    "{files}, {bytes}, only in the memory of this node: nothing was drained, there \
+                     is no --persist"
                 )];
                 lines.extend(left_over(report));
                 lines

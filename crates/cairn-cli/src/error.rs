@@ -1,7 +1,8 @@
 //! Everything the command can have to complain about, and the exit code for it.
 //!
-//! Must stay true: each message is one line that says what failed, on which file, why, and what to do; exit code 2 means
-//! that the request itself was refused and nothing was created, lost or overwritten.
+//! Must stay true: each message is one line that says what failed, on which file, why, and what to
+//! do; exit code 2 means that the request itself was refused and nothing was created, lost or
+//! overwritten.
 
 use cairn_agent::error::why;
 use cairn_device::StoreError;
@@ -53,7 +54,8 @@ pub enum Error {
     },
     /// A tier larger than the memory.
     #[error(
-        "a RAM tier of {wanted} is larger than {of_what}, {available}; give a smaller --tier ram:SIZE"
+        "a RAM tier of {wanted} is larger than {of_what}, {available}; give a smaller --tier \
+         ram:SIZE"
     )]
     TierTooLarge {
         /// What was asked for.
@@ -73,7 +75,8 @@ pub enum Error {
     },
     /// A mount prefix that exists.
     #[error(
-        "the mount prefix {mount} would hide what exists there; choose another with --mount, or add --force"
+        "the mount prefix {mount} would hide what exists there; choose another with --mount, or \
+         add --force"
     )]
     MountHides {
         /// The prefix.
@@ -91,7 +94,8 @@ pub enum Error {
     },
     /// The name of a job is not one.
     #[error(
-        "{name:?} cannot name a job; use 1 to 48 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        "{name:?} cannot name a job; use 1 to 48 letters, digits, '.', '_' or '-', beginning \
+         with a letter or digit"
     )]
     JobName {
         /// What was given.
@@ -99,7 +103,8 @@ pub enum Error {
     },
     /// Another `cairn run` has the job.
     #[error(
-        "job {job} is running already; wait for it, give another --job, or join it with: cairn exec --job {job} -- COMMAND"
+        "job {job} is running already; wait for it, give another --job, or join it with: cairn \
+         exec --job {job} -- COMMAND"
     )]
     Running {
         /// The job.
@@ -107,7 +112,8 @@ pub enum Error {
     },
     /// An option says something else than the store that is resumed.
     #[error(
-        "{option} {given} contradicts the store of job {job}, which was made with {stored}; leave the option out, or choose another --job"
+        "{option} {given} contradicts the store of job {job}, which was made with {stored}; \
+         leave the option out, or choose another --job"
     )]
     Contradiction {
         /// The option.
@@ -118,6 +124,15 @@ pub enum Error {
         stored: String,
         /// The job.
         job: String,
+    },
+    /// What need not be kept is to be drained.
+    #[error(
+        "--discard contradicts the persist directory {}; leave one of them out",
+        path.display()
+    )]
+    DiscardPersist {
+        /// The directory.
+        path: PathBuf,
     },
     /// There is no such store.
     #[error("there is no store of job {job} in {places}; see: cairn status")]
@@ -141,14 +156,19 @@ pub enum Error {
     },
     /// A store of this name exists.
     #[error(
-        "job {job} has a store already; restore under another --job, or remove it with: cairn rm {job} --discard"
+        "job {job} has a store already; restore under another --job, or remove it with: cairn rm \
+         {job} --discard"
     )]
     StoreExists {
         /// The job.
         job: String,
     },
     /// A store directory without a description.
-    #[error("{} is not a complete store (it has no {}); remove the directory if nothing uses it", path.display(), cairn_agent::job::JOB_FILE)]
+    #[error(
+        "{} is not a complete store (it has no {}); remove the directory if nothing uses it",
+        path.display(),
+        cairn_agent::job::JOB_FILE,
+    )]
     NotAStore {
         /// The directory.
         path: PathBuf,
@@ -187,7 +207,8 @@ pub enum Error {
     },
     /// Neither or both sides of a copy are in a store.
     #[error(
-        "exactly one of source and target must lie in a store, written JOB:/path; use cp(1) for the rest"
+        "exactly one of source and target must lie in a store, written JOB:/path; use cp(1) for \
+         the rest"
     )]
     CopySides,
     /// A directory was named where a file is meant.
@@ -222,7 +243,8 @@ pub enum Error {
     },
     /// A store would lose what is only there.
     #[error(
-        "job {job} has {files} files that are nowhere else; drain them with: cairn drain {job} --persist DIR, or give them up with: cairn rm {job} --discard"
+        "the store of job {job} has files that are nowhere else ({files}); drain them with: \
+         cairn drain {job} --persist DIR, or give them up with: cairn rm {job} --discard"
     )]
     WouldLose {
         /// The job.
@@ -243,7 +265,10 @@ pub enum Error {
         summary: String,
     },
     /// No manifest in a directory.
-    #[error("{} has no {name}; only a directory that cairn drained to can be verified or restored", path.display())]
+    #[error(
+        "{} has no {name}; only a directory that cairn drained to can be verified or restored",
+        path.display(),
+    )]
     NoManifest {
         /// The directory.
         path: PathBuf,
@@ -268,14 +293,19 @@ pub enum Error {
     },
     /// The interposer library is missing.
     #[error(
-        "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set CAIRN_PRELOAD"
+        "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set \
+         CAIRN_PRELOAD"
     )]
     NoPreload {
         /// Where it was looked for.
         looked_for: String,
     },
     /// The interposer library's path cannot stand in LD_PRELOAD.
-    #[error("{} cannot be preloaded: the dynamic linker splits its path at spaces and colons; move it, or set CAIRN_PRELOAD", path.display())]
+    #[error(
+        "{} cannot be preloaded: the dynamic linker splits its path at spaces and colons; move \
+         it, or set CAIRN_PRELOAD",
+        path.display(),
+    )]
     PreloadPath {
         /// The library.
         path: PathBuf,
@@ -301,9 +331,6 @@ pub enum Error {
     /// Of the layers below.
     #[error("{0}")]
     Agent(#[from] cairn_agent::Error),
-    /// Of the store's files.
-    #[error("{0}")]
-    Device(#[from] StoreError),
 }
 
 impl Error {
@@ -320,8 +347,7 @@ impl Error {
             | Error::NoPreload { .. }
             | Error::PreloadPath { .. }
             | Error::File { .. }
-            | Error::Agent(_)
-            | Error::Device(_) => EXIT_FAILURE,
+            | Error::Agent(_) => EXIT_FAILURE,
             _ => EXIT_USAGE,
         }
     }
@@ -333,5 +359,11 @@ impl Error {
     ) -> impl FnOnce(E) -> Error + use<E> {
         let path = path.to_path_buf();
         move |source| Error::File { action, path, source: source.into() }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Error {
+        Error::Agent(error.into())
     }
 }

@@ -10,7 +10,8 @@ use std::process::Command;
 /// File name of the interposer library.
 const LIBRARY: &str = "libcairn_preload.so";
 
-/// Where the interposer library is: `CAIRN_PRELOAD`, beside this program, or in `../lib` from there.
+/// Where the interposer library is: `CAIRN_PRELOAD`, beside this program, or in `../lib` from
+/// there.
 pub fn find_library() -> Result<PathBuf> {
     let named = std::env::var_os("CAIRN_PRELOAD").filter(|path| !path.is_empty());
     let candidates: Vec<PathBuf> = match named {

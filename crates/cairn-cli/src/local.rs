@@ -1,7 +1,8 @@
 //! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
 //!
-//! Must stay true: on either side a file appears under its name only when it is whole; what comes out of the store was
-//! compared with its checksums, and so was what a manifest describes when it goes in.
+//! Must stay true: on either side a file appears under its name only when it is whole; what comes
+//! out of the store was compared with its checksums, and so was what a manifest describes when it
+//! goes in.
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -57,8 +58,8 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store, with mode and time of last change. False, and nothing is there, if it is not
-/// what was expected.
+/// Copies a local file into the store, with mode and time of last change. False, and nothing is
+/// there, if it is not what was expected.
 pub fn copy_in(
     mut source: File,
     source_path: &Path,

@@ -1,13 +1,16 @@
-//! `cairn ls`: names in a store, each with its state; and the newest file that can be restarted from.
+//! `cairn ls`: names in a store, each with its state; and the newest file that can be restarted
+//! from.
 
 use crate::Context;
 use crate::error::{Error, Result};
 use crate::output::{self, group_name, local_time, mode_letters, user_name, utc_time};
 use crate::store::{OpenStore, Place, locate};
+use cairn_agent::job::Scope;
 use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, read_whole};
-use cairn_agent::volume::Volume;
+use cairn_agent::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
+use cairn_posix::configuration;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
 use serde::Serialize;
@@ -34,7 +37,7 @@ pub struct Arguments {
     /// Also what is in directories below
     #[arg(long, short)]
     recursive: bool,
-    /// Print only the path of the newest clean file that matches
+    /// Print only the path of the newest clean file that matches, as the program sees it
     #[arg(long, value_name = "GLOB")]
     newest: Option<String>,
 }
@@ -72,6 +75,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let path = store.path(&place.path)?;
     let volumes = store.volumes()?;
     if let Some(pattern) = &arguments.newest {
+        let path = if path.is_root() { own_namespace(&store) } else { path };
         let row = newest(&store, &volumes, &path, pattern)?;
         return match context.json {
             true => output::json(&row),
@@ -231,6 +235,17 @@ fn print_rows(rows: &[Row], shown_directory: &str) {
     }
 }
 
+/// Where the files of the program that runs this lie: in a rank, those of the rank.
+fn own_namespace(store: &OpenStore) -> FilePath {
+    let captured = configuration::get();
+    match (store.job.scope, captured.map(|found| found.scope())) {
+        (Scope::Rank, Some(configuration::Scope::Rank { rank, .. })) => {
+            prefix_of(&format!("rank-{rank}"), Scope::Rank)
+        }
+        _ => FilePath::root(),
+    }
+}
+
 /// The newest file below `directory` that matches, is clean, and whose data is what was written.
 fn newest(
     store: &OpenStore,
@@ -261,7 +276,8 @@ fn newest(
         let Some((volume, inner)) = locate(volumes, &path) else { continue };
         let file = volume.open_file(&inner)?;
         match read_whole(&file, &mut buffer, &mut |_| Ok(())) {
-            Ok(_) => return Ok(row),
+            // In a rank the program does not see the name of its namespace.
+            Ok(_) => return Ok(Row { path: store.shown(&inner), ..row }),
             // An older good one is better than a newer one that is damaged or being written again.
             Err(error @ cairn_agent::Error::Damaged { .. }) => eprintln!("cairn: {error}"),
             Err(cairn_agent::Error::Changed { .. }) => {}

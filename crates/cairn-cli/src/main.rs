@@ -1,8 +1,9 @@
-//! The `cairn` command. Each subcommand is a file; this one reads the command line and reports errors.
+//! The `cairn` command. Each subcommand is a file; this one reads the command line and reports
+//! errors.
 //!
-//! Must stay true: an error is one line on standard error, `cairn: what, on which file, why; what to do`, and an exit
-//! code; standard output carries only what was asked for. `--json` prints one JSON document (`docs` of each command's
-//! report types say what is in it) instead.
+//! Must stay true: an error is one line on standard error, `cairn: what, on which file, why; what
+//! to do`, and an exit code; standard output carries only what was asked for. `--json` prints one
+//! JSON document (`docs` of each command's report types say what is in it) instead.
 
 mod agent;
 mod claim;

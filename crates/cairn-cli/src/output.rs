@@ -103,7 +103,8 @@ pub fn utc_time(time_ns: u64) -> String {
 
 /// The name of a user, or the number where there is none.
 pub fn user_name(uid: u32) -> String {
-    // SAFETY: this program looks names up from one thread only; the entry is copied before the next call.
+    // SAFETY: this program looks names up from one thread only; the entry is copied before the next
+    // call.
     let name = unsafe {
         let entry = libc::getpwuid(uid);
         if entry.is_null() { None } else { copy_text((*entry).pw_name) }

@@ -1,4 +1,5 @@
-//! What kind of store the user asks for: options merged, checked, and compared with a store that exists.
+//! What kind of store the user asks for: options merged, checked, and compared with a store that
+//! exists.
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
@@ -36,7 +37,8 @@ pub struct StoreArguments {
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
     pub persist: Option<PathBuf>,
-    /// Who shares a tree of files: all processes of the node, or only those of a rank [default: node]
+    /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
+    /// node]
     #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
     pub scope: Option<ScopeArgument>,
     /// Mount even where this hides an existing file or directory
@@ -85,7 +87,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Merges the command line and environment with the configuration file and checks each value by itself.
+    /// Merges the command line and environment with the configuration file and checks each value by
+    /// itself.
     pub fn new(arguments: StoreArguments, settings: RunSettings) -> Result<Request> {
         let tiers = match arguments.tier.is_empty() {
             true => settings.tier.map(|tier| tier.into_vec()).unwrap_or_default(),
@@ -129,7 +132,8 @@ impl Request {
         self.mount.clone().unwrap_or_else(|| MOUNT_DEFAULT.to_string())
     }
 
-    /// The tier of a new store below `root`: what was asked for if it fits, else half of what is free.
+    /// The tier of a new store below `root`: what was asked for if it fits, else half of what is
+    /// free.
     pub fn tier_for(&self, root: &Path) -> Result<TierSpec> {
         let free = free_bytes(root).map_err(crate::store::refuse)?;
         let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);

@@ -1,4 +1,5 @@
-//! `cairn restore`: a new store from what was drained, for a restart on another node or another day.
+//! `cairn restore`: a new store from what was drained, for a restart on another node or another
+//! day.
 
 use crate::Context;
 use crate::claim::Claim;
@@ -62,10 +63,14 @@ pub struct RestoreReport {
 
 /// Carries out the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let directory = checked_persist(&arguments.directory)?;
     let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
     let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
     let mut request = Request::new(arguments.store, context.settings.run.clone())?;
+    let directory = match &request.persist {
+        // Drained to another place from now on: this one need only be readable.
+        Some(_) => arguments.directory,
+        None => checked_persist(&arguments.directory)?,
+    };
     let destination = Destination::open(&directory, "restore")?;
     let job = which_job(&directory, request.job.as_deref())?;
     let name = manifest_name(&job);

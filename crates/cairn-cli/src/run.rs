@@ -1,7 +1,7 @@
 //! `cairn run`: a program in a store, and its files drained when it ends.
 //!
-//! Must stay true: the program's exit code is ours; the store is removed only when nothing in it is needed any more; the
-//! last lines say what is safe where, and what to type next.
+//! Must stay true: the program's exit code is ours; the store is removed only when nothing in it is
+//! needed any more; the last lines say what is safe where, and what to type next.
 
 use crate::Context;
 use crate::claim::Claim;
@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the agent is looked after.
 const AGENT_EVERY: Duration = Duration::from_secs(2);
-/// How long files may stay open after the program ended: processes that were killed take a moment to go.
+/// How long files may stay open after the program ended: processes that were killed take a moment
+/// to go.
 const SETTLE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -70,11 +71,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let words: Vec<String> =
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(persist) = request.persist.as_ref().filter(|_| discard) {
-        return Err(discard_contradiction(request.job.as_deref().unwrap_or("(new)"), persist));
+        return Err(Error::DiscardPersist { path: persist.clone() });
     }
     let claim = Claim::obtain(roots, &request, &words)?;
     if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
-        return Err(discard_contradiction(&claim.store.job.job, persist));
+        return Err(Error::DiscardPersist { path: persist.clone() });
     }
     match execute(&claim, &library, &arguments.command) {
         Ok((status, agent, signals)) => {
@@ -87,15 +88,6 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
             }
             Err(error)
         }
-    }
-}
-
-fn discard_contradiction(job: &str, persist: &Path) -> Error {
-    Error::Contradiction {
-        option: "--discard",
-        given: String::new(),
-        stored: format!("--persist {}", persist.display()),
-        job: job.to_string(),
     }
 }
 
@@ -132,7 +124,8 @@ fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<E
         }
         match signals.wait(LOOK_EVERY) {
             Event::Forward(signal) => {
-                // SAFETY: the child was not waited for successfully yet, so its number is still its own.
+                // SAFETY: the child was not waited for successfully yet, so its number is still its
+                // own.
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             }
             Event::Child | Event::Shared(_) | Event::Timeout => {}
@@ -148,7 +141,8 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Drains what is left, says what is safe where, and removes the store if it is not needed any more.
+/// Drains what is left, says what is safe where, and removes the store if it is not needed any
+/// more.
 fn finish(
     context: &Context,
     claim: Claim,

@@ -1,8 +1,8 @@
-//! Where options come from: command line, then environment (`CAIRN_SECTION_KEY`), then `cairn.toml` in the current
-//! directory.
+//! Where options come from: command line, then environment (`CAIRN_SECTION_KEY`), then `cairn.toml`
+//! in the current directory.
 //!
-//! Must stay true: a key that is unknown is an error, never ignored; an environment variable means the same as the key.
-//! clap reads the command line and the environment; this file adds the third.
+//! Must stay true: a key that is unknown is an error, never ignored; an environment variable means
+//! the same as the key. clap reads the command line and the environment; this file adds the third.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;

@@ -1,12 +1,13 @@
 //! Passing signals on to the program, each exactly once.
 //!
-//! The program stays in our process group, so that the terminal, job control and `kill -9 -GROUP` treat it as without
-//! us. Then a signal sent to the group reaches it without our help, and one sent to us alone does not. The kernel does
-//! not tell which it was, but a third member of the group does: a *witness* that does nothing but wait for
-//! signals. What the witness got as well was sent to the group. (Signals of the terminal say so themselves.)
+//! The program stays in our process group, so that the terminal, job control and `kill -9 -GROUP`
+//! treat it as without us. Then a signal sent to the group reaches it without our help, and one
+//! sent to us alone does not. The kernel does not tell which it was, but a third member of the
+//! group does: a *witness* that does nothing but wait for signals. What the witness got as well was
+//! sent to the group. (Signals of the terminal say so themselves.)
 //!
-//! Must stay true: the signals are blocked in this process from before the program starts until the end, so none is
-//! lost and none kills us before the program's files are safe.
+//! Must stay true: the signals are blocked in this process from before the program starts until the
+//! end, so none is lost and none kills us before the program's files are safe.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -68,14 +69,16 @@ impl Signals {
         if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // Without a witness signals to the group arrive twice; that is no reason not to run the program.
+        // Without a witness signals to the group arrive twice; that is no reason not to run the
+        // program.
         Ok(Signals { set, before, witness: Witness::start(&set).ok() })
     }
 
     /// Has `command` start with the signals as they were: a program inherits what is blocked.
     pub fn unblock_in(&self, command: &mut Command) {
         let before = self.before;
-        // SAFETY: the closure makes one system call on a value it owns, which is allowed between fork and exec.
+        // SAFETY: the closure makes one system call on a value it owns, which is allowed between
+        // fork and exec.
         unsafe {
             command.pre_exec(move || {
                 match libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
@@ -181,7 +184,8 @@ impl Drop for Witness {
 /// # Safety
 /// Runs in a freshly forked child of a process with one thread, which it takes over for good.
 unsafe fn testify(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
-    // SAFETY: only system calls on values of this frame; the mask set before the fork keeps the signals blocked.
+    // SAFETY: only system calls on values of this frame; the mask set before the fork keeps the
+    // signals blocked.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, c"cairn-witness".as_ptr());

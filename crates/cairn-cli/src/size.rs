@@ -3,8 +3,9 @@
 /// Units by their first letter, in order of magnitude.
 const LETTERS: &[u8] = b"KMGTP";
 
-/// Reads a size: a number, perhaps with decimals, and a unit. `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`… are powers of
-/// 1024, `KB`, `MB`… powers of 1000; without a unit it is bytes. None if it is anything else.
+/// Reads a size: a number, perhaps with decimals, and a unit. `K`, `M`, `G`, `T`, `P` and `KiB`,
+/// `MiB`… are powers of 1024, `KB`, `MB`… powers of 1000; without a unit it is bytes. None if it is
+/// anything else.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,7 +1,7 @@
 //! Finding stores, and opening one for a command.
 //!
-//! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused before anything of it
-//! is used; nothing here changes a store.
+//! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused
+//! before anything of it is used; nothing here changes a store.
 
 use crate::error::{Error, Result};
 use cairn_agent::client::Client;
@@ -57,7 +57,8 @@ impl Roots {
         places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The directory of a job's store; None if there is none. A store being made or removed does not count.
+    /// The directory of a job's store; None if there is none. A store being made or removed does
+    /// not count.
     pub fn find(&self, job: &str) -> Option<PathBuf> {
         let directories = self.candidates().into_iter().map(|root| store_path(&root, job));
         directories.into_iter().find(|directory| directory.symlink_metadata().is_ok())
@@ -81,7 +82,8 @@ impl Roots {
         found
     }
 
-    /// The store of `job`, or if none is named the one this process runs in, or the only one there is.
+    /// The store of `job`, or if none is named the one this process runs in, or the only one there
+    /// is.
     pub fn choose(&self, job: Option<&str>) -> Result<OpenStore> {
         if let Some(job) = job {
             check_job_name(job)?;
@@ -132,8 +134,8 @@ pub struct OpenStore {
 }
 
 impl OpenStore {
-    /// Opens the store in `directory`. Errors: it is not private to this user, or its description is missing, damaged
-    /// or of a newer format.
+    /// Opens the store in `directory`. Errors: it is not private to this user, or its description
+    /// is missing, damaged or of a newer format.
     pub fn open(directory: &Path) -> Result<OpenStore> {
         Store::open(directory).map_err(refuse)?;
         if !directory.join(JOB_FILE).exists() {
@@ -169,7 +171,8 @@ impl OpenStore {
         daemon::is_locked(&self.directory, RUN_LOCK).unwrap_or(false)
     }
 
-    /// The path in the store for what the user wrote: as the program sees it, or relative to the mount.
+    /// The path in the store for what the user wrote: as the program sees it, or relative to the
+    /// mount.
     pub fn path(&self, text: &str) -> Result<FilePath> {
         let bad = || Error::Path { text: text.to_string() };
         let path = FilePath::parse(text.as_bytes()).ok_or_else(bad)?;

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn verify                               the only store there is: every block's checksum
   cairn verify melt                          that of job melt
-  cairn verify --persist /scratch/out        what was drained there: length and checksum of every file
+  cairn verify --persist /scratch/out        what was drained there: every file's checksum
   cairn verify melt --persist /scratch/out   only what job melt drained there
 
 Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";

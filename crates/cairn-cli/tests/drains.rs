@@ -6,7 +6,7 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
 /// A run that goes on until it is told to end, with commands fed to its shell one by one.
 struct Session<'a> {
@@ -83,7 +83,8 @@ fn closed_files_arrive_while_the_program_runs() {
 fn file_that_is_rewritten_is_drained_again() {
     let sandbox = Sandbox::new();
     let script = "for i in $(seq 100); do
-            head -c 200000 /dev/zero | tr '\\0' x >/cairn/f; echo $i >>/cairn/f; done; sha256sum </cairn/f";
+            head -c 200000 /dev/zero | tr '\\0' x >/cairn/f; echo $i >>/cairn/f
+        done";
     let ran = sandbox.run("rewrite", script).succeeds();
     let content = fs::read(sandbox.out().join("f")).expect("reads");
     assert!(content.ends_with(b"x100\n"));
@@ -169,6 +170,34 @@ fn agent_that_was_killed_is_replaced_by_the_next_command_and_nothing_is_lost() {
     assert_eq!(sandbox.drained("c"), "three\n");
 }
 
+#[test]
+fn agent_that_is_killed_again_and_again_leaves_exactly_what_the_program_left() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "stress");
+    for round in 0..8 {
+        session.shell(&format!(
+            "for i in 1 2 3 4 5; do
+                head -c $((RANDOM * 9)) /dev/zero | tr '\\0' $i >/cairn/new
+                [ -e /cairn/ckpt ] && mv /cairn/ckpt /cairn/ckpt.1; mv /cairn/new /cairn/ckpt
+                mkdir -p /cairn/d$i; echo {round} >/cairn/d$i/f{round}
+            done; rm -f /cairn/d{round}/f*"
+        ));
+        // Wherever it is by now.
+        kill("KILL", i64::from(sandbox.agent("stress")));
+    }
+    session.shell("cd /cairn; find . -type f | sort | xargs sha256sum >$OLDPWD/sums; cd $OLDPWD");
+    assert_eq!(session.end(), Some(0));
+    let listed = Command::new("bash")
+        .args(["-c", "find . -type f ! -name 'cairn-manifest*' | sort | xargs sha256sum"])
+        .current_dir(sandbox.out())
+        .output()
+        .expect("bash starts");
+    let expected = fs::read_to_string(sandbox.work().join("sums")).expect("reads");
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), expected);
+    let out = sandbox.out();
+    sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
+}
+
 /// Whether a process exists and is no zombie.
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -204,7 +233,7 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
 
     sandbox.run_undrained("only-here", "echo z >/cairn/h").succeeds();
     sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained; it would be lost");
-    sandbox.cairn(&["rm", "only-here"]).refused_with("1 files that are nowhere else");
+    sandbox.cairn(&["rm", "only-here"]).refused_with("files that are nowhere else (1)");
     sandbox.cairn(&["rm", "--force", "only-here:/h"]).succeeds();
     sandbox.cairn(&["rm", "only-here"]).succeeds();
 }
@@ -326,8 +355,13 @@ fn damage_in_the_persist_directory_is_found() {
 fn every_rank_drains_to_a_directory_of_its_own() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
-    let script = "for r in 0 1; do
-        OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=$r bash -c 'echo $OMPI_COMM_WORLD_RANK >/cairn/mine'; done";
+    let out = out.to_str().expect("UTF-8");
+    let rank = "echo $OMPI_COMM_WORLD_RANK >/cairn/mine; $CAIRN ls --newest 'm*'";
+    let script = format!(
+        "export OMPI_COMM_WORLD_LOCAL_SIZE=2 CAIRN={}
+        for r in 0 1; do OMPI_COMM_WORLD_RANK=$r bash -c \"$0\"; done",
+        common::CAIRN
+    );
     let arguments = [
         "run",
         "--job",
@@ -335,15 +369,14 @@ fn every_rank_drains_to_a_directory_of_its_own() {
         "--scope",
         "rank",
         "--persist",
-        out.to_str().expect("UTF-8"),
+        out,
         "--",
         "bash",
         "-c",
-        script,
+        &script,
+        rank,
     ];
-    sandbox.cairn(&arguments).succeeds();
-    assert_eq!(
-        (sandbox.drained("rank-0/mine"), sandbox.drained("rank-1/mine")),
-        ("0\n".into(), "1\n".into())
-    );
+    sandbox.cairn(&arguments).succeeds().prints("/cairn/mine\n/cairn/mine\n");
+    assert_eq!(sandbox.drained("rank-0/mine"), "0\n");
+    assert_eq!(sandbox.drained("rank-1/mine"), "1\n");
 }

@@ -85,7 +85,8 @@ fn files_are_copied_in_and_the_program_sees_them() {
     symlink("small", tree.join("link")).expect("links");
     fs::set_permissions(tree.join("small"), fs::Permissions::from_mode(0o640)).expect("sets");
     sandbox.cairn(&["cp", "-r", "tree", "kept:/"]).succeeds().says("2 files");
-    let script = "cmp /cairn/tree/sub/big tree/sub/big && stat -c %a /cairn/tree/small && cat /cairn/tree/link";
+    let script = "cmp /cairn/tree/sub/big tree/sub/big
+        stat -c %a /cairn/tree/small && cat /cairn/tree/link";
     let ran = sandbox.cairn(&["exec", "--job", "kept", "--", "bash", "-c", script]);
     ran.succeeds().prints("640\ns");
     sandbox.cairn(&["cp", "tree/small", "kept:/restart.1"]).succeeds();
@@ -108,7 +109,8 @@ fn drained_job_is_restored_into_a_new_store_and_resumed() {
     sandbox.cairn(&["restore", out]).refused_with("has a store already");
     let before =
         fs::metadata(sandbox.out().join("big")).expect("is there").modified().expect("time");
-    let script = "[ -d /cairn/d/e ] && cat /cairn/d/l && stat -c %a /cairn/d/f; sha256sum </cairn/big; echo 2 >/cairn/new";
+    let script = "[ -d /cairn/d/e ] && cat /cairn/d/l && stat -c %a /cairn/d/f
+        sha256sum </cairn/big; echo 2 >/cairn/new";
     let arguments = ["run", "--job", "job", "--", "bash", "-c", script];
     let second = sandbox.cairn(&arguments).succeeds().says("store removed");
     assert_eq!(second.stdout, format!("1\n600\n{}", first.stdout));
@@ -131,7 +133,8 @@ fn restore_takes_only_what_is_wanted_and_leaves_damaged_files_out() {
     ran.says("damaged: ").says("restart.2").says("1 of 3 files");
     let ran = sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "cd /cairn && echo *"]);
     ran.prints("restart.1 restart.3\n");
-    sandbox.cairn(&["restore", "/etc"]).refused_with("has no cairn-manifest");
+    sandbox.cairn(&["restore", "."]).refused_with("has no cairn-manifest");
+    sandbox.cairn(&["restore", "/nonexistent"]).refused_with("does not exist");
 }
 
 #[test]

@@ -16,26 +16,26 @@ fn refused(arguments: &[&str], part: &str) {
 }
 
 #[test]
-fn unknown_option_or_command_refused_with() {
+fn unknown_option_or_command_is_refused() {
     refused(&["run", "--bogus", "--", "true"], "--bogus");
     refused(&["frobnicate"], "frobnicate");
     refused(&["run"], "COMMAND");
 }
 
 #[test]
-fn size_that_is_none_refused_with() {
+fn size_that_is_none_is_refused() {
     refused(&["run", "--tier", "ram:8GX", "--", "true"], "\"8GX\" is not a size");
     refused(&["run", "--tier", "8G", "--", "true"], "not a tier");
     refused(&["run", "--tier", "ram:0", "--", "true"], "too small");
 }
 
 #[test]
-fn ram_tier_larger_than_memory_refused_with() {
+fn ram_tier_larger_than_memory_is_refused() {
     refused(&["run", "--tier", "ram:1000T", "--", "true"], "larger than the memory");
 }
 
 #[test]
-fn mount_prefix_that_is_relative_or_hides_something_refused_with() {
+fn mount_prefix_that_is_relative_or_hides_something_is_refused() {
     refused(&["run", "--mount", "cairn", "--", "true"], "is relative");
     refused(&["run", "--mount", "/", "--", "true"], "root directory");
     refused(&["run", "--mount", "/a/../b", "--", "true"], "component");
@@ -43,14 +43,14 @@ fn mount_prefix_that_is_relative_or_hides_something_refused_with() {
 }
 
 #[test]
-fn persist_directory_that_cannot_be_used_refused_with() {
+fn persist_directory_that_cannot_be_used_is_refused() {
     refused(&["run", "--persist", "/nonexistent/dir", "--", "true"], "does not exist");
     refused(&["run", "--persist", "/etc/passwd", "--", "true"], "is not a directory");
     refused(&["run", "--persist", "/proc", "--", "true"], "cannot be written to");
 }
 
 #[test]
-fn persist_directory_below_the_mount_prefix_refused_with() {
+fn persist_directory_below_the_mount_prefix_is_refused() {
     let sandbox = Sandbox::new();
     let (out, mount) = (sandbox.out(), sandbox.out());
     let (out, mount) = (out.to_str().expect("UTF-8"), mount.to_str().expect("UTF-8"));
@@ -59,7 +59,7 @@ fn persist_directory_below_the_mount_prefix_refused_with() {
 }
 
 #[test]
-fn discard_of_what_is_to_be_persisted_refused_with() {
+fn discard_of_what_is_to_be_persisted_is_refused() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
@@ -69,13 +69,13 @@ fn discard_of_what_is_to_be_persisted_refused_with() {
 }
 
 #[test]
-fn job_name_that_is_a_path_refused_with() {
+fn job_name_that_is_a_path_is_refused() {
     refused(&["run", "--job", "../x", "--", "true"], "cannot name a job");
     refused(&["status", "a/b"], "cannot name a job");
 }
 
 #[test]
-fn unknown_key_of_the_configuration_file_refused_with() {
+fn unknown_key_of_the_configuration_file_is_refused() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.work().join("cairn.toml"), "[run]\nteir = \"ram:1G\"\n").expect("writes");
     sandbox.cairn(&["run", "--", "true"]).refused_with("line 2");
@@ -125,7 +125,7 @@ fn end_agent(sandbox: &Sandbox) {
 }
 
 #[test]
-fn store_with_a_description_of_a_newer_format_refused_with() {
+fn store_with_a_description_of_a_newer_format_is_refused() {
     let sandbox = with_kept_store();
     let path = sandbox.store("kept").join("job.json");
     let text = fs::read_to_string(&path).expect("reads");
@@ -138,7 +138,7 @@ fn store_with_a_description_of_a_newer_format_refused_with() {
 }
 
 #[test]
-fn store_with_a_damaged_description_refused_with() {
+fn store_with_a_damaged_description_is_refused() {
     let sandbox = with_kept_store();
     let path = sandbox.store("kept").join("job.json");
     let text = fs::read_to_string(&path).expect("reads");
@@ -160,7 +160,7 @@ fn with_header_word(sandbox: &Sandbox, offset: u64, word: u64, attempt: impl FnO
 }
 
 #[test]
-fn store_with_a_damaged_header_refused_with() {
+fn store_with_a_damaged_header_is_refused() {
     let sandbox = with_kept_store();
     with_header_word(&sandbox, 64, 0x1234, || all_refused(&sandbox, "is damaged"));
     with_header_word(&sandbox, 80, 0x1234, || all_refused(&sandbox, "is damaged"));
@@ -168,13 +168,13 @@ fn store_with_a_damaged_header_refused_with() {
 }
 
 #[test]
-fn store_with_a_namespace_of_a_newer_format_refused_with() {
+fn store_with_a_namespace_of_a_newer_format_is_refused() {
     let sandbox = with_kept_store();
     with_header_word(&sandbox, 72, 99, || all_refused(&sandbox, "has format 99"));
 }
 
 #[test]
-fn store_that_others_can_enter_refused_with() {
+fn store_that_others_can_enter_is_refused() {
     let sandbox = with_kept_store();
     let store = sandbox.store("kept");
     fs::set_permissions(&store, fs::Permissions::from_mode(0o755)).expect("sets");
@@ -183,7 +183,7 @@ fn store_that_others_can_enter_refused_with() {
 }
 
 #[test]
-fn store_of_another_user_refused_with() {
+fn store_of_another_user_is_refused() {
     let sandbox = with_kept_store();
     let store = sandbox.store("kept");
     // Only root can give a directory away; elsewhere the case above stands for this one.
@@ -194,7 +194,7 @@ fn store_of_another_user_refused_with() {
 }
 
 #[test]
-fn directory_that_is_no_store_refused_with_and_left_alone() {
+fn directory_that_is_no_store_is_refused_and_left_alone() {
     let sandbox = with_kept_store();
     let other = sandbox.store("kept").with_file_name("other");
     fs::create_dir(&other).expect("makes");
@@ -206,7 +206,7 @@ fn directory_that_is_no_store_refused_with_and_left_alone() {
 }
 
 #[test]
-fn job_that_is_running_already_refused_with() {
+fn job_that_is_running_already_is_refused() {
     let sandbox = Sandbox::new();
     let started = sandbox.work().join("started");
     let script = "touch started; until [ -e stop ]; do sleep 0.02; done";

@@ -183,8 +183,8 @@ while True:
     signal.pause()
 ";
 
-/// Runs the counter in a process group of its own and sends it signals, each once the one before was noted: to `cairn`
-/// alone, or to the whole group. Returns what was noted.
+/// Runs the counter in a process group of its own and sends it signals, each once the one before
+/// was noted: to `cairn` alone, or to the whole group. Returns what was noted.
 fn signals_noted(sandbox: &Sandbox, signals: &[&str], to_group: bool) -> Vec<String> {
     let arguments = ["run", "--job", "signals", "--discard", "--", "python3", "-c", SIGNAL_COUNTER];
     let mut command = sandbox.command(&arguments);

@@ -108,10 +108,15 @@ impl Inode {
         self.set_flags(tx, old & !flags);
     }
 
+    /// The data may have changed: what was computed from it is void.
+    pub(crate) fn next_version(self, tx: &mut Transaction) {
+        let version = self.version(tx);
+        self.set_version(tx, version.wrapping_add(1));
+    }
+
     /// The data changed.
     pub(crate) fn touch_data(self, tx: &mut Transaction, now: Timestamp) {
-        let version = self.version(tx);
-        self.set_version(tx, version + 1);
+        self.next_version(tx);
         self.set_modified(tx, now.0);
         self.set_changed(tx, now.0);
     }

@@ -454,10 +454,13 @@ impl Microfs {
                 return Ok(Committed::Done);
             }
             let end = plan.offset + plan.length;
-            // Somebody wrote or cut beyond: what this plan left unzeroed would show.
+            // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off, would show.
             let reach = inode.written_end(tx).max(inode.size(tx));
+            let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
             let overtaken = plan.leaves_tail && reach != end
-                || inode.tail(tx).is_some_and(|tail| plan.offset > tail);
+                || inode
+                    .tail(tx)
+                    .is_some_and(|tail| plan.offset > tail || was_cut && end > tail);
             if overtaken || !tx.still_holds(inode, pin) {
                 tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);

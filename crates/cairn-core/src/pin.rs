@@ -286,6 +286,7 @@ impl Transaction<'_> {
         if flags & PIN_SETTLES != 0 {
             inode.clear_flags(self, SETTLING);
         }
+        inode.next_version(self);
         if keeps_place {
             let place = pin.offset(self)..pin.place_end(self);
             self.keep_place(pin, inode, place);
@@ -312,7 +313,10 @@ impl Transaction<'_> {
     /// Lets the file grow over the appends that nothing is missing in front of any more.
     pub(crate) fn show_appended(&mut self, inode: Inode) {
         let visible = self.visible_end(inode);
-        inode.set_size(self, visible);
+        if visible != inode.size(self) {
+            inode.next_version(self);
+            inode.set_size(self, visible);
+        }
         let waits = inode.flags(self) & HAS_WAITING != 0;
         if waits && !self.append_places(inode.id).any(|pin| !pin.is_active(self)) {
             inode.clear_flags(self, HAS_WAITING);

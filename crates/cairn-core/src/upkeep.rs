@@ -111,7 +111,7 @@ impl Microfs {
     pub fn seal(&self, inode: InodeId, version: u64, blocks: &[(StaleBlock, u32)]) -> Result<bool> {
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
-            if inode.version(tx) != version || inode.pins(tx) != 0 {
+            if inode.version(tx) != version || tx.is_written(inode) {
                 return Ok(false);
             }
             let map = inode.map(tx);

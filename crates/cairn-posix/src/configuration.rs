@@ -61,7 +61,7 @@ impl Variable {
 
     fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
         let length = name.len() + 1 + value.len();
-        if length >= VARIABLE_BYTES {
+        if length >= VARIABLE_BYTES || value.contains(&0) {
             return false;
         }
         self.bytes[..name.len()].copy_from_slice(name);
@@ -78,8 +78,10 @@ impl Variable {
     }
 
     /// What starts at `start` and goes to the end.
+    #[inline]
     fn text(&self, start: usize) -> &CStr {
-        CStr::from_bytes_with_nul(&self.bytes[start..=self.length]).unwrap_or_default()
+        // SAFETY: `set` puts a NUL after the last byte, and refuses values that contain one; names do not.
+        unsafe { CStr::from_bytes_with_nul_unchecked(&self.bytes[start..=self.length]) }
     }
 }
 
@@ -89,6 +91,7 @@ pub struct Configuration {
     scope: Scope,
     /// One bit per byte value: the first bytes of the components of the mount prefix.
     initials: [u64; 4],
+    is_one_component: bool,
 }
 
 impl Configuration {
@@ -112,6 +115,16 @@ impl Configuration {
     #[inline]
     pub(crate) fn starts_component(&self, byte: u8) -> bool {
         self.initials[usize::from(byte / 64)] & 1 << (byte % 64) != 0
+    }
+
+    /// A text that every path into the mount contains unless it begins with the prefix or is relative to it.
+    #[inline]
+    pub(crate) fn telltale(&self) -> &CStr {
+        match self.is_one_component {
+            true => self.variables[MOUNT].text(self.variables[MOUNT].value_start),
+            // It may climb from one component of the prefix to the next.
+            false => c"..",
+        }
     }
 
     /// Which namespace this process uses.
@@ -148,6 +161,7 @@ static CONFIGURATION: Cell = Cell(UnsafeCell::new(Configuration {
     variables: [const { Variable::empty() }; INHERITED.len()],
     scope: Scope::Node,
     initials: [0; 4],
+    is_one_component: true,
 }));
 
 unsafe extern "C" {
@@ -239,6 +253,8 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
         }
     }
     configuration.initials = initials;
+    configuration.is_one_component =
+        configuration.mount().iter().filter(|&&byte| byte == b'/').count() == 1;
     let mount = configuration.mount();
     !configuration.store().is_empty()
         && mount.len() > 1

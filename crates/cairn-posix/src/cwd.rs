@@ -110,7 +110,7 @@ pub fn left() {
     if before == FOREIGN || before == UNKNOWN {
         return;
     }
-    if let Some(mount) = mount::attached() {
+    if let Some(mount) = mount::holder() {
         // The process has moved already; a stale record in its slot only keeps the directory longer.
         let _ = mount.fs().set_working_directory(mount.slot(), None);
         let _ = give_up(mount, HANDLE.swap(0, Ordering::Relaxed));

@@ -10,7 +10,7 @@ use crate::table::{self, Left};
 use crate::{file, kernel, mount, placeholder, upkeep};
 
 fn release_quietly(left: Option<Left>) {
-    if let (Some(left), Some(mount)) = (left, mount::attached()) {
+    if let (Some(left), Some(mount)) = (left, mount::holder()) {
         // As for dup2, an error of the implied close has nowhere to go.
         let _ = upkeep::release(mount, left);
     }

@@ -83,7 +83,7 @@ pub fn close(descriptor: i32) -> Result<()> {
 
 /// Gives up what a number that left the table referred to.
 pub(crate) fn release(left: Left) -> Result<()> {
-    upkeep::release(mount::current()?, left)
+    upkeep::release(mount::holder().ok_or(Errno(libc::EIO))?, left)
 }
 
 /// Attributes of a file by name.

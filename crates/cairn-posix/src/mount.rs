@@ -36,8 +36,8 @@ pub struct Mount {
     /// Process generation for which `slot` is right; changes in a forked child.
     generation: AtomicU64,
     slot: AtomicU32,
-    /// In a forked child until its first call of ours: the slot its parent made for it; 0 if none.
-    prepared: AtomicU32,
+    /// In a forked child until its first call of ours: `slot` is the one its parent made for it.
+    prepared: AtomicBool,
     /// Effective user (high half) and group.
     credentials: AtomicU64,
     umask: AtomicU32,
@@ -67,6 +67,13 @@ pub fn current() -> Result<&'static Mount> {
         }
         _ => attach(),
     }
+}
+
+/// The mount, if it is attached, for giving up what this process holds: a forked child that only lets go need not
+/// introduce itself.
+pub(crate) fn holder() -> Option<&'static Mount> {
+    let mount = attached()?;
+    if mount.current_slot().is_some() { Some(mount) } else { current().ok() }
 }
 
 /// Makes every later call of ours fail: a panic was caught, so a bug has shown itself.
@@ -127,7 +134,7 @@ impl Mount {
             namespace,
             generation: AtomicU64::new(0),
             slot: AtomicU32::new(0),
-            prepared: AtomicU32::new(0),
+            prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
             umask: AtomicU32::new(umask),
             file_size_limit: AtomicU64::new(u64::MAX),
@@ -243,16 +250,14 @@ impl Mount {
     /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us; most children
     /// execute another program at once.
     pub(crate) fn inherit(&self, slot: SlotId) {
-        self.prepared.store(slot.0, Ordering::Relaxed);
+        self.slot.store(slot.0, Ordering::Relaxed);
+        self.prepared.store(true, Ordering::Relaxed);
     }
 
     /// The slot that holds this process's references, even if it has not introduced itself yet.
     pub(crate) fn current_slot(&self) -> Option<SlotId> {
         let known = self.generation.load(Ordering::Relaxed) == process::generation();
-        match self.prepared.load(Ordering::Relaxed) {
-            0 => known.then(|| self.slot()),
-            prepared => Some(SlotId(prepared)),
-        }
+        (known || self.prepared.load(Ordering::Relaxed)).then(|| self.slot())
     }
 
     /// Takes up the slot of a forked child, or, if its creation was not seen, makes one for what it inherited.
@@ -261,10 +266,8 @@ impl Mount {
             return Ok(());
         }
         let identity = process::identity()?;
-        let prepared = SlotId(self.prepared.swap(0, Ordering::Relaxed));
-        if prepared.0 != 0 && self.fs().spawn_child(prepared, identity).is_ok() {
-            self.slot.store(prepared.0, Ordering::Relaxed);
-        } else {
+        let prepared = self.prepared.swap(false, Ordering::Relaxed);
+        if !prepared || self.fs().spawn_child(self.slot(), identity).is_err() {
             let attached = self.with_room(|| self.fs().attach(identity))?;
             self.retain_all(attached.slot, |_| true);
             self.slot.store(attached.slot.0, Ordering::Relaxed);
@@ -275,7 +278,7 @@ impl Mount {
 
     /// Gives up this process's slot; it takes a new one if it goes on.
     pub(crate) fn abandon_slot(&self) {
-        self.prepared.store(0, Ordering::Relaxed);
+        self.prepared.store(false, Ordering::Relaxed);
         self.generation.store(0, Ordering::Relaxed);
     }
 

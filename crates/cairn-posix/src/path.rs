@@ -61,7 +61,7 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
         // A relative path leads here if the current directory is ours, or by naming the prefix.
         _ => !cwd::is_foreign() || configuration.starts_component(path.first_of_relative()),
     };
-    if !suspicious && !path.may_climb() {
+    if !suspicious && !path.contains(configuration.telltale()) {
         return Route::Libc;
     }
     examine(configuration, path.bytes())
@@ -152,9 +152,9 @@ impl<'a> Text<'a> {
     }
 
     #[inline]
-    fn may_climb(self) -> bool {
+    fn contains(self, part: &CStr) -> bool {
         // SAFETY: both strings are terminated.
-        !unsafe { libc::strstr(self.start.cast(), c"..".as_ptr()) }.is_null()
+        !unsafe { libc::strstr(self.start.cast(), part.as_ptr()) }.is_null()
     }
 
     fn bytes(self) -> &'a [u8] {

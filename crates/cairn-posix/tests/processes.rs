@@ -24,6 +24,29 @@ fn child_shares_the_cursor_and_its_close_does_not_close_the_parents() {
     remove("shared");
 }
 
+/// A child gave up a descriptor with its parent's slot: the parent lost its reference, and the next process to
+/// inherit the file found it closed. A child's slot counts from the fork on.
+#[test]
+fn child_that_only_closes_gives_up_its_own_reference() {
+    let _turn = turn();
+    let file = create("closed-in-child");
+    let null = kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).unwrap();
+    for replaces in [false, true] {
+        let status = forked(|| match replaces {
+            true => assert_eq!(cairn_posix::descriptor::duplicate_to(null, file, 0), Ok(file)),
+            false => close(file),
+        });
+        assert_eq!(status, 0);
+        assert_eq!(write(file, b"mine"), Ok(4));
+    }
+    let status = forked(|| assert_eq!(write(file, b"yours"), Ok(5)));
+    assert_eq!(status, 0);
+    kernel::close(null).unwrap();
+    close(file);
+    assert_eq!(get("closed-in-child"), b"minemineyours");
+    remove("closed-in-child");
+}
+
 #[test]
 fn child_outlives_the_parents_close() {
     let _turn = turn();

@@ -78,17 +78,21 @@ impl Content {
 
     /// Whether the file may hold `seen` at `offset`. What was in doubt is certain from now on.
     pub fn admits(&mut self, offset: u64, seen: &[u8]) -> bool {
-        if self.doubts.is_empty() {
-            return self.certain(offset, seen.len() as u64) == seen;
+        let mut expected = self.certain(offset, seen.len() as u64);
+        let mut decided = Vec::new();
+        for (&at, doubt) in self.doubts.range(offset..offset + seen.len() as u64) {
+            let index = (at - offset) as usize;
+            if doubt.contains(&seen[index]) {
+                expected[index] = seen[index];
+                decided.push((at, seen[index]));
+            }
         }
-        (offset..).zip(seen).all(|(at, &value)| {
-            let Some(doubt) = self.doubts.get(&at) else { return self.byte(at) == value };
-            let possible = doubt.contains(&value);
-            if possible && !self.covered(at) {
+        for (at, value) in decided {
+            if !self.covered(at) {
                 self.settle(at, value);
             }
-            possible
-        })
+        }
+        expected == seen
     }
 
     /// The bytes from `offset` on, as far as they are certain.
@@ -114,8 +118,15 @@ impl Content {
 
     /// Where the file has chunks that may hold something, as offsets and lengths.
     pub fn data_ranges(&self) -> Vec<(u64, u64)> {
-        let chunks = self.chunks.keys().filter(|&&chunk| chunk * CHUNK_BYTES < self.size);
-        chunks.map(|chunk| (chunk * CHUNK_BYTES, CHUNK_BYTES)).collect()
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for chunk in self.chunks.keys().filter(|&&chunk| chunk * CHUNK_BYTES < self.size) {
+            let start = chunk * CHUNK_BYTES;
+            match ranges.last_mut() {
+                Some((from, length)) if *from + *length == start => *length += CHUNK_BYTES,
+                _ => ranges.push((start, CHUNK_BYTES)),
+            }
+        }
+        ranges
     }
 
     /// A write that nothing can come between.

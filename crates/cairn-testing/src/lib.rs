@@ -10,3 +10,4 @@ pub mod random;
 pub mod simulation;
 pub mod step;
 pub mod tier;
+pub mod world;

@@ -6,16 +6,15 @@
 //! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
 
 use crate::content::WriteId;
-use crate::driver::{Clock, Process, WriteInFlight};
+use crate::driver::{Process, WriteInFlight};
 use crate::model::{Facts, NodeId, OpenId};
 use crate::step::{Base, Outcome, Place, Reference, Step};
-use crate::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
+use crate::world::{SUPERUSER, World};
 use cairn_core::{
-    Attributes, Caller, Credentials, Error, HandleId, HeapMemory, InodeId, Microfs, Position,
-    ProcessIdentity, ROOT, Result, SettlePlan, Timestamp,
+    Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, ROOT, Result, SettlePlan,
+    Timestamp,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Operations shown when a test fails.
 const TRACE_LINES: usize = 600;
@@ -43,10 +42,8 @@ struct PendingSettle {
 
 /// The processes, the namespace and the model.
 pub struct Simulation {
-    /// The shared words.
-    pub memory: SharedMemory,
-    tier: Arc<HeapTier>,
-    clock: Clock,
+    /// The namespace.
+    pub world: World,
     /// The living processes.
     pub processes: Vec<Process>,
     inspector: Process,
@@ -56,7 +53,6 @@ pub struct Simulation {
     writes: Vec<PendingWrite>,
     settles: Vec<PendingSettle>,
     next_write: WriteId,
-    next_pid: u32,
     trace: Vec<String>,
 }
 
@@ -98,30 +94,18 @@ fn is_exhaustion(error: Error) -> bool {
 impl Simulation {
     /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an inspector.
     pub fn new(blocks: u32, inodes: u32) -> Simulation {
-        let geometry = small_geometry(blocks, inodes);
-        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
-        let root = Credentials { uid: 0, gid: 0 };
-        let clock = Clock::default();
-        let now = clock.tick();
-        Microfs::format(&memory, &geometry, CHECKSUM, root, now).expect("the geometry is valid");
-        let tier = Arc::new(HeapTier::new(&geometry));
-        let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 1 };
-        let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).expect("it was just formatted");
-        let inspector = Process::attach(fs, identity, root, tier.clone(), clock.clone())
-            .expect("there are free slots");
-        let creator = Caller { slot: inspector.slot, credentials: root, now };
+        let world = World::new(blocks, inodes);
+        let inspector = world.process(SUPERUSER);
+        let creator = Caller { now: Timestamp(1), ..inspector.caller() };
         let mut simulation = Simulation {
             reference: Reference::new(&creator),
-            memory,
-            tier,
-            clock,
+            world,
             processes: Vec::new(),
             inspector,
             handles: Vec::new(),
             writes: Vec::new(),
             settles: Vec::new(),
             next_write: 0,
-            next_pid: 2,
             trace: Vec::new(),
         };
         simulation.open_root();
@@ -139,28 +123,16 @@ impl Simulation {
         self.trace.push(line);
     }
 
-    fn microfs(&self) -> Microfs {
-        Microfs::open(Box::new(self.memory.clone()), CHECKSUM).expect("the header is intact")
-    }
-
-    fn identity(&mut self) -> ProcessIdentity {
-        self.next_pid += 1;
-        ProcessIdentity { pid: self.next_pid, pid_namespace: 1, start_time: 7 }
-    }
-
     /// A new process attaches.
     pub fn start(&mut self, credentials: Credentials) {
-        let identity = self.identity();
-        let (tier, clock) = (self.tier.clone(), self.clock.clone());
-        let process = Process::attach(self.microfs(), identity, credentials, tier, clock)
-            .expect("there are free slots");
+        let process = self.world.process(credentials);
         self.note(format!("start of {:?} with {credentials:?}", process.slot));
         self.processes.push(process);
     }
 
     /// A process forks. `born` false: the child never comes to be.
     pub fn fork(&mut self, index: usize, born: bool) {
-        let identity = self.identity();
+        let identity = self.world.identity();
         let parent = &self.processes[index];
         let fs = &parent.fs;
         let slot = fs.spawn_begin(parent.slot).expect("there are free slots");
@@ -168,11 +140,11 @@ impl Simulation {
             fs.spawn_parent(slot, identity.pid).expect("the child's slot exists");
             fs.spawn_child(slot, identity).expect("the child's slot exists");
             self.reference.model.fork(parent.slot.0, slot.0);
-            let child = parent.with_slot(self.microfs(), slot);
+            let child = parent.with_slot(self.world.microfs(), slot);
             self.note(format!("fork of {:?} into {slot:?}", self.processes[index].slot));
             self.processes.push(child);
         } else {
-            fs.spawn_cancel(slot, self.clock.tick()).expect("the child's slot exists");
+            fs.spawn_cancel(slot, self.world.clock.tick()).expect("the child's slot exists");
             self.note(format!("fork of {:?} fails", self.processes[index].slot));
         }
     }
@@ -182,7 +154,7 @@ impl Simulation {
         let process = self.processes.remove(index);
         let slot = process.slot;
         self.note(format!("end of {slot:?}, clean: {clean}"));
-        let now = self.clock.tick();
+        let now = self.world.clock.tick();
         if clean {
             self.inspector.fs.detach(slot, now).expect("the slot exists");
         } else {
@@ -660,12 +632,10 @@ impl Simulation {
             let (_, bytes) = read.expect("it can be read");
             let content = self.reference.model.content(node).expect("it is a file");
             assert_eq!(bytes.len() as u64, content.readable(start, length), "length of a read");
-            let difference = content.first_difference(start, &bytes);
-            assert!(
-                content.admits(start, &bytes),
-                "bytes {start}..{} of {inode:?}: {difference:?}",
-                start + length
-            );
+            if !content.admits(start, &bytes) {
+                let difference = content.first_difference(start, &bytes);
+                panic!("bytes {start}..{} of {inode:?}: {difference:?}", start + length);
+            }
         }
         let busy = self.writes.iter().any(|write| write.node == node);
         if !busy {
@@ -704,11 +674,6 @@ impl Simulation {
                 fs.unlink(&caller, directory, &name).expect("root may");
             }
         }
-    }
-
-    /// A moment later than all before.
-    pub fn now(&self) -> Timestamp {
-        self.clock.tick()
     }
 }
 

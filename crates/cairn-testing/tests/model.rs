@@ -70,7 +70,7 @@ fn act(simulation: &mut Simulation, generator: &mut Generator) {
             let clean = generator.random.one_in(3);
             simulation.end(index, clean);
         }
-        46 => simulation.memory.0.simulate_owner_death(),
+        46 => simulation.world.memory.0.simulate_owner_death(),
         _ => {
             let step = generator.step(&mut simulation.reference);
             simulation.take(index, &step);
@@ -86,8 +86,8 @@ fn run(seed: u64, names_only: bool) {
     for user in &USERS[..3] {
         simulation.start(*user);
     }
-    let reach = *random.pick(&[9000, 40_000, 200_000]);
-    let write_bytes = *random.pick(&[300, 9000, 60_000]);
+    let reach = *random.pick(&[9000, 40_000, 100_000]);
+    let write_bytes = *random.pick(&[300, 5000, 20_000]);
     let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
     for action in 0..ACTIONS {
         if names_only {

@@ -1,4 +1,5 @@
-//! A place of its own for each test: a store root, a persist directory, and the `cairn` command pointed at them.
+//! A place of its own for each test: a store root, a persist directory, and the `cairn` command
+//! pointed at them.
 //!
 //! Nothing outside the temporary directory is touched; agents end with the sandbox.
 
@@ -238,8 +239,10 @@ pub fn kill(signal: &str, target: i64) {
     assert!(status.expect("kill starts").success(), "kill {signal} {target}");
 }
 
-/// The library stands beside the program, but `cargo test` of this crate alone does not build it: do so, or take note
-/// that it is fresh. A stale one would not agree with the program on the format of a store.
+/// The library stands beside the program, but `cargo test` of this crate alone does not build it:
+/// do so, or take note that it is fresh. A stale one would not agree with the program on the format
+/// of a store. A user who cannot build, because the checkout is somebody else's, uses the one that
+/// is there.
 fn build_library() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
@@ -249,7 +252,9 @@ fn build_library() {
             cargo.arg("--release");
         }
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(built.expect("cargo starts").success(), "the library builds");
+        let is_built = built.is_ok_and(|status| status.success());
+        let library = Path::new(CAIRN).with_file_name("libcairn_preload.so");
+        assert!(is_built || library.exists(), "the library builds");
     });
 }
 

@@ -1,0 +1,156 @@
+//! Files in the address space, reserved space, and limits.
+
+mod common;
+
+use core::ffi::c_void;
+use core::slice;
+
+use cairn_posix::mapping::{self, Request};
+use cairn_posix::{Errno, attributes, copy, file, kernel};
+use common::*;
+
+fn request(length: usize, protection: i32, flags: i32, offset: i64) -> Request {
+    Request { address: core::ptr::null_mut(), length, protection, flags, offset }
+}
+
+fn map(descriptor: i32, request: &Request) -> Result<*mut c_void, Errno> {
+    // SAFETY: no fixed address is asked for.
+    unsafe { mapping::map(handle(descriptor), request) }
+}
+
+fn bytes<'a>(start: *mut c_void, length: usize) -> &'a [u8] {
+    // SAFETY: the tests pass what they mapped, and look at it before they change the file again.
+    unsafe { slice::from_raw_parts(start.cast(), length) }
+}
+
+fn unmap(start: *mut c_void, length: usize) {
+    // SAFETY: the tests pass what they mapped and do not use it afterwards.
+    unsafe { kernel::munmap(start.cast(), length) }.unwrap();
+    mapping::removed(start, length);
+}
+
+#[test]
+fn private_mapping_is_a_copy_that_the_file_does_not_see() {
+    let _turn = turn();
+    let content = pattern(HUGEBLOCK + 100, 1);
+    put("private", &content);
+    let file = open("private", libc::O_RDWR).unwrap();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let asked = request(2 * HUGEBLOCK, protection, libc::MAP_PRIVATE, 4096);
+    let start = map(file, &asked).unwrap();
+    assert_eq!(&bytes(start, 2 * HUGEBLOCK)[..content.len() - 4096], &content[4096..]);
+    assert!(bytes(start, 2 * HUGEBLOCK)[content.len() - 4096..].iter().all(|&byte| byte == 0));
+    // SAFETY: the first byte of a writable mapping.
+    unsafe { start.cast::<u8>().write(!content[4096]) };
+    close(file);
+    assert_eq!(get("private"), content);
+    unmap(start, 2 * HUGEBLOCK);
+    remove("private");
+}
+
+#[test]
+fn shared_mapping_shows_later_writes_and_outlives_close_and_unlink() {
+    let _turn = turn();
+    let before = usage();
+    let content = pattern(3 * HUGEBLOCK + 10, 2);
+    put("shared", &content);
+    let file = open("shared", libc::O_RDWR).unwrap();
+    let asked = request(content.len(), libc::PROT_READ, libc::MAP_SHARED, 0);
+    let start = map(file, &asked).unwrap();
+    assert_eq!(bytes(start, content.len()), content);
+    write_at(file, b"changed", cairn_posix::io::At::Offset(HUGEBLOCK as u64 - 3)).unwrap();
+    assert_eq!(&bytes(start, content.len())[HUGEBLOCK - 3..HUGEBLOCK + 4], b"changed");
+    close(file);
+    remove("shared");
+    assert_eq!(&bytes(start, content.len())[..100], &content[..100]);
+    // Not even by changing the protection can the tier be written to.
+    // SAFETY: the mapping made above.
+    let made_writable = unsafe { kernel::protect(start, 4096, libc::PROT_READ | libc::PROT_WRITE) };
+    assert_eq!(made_writable, Err(Errno(libc::EACCES)));
+    unmap(start, HUGEBLOCK);
+    assert_eq!(usage().handles, before.handles + 1);
+    unmap(start.wrapping_byte_add(HUGEBLOCK), content.len() - HUGEBLOCK);
+    let after = usage();
+    assert_eq!((after.handles, after.used_blocks), (before.handles, before.used_blocks));
+}
+
+#[test]
+fn mapping_that_cannot_be_served_is_refused() {
+    let _turn = turn();
+    let file = create("refused");
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    let refused = |asked: &Request| map(file, asked).unwrap_err().0;
+    assert_eq!(refused(&request(100, writable, libc::MAP_SHARED, 0)), libc::ENODEV);
+    assert_eq!(refused(&request(100, libc::PROT_READ, libc::MAP_PRIVATE, 100)), libc::EINVAL);
+    assert_eq!(refused(&request(0, libc::PROT_READ, libc::MAP_PRIVATE, 0)), libc::EINVAL);
+    close(file);
+    let writer = open("refused", libc::O_WRONLY).unwrap();
+    let asked = request(100, libc::PROT_READ, libc::MAP_PRIVATE, 0);
+    assert_eq!(map(writer, &asked), Err(Errno(libc::EACCES)));
+    close(writer);
+    remove("refused");
+}
+
+#[test]
+fn allocated_range_holds_blocks_and_keeps_the_data() {
+    let _turn = turn();
+    put("allocated", b"data");
+    let file = open("allocated", libc::O_RDWR).unwrap();
+    file::allocate(handle(file), 2, 4 * HUGEBLOCK as i64).unwrap();
+    let found = file::attributes(handle(file)).unwrap();
+    assert_eq!(
+        (found.size, found.allocated_bytes),
+        (4 * HUGEBLOCK as u64 + 2, 5 * HUGEBLOCK as u64)
+    );
+    assert_eq!(file::seek(handle(file), 0, libc::SEEK_HOLE), Ok(found.size as i64));
+    assert_eq!(read_at(file, 6, cairn_posix::io::At::Offset(0)).unwrap(), b"data\0\0");
+    assert_eq!(file::allocate(handle(file), 0, 0), Err(Errno(libc::EINVAL)));
+    assert_eq!(file::allocate(handle(file), -1, 5), Err(Errno(libc::EINVAL)));
+    let too_much = i64::from(BLOCKS) * 2 * HUGEBLOCK as i64;
+    assert_eq!(file::allocate(handle(file), 0, too_much), Err(Errno(libc::ENOSPC)));
+    close(file);
+    remove("allocated");
+}
+
+#[test]
+fn file_is_charged_for_the_pages_it_fills() {
+    let _turn = turn();
+    let blocks = |name: &str| {
+        let found = file::stat(&at(name), true).unwrap();
+        let stat = attributes::stat(mount(), &found);
+        (stat.st_size, stat.st_blocks)
+    };
+    put("small", b"x");
+    put("large", &pattern(100_000, 1));
+    let sparse = create("sparse");
+    file::truncate_handle(handle(sparse), 10 << 20).unwrap();
+    close(sparse);
+    assert_eq!(blocks("small"), (1, 8));
+    assert_eq!(blocks("large"), (100_000, 200));
+    assert_eq!(blocks("sparse"), (10 << 20, 0));
+    assert_eq!(blocks(""), (4096, 8));
+    ["small", "large", "sparse"].into_iter().for_each(remove);
+}
+
+#[test]
+fn copy_between_ours_and_the_kernels_is_exact_and_advances_offsets() {
+    let _turn = turn();
+    let content = pattern(5 * HUGEBLOCK / 2, 9);
+    put("source", &content);
+    let source = open("source", libc::O_RDONLY).unwrap();
+    let memory = copy::to_memory(handle(source)).unwrap();
+    let target = create("target");
+    let (mut from, mut total) = (10_i64, 0);
+    loop {
+        let (ours, kernels) = (copy::End::Ours(handle(target)), copy::End::Kernel(memory));
+        match copy::copy(kernels, Some(&mut from), ours, None, 70_000).unwrap() {
+            0 => break,
+            moved => total += moved,
+        }
+    }
+    assert_eq!((from as usize, total), (content.len(), content.len() - 10));
+    [source, target].into_iter().for_each(close);
+    kernel::close(memory).unwrap();
+    assert_eq!(get("target"), content[10..]);
+    ["source", "target"].into_iter().for_each(remove);
+}

@@ -1,0 +1,52 @@
+//! A small namespace on the heap, and processes that attach to it.
+
+use crate::driver::{Clock, Process};
+use crate::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
+use cairn_core::{Credentials, HeapMemory, Microfs, ProcessIdentity};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Credentials that pass every check of mode bits.
+pub const SUPERUSER: Credentials = Credentials { uid: 0, gid: 0 };
+
+/// A namespace of 4 KiB hugeblocks.
+pub struct World {
+    /// The shared words.
+    pub memory: SharedMemory,
+    /// The tier.
+    pub tier: Arc<HeapTier>,
+    /// The node's clock.
+    pub clock: Clock,
+    next_pid: AtomicU32,
+}
+
+impl World {
+    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes; the root directory belongs to the superuser.
+    pub fn new(blocks: u32, inodes: u32) -> World {
+        let geometry = small_geometry(blocks, inodes);
+        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        let clock = Clock::default();
+        let formatted = Microfs::format(&memory, &geometry, CHECKSUM, SUPERUSER, clock.tick());
+        formatted.expect("the geometry is valid");
+        let tier = Arc::new(HeapTier::new(&geometry));
+        World { memory, tier, clock, next_pid: AtomicU32::new(1) }
+    }
+
+    /// Another view of the namespace, as a process of its own would have it.
+    pub fn microfs(&self) -> Microfs {
+        Microfs::open(Box::new(self.memory.clone()), CHECKSUM).expect("the header is intact")
+    }
+
+    /// The identity of a process that did not exist before.
+    pub fn identity(&self) -> ProcessIdentity {
+        let pid = self.next_pid.fetch_add(1, Ordering::Relaxed);
+        ProcessIdentity { pid, pid_namespace: 1, start_time: 7 }
+    }
+
+    /// A new process.
+    pub fn process(&self, credentials: Credentials) -> Process {
+        let (tier, clock) = (self.tier.clone(), self.clock.clone());
+        Process::attach(self.microfs(), self.identity(), credentials, tier, clock)
+            .expect("there are free slots")
+    }
+}
