@@ -331,18 +331,29 @@ impl Microfs {
 
     /// Every process that has a slot. A slot whose process never came to be shows its spawner instead.
     pub fn processes(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
-        let mut found = Vec::with_capacity(64);
-        self.transact(|tx| {
-            for slot in tx.slots().take(found.capacity()) {
-                let mut identity = slot.identity(tx);
-                if identity.pid == 0 {
-                    identity.pid = slot.parent(tx);
+        let mut found = Vec::new();
+        loop {
+            // Room is made before the lock is taken; whoever attaches meanwhile needs another round.
+            let needed = self.transact(|tx| Ok(tx.records_in_use(SlabKind::Slot)))? as usize;
+            found.clear();
+            found.reserve(needed);
+            let complete = self.transact(|tx| {
+                for slot in tx.slots() {
+                    if found.len() == found.capacity() {
+                        return Ok(false);
+                    }
+                    let mut identity = slot.identity(tx);
+                    if identity.pid == 0 {
+                        identity.pid = slot.parent(tx);
+                    }
+                    found.push((slot.id, identity));
                 }
-                found.push((slot.id, identity));
+                Ok(true)
+            })?;
+            if complete {
+                return Ok(found);
             }
-            Ok(())
-        })?;
-        Ok(found)
+        }
     }
 
     /// Records the working directory of a process and the kernel inode that stands in for it.

@@ -150,3 +150,13 @@ fn an_unlinked_file_lives_until_its_last_description_closes() {
     assert_eq!(fs.attributes(opened.inode), Err(Error::NotFound));
     fs.check().expect("consistent");
 }
+
+#[test]
+fn every_process_is_listed_however_many_there_are() {
+    let (fs, _) = namespace();
+    for pid in 100..300 {
+        let identity = ProcessIdentity { pid, pid_namespace: 1, start_time: 1 };
+        fs.attach(identity).expect("attach");
+    }
+    assert_eq!(fs.processes().expect("list").len(), 201);
+}
