@@ -1,22 +1,24 @@
 # What a person does with a checkout. Each target installs what it needs first (scripts/setup.sh);
-# everything else is cargo, tests/apps and demo.
+# everything else is cargo, demo and tests/apps.
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo
 
+root    := $(DESTDIR)$(PREFIX)
+program := target/release/cairn
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint apps install clean
+.PHONY: help build demo test apps bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the command and the preload library, optimised (target/release)
 	@scripts/setup.sh build
-	$(CARGO) build --release -p cairn-preload -p cairn-cli
+	$(CARGO) build --release --locked -p cairn-preload -p cairn-cli
 
-demo: ## Run LAMMPS on Cairn, kill it in the middle of a checkpoint, restart it, compare
-	@scripts/setup.sh build demo
-	$(CARGO) build --release -p cairn-preload -p cairn-cli
+demo: build ## Run LAMMPS on Cairn, kill it in the middle of a checkpoint, resume it, compare
+	@scripts/setup.sh demo
 	demo/run.sh
 
 test: ## Formatting, lints, documentation, every test
@@ -24,12 +26,19 @@ test: ## Formatting, lints, documentation, every test
 
 apps: ## The unmodified programs of tests/apps only
 	@scripts/setup.sh build test
-	$(CARGO) build -p cairn-preload -p cairn-cli
+	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh
 
-install: build ## Install below PREFIX (/usr/local)
-	install -D -m 755 target/release/cairn $(DESTDIR)$(PREFIX)/bin/cairn
-	install -D -m 644 target/release/libcairn_preload.so $(DESTDIR)$(PREFIX)/lib/libcairn_preload.so
+bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
+	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench
+	$(program) run --discard -- target/release/cairn-bench $(ROW)
+
+install: build ## Install the command, its library, manual pages and completions below PREFIX (/usr/local)
+	install -D -m 755 $(program) $(root)/bin/cairn
+	install -D -m 644 target/release/libcairn_preload.so $(root)/lib/libcairn_preload.so
+	$(program) man --directory $(root)/share/man/man1
+	install -d $(root)/share/bash-completion/completions
+	$(program) completions bash >$(root)/share/bash-completion/completions/cairn
 
 clean: ## Remove what was built
 	$(CARGO) clean

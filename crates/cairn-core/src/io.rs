@@ -226,10 +226,9 @@ impl Transaction<'_> {
             Position::Again(offset) => offset,
             // Without a write in flight, what was planned beyond the end came to nothing.
             _ if appends && !self.is_written(inode) => inode.size(self),
-            // A truncation may have lowered `written_end` below appends in flight, which keep their places.
             _ if appends => {
-                let places = self.append_places(inode.id).map(|pin| pin.place_end(self));
-                places.fold(inode.size(self).max(inode.written_end(self)), u64::max)
+                let places = self.places_in(inode.id).map(|pin| pin.place_end(self));
+                places.fold(inode.size(self).max(inode.appended_end(self)), u64::max)
             }
             Position::At(offset) => offset,
             Position::Cursor => handle.cursor(self),
@@ -458,9 +457,7 @@ impl Microfs {
             let reach = inode.written_end(tx).max(inode.size(tx));
             let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
             let overtaken = plan.leaves_tail && reach != end
-                || inode
-                    .tail(tx)
-                    .is_some_and(|tail| plan.offset > tail || was_cut && end > tail);
+                || inode.tail(tx).is_some_and(|tail| plan.offset > tail || was_cut && end > tail);
             if overtaken || !tx.still_holds(inode, pin) {
                 tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);

@@ -221,6 +221,8 @@ impl Transaction<'_> {
 
     /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
     pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
+        // A read that a close in another thread overtook must not take what is in these blocks next.
+        inode.note_move(self);
         if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
             self.free_inode(inode);
         } else {

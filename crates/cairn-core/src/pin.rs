@@ -191,15 +191,12 @@ impl Transaction<'_> {
             .filter(|pin| pin.is_active(self))
     }
 
-    /// Places in a file that appends have taken: those in flight, and those that wait to be planned again.
-    pub(crate) fn append_places(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
+    /// Places in a file that are taken: by writes in flight, and by appends that wait to be planned again.
+    pub(crate) fn places_in(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
         self.slots()
             .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
             .filter(move |pin| {
-                let flags = pin.flags(self);
-                flags & PIN_APPEND != 0
-                    && flags & (PIN_ACTIVE | PIN_WAITS) != 0
-                    && pin.inode(self) == inode.0
+                pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) != 0 && pin.inode(self) == inode.0
             })
     }
 
@@ -318,7 +315,7 @@ impl Transaction<'_> {
             inode.set_size(self, visible);
         }
         let waits = inode.flags(self) & HAS_WAITING != 0;
-        if waits && !self.append_places(inode.id).any(|pin| !pin.is_active(self)) {
+        if waits && !self.places_in(inode.id).any(|pin| !pin.is_active(self)) {
             inode.clear_flags(self, HAS_WAITING);
         }
     }
@@ -333,8 +330,9 @@ impl Transaction<'_> {
         let first_pending = match self.is_written(inode) {
             false => u64::MAX,
             true => {
-                let places = self.append_places(inode.id).map(|pin| pin.offset(self));
-                places.min().unwrap_or(u64::MAX)
+                let appends =
+                    self.places_in(inode.id).filter(|pin| pin.flags(self) & PIN_APPEND != 0);
+                appends.map(|pin| pin.offset(self)).min().unwrap_or(u64::MAX)
             }
         };
         inode.size(self).max(inode.appended_end(self).min(first_pending))

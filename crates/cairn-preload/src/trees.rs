@@ -2,7 +2,9 @@
 //!
 //! Refused with EOPNOTSUPP: `FTW_CHDIR`.
 
+use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 
 use cairn_posix::path::{Place, Route};
@@ -46,6 +48,8 @@ const DEPTH_MAX: c_int = 2048;
 struct Walk<'a> {
     flags: c_int,
     call: &'a dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
+    /// Directories seen so far, where symbolic links are followed: each is walked once.
+    seen: RefCell<BTreeSet<u32>>,
 }
 
 /// What comes after a visit.
@@ -130,6 +134,9 @@ impl Walk<'_> {
             let kind = if found.is_symlink() { SYMLINK } else { FILE };
             return Ok(self.visit(path, Some(&found), kind, level)?);
         }
+        if !physical && !self.seen.borrow_mut().insert(found.inode.0) {
+            return Ok(Next::Continue);
+        }
         let Ok(names) = names(path) else {
             return Ok(self.visit(path, Some(&found), UNREADABLE, level)?);
         };
@@ -170,8 +177,9 @@ unsafe fn walk(
             if flags & CHANGE_DIRECTORY != 0 {
                 return Err(Errno(libc::EOPNOTSUPP).into());
             }
+            let walk = Walk { flags, call, seen: RefCell::default() };
             // SAFETY: promised by the caller.
-            match (Walk { flags, call }).walk(unsafe { CStr::from_ptr(path) }, 0)? {
+            match walk.walk(unsafe { CStr::from_ptr(path) }, 0)? {
                 Next::End(result) => Ok(result),
                 _ => Ok(0),
             }

@@ -154,24 +154,29 @@ globs! {
     fn glob64;
 }
 
-/// As `fts_open(3)`; refused if any of the paths is below the mount.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fts_open(
-    paths: *const *mut c_char,
-    options: c_int,
-    compare: *mut c_void,
-) -> *mut c_void {
-    let mut at = paths;
-    // SAFETY: the caller passes a list of terminated paths that ends with null.
-    unsafe {
-        while !(*at).is_null() {
-            if hooks::ours(cairn_posix::path::route(*at), true).is_some() {
-                return answer_path(refused::<*mut c_void>, |_| core::ptr::null_mut());
+macro_rules! refused_trees {
+    ($(fn $name:ident;)*) => {$(
+        /// As `fts_open(3)`; refused if any of the paths is below the mount.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            paths: *const *mut c_char, options: c_int, compare: *mut c_void,
+        ) -> *mut c_void {
+            let mut at = paths;
+            // SAFETY: the caller passes a list of terminated paths that ends with null.
+            unsafe {
+                while !(*at).is_null() {
+                    if hooks::ours(cairn_posix::path::route(*at), true).is_some() {
+                        return answer_path(refused::<*mut c_void>, |_| core::ptr::null_mut());
+                    }
+                    at = at.add(1);
+                }
+                next!($name: fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void)(paths, options, compare)
             }
-            at = at.add(1);
         }
-        next!(fts_open: fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void)(
-            paths, options, compare,
-        )
-    }
+    )*};
+}
+
+refused_trees! {
+    fn fts_open;
+    fn fts64_open;
 }

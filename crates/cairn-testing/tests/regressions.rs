@@ -1,0 +1,359 @@
+//! Bugs that the other tests of this crate found, each in the fewest steps that show it.
+//!
+//! The comment of a test says the mechanism, the consequence, and the fix.
+
+use cairn_core::{
+    Committed, Error, HandleId, InodeId, OpenOptions, Position, ROOT, ReadPlan, RenameMode, Result,
+};
+use cairn_testing::driver::{Process, WriteInFlight};
+use cairn_testing::world::{SUPERUSER, World};
+
+const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    create: true,
+    exclusive: false,
+    truncate: false,
+    directory: false,
+    no_follow: false,
+    path_only: false,
+};
+const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
+const READ_ONLY: OpenOptions = OpenOptions { write: false, create: false, ..READ_WRITE };
+
+fn open(process: &Process, path: &[u8], options: OpenOptions) -> (HandleId, InodeId) {
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, options, 0o644);
+    let opened = opened.expect("the file can be opened");
+    (opened.handle, opened.inode)
+}
+
+fn write(process: &Process, handle: HandleId, at: u64, bytes: &[u8]) -> u64 {
+    let written = process.write(&process.caller(), handle, Position::At(at), bytes);
+    let (offset, count) = written.expect("there is space");
+    assert_eq!(count, bytes.len() as u64);
+    offset
+}
+
+/// A write that is planned and whose bytes are moved.
+fn begin(process: &Process, handle: HandleId, at: u64, bytes: &[u8]) -> WriteInFlight {
+    let begun = process.begin_write(&process.caller(), handle, Position::At(at), bytes);
+    let mut write = begun.expect("there is space");
+    process.transfer(&mut write).expect("the tier takes bytes");
+    write
+}
+
+fn commit(process: &Process, write: &mut WriteInFlight) -> bool {
+    process.commit(&process.caller(), write).expect("it is in flight")
+}
+
+fn replan(process: &Process, handle: HandleId, write: &mut WriteInFlight) {
+    process.replan(&process.caller(), handle, write).expect("there is space");
+}
+
+fn contents(process: &Process, handle: HandleId) -> Vec<u8> {
+    let read = process.read(&process.caller(), handle, Position::At(0), 1 << 20);
+    read.expect("it can be read").1
+}
+
+fn read_plan(process: &Process, handle: HandleId) -> Result<ReadPlan> {
+    process.fs.plan_read(&process.caller(), handle, Position::At(0), 1 << 20)
+}
+
+/// Mechanism: the walk followed a last symbolic link with a slash behind it for every operation. Consequence: `rmdir
+/// link/` removed the directory behind the link, and `rename("link/", ..)` moved it. Fix: operations that make, move or
+/// remove a name never follow it.
+#[test]
+fn removing_a_link_with_a_slash_is_refused_and_keeps_its_target() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (fs, caller) = (&process.fs, process.caller());
+    fs.make_directory(&caller, ROOT, b"target", 0o755).unwrap();
+    fs.symlink(&caller, b"target", ROOT, b"link").unwrap();
+    assert_eq!(fs.remove_directory(&caller, ROOT, b"link/"), Err(Error::NotDirectory));
+    assert_eq!(fs.unlink(&caller, ROOT, b"link/"), Err(Error::NotDirectory));
+    let renamed = fs.rename(&caller, (ROOT, b"link/"), (ROOT, b"other"), RenameMode::Replace);
+    assert_eq!(renamed, Err(Error::NotDirectory));
+    assert_eq!(fs.make_directory(&caller, ROOT, b"link/", 0o755), Err(Error::Exists));
+    assert!(fs.stat(&caller, ROOT, b"target", false).unwrap().is_directory());
+}
+
+/// Mechanism: a removed directory that is still open kept the number of its parent, which was freed and given to
+/// another file. Consequence: `..` led to an unrelated file or directory. Fix: the removed directory remembers the
+/// version of its parent, which no later user of the number has.
+#[test]
+fn parent_of_a_removed_directory_is_gone_when_its_number_is_used_again() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (fs, caller) = (&process.fs, process.caller());
+    let outer = fs.make_directory(&caller, ROOT, b"outer", 0o755).unwrap();
+    fs.make_directory(&caller, outer, b"inner", 0o755).unwrap();
+    let directory = OpenOptions { directory: true, ..READ_ONLY };
+    let (_, inner) = open(&process, b"outer/inner", directory);
+    fs.remove_directory(&caller, outer, b"inner").unwrap();
+    assert_eq!(fs.resolve(&caller, inner, b"..", true), Ok(outer));
+    fs.remove_directory(&caller, ROOT, b"outer").unwrap();
+    let reused = fs.make_directory(&caller, ROOT, b"stranger", 0o755).unwrap();
+    assert_eq!(reused, outer, "the number is used again");
+    assert_eq!(fs.resolve(&caller, inner, b"..", true), Err(Error::NotFound));
+}
+
+/// Mechanism: an append that is committed before an earlier one is invisible; a truncation looked at the visible size
+/// only. Consequence: blocks past the end of the file, whose old bytes came back when it grew. Fix: what is appended
+/// counts as part of the file when it is cut.
+#[test]
+fn truncation_cuts_appends_that_wait_for_an_earlier_one() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"log", APPEND);
+    let first = begin(&process, handle, 0, &[1; 4096]);
+    let mut second = begin(&process, handle, 0, &[2; 4096]);
+    assert!(commit(&process, &mut second));
+    assert_eq!(process.fs.attributes(inode).unwrap().size, 0, "the first is missing");
+    process.truncate(&process.caller(), inode, 0).unwrap();
+    process.abort(&process.caller(), &first).unwrap();
+    process.fs.check().unwrap();
+    process.truncate(&process.caller(), inode, 8192).unwrap();
+    assert_eq!(contents(&process, handle), vec![0; 8192]);
+}
+
+/// Mechanism: a truncation lowered the end that appends in flight had pushed up. Consequence: the next append was put
+/// on top of one in flight, and one of the two was lost. Fix: an append goes behind all places that appends have.
+#[test]
+fn append_after_a_truncation_goes_behind_the_append_in_flight() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"log", APPEND);
+    let mut first = begin(&process, handle, 0, &[1; 100]);
+    process.truncate(&process.caller(), inode, 0).unwrap();
+    let offset = write(&process, handle, 0, &[2; 50]);
+    assert_eq!(offset, 100);
+    while !commit(&process, &mut first) {
+        replan(&process, handle, &mut first);
+    }
+    assert_eq!(contents(&process, handle), [vec![1; 100], vec![2; 50]].concat());
+}
+
+/// Mechanism: a plan that could not be committed gave up its pin, and with it the place of its append. Consequence: an
+/// append by somebody else was put there and then overwritten; and what was appended behind became visible with a gap.
+/// Fix: the pin stays and waits, without blocks, until the append is planned again or given up.
+#[test]
+fn append_that_is_planned_again_keeps_its_place() {
+    let world = World::new(64, 64);
+    let (first, second, third) =
+        (world.process(SUPERUSER), world.process(SUPERUSER), world.process(SUPERUSER));
+    let handle = |process: &Process| open(process, b"log", APPEND).0;
+    let (a, b, c) = (handle(&first), handle(&second), handle(&third));
+    let mut disturbed = begin(&first, a, 0, &[1; 100]);
+    let given_up = begin(&second, b, 0, &[2; 10]);
+    assert!(!commit(&first, &mut disturbed), "a plan beyond it disturbs it");
+    second.abort(&second.caller(), &given_up).unwrap();
+    assert_eq!(write(&third, c, 0, &[3; 50]), 100, "the place of the first is taken");
+    assert_eq!(contents(&third, c), b"", "nothing is visible behind a gap");
+    replan(&first, a, &mut disturbed);
+    assert!(commit(&first, &mut disturbed));
+    assert_eq!(contents(&third, c), [vec![1; 100], vec![3; 50]].concat());
+}
+
+/// Mechanism: as above, but the process dies before it plans again. Consequence: what others had appended behind would
+/// stay invisible although their writes returned. Fix: reaping gives up the place.
+#[test]
+fn death_before_an_append_is_planned_again_shows_what_is_behind() {
+    let world = World::new(64, 64);
+    let (first, second) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let (a, _) = open(&first, b"log", APPEND);
+    let (b, _) = open(&second, b"log", APPEND);
+    let mut disturbed = begin(&first, a, 0, &[1; 100]);
+    assert_eq!(write(&second, b, 0, &[2; 50]), 100);
+    assert!(!commit(&first, &mut disturbed), "a plan beyond it disturbs it");
+    assert_eq!(contents(&second, b), b"");
+    second.fs.reap(first.slot, world.clock.tick()).unwrap();
+    assert_eq!(contents(&second, b), [vec![0; 100], vec![2; 50]].concat());
+}
+
+/// Mechanism: giving up a plan looked only whether its pin is in use, and by then it belonged to a later write.
+/// Consequence: that write failed with `EINVAL`. Fix: a pin has a ticket that tells its plans apart.
+#[test]
+fn giving_up_a_plan_twice_leaves_the_next_write_alone() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let first = begin(&process, handle, 0, &[1; 100]);
+    process.abort(&process.caller(), &first).unwrap();
+    let mut second = begin(&process, handle, 0, &[2; 100]);
+    process.abort(&process.caller(), &first).unwrap();
+    assert!(commit(&process, &mut second));
+    assert_eq!(contents(&process, handle), vec![2; 100]);
+}
+
+/// Mechanism: a write that continues the file in a fresh block leaves the rest of it as it is, relying on nobody being
+/// beyond; a truncation to a larger size was not counted. Consequence: bytes of deleted files became readable. Fix: the
+/// commit compares with the size, too.
+#[test]
+fn file_that_grows_during_a_write_shows_no_old_bytes() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"file", READ_WRITE);
+    let mut first = begin(&process, handle, 0, &[1; 50]);
+    process.truncate(&process.caller(), inode, 4096).unwrap();
+    while !commit(&process, &mut first) {
+        replan(&process, handle, &mut first);
+    }
+    assert_eq!(contents(&process, handle), [vec![1; 50], vec![0; 4046]].concat());
+}
+
+/// Mechanism: a write in flight across a truncation to within its last block was committed in place, although its bytes
+/// there had been overwritten by a third write before the cut. Consequence: bytes that were cut off came back. Fix: a
+/// write that reaches over the cut is planned and moved again.
+#[test]
+fn bytes_cut_off_stay_away_when_an_older_write_is_committed() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"file", READ_WRITE);
+    write(&process, handle, 0, &[9; 4096]);
+    let mut first = begin(&process, handle, 1000, &[1; 1000]);
+    write(&process, handle, 0, &[2; 4096]);
+    process.truncate(&process.caller(), inode, 1500).unwrap();
+    while !commit(&process, &mut first) {
+        replan(&process, handle, &mut first);
+    }
+    assert_eq!(contents(&process, handle)[1500..], [1; 500]);
+}
+
+/// Mechanism: the word that links deleted files which wait to be freed also holds the tail of a file, and a write that
+/// outlived its file's deletion set the tail. Consequence: the list was cut, blocks leaked, and freeing failed for
+/// good. Fix: a deleted file has no tail.
+#[test]
+fn write_that_outlives_its_file_leaves_the_list_of_deleted_files_intact() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let caller = process.caller();
+    let mut writes = Vec::new();
+    for name in [b"a", b"b", b"c"] {
+        let (handle, _) = open(&process, name, READ_WRITE);
+        write(&process, handle, 0, &[1; 100]);
+        writes.push(begin(&process, handle, 50, &[2; 100]));
+        process.fs.unlink(&caller, ROOT, name).unwrap();
+        process.close(handle).unwrap();
+    }
+    assert_eq!(process.fs.orphans(), 3);
+    let mut committed = writes.pop().unwrap();
+    assert!(commit(&process, &mut committed));
+    for write in &writes {
+        process.abort(&caller, write).unwrap();
+    }
+    process.reclaim().unwrap();
+    let report = process.fs.check().unwrap();
+    assert_eq!(report.free_blocks, report.capacity_blocks);
+}
+
+/// Mechanism: a write that was given up did not change the version of the data although it had changed bytes.
+/// Consequence: a checksum computed while it was running was accepted, and the drain found the file damaged. Fix: it
+/// changes the version.
+#[test]
+fn checksum_computed_during_an_aborted_write_is_refused() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"file", READ_WRITE);
+    write(&process, handle, 0, &[1; 4096]);
+    write(&process, handle, 10, &[2; 10]);
+    let (version, sealed) = process.stale(inode).unwrap();
+    let aborted = begin(&process, handle, 20, &[3; 10]);
+    process.abort(&process.caller(), &aborted).unwrap();
+    assert_eq!(process.fs.seal(inode, version, &sealed), Ok(false));
+    assert_eq!(process.seal(inode), Ok(true));
+    process.verify_blocks(inode, handle).unwrap();
+}
+
+/// Mechanism: a file whose appends wait for an earlier one looked idle, with its visible size. Consequence: its blocks
+/// were sealed as if what waits were zeros. Fix: such a file counts as being written.
+#[test]
+fn file_with_appends_that_wait_is_not_sealed() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, inode) = open(&process, b"log", APPEND);
+    let mut first = begin(&process, handle, 0, &[1; 100]);
+    assert_eq!(write(&process, handle, 0, &[2; 50]), 100);
+    let last = begin(&process, handle, 0, &[3; 50]);
+    assert!(!commit(&process, &mut first), "a plan beyond it disturbs it");
+    process.abort(&process.caller(), &last).unwrap();
+    assert_eq!(process.seal(inode), Ok(false));
+    process.abort(&process.caller(), &first).unwrap();
+    assert_eq!(process.seal(inode), Ok(true));
+    process.verify_blocks(inode, handle).unwrap();
+}
+
+/// Mechanism: freeing the blocks of a deleted file did not tell readers that they moved. Consequence: a read that another
+/// thread's close overtook returned another file's bytes. Fix: deleting counts as a move.
+#[test]
+fn read_that_a_deletion_overtakes_is_not_valid() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    write(&process, handle, 0, &[1; 4096]);
+    let plan = read_plan(&process, handle).unwrap();
+    process.fs.unlink(&process.caller(), ROOT, b"file").unwrap();
+    assert!(process.fs.read_is_valid(&plan), "it is still open");
+    process.close(handle).unwrap();
+    let (stranger, _) = open(&process, b"stranger", READ_WRITE);
+    write(&process, stranger, 0, &[2; 4096]);
+    assert!(!process.fs.read_is_valid(&plan));
+}
+
+/// Mechanism: the list of processes was cut to what fitted into a buffer of 64. Consequence: the agent never reaped a
+/// dead process in a later slot. Fix: the buffer holds every slot.
+#[test]
+fn more_than_64_processes_are_all_listed() {
+    let world = World::new(64, 64);
+    let processes: Vec<Process> = (0..100).map(|_| world.process(SUPERUSER)).collect();
+    assert_eq!(processes[0].fs.processes().unwrap().len(), 100);
+}
+
+/// Mechanism: the checksums of two neighbouring blocks share a word; one is stored without the lock, the other was
+/// changed under it by reading and storing the whole word. Consequence: the one stored without the lock was lost, and
+/// its block counted as damaged. Fix: each half of the word is changed alone.
+#[test]
+fn checksums_of_neighbouring_blocks_do_not_overwrite_each_other() {
+    const ROUNDS: u32 = 300_000;
+    let world = World::new(64, 64);
+    let (first, second) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let (appended, appended_inode) = open(&first, b"appended", APPEND);
+    let (rewritten, rewritten_inode) = open(&first, b"rewritten", READ_WRITE);
+    write(&first, appended, 0, &[1; 1]);
+    write(&first, rewritten, 0, &[1; 4096]);
+    second.fs.retain(second.slot, rewritten).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                write(&first, appended, 0, &[1; 1]);
+                if round % 4000 == 3999 {
+                    first.truncate(&first.caller(), appended_inode, 1).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                write(&second, rewritten, 0, &[round as u8; 4096]);
+                second.verify_blocks(rewritten_inode, rewritten).unwrap();
+            }
+        });
+    });
+    first.seal(appended_inode).unwrap();
+    first.verify_blocks(appended_inode, appended).unwrap();
+}
+
+/// A commit says whether the plan has to be made again; both are results, not errors.
+#[test]
+fn write_into_a_hole_that_another_filled_is_planned_again() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let mut first = begin(&process, handle, 0, &[1; 10]);
+    let second = begin(&process, handle, 10, &[2; 10]);
+    let committed = process.fs.commit_write(&process.caller(), &second.plan);
+    assert_eq!(committed, Ok(Committed::Done));
+    assert!(!commit(&process, &mut first));
+    replan(&process, handle, &mut first);
+    assert!(commit(&process, &mut first));
+    assert_eq!(contents(&process, handle), [[1; 10], [2; 10]].concat());
+}
