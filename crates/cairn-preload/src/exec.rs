@@ -1,5 +1,5 @@
 //! Executing programs: the store learns of it before, the environment keeps what the program needs, and a program
-//! below the mount runs from an anonymous copy in memory.
+//! below the mount runs from an anonymous copy in memory. Scripts are `scripts.rs`'s.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -10,6 +10,7 @@ use cairn_posix::{Errno, PathResult, configuration, copy, file, table};
 use crate::answer::{answer_path, errno, guarded, set_errno};
 use crate::environment::Environment;
 use crate::hooks;
+use crate::scripts::{self, Interpreter};
 
 /// A list of strings that ends with null, as `execve` takes it.
 pub type List = *const *const c_char;
@@ -20,8 +21,6 @@ unsafe extern "C" {
 
 /// Longest path tried when `PATH` is searched.
 const PATH_BYTES: usize = 4096;
-/// Most arguments of a script that is handed to the shell.
-const SCRIPT_ARGUMENTS_MAX: usize = 1024;
 
 type Execute = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
 
@@ -42,9 +41,8 @@ fn executing(execute: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// Copies the program at `place` into memory; the descriptor survives the exec, for interpreters that open it.
+/// Copies the program at `place` into memory; the descriptor survives the exec, for loaders that open it.
 fn into_memory(place: &Place) -> PathResult<c_int> {
-    file::access(place, libc::X_OK, true)?;
     let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let copied = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(copy::to_memory);
     file::close(number)?;
@@ -84,6 +82,12 @@ pub unsafe extern "C-unwind" fn execve(
     arguments: List,
     variables: List,
 ) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { execute(path, arguments, variables, 0) }
+}
+
+/// As `execve`, of an interpreter of `depth` scripts.
+unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: usize) -> c_int {
     // SAFETY: the caller passes lists that end with null and a terminated path.
     let (environment, route) =
         unsafe { (Environment::new(variables), cairn_posix::path::route(path)) };
@@ -92,13 +96,30 @@ pub unsafe extern "C-unwind" fn execve(
         executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })
     };
     let Some(place) = hooks::ours(route, true) else { return attempt(path) };
-    let memory: c_int = answer_path(
-        || into_memory(&place),
-        |elsewhere| {
-            attempt(elsewhere.as_ptr());
-            -1
+    let elsewhere = |elsewhere: &CStr| {
+        attempt(elsewhere.as_ptr());
+        -1
+    };
+    let mut interpreter = None;
+    let looked: c_int = answer_path(
+        || {
+            interpreter = Interpreter::of(&place)?;
+            Ok(())
         },
+        elsewhere,
     );
+    if looked < 0 {
+        return -1;
+    }
+    if let Some(interpreter) = interpreter {
+        // SAFETY: the caller's own arguments; the interpreter's are a list made from them.
+        return unsafe {
+            interpreter.execute(path, arguments, depth, |path, list| {
+                execute(path, list, variables, depth + 1)
+            })
+        };
+    }
+    let memory: c_int = answer_path(|| into_memory(&place), elsewhere);
     if memory < 0 {
         return -1;
     }
@@ -192,25 +213,10 @@ unsafe fn execute_or_interpret(path: *const c_char, arguments: List, variables: 
     if errno() != libc::ENOEXEC {
         return result;
     }
-    let mut script = [core::ptr::null(); SCRIPT_ARGUMENTS_MAX + 3];
-    script[0] = c"/bin/sh".as_ptr();
-    script[1] = path;
-    for index in 0.. {
-        // SAFETY: the list ends with null, and the loop stops there.
-        let argument = unsafe { *arguments.add(index) };
-        if argument.is_null() {
-            break;
-        }
-        if index > SCRIPT_ARGUMENTS_MAX {
-            set_errno(libc::E2BIG);
-            return -1;
-        }
-        if index > 0 {
-            script[index + 1] = argument;
-        }
+    // SAFETY: the caller's own arguments; the shell's are a list made from them.
+    unsafe {
+        scripts::execute_by_shell(path, arguments, |shell, list| execve(shell, list, variables))
     }
-    // SAFETY: the list ends with null.
-    unsafe { execve(script[0], script.as_ptr(), variables) }
 }
 
 /// As `fexecve(3)`.

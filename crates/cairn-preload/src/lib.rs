@@ -37,6 +37,7 @@ mod open;
 mod poll;
 mod redirect;
 mod reopen;
+mod scripts;
 mod space;
 mod spawn;
 mod stat;

@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const STEPS: usize = 400;
 
@@ -56,7 +56,7 @@ fn check(result: i64) -> Result<i64, i32> {
 }
 
 impl Kernel {
-    fn open(root: &PathBuf) -> Kernel {
+    fn open(root: &Path) -> Kernel {
         let path = c(root.as_os_str().as_encoded_bytes());
         // SAFETY: the path is NUL-terminated and the descriptor returned is owned by nobody else.
         let root = unsafe {
