@@ -13,7 +13,7 @@ cairn=${CAIRN:-$here/../target/release/cairn}
 results=${1:-$here/../target/demo}
 
 readonly RANKS=4 CELLS=30 KILL_FROM_STEP=100
-readonly TIMED_CHECKPOINTS=12 TIMED_ROUNDS=5
+readonly TIMED_CHECKPOINTS=12 TIMED_ROUNDS=3
 steps=160 every=20
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 
@@ -86,36 +86,41 @@ same "two ranks restarted from Cairn, and from the drained copy on the disk" "$r
 (cd "$results/persist" && sha256sum --quiet -c "$results/store.sha256") || die "drained copies differ from the store"
 say "   same: sha256 of $(wc -l <"$results/store.sha256") files in the store, and of their drained copies"
 
-step "4. What a checkpoint costs the ranks ($TIMED_CHECKPOINTS checkpoints a run, $TIMED_ROUNDS runs on each medium, taking turns)"
-# What LAMMPS itself reports as the time in output, milliseconds per checkpoint (thermodynamic lines included).
+step "4. What a checkpoint costs the ranks, in ms ($TIMED_CHECKPOINTS checkpoints a run, $TIMED_ROUNDS runs of each kind, taking turns)"
+# timed RESULT DIRECTORY NAMES COMMAND…: what LAMMPS itself reports as its time in output, per checkpoint.
 timed() {
-    local directory=$1 every=1 steps=$TIMED_CHECKPOINTS
-    shift
-    lammps $RANKS -var dir "$directory"
-    "$@" "${command[@]}" 2>&1 |
-        awk -v n=$TIMED_CHECKPOINTS '$1 == "Output" { printf "%.3f\n", $7 * 1000 / n; found = 1 } END { exit !found }' ||
-        die "a timed run failed: $* ${command[*]}"
+    local result=$1 directory=$2 names=$3 every=1 steps=$TIMED_CHECKPOINTS
+    shift 3
+    lammps $RANKS -var dir "$directory" -var files "${names//@/$directory}"
+    "$@" "${command[@]}" 2>>"$results/timed.log" |
+        awk -v n=$TIMED_CHECKPOINTS '$1 == "Output" { printf "%.3f\n", $7 * 1000 / n; found = 1 } END { exit !found }' \
+            >>"$result" || die "a timed run failed: $* ${command[*]}; see $results/timed.log"
 }
-shared=$(mktemp -d "/dev/shm/demo.XXXXXX") || die "there is no /dev/shm to compare with"
+shared=$(mktemp -d /dev/shm/demo.XXXXXX) || die "there is no /dev/shm to compare with"
 trap 'rm -rf "$shared"' EXIT
 mkdir "$results/timed"
 for ((round = 0; round < TIMED_ROUNDS; round++)); do
-    timed /cairn "$cairn" run --job "demo-timed-$$-$round" --discard -- 2>>"$results/timed.log" >>"$results/ms.Cairn"
-    timed "$shared" >>"$results/ms.tmpfs"
-    timed "$results/timed" >>"$results/ms.disk"
-    rm -f "$shared"/* "$results/timed"/*
+    for kind in new turns; do
+        names='@/melt.*.restart'
+        [ $kind = new ] || names='@/a.restart @/b.restart'
+        timed "$results/ms.Cairn.$kind" /cairn "$names" \
+            "$cairn" run --job "demo-timed-$$-$round-$kind" --discard --
+        timed "$results/ms.tmpfs.$kind" "$shared" "$names"
+        timed "$results/ms.disk.$kind" "$results/timed" "$names"
+        rm -f "$shared"/* "$results/timed"/*
+    done
 done
+summary() {
+    sort -n "$1" | awk '{ ms[NR] = $1 }
+        END { printf "%7.2f (%.2f to %.2f)", ms[int((NR + 1) / 2)], ms[1], ms[NR] }'
+}
 bytes=$(stat -c %s "$results/undisturbed/melt.$every.restart")
-printf '   %-8s %14s %18s %10s\n' medium 'ms, median' 'lowest, highest' MB/s
+printf '   %-8s %-30s %s\n' '' 'each a new file' 'two files that take turns'
 for medium in Cairn tmpfs disk; do
-    sort -n "$results/ms.$medium" | awk -v medium=$medium -v bytes="$bytes" '
-        { ms[NR] = $1 }
-        END {
-            median = ms[int((NR + 1) / 2)]
-            printf "   %-8s %14.2f %18s %10.0f\n", medium, median, sprintf("%.2f, %.2f", ms[1], ms[NR]), bytes / median / 1000
-        }'
+    printf '   %-8s %-30s %s\n' $medium "$(summary "$results/ms.$medium.new")" "$(summary "$results/ms.$medium.turns")"
 done
-say "   (one file of $((bytes / 1000000)) MB, gathered and written by rank 0 while the others wait; the disk is written without fsync)"
+say "   Median (lowest to highest). A checkpoint is $((bytes / 1000)) kB, gathered and written by rank 0 while the"
+say "   others wait, with the gathering counted. Nothing is fsynced: the disk's figure is that of its cache."
 
 say ""
 say "Everything is equal. $((SECONDS - started)) s. Files and logs: $results"

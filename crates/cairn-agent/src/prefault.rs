@@ -1,9 +1,9 @@
 //! Allocating memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
 //! for it.
 //!
-//! Must stay true: it takes a small share of one processor, in steps far shorter than a time slice;
-//! it stays a bounded distance ahead of what is used, and leaves most of the free memory to the
-//! application.
+//! Must stay true: it goes at full speed only to a small bounded distance ahead of what is used, and
+//! beyond that takes a small share of one processor; steps are far shorter than a time slice; it
+//! leaves most of the free memory to the application, and ends at once with the agent.
 //! Not at idle priority: a step holds the kernel's lock of the segment, and an idle-priority thread
 //! that is preempted in it would make a writing application wait for the processor to become idle.
 
@@ -15,50 +15,104 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// How often use is compared with what is allocated.
+/// How often use is compared with what is allocated, while nothing changes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// So much is allocated beyond what is used.
+/// The same after a change.
+const LOOK_SOON: Duration = Duration::from_millis(10);
+/// So much of a tier is allocated at full speed when the agent starts.
+const BURST_BYTES: u64 = 256 << 20;
+/// So much beyond what is used is allocated at full speed.
+const PROMPT_BYTES: u64 = 128 << 20;
+/// Part of a tier that full speed may be ahead of use: one in so many.
+const PROMPT_SHARE: u64 = 4;
+/// So much is allocated beyond what is used, at leisure.
 const AHEAD_BYTES: u64 = 512 << 20;
 /// Part of the free memory that may be taken ahead of use: one in so many.
 const SHARE: u64 = 4;
 /// Allocated at a time; one huge page.
 const STEP_BYTES: u64 = 2 << 20;
-/// A step is followed by a pause of so many times its length.
+/// Steps at full speed after which use is looked at again.
+const STEPS_PER_LOOK: u32 = 8;
+/// Pause after a step at full speed, in which a writer gets the kernel's lock of the segment.
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
+/// A step at leisure is followed by a pause of so many times its length.
 const PAUSE_FACTOR: u32 = 9;
 
-/// Runs until the agent ends.
-pub fn run(shared: &Shared) {
-    let mut allocated: HashMap<String, u64> = HashMap::new();
-    while !shared.is_stopping() {
-        for volume in shared.volumes().0 {
-            let so_far = allocated.entry(volume.name().to_string()).or_default();
-            *so_far = advance(shared, &volume, *so_far);
-        }
-        shared.sleep(LOOK_EVERY);
+/// How far a namespace's tier is allocated, and how much was used at the last look.
+#[derive(Default)]
+struct Ahead {
+    allocated_bytes: u64,
+    used_bytes: u64,
+}
+
+/// How far from its start a tier is to be allocated.
+#[derive(Debug, PartialEq, Eq)]
+struct Goal {
+    /// At full speed.
+    prompt_bytes: u64,
+    /// At leisure; not less.
+    leisure_bytes: u64,
+}
+
+impl Goal {
+    fn new(used_bytes: u64, tier_bytes: u64) -> Goal {
+        let share = tier_bytes / PROMPT_SHARE;
+        let prompt = BURST_BYTES.min(share).max(used_bytes + PROMPT_BYTES.min(share));
+        let leisure = prompt.max(used_bytes + AHEAD_BYTES);
+        Goal { prompt_bytes: prompt.min(tier_bytes), leisure_bytes: leisure.min(tier_bytes) }
     }
 }
 
-/// Allocates further if `allocated` bytes from the start are not far enough ahead; the bytes
-/// allocated then.
-fn advance(shared: &Shared, volume: &Volume, mut allocated: u64) -> u64 {
-    let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return allocated };
-    let Some(segment) = device.mappable() else { return allocated };
-    // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
-    let segment = unsafe { BorrowedFd::borrow_raw(segment) };
-    let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
-    let room = available_bytes() / SHARE;
-    let target = (used_bytes + AHEAD_BYTES).min(allocated + room).min(device.bytes());
-    while allocated < target && !shared.is_stopping() {
-        let started = Instant::now();
-        let step = STEP_BYTES.min(target - allocated);
-        if rustix::fs::fallocate(segment, FallocateFlags::KEEP_SIZE, allocated, step).is_err() {
-            // No room: whoever writes there will hear of it.
-            return target;
+/// Runs until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut known: HashMap<String, Ahead> = HashMap::new();
+    while !shared.is_stopping() {
+        let mut changed = false;
+        for volume in shared.volumes().0 {
+            let ahead = known.entry(volume.name().to_string()).or_default();
+            changed |= advance(shared, &volume, ahead);
         }
-        allocated += step;
-        shared.sleep(started.elapsed() * PAUSE_FACTOR);
+        shared.sleep(if changed { LOOK_SOON } else { LOOK_EVERY });
     }
-    allocated
+}
+
+/// Allocates as far as goes at full speed and one step at leisure; whether there was anything to
+/// do.
+fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
+    let mut changed = false;
+    loop {
+        let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return false };
+        let Some(segment) = device.mappable() else { return false };
+        // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
+        let segment = unsafe { BorrowedFd::borrow_raw(segment) };
+        let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
+        changed |= used_bytes > ahead.used_bytes;
+        ahead.used_bytes = used_bytes;
+        let goal = Goal::new(used_bytes, device.bytes());
+        let limit = ahead.allocated_bytes.saturating_add(available_bytes() / SHARE);
+        for _ in 0..STEPS_PER_LOOK {
+            let at = ahead.allocated_bytes;
+            let is_prompt = at < goal.prompt_bytes;
+            let until = if is_prompt { goal.prompt_bytes } else { goal.leisure_bytes };
+            let step = STEP_BYTES.min(until.min(limit).saturating_sub(at));
+            if step == 0 || shared.is_stopping() {
+                return changed;
+            }
+            let started = Instant::now();
+            if rustix::fs::fallocate(segment, FallocateFlags::KEEP_SIZE, at, step).is_err() {
+                // No room: whoever writes there will hear of it.
+                ahead.allocated_bytes = goal.leisure_bytes;
+                return changed;
+            }
+            ahead.allocated_bytes += step;
+            changed = true;
+            if !is_prompt {
+                shared.sleep(started.elapsed() * PAUSE_FACTOR);
+                return changed;
+            }
+            shared.sleep(LOCK_PAUSE);
+        }
+    }
 }
 
 /// Memory that can be had now: of the machine and of the control groups this process is in.
@@ -113,4 +167,25 @@ fn cgroup_levels() -> Vec<(u64, u64)> {
         }
     }
     levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn full_speed_ends_a_bounded_distance_ahead_of_use() {
+        let goal = |used: u64, tier: u64| {
+            let goal = Goal::new(used * MIB, tier * MIB);
+            (goal.prompt_bytes / MIB, goal.leisure_bytes / MIB)
+        };
+        assert_eq!(goal(0, 8192), (256, 512), "the burst");
+        assert_eq!(goal(0, 64), (16, 64), "a quarter of a small tier");
+        assert_eq!(goal(100, 8192), (256, 612), "use within the burst");
+        assert_eq!(goal(1000, 8192), (1128, 1512), "128 MiB ahead later");
+        assert_eq!(goal(40, 64), (56, 64), "a quarter of a small tier later");
+        assert_eq!(goal(8150, 8192), (8192, 8192), "never beyond the tier");
+    }
 }

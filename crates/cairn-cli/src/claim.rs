@@ -5,7 +5,7 @@
 //! is going away.
 
 use crate::error::{Error, Result};
-use crate::request::Request;
+use crate::request::{Request, address_space_bytes, fit_segment};
 use crate::store::{OpenStore, Roots, refuse};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -74,7 +74,7 @@ impl Claim {
     pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
-        let root = roots.for_new()?;
+        let (root, note) = roots.for_new(request.tier_bytes)?;
         let tier = request.tier_for(&root)?;
         let name = match &request.job {
             Some(job) => job.clone(),
@@ -105,6 +105,9 @@ impl Claim {
             claim.make_namespace(&device_store, request.huge_pages)?;
             Ok(claim)
         });
+        if let (Ok(_), Some(note)) = (&made, note) {
+            eprintln!("cairn: {note}");
+        }
         if made.is_err() {
             // There was nothing here before; the error that is reported is the first one.
             let _ = device_store.remove();
@@ -115,7 +118,8 @@ impl Claim {
     fn make_namespace(&self, store: &Store, huge_pages: bool) -> Result<()> {
         let bytes = self.store.job.tiers.first().map_or(0, |tier| tier.bytes);
         let blocks = u32::try_from(bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT)).unwrap_or(u32::MAX);
-        let geometry = Geometry::new(self.store.job.mount.as_bytes(), [blocks, 0, 0, 0], 0);
+        let mut geometry = Geometry::new(self.store.job.mount.as_bytes(), [blocks, 0, 0, 0], 0);
+        fit_segment(&mut geometry, address_space_bytes());
         create_namespace(store, NODE, geometry, huge_pages)?;
         Ok(())
     }

@@ -46,7 +46,7 @@ to /scratch/out as plain, verified files while it goes on. `cairn COMMAND --help
 #[derive(Parser, Debug)]
 #[command(name = "cairn", version, after_help = OVERVIEW, infer_subcommands = true)]
 struct CommandLine {
-    /// Where stores are kept [default: /dev/shm, else $XDG_RUNTIME_DIR, else /tmp]
+    /// Where stores are kept [default: the first with room of /dev/shm, $XDG_RUNTIME_DIR, /tmp]
     #[arg(long, global = true, value_name = "DIR", env = "CAIRN_STORE_ROOT")]
     store_root: Option<PathBuf>,
     /// Print one JSON document instead of text

@@ -10,7 +10,7 @@ use crate::store::check_job_name;
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
 use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
-use cairn_core::{HUGEBLOCK_BYTES_DEFAULT, MOUNT_BYTES_MAX};
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MOUNT_BYTES_MAX};
 use cairn_device::store::free_bytes;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -21,6 +21,14 @@ use std::path::{Path, PathBuf};
 const MOUNT_DEFAULT: &str = "/cairn";
 /// Smallest tier.
 const TIER_BYTES_MIN: u64 = 1 << 20;
+/// Part of a limited address space that a tier has unless the user says otherwise: one in so many.
+const ADDRESSES_DEFAULT_SHARE: u64 = 4;
+/// Part of it that the meta segment may have.
+const ADDRESSES_SEGMENT_SHARE: u64 = 8;
+/// Part of it that is left to the program.
+const ADDRESSES_PROGRAM_SHARE: u64 = 4;
+/// Files that are allowed for however small the address space.
+const INODES_MIN: u32 = 16 << 10;
 
 /// Options that describe a store.
 #[derive(Args, Debug, Default)]
@@ -138,9 +146,13 @@ impl Request {
         let free = free_bytes(root).map_err(crate::store::refuse)?;
         let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
         let bytes = match self.tier_bytes {
-            None => available_bytes().min(free) / 2,
+            None => {
+                let addresses = address_space_bytes().unwrap_or(u64::MAX);
+                (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE)
+            }
             Some(bytes) => {
                 check_tier(bytes, free, root)?;
+                check_addresses(bytes, address_space_bytes())?;
                 bytes
             }
         };
@@ -240,6 +252,34 @@ fn check_tier(bytes: u64, free: u64, root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Bytes of address space that a process may have, if that is limited.
+pub fn address_space_bytes() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
+/// Allows for fewer files where the address space is too small for the usual meta segment.
+pub fn fit_segment(geometry: &mut Geometry, addresses: Option<u64>) {
+    let most = addresses.unwrap_or(u64::MAX) / ADDRESSES_SEGMENT_SHARE;
+    while geometry.segment_bytes() > most && geometry.inode_capacity > INODES_MIN {
+        geometry.inode_capacity /= 2;
+    }
+}
+
+/// Every process of the job maps the tier and the meta segment, and needs room of its own.
+fn check_addresses(bytes: u64, addresses: Option<u64>) -> Result<()> {
+    let Some(addresses) = addresses else { return Ok(()) };
+    let limit =
+        addresses - addresses / ADDRESSES_PROGRAM_SHARE - addresses / ADDRESSES_SEGMENT_SHARE;
+    match bytes <= limit {
+        true => Ok(()),
+        false => Err(Error::TierTooLarge {
+            wanted: size::human(bytes),
+            of_what: "what the limit on address space (ulimit -v) leaves for it".to_string(),
+            available: size::human(limit),
+        }),
+    }
+}
+
 fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Option<Scope>> {
     match (argument, setting.as_deref()) {
         (Some(ScopeArgument::Node), _) | (None, Some("node")) => Ok(Some(Scope::Node)),
@@ -334,5 +374,23 @@ mod tests {
         assert!(text.contains("--mount /x") && text.contains("/cairn"), "{text}");
         let same = StoreArguments { tier: vec!["ram:1G".into()], ..StoreArguments::default() };
         request(same).expect("is fine").check_against(&job).expect("is the same");
+    }
+
+    #[test]
+    fn tier_and_segment_fit_a_small_address_space() {
+        let addresses = 4_000_000 << 10;
+        check_addresses(1 << 30, Some(addresses)).expect("fits");
+        check_addresses(1 << 50, None).expect("is not limited");
+        let error = check_addresses(3 << 30, Some(addresses)).expect_err("is too large");
+        assert!(error.to_string().contains("ulimit -v"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+
+        let mut geometry = Geometry::new(b"/cairn", [1 << 14, 0, 0, 0], 0);
+        let usual = geometry.clone();
+        fit_segment(&mut geometry, None);
+        assert_eq!(geometry, usual);
+        fit_segment(&mut geometry, Some(addresses));
+        assert!(geometry.segment_bytes() <= addresses / ADDRESSES_SEGMENT_SHARE);
+        assert!(geometry.inode_capacity >= 1 << 19, "{}", geometry.inode_capacity);
     }
 }

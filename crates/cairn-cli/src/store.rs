@@ -4,13 +4,14 @@
 //! before anything of it is used; nothing here changes a store.
 
 use crate::error::{Error, Result};
+use crate::size::human;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
 use cairn_agent::path::FilePath;
 use cairn_agent::volume::{Volume, prefix_of};
 use cairn_device::Store;
-use cairn_device::store::{candidate_roots, find_root, store_path};
+use cairn_device::store::{Candidate, candidate_roots, find_candidate, store_path};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -44,12 +45,15 @@ impl Roots {
         }
     }
 
-    /// Where a new store is made.
-    pub fn for_new(&self) -> Result<PathBuf> {
-        match &self.explicit {
-            Some(root) => Ok(root.clone()),
-            None => find_root().map_err(refuse),
+    /// Where a new store is made that needs `wanted_bytes`, or as much as can be had; and what to
+    /// tell the user about that.
+    pub fn for_new(&self, wanted_bytes: Option<u64>) -> Result<(PathBuf, Option<String>)> {
+        if let Some(root) = &self.explicit {
+            return Ok((root.clone(), None));
         }
+        let (place, passed_over) = find_candidate(wanted_bytes).map_err(refuse)?;
+        let note = passed_over.map(|small| moved(&small, &place));
+        Ok((place.root, note))
     }
 
     fn places(&self) -> String {
@@ -61,7 +65,11 @@ impl Roots {
     /// not count.
     pub fn find(&self, job: &str) -> Option<PathBuf> {
         let directories = self.candidates().into_iter().map(|root| store_path(&root, job));
-        directories.into_iter().find(|directory| directory.symlink_metadata().is_ok())
+        let mut known = directories.filter(|directory| directory.symlink_metadata().is_ok());
+        let first = known.next()?;
+        // A directory without a description, in a root that comes earlier, hides no store.
+        let is_whole = |directory: &PathBuf| directory.join(JOB_FILE).symlink_metadata().is_ok();
+        if is_whole(&first) { Some(first) } else { known.find(is_whole).or(Some(first)) }
     }
 
     /// Every store of this user: job and directory, in the order of names.
@@ -104,6 +112,14 @@ impl Roots {
             }
         }
     }
+}
+
+/// Says that a store lives elsewhere than usual.
+fn moved(small: &Candidate, place: &Candidate) -> String {
+    let slower = if small.in_memory && !place.in_memory { ", which is slower" } else { "" };
+    let free = human(small.free_bytes);
+    let (usual, root) = (small.root.display(), place.root.display());
+    format!("{usual} has only {free} free: the store lives in {root}{slower}")
 }
 
 /// Refuses names that are no job names.

@@ -163,6 +163,7 @@ fn check_links(tx: &Transaction, named: &[u32]) -> Result<()> {
 fn check_orphans(tx: &Transaction) -> Result<()> {
     let mut orphan = tx.get(ORPHAN_FIRST) as u32;
     let count = tx.get(ORPHAN_COUNT);
+    require(count <= u64::from(tx.records_end(SlabKind::Inode)), "orphan count")?;
     for _ in 0..count {
         let inode = tx.inode(InodeId(orphan)).map_err(|_| broken("orphan list"))?;
         require(inode.flags(tx) & ORPHAN != 0, "orphan list")?;

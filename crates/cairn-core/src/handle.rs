@@ -77,10 +77,10 @@ impl Transaction<'_> {
         handle.set_log_position(self, 0);
         slot.set_holds(self, id, true);
         let opens = inode.opens(self);
-        inode.set_opens(self, opens + 1);
+        inode.set_opens(self, opens.wrapping_add(1));
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
-            inode.set_writers(self, writers + 1);
+            inode.set_writers(self, writers.wrapping_add(1));
         }
         Ok(handle)
     }
@@ -88,7 +88,7 @@ impl Transaction<'_> {
     pub(crate) fn add_handle_reference(&mut self, id: HandleId) -> Result<()> {
         let handle = self.handle(id)?;
         let references = handle.references(self);
-        handle.set_references(self, references + 1);
+        handle.set_references(self, references.wrapping_add(1));
         Ok(())
     }
 
@@ -176,6 +176,15 @@ impl Microfs {
             let handle = tx.handle(handle)?;
             let flags = handle.flags(tx) & !APPEND;
             handle.set_flags(tx, if append { flags | APPEND } else { flags });
+            Ok(())
+        })
+    }
+
+    /// Says, before it happens, that the data is changed through this handle otherwise than by writing: if the
+    /// process dies from now on, the file is unclean.
+    pub fn note_change(&self, handle: HandleId) -> Result<()> {
+        self.transact(|tx| {
+            tx.handle(handle)?.add_flags(tx, WROTE);
             Ok(())
         })
     }

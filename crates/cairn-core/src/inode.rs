@@ -114,11 +114,18 @@ impl Inode {
         self.set_version(tx, version.wrapping_add(1));
     }
 
-    /// The data changed.
-    pub(crate) fn touch_data(self, tx: &mut Transaction, now: Timestamp) {
+    /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner away with that.
+    pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
+        const SET_USER: u32 = 0o4000;
+        const SET_GROUP: u32 = 0o2010;
         self.next_version(tx);
-        self.set_modified(tx, now.0);
-        self.set_changed(tx, now.0);
+        self.set_modified(tx, caller.now.0);
+        self.set_changed(tx, caller.now.0);
+        let mode = self.mode(tx);
+        if caller.credentials.uid != 0 && mode & (SET_USER | SET_GROUP) > 0o10 {
+            let group = if mode & SET_GROUP == SET_GROUP { SET_GROUP & 0o2000 } else { 0 };
+            self.set_mode(tx, mode & !(SET_USER | group));
+        }
     }
 
     /// Blocks were added to the file.
@@ -263,7 +270,7 @@ impl Transaction<'_> {
         inode.set_written_end(self, 0);
         inode.set_appended_end(self, 0);
         let version = inode.version(self);
-        inode.set_version(self, version + 1);
+        inode.set_version(self, version.wrapping_add(1));
         inode.set_drained_version(self, 0);
         inode.set_accessed(self, caller.now.0);
         inode.set_modified(self, caller.now.0);
@@ -285,6 +292,6 @@ impl Transaction<'_> {
         inode.add_flags(self, ORPHAN);
         inode.set_parent(self, first);
         self.set(ORPHAN_FIRST, u64::from(inode.id.0));
-        self.set(ORPHAN_COUNT, count + 1);
+        self.set(ORPHAN_COUNT, count.wrapping_add(1));
     }
 }

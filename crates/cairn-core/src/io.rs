@@ -19,7 +19,7 @@ use crate::oplog::Operation;
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, PIN_SETTLES, Pin, PinRequest, PinnedRun, RUNS_MAX};
 use crate::pool::BlockRun;
 use crate::process::Slot;
-use crate::transaction::Transaction;
+use crate::transaction::{Transaction, store_half};
 use crate::types::{Caller, HandleId, InodeId};
 use std::sync::atomic::{Ordering, fence};
 
@@ -216,7 +216,7 @@ impl Transaction<'_> {
         }
         inode.set_appended_end(self, appended.min(size));
         inode.set_size(self, size);
-        inode.touch_data(self, caller.now);
+        inode.touch_data(self, caller);
         self.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
     }
 
@@ -427,13 +427,7 @@ impl Microfs {
         if block < region.blocks {
             let at = region.checksums + block as usize / 2;
             self.back_checksum(tier, at)?;
-            let word = &self.memory().words()[at];
-            let shift = 32 * (block % 2);
-            let keep = !(0xffff_ffff << shift);
-            // The closure never gives up, so this cannot fail.
-            let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-                Some(old & keep | u64::from(crc32c) << shift)
-            });
+            store_half(&self.memory().words()[at], block % 2 == 1, crc32c);
         }
         Ok(())
     }
@@ -499,7 +493,7 @@ impl Microfs {
             } else if end > inode.size(tx) {
                 inode.set_size(tx, end);
             }
-            inode.touch_data(tx, caller.now);
+            inode.touch_data(tx, caller);
             Ok(Committed::Done)
         })
     }
@@ -547,16 +541,16 @@ impl Microfs {
             if size > u64::from(u32::MAX) << shift {
                 return Err(Error::FileTooLarge);
             }
+            if size == 0 {
+                tx.truncate_to_zero(inode, caller, slot)?;
+                return Ok(Truncation::Done);
+            }
             // Appends that wait for an earlier one are cut, too.
             if size >= inode.size(tx).max(inode.appended_end(tx)) {
                 if inode.tail(tx).is_some_and(|tail| size > tail) {
                     return Err(Error::Unsettled);
                 }
                 tx.finish_truncate(inode, size, caller);
-                return Ok(Truncation::Done);
-            }
-            if size == 0 {
-                tx.truncate_to_zero(inode, caller, slot)?;
                 return Ok(Truncation::Done);
             }
             let first_gone = size.div_ceil(tx.layout.hugeblock_bytes) as u32;
@@ -712,8 +706,8 @@ fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) 
     for run in &plan.runs[..plan.run_count] {
         let run_start = plan.offset.max(u64::from(run.file_block) << shift);
         if !run.fresh && run_start < plan.zero_from {
-            let filled = ((plan.zero_from - 1) >> shift) as u32 + 1;
-            let count = run.blocks.count.min(filled - run.file_block);
+            let written = ((plan.zero_from - 1) >> shift) + 1 - u64::from(run.file_block);
+            let count = u64::from(run.blocks.count).min(written) as u32;
             tx.note_stale(inode, BlockRun { count, ..run.blocks });
         }
     }

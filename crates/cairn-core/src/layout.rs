@@ -45,7 +45,8 @@ const H_MOUNT: usize = 19;
 const H_CHECKSUM: usize = 51;
 
 // Dynamic words of page 0.
-const SLAB_HEADERS: usize = 64;
+pub(crate) const DYNAMIC_FIRST: usize = 64;
+const SLAB_HEADERS: usize = DYNAMIC_FIRST;
 pub(crate) const SLAB_HEADER_WORDS: usize = 4;
 pub(crate) const LSN: usize = 96;
 pub(crate) const LOG_HEAD: usize = 97;

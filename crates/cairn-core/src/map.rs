@@ -47,20 +47,33 @@ fn end(map: u32, file_block: u32) -> Key {
     key(u64::from(map) << 32 | u64::from(file_block), u64::MAX)
 }
 
-fn decode(map: u32, found: Key) -> Option<Extent> {
-    let owner = (high(found) >> 32) as u32;
-    (owner == map)
-        .then(|| Extent { file_block: high(found) as u32, blocks: BlockRun::unpack(low(found)) })
+/// The extent in a tree entry, if it is one of `map`. It is not empty and lies within its tier and below the highest
+/// file block, so that nobody else has to check that.
+fn decode(tx: &Transaction, map: u32, found: Key) -> Option<Extent> {
+    if (high(found) >> 32) as u32 != map {
+        return None;
+    }
+    let extent = Extent { file_block: high(found) as u32, blocks: BlockRun::unpack(low(found)) };
+    let BlockRun { tier, first, count } = extent.blocks;
+    let tier_blocks = tx.layout.tiers.get(tier as usize).map_or(0, |tier| tier.blocks);
+    let plausible = count > 0
+        && first.checked_add(count).is_some_and(|end| end <= tier_blocks)
+        && extent.file_block.checked_add(count).is_some();
+    if !plausible {
+        tx.mark_corrupt("extent out of range");
+        return None;
+    }
+    Some(extent)
 }
 
 impl Transaction<'_> {
     fn last_extent_to(&self, map: u32, file_block: u32) -> Option<Extent> {
-        decode(map, EXTENTS.floor(self, end(map, file_block))?)
+        decode(self, map, EXTENTS.floor(self, end(map, file_block))?)
     }
 
     /// The first extent that starts at or after `file_block`.
     pub(crate) fn first_extent_from(&self, map: u32, file_block: u32) -> Option<Extent> {
-        decode(map, EXTENTS.ceiling(self, start(map, file_block))?)
+        decode(self, map, EXTENTS.ceiling(self, start(map, file_block))?)
     }
 
     /// What the file has from `file_block` on.
@@ -75,8 +88,16 @@ impl Transaction<'_> {
                 });
             }
         }
-        let next = self.first_extent_from(map, file_block);
-        Stretch::Hole(next.map_or(u32::MAX, |next| next.file_block - file_block))
+        match self.first_extent_from(map, file_block) {
+            Some(next) if next.file_block > file_block => {
+                Stretch::Hole(next.file_block - file_block)
+            }
+            Some(_) => {
+                self.mark_corrupt("order of extents");
+                Stretch::Hole(u32::MAX)
+            }
+            None => Stretch::Hole(u32::MAX),
+        }
     }
 
     /// Gives the file blocks, where it has a hole.

@@ -39,7 +39,7 @@ impl Transaction<'_> {
         }
         self.add_name(parent.id, name, inode.id)?;
         let entries = parent.held(self);
-        parent.set_held(self, entries + 1);
+        parent.set_held(self, entries.wrapping_add(1));
         inode.add_link(self)?;
         inode.set_changed(self, now.0);
         touch_directory(self, parent, now);

@@ -97,6 +97,16 @@ pub enum LogRead {
 }
 
 impl Transaction<'_> {
+    /// The log's head, as far from overflow as any namespace that was ever used.
+    fn checked_log_head(&self) -> u64 {
+        let head = self.get(LOG_HEAD);
+        if head > u64::MAX / 2 {
+            self.mark_corrupt("log head");
+            return 0;
+        }
+        head
+    }
+
     fn log_word(&self, position: u64) -> usize {
         self.layout.log + position as usize % LOG_WORDS
     }
@@ -111,8 +121,8 @@ impl Transaction<'_> {
     ) {
         let length = FIXED_WORDS + parameters.len() + 1 + name.len().div_ceil(8);
         debug_assert!(length <= RECORD_WORDS_MAX);
-        let head = self.get(LOG_HEAD);
-        let lsn = self.get(LSN) + 1;
+        let head = self.checked_log_head();
+        let lsn = self.get(LSN).wrapping_add(1);
         let mut at = head + 1;
         let mut put = |tx: &mut Self, value: u64| {
             let word = tx.log_word(at);
@@ -153,7 +163,7 @@ impl Transaction<'_> {
             if self.extend_write(handle, inode, range, added) {
                 return;
             }
-            let head = self.get(LOG_HEAD);
+            let head = self.checked_log_head();
             handle.set_log_position(self, head + 1);
         }
         let (file_block, run) = added.map_or((0, 0), |(block, run)| (block, run.pack()));
@@ -170,15 +180,17 @@ impl Transaction<'_> {
         added: Option<(u32, BlockRun)>,
     ) -> bool {
         let Some(position) = handle.log_position(self).checked_sub(1) else { return false };
-        let head = self.get(LOG_HEAD);
-        let in_window =
-            position + (LOG_WORDS / 2) as u64 > head && position + 1 > self.get(LOG_LAST_BARRIER);
+        let head = self.checked_log_head();
+        let in_window = position < head
+            && position + (LOG_WORDS / 2) as u64 > head
+            && position + 1 > self.get(LOG_LAST_BARRIER);
         if !in_window {
             return false;
         }
         let parameter = |tx: &Self, index: u64| tx.get(tx.log_word(position + 3 + index));
         let (old_offset, old_length) = (parameter(self, 1), parameter(self, 2));
-        if parameter(self, 0) != u64::from(inode.0) || old_offset + old_length != offset {
+        let continues = old_offset.checked_add(old_length) == Some(offset);
+        if parameter(self, 0) != u64::from(inode.0) || !continues {
             return false;
         }
         let mut run = parameter(self, 4);
@@ -189,7 +201,7 @@ impl Transaction<'_> {
                 (file_block, run) = (u64::from(added_block), added.pack());
             } else if old.tier == added.tier
                 && old.end() == added.first
-                && file_block + u64::from(old.count) == u64::from(added_block)
+                && file_block.checked_add(u64::from(old.count)) == Some(u64::from(added_block))
                 && old.count + added.count <= crate::pool::RUN_BLOCKS_MAX
             {
                 run = BlockRun { count: old.count + added.count, ..old }.pack();
@@ -258,7 +270,7 @@ impl Microfs {
         loop {
             records.clear();
             let outcome = self.transact(|tx| {
-                let head = tx.get(LOG_HEAD);
+                let head = tx.checked_log_head();
                 if head.wrapping_sub(*cursor) > LOG_WORDS as u64 - RECORD_WORDS_MAX as u64 {
                     *cursor = head;
                     return Ok(LogRead::Overrun);

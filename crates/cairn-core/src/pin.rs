@@ -177,10 +177,10 @@ impl Transaction<'_> {
         }
         pin.set_flags(self, PIN_ACTIVE | request.flags);
         let count = self.get(PIN_COUNT);
-        self.set(PIN_COUNT, count + 1);
+        self.set(PIN_COUNT, count.wrapping_add(1));
         let inode = self.inode(request.inode)?;
         let pins = inode.pins(self);
-        inode.set_pins(self, pins + 1);
+        inode.set_pins(self, pins.wrapping_add(1));
         Ok(ticket)
     }
 
@@ -208,7 +208,7 @@ impl Transaction<'_> {
     /// Epoch to stamp on blocks that leave a file now; every pin planned so far has an epoch <= it.
     pub(crate) fn next_pin_epoch(&mut self) -> u64 {
         let epoch = self.get(PIN_EPOCH);
-        self.set(PIN_EPOCH, epoch + 1);
+        self.set(PIN_EPOCH, epoch.wrapping_add(1));
         epoch
     }
 

@@ -47,7 +47,7 @@ impl BlockRun {
     }
 
     pub(crate) fn end(self) -> u32 {
-        self.first + self.count
+        self.first.saturating_add(self.count)
     }
 }
 
@@ -174,8 +174,9 @@ impl Transaction<'_> {
         let run = BlockRun { tier, first: block, count: 1 };
         if let Some(region) = self.tier(run) {
             let at = region.checksums + block as usize / 2;
-            let word = self.get(at);
-            self.set(at, word ^ u64::from(term) << (32 * (block % 2)));
+            let old = self.checksum(tier, block);
+            // Whoever owns the neighbouring block stores its checksum without the lock.
+            self.set_half(at, block % 2 == 1, old ^ term);
         }
     }
 

@@ -187,7 +187,7 @@ impl Microfs {
             slot.set_flags(tx, 0);
             slot.set_identity(tx, identity);
             let count = tx.get(ATTACH_COUNT);
-            tx.set(ATTACH_COUNT, count + 1);
+            tx.set(ATTACH_COUNT, count.wrapping_add(1));
             Ok(Attached { slot: slot.id, known: known.is_some() })
         })
     }
@@ -334,7 +334,7 @@ impl Microfs {
         let mut found = Vec::new();
         loop {
             // Room is made before the lock is taken; whoever attaches meanwhile needs another round.
-            let needed = self.transact(|tx| Ok(tx.records_in_use(SlabKind::Slot)))? as usize;
+            let needed = self.transact(|tx| Ok(tx.records_end(SlabKind::Slot)))? as usize;
             found.clear();
             found.reserve(needed);
             let complete = self.transact(|tx| {

@@ -33,7 +33,7 @@ impl Transaction<'_> {
         let region = *self.layout.slab(kind);
         let free = self.get(region.header + FREE_FIRST);
         let in_use = self.get(region.header + IN_USE);
-        self.set(region.header + IN_USE, in_use + 1);
+        self.set(region.header + IN_USE, in_use.wrapping_add(1));
         if free != 0 {
             let at = self.record(kind, free as u32);
             let next = self.get(at);
@@ -86,6 +86,7 @@ impl Transaction<'_> {
 
     /// Records in use.
     pub(crate) fn records_in_use(&self, kind: SlabKind) -> u64 {
-        self.get(self.layout.slab(kind).header + IN_USE)
+        let region = self.layout.slab(kind);
+        self.get(region.header + IN_USE).min(u64::from(region.capacity))
     }
 }

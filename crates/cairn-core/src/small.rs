@@ -3,7 +3,8 @@
 //! Most small writes append to a block that exists already. Planning and committing them apart costs more than the
 //! copy. Here the bytes, which the caller has copied out of the application's memory before, go to the tier under the lock:
 //! at most [`SMALL_BYTES_MAX`], into a block that is mapped, so that neither a fault nor device I/O happens.
-//! If the process dies in the middle, the undo leaves the file as it was; the bytes are then part of its tail.
+//! If the process dies in the middle, the undo leaves the file as it was; the bytes are then part of its tail. So
+//! a file that has none, because it was zeroed to the end of the block, is not written to in this way.
 
 use crate::error::Result;
 use crate::fs::Microfs;
@@ -40,7 +41,7 @@ impl Microfs {
             let block_bytes = tx.layout.hugeblock_bytes;
             let start = offset & (block_bytes - 1);
             let continues = offset >= inode.size(tx).max(inode.written_end(tx))
-                && inode.tail(tx).is_none_or(|tail| offset <= tail);
+                && inode.tail(tx).is_some_and(|tail| offset <= tail);
             let file_block = offset >> tx.layout.hugeblock_shift;
             let fits = start + u64::from(length) <= block_bytes && file_block < u64::from(u32::MAX);
             if !alone || !continues || !fits {
@@ -62,15 +63,13 @@ impl Microfs {
             let end = offset + u64::from(length);
             tx.fold_checksum(run.tier, run.first, term);
             tx.log_write(Some(handle), caller.now, inode.id, (offset, u64::from(length)), None);
-            if inode.tail(tx).is_some() {
-                inode.set_tail(tx, end);
-            }
+            inode.set_tail(tx, end);
             inode.set_written_end(tx, end);
             inode.set_size(tx, end);
             if handle.flags(tx) & APPEND != 0 {
                 inode.set_appended_end(tx, end);
             }
-            inode.touch_data(tx, caller.now);
+            inode.touch_data(tx, caller);
             if at == Position::Cursor {
                 handle.set_cursor(tx, end);
             }

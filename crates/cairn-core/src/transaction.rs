@@ -9,7 +9,7 @@
 //! transaction corrupt, so that it is rolled back and reported instead of committed.
 
 use crate::error::{Error, Result};
-use crate::layout::{Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
+use crate::layout::{self, Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
 use crate::memory::{Acquired, Memory};
 use crate::slab;
 use std::cell::Cell;
@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const COUNT_BITS: u32 = 16;
 const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
+/// Flags in the footer of an undo entry: only the low or the high half of the word goes back.
+const LOW_HALF: u64 = 1 << 62;
+const HIGH_HALF: u64 = 1 << 63;
 
 /// A running transaction; holds the lock.
 pub(crate) struct Transaction<'m> {
@@ -117,6 +120,13 @@ impl<'m> Transaction<'m> {
         word.store(value, Ordering::Relaxed);
     }
 
+    /// Changes one half of the word at `at`, while others may change the other half without the lock.
+    pub(crate) fn set_half(&mut self, at: usize, high: bool, value: u32) {
+        if self.record_undo_of(at, 1, if high { HIGH_HALF } else { LOW_HALF }) {
+            store_half(&self.words[at], high, value);
+        }
+    }
+
     /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
         match self.words.get(at) {
@@ -164,6 +174,11 @@ impl<'m> Transaction<'m> {
     /// Saves `count` old words. The entry is complete before the length says so, and the length is
     /// published before the caller changes anything.
     fn record_undo(&mut self, at: usize, count: usize) -> bool {
+        self.record_undo_of(at, count, 0)
+    }
+
+    /// As `record_undo`; `half` says which half of the words goes back, 0 for both.
+    fn record_undo_of(&mut self, at: usize, count: usize, half: u64) -> bool {
         let area = self.layout.undo + 1;
         let fits = self.undo_used + count < UNDO_WORDS - 1 && count <= RANGE_WORDS_MAX;
         if !fits || at.checked_add(count).is_none_or(|end| end > self.words.len()) {
@@ -174,7 +189,7 @@ impl<'m> Transaction<'m> {
             let old = self.words[at + offset].load(Ordering::Relaxed);
             self.words[area + self.undo_used + offset].store(old, Ordering::Relaxed);
         }
-        let footer = (at as u64) << COUNT_BITS | count as u64;
+        let footer = half | (at as u64) << COUNT_BITS | count as u64;
         self.words[area + self.undo_used + count].store(footer, Ordering::Relaxed);
         self.publish_undo(count + 1);
         true
@@ -197,21 +212,40 @@ impl<'m> Transaction<'m> {
                 false => 0,
             };
             let count = footer as usize & RANGE_WORDS_MAX;
-            let at = (footer >> COUNT_BITS) as usize;
-            let plausible = count > 0 && count < used && at + count <= self.words.len();
+            let at = ((footer & !(LOW_HALF | HIGH_HALF)) >> COUNT_BITS) as usize;
+            // What never changes after formatting is never in a transaction.
+            let plausible = count > 0
+                && count < used
+                && at >= layout::DYNAMIC_FIRST
+                && at + count <= self.words.len();
             if !plausible {
                 self.mark_corrupt("undo area");
                 return;
             }
             for offset in 0..count {
                 let old = self.get(area + used - 1 - count + offset);
-                self.words[at + offset].store(old, Ordering::Relaxed);
+                let word = &self.words[at + offset];
+                match footer & (LOW_HALF | HIGH_HALF) {
+                    LOW_HALF => store_half(word, false, old as u32),
+                    HIGH_HALF => store_half(word, true, (old >> 32) as u32),
+                    _ => word.store(old, Ordering::Relaxed),
+                }
             }
             used -= count + 1;
             self.words[self.layout.undo].store(used as u64, Ordering::Release);
         }
         self.undo_used = 0;
     }
+}
+
+/// Stores one half of a word and leaves the other as it is, whoever changes that.
+pub(crate) fn store_half(word: &AtomicU64, high: bool, value: u32) {
+    let shift = if high { 32 } else { 0 };
+    let keep = !(0xffff_ffff << shift);
+    // The closure never gives up, so this cannot fail.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+        Some(old & keep | u64::from(value) << shift)
+    });
 }
 
 impl Drop for Transaction<'_> {

@@ -108,6 +108,11 @@ struct Path {
 impl Tree {
     /// The greatest entry <= `wanted`.
     pub(crate) fn floor(self, tx: &Transaction, wanted: Key) -> Option<Key> {
+        let found = self.find_floor(tx, wanted)?;
+        in_order(tx, found <= wanted, found)
+    }
+
+    fn find_floor(self, tx: &Transaction, wanted: Key) -> Option<Key> {
         let mut node = self.root(tx)?;
         let mut left_sibling = None;
         for _ in 0..DEPTH_MAX {
@@ -129,6 +134,11 @@ impl Tree {
 
     /// The smallest entry >= `wanted`.
     pub(crate) fn ceiling(self, tx: &Transaction, wanted: Key) -> Option<Key> {
+        let found = self.find_ceiling(tx, wanted)?;
+        in_order(tx, found >= wanted, found)
+    }
+
+    fn find_ceiling(self, tx: &Transaction, wanted: Key) -> Option<Key> {
         let mut node = self.root(tx)?;
         let mut right_sibling = None;
         for _ in 0..DEPTH_MAX {
@@ -301,6 +311,16 @@ impl Tree {
 }
 
 /// Loads a node; a header that cannot be right marks the transaction corrupt.
+/// `found`, unless it stands on the wrong side of what was searched: whoever walks along the tree relies on progress.
+#[inline]
+fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
+    if !holds {
+        tx.mark_corrupt("order of tree entries");
+        return None;
+    }
+    Some(found)
+}
+
 fn load(tx: &Transaction, index: u32) -> Option<Node> {
     let at = tx.record(SlabKind::Node, index);
     let header = tx.get(at);

@@ -96,7 +96,10 @@ impl Microfs {
                             });
                         }
                     }
-                    file_block = file_block.saturating_add(run.count);
+                    let Some(next) = file_block.checked_add(run.count) else {
+                        return Ok((version, None));
+                    };
+                    file_block = next;
                 }
                 Ok((version, Some(file_block)))
             })?;

@@ -160,3 +160,20 @@ fn every_process_is_listed_however_many_there_are() {
     }
     assert_eq!(fs.processes().expect("list").len(), 201);
 }
+
+#[test]
+fn a_change_of_the_data_by_an_ordinary_user_drops_set_user_id() {
+    let (fs, caller) = namespace();
+    let inode = create(&fs, &caller, "program").expect("create");
+    let mode = || fs.attributes(inode).expect("attributes").mode & 0o7777;
+    fs.set_mode(&caller, inode, 0o6755).expect("chmod");
+    fs.truncate(&caller, inode, 100).expect("truncate");
+    assert_eq!(mode(), 0o755);
+    fs.set_mode(&caller, inode, 0o2644).expect("chmod");
+    fs.truncate(&caller, inode, 200).expect("truncate");
+    assert_eq!(mode(), 0o2644, "without group execution the bit means mandatory locking");
+    let root = Caller { credentials: Credentials { uid: 0, gid: 0 }, ..caller };
+    fs.set_mode(&root, inode, 0o4755).expect("chmod");
+    fs.truncate(&root, inode, 300).expect("truncate");
+    assert_eq!(mode(), 0o4755);
+}

@@ -28,6 +28,8 @@ pub const HANDLES: &CStr = c"handles";
 pub const VOID: &CStr = c"void";
 /// Longest name of a job or a namespace, bytes.
 pub const NAME_BYTES_MAX: usize = 48;
+/// A place with so much room is good enough for a store of no particular size.
+const ROOM_BYTES: u64 = 1 << 30;
 
 /// An open store directory.
 #[derive(Debug)]
@@ -119,16 +121,52 @@ pub fn candidate_roots() -> Vec<PathBuf> {
     }
 }
 
-/// The first candidate that is a writable directory. Errors: none is; the last one's reason.
-pub fn find_root() -> StoreResult<PathBuf> {
+/// Where a new store may be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The directory.
+    pub root: PathBuf,
+    /// Bytes that may be written there.
+    pub free_bytes: u64,
+    /// Its file system keeps its files in memory.
+    pub in_memory: bool,
+}
+
+/// The candidate for a new store that needs `wanted_bytes`, or as much as can be had: the first that
+/// is a writable directory with enough room, and the first such directory that was passed over for
+/// lack of it. If none has the room, the first for a given size, which is then too large, and the
+/// largest otherwise. Errors: no candidate is a writable directory; the last one's reason.
+pub fn find_candidate(wanted_bytes: Option<u64>) -> StoreResult<(Candidate, Option<Candidate>)> {
+    let mut places = Vec::new();
     let mut refusal = None;
     for root in candidate_roots() {
-        match usable(&root) {
-            Ok(()) => return Ok(root),
+        match usable(&root).and_then(|()| measure(&root)) {
+            Ok(place) => places.push(place),
             Err(error) => refusal = Some(error),
         }
     }
-    Err(refusal.expect("there is always a candidate"))
+    match roomiest(&places, wanted_bytes) {
+        None => Err(refusal.expect("there is always a candidate")),
+        Some(0) => Ok((places.swap_remove(0), None)),
+        Some(chosen) => Ok((places.swap_remove(chosen), Some(places.swap_remove(0)))),
+    }
+}
+
+fn roomiest(places: &[Candidate], wanted_bytes: Option<u64>) -> Option<usize> {
+    let enough = wanted_bytes.unwrap_or(ROOM_BYTES);
+    let first = places.iter().position(|place| place.free_bytes >= enough);
+    let most = || {
+        let indices = (0..places.len()).rev();
+        indices
+            .max_by_key(|&index| if wanted_bytes.is_some() { 0 } else { places[index].free_bytes })
+    };
+    first.or_else(most)
+}
+
+fn measure(root: &Path) -> StoreResult<Candidate> {
+    let state = state(root)?;
+    let in_memory = state.f_type == libc::TMPFS_MAGIC;
+    Ok(Candidate { root: root.to_owned(), free_bytes: free(&state), in_memory })
 }
 
 /// Path of a job's store below `root`, whether or not it exists.
@@ -138,13 +176,20 @@ pub fn store_path(root: &Path, job: &str) -> PathBuf {
 
 /// Bytes that may still be written to the file system of `root`.
 pub fn free_bytes(root: &Path) -> StoreResult<u64> {
-    let state = c_path(root).and_then(|path| sys::statfs(&path)).map_err(|errno| StoreError {
+    Ok(free(&state(root)?))
+}
+
+fn state(root: &Path) -> StoreResult<libc::statfs> {
+    c_path(root).and_then(|path| sys::statfs(&path)).map_err(|errno| StoreError {
         what: "measure",
         path: root.to_owned(),
         errno: errno.0,
         advice: "",
-    })?;
-    Ok(state.f_bavail as u64 * state.f_bsize as u64)
+    })
+}
+
+fn free(state: &libc::statfs) -> u64 {
+    state.f_bavail * state.f_bsize as u64
 }
 
 fn usable(root: &Path) -> StoreResult<()> {
@@ -223,5 +268,26 @@ mod tests {
     #[test]
     fn free_bytes_of_shared_memory_are_positive() {
         assert!(free_bytes(Path::new("/dev/shm")).unwrap() > 0);
+    }
+
+    #[test]
+    fn the_first_place_with_room_is_chosen() {
+        let chosen = |free: &[u64], wanted: Option<u64>| {
+            let place = |&free_bytes: &u64| Candidate {
+                root: PathBuf::from("/"),
+                free_bytes,
+                in_memory: false,
+            };
+            roomiest(&free.iter().map(place).collect::<Vec<_>>(), wanted)
+        };
+        let gib = 1 << 30;
+        assert_eq!(chosen(&[2 * gib, 9 * gib], None), Some(0));
+        assert_eq!(chosen(&[1 << 24, 2 * gib, 9 * gib], None), Some(1));
+        assert_eq!(chosen(&[1 << 24, 1 << 20, 1 << 25], None), Some(2));
+        assert_eq!(chosen(&[1 << 24, 1 << 24], None), Some(0));
+        assert_eq!(chosen(&[1 << 24, 9 * gib], Some(1 << 24)), Some(0));
+        assert_eq!(chosen(&[2 * gib, 9 * gib], Some(4 * gib)), Some(1));
+        assert_eq!(chosen(&[2 * gib, 9 * gib], Some(10 * gib)), Some(0));
+        assert_eq!(chosen(&[], None), None);
     }
 }

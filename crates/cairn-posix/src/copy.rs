@@ -9,7 +9,7 @@ use cairn_device::sys;
 use crate::error::{Errno, Result};
 use crate::io::{self, At};
 use crate::transfer::Buffers;
-use crate::{file, kernel};
+use crate::{file, gate, kernel};
 
 /// Bytes moved at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -72,7 +72,7 @@ fn read(source: End, offset: Option<&mut i64>, target: &mut [u8]) -> Result<usiz
     let got = match (source, at) {
         // SAFETY: the buffer is the exclusive slice `target`.
         (End::Ours(handle), at) => io::read(handle, unsafe { Buffers::one(&buffer) }, at)?,
-        (End::Kernel(descriptor), At::Cursor) => sys::read(descriptor, target)?,
+        (End::Kernel(descriptor), At::Cursor) => gate::outside(|| sys::read(descriptor, target))?,
         (End::Kernel(descriptor), At::Offset(at)) => {
             // SAFETY: `target` is an exclusive slice of that length, not read during the call.
             unsafe { sys::pread_raw(descriptor, target.as_mut_ptr(), target.len(), at) }?
@@ -93,7 +93,7 @@ fn write(target: End, offset: Option<&mut i64>, source: &[u8]) -> Result<usize> 
     let put = match (target, at) {
         // SAFETY: the buffer is the slice `source`, which writing only reads.
         (End::Ours(handle), at) => io::write(handle, unsafe { Buffers::one(&buffer) }, at)?,
-        (End::Kernel(descriptor), At::Cursor) => sys::write(descriptor, source)?,
+        (End::Kernel(descriptor), At::Cursor) => gate::outside(|| sys::write(descriptor, source))?,
         (End::Kernel(descriptor), At::Offset(at)) => {
             // SAFETY: the kernel reads the slice `source`.
             unsafe { sys::pwrite_raw(descriptor, source.as_ptr(), source.len(), at) }?

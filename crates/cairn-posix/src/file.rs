@@ -132,6 +132,7 @@ pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
     if !info.write {
         return Err(Errno(libc::EINVAL));
     }
+    mount.fs().note_change(handle)?;
     set_size(mount, info.inode, size)
 }
 
@@ -168,6 +169,7 @@ pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
     }
     let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
     let size = mount.fs().attributes(info.inode)?.size;
+    mount.fs().note_change(handle)?;
     // A handle of its own: the cursor of this one is shared, and SEEK_HOLE moves it.
     let place = Place { base: info.inode, path: b"" };
     let prober =

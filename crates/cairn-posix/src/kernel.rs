@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_void};
 pub use cairn_device::sys::{close, fcntl, mmap, munmap, openat, read, write};
 
 use crate::error::{Errno, Result};
+use crate::gate;
 
 fn check(value: libc::c_long) -> Result<usize> {
     match value {
@@ -34,10 +35,34 @@ pub fn fchdir(directory: i32) -> Result<()> {
     check(unsafe { libc::syscall(libc::SYS_fchdir, directory) }).map(drop)
 }
 
-/// Sets the file mode creation mask and returns the previous one.
-pub fn umask(mask: u32) -> u32 {
+/// The file mode creation mask. Read from /proc where that tells, because asking the kernel means changing it.
+pub fn umask() -> u32 {
+    if let Some(mask) = umask_from_proc() {
+        return mask;
+    }
+    // For a moment other threads create files that only their owner can use: the safe side.
+    let mask = set_umask(0o077);
+    set_umask(mask);
+    mask
+}
+
+fn set_umask(mask: u32) -> u32 {
     // SAFETY: takes no pointer and cannot fail.
     (unsafe { libc::syscall(libc::SYS_umask, mask) }) as u32
+}
+
+fn umask_from_proc() -> Option<u32> {
+    /// The line is the second, after the name of the program.
+    const START_BYTES: usize = 128;
+    let mut start = [0; START_BYTES];
+    let status = openat(libc::AT_FDCWD, c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let status = status.ok()?;
+    let got = read(status, &mut start);
+    let _ = close(status);
+    // The program's name may be any bytes.
+    let mut lines = start[..got.ok()?].split(|&byte| byte == b'\n');
+    let digits = lines.find_map(|line| line.strip_prefix(b"Umask:\t"))?;
+    u32::from_str_radix(core::str::from_utf8(digits).ok()?, 8).ok()
 }
 
 /// Closes, or marks close-on-exec, the descriptors `first..=last`.
@@ -79,11 +104,23 @@ pub fn lseek(descriptor: i32, offset: i64, whence: i32) -> Result<usize> {
     check(unsafe { libc::syscall(libc::SYS_lseek, descriptor, offset, whence) })
 }
 
-/// `fcntl` with a lock command.
+/// `fcntl` with a lock command; may wait.
 pub fn lock(descriptor: i32, command: i32, lock: &mut libc::flock) -> Result<()> {
+    let lock = core::ptr::from_mut(lock);
     // SAFETY: the lock commands take a `struct flock`, which the kernel reads and writes.
-    check(unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, core::ptr::from_mut(lock)) })
+    check(gate::outside(|| unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, lock) }))
         .map(drop)
+}
+
+/// Sends this thread a signal as if it came from where `info` says.
+pub fn send_to_self(info: &libc::siginfo_t) {
+    let (process, thread) = (cairn_device::sys::getpid(), cairn_device::sys::gettid());
+    let info = core::ptr::from_ref(info);
+    // SAFETY: the kernel reads one siginfo. It lets a process send itself anything.
+    unsafe {
+        let signal = (*info).si_signo;
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
+    }
 }
 
 /// Maps a file or, with `descriptor` -1, anonymous memory.
@@ -112,4 +149,17 @@ pub unsafe fn map(
 pub unsafe fn protect(address: *mut c_void, length: usize, protection: i32) -> Result<()> {
     // SAFETY: promised by the caller.
     check(unsafe { libc::syscall(libc::SYS_mprotect, address, length, protection) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn umask_is_read_without_being_changed() {
+        let known = set_umask(0o027);
+        let asked = (umask_from_proc(), umask());
+        set_umask(known);
+        assert_eq!(asked, (Some(0o027), 0o027));
+    }
 }

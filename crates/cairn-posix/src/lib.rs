@@ -17,6 +17,7 @@ pub mod descriptor;
 pub mod directory;
 pub mod error;
 pub mod file;
+pub mod gate;
 pub mod io;
 pub mod kernel;
 mod latch;

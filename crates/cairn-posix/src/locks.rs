@@ -16,6 +16,7 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
+use crate::gate;
 use crate::kernel;
 use crate::latch::Latch;
 use crate::mount::{self, Mount};
@@ -122,7 +123,7 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
         return Err(Errno(libc::EBADF));
     }
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
-    Ok(sys::flock(lock, operation)?)
+    Ok(gate::outside(|| sys::flock(lock, operation))?)
 }
 
 /// As `fcntl(2)` with one of the six lock commands; `lock` is changed as there.

@@ -55,7 +55,7 @@ pub fn attached() -> Option<&'static Mount> {
 }
 
 /// The mount, attached now if need be.
-/// Errors: `EIO` after a caught panic, `ENODEV` without configuration; those of opening the store.
+/// Errors: `EIO` after a caught panic, `ENODEV` without configuration or store; those of opening the store.
 #[inline]
 pub fn current() -> Result<&'static Mount> {
     match attached() {
@@ -120,7 +120,11 @@ fn attach() -> Result<&'static Mount> {
 impl Mount {
     fn open(configuration: &Configuration) -> Result<Mount> {
         let path = Path::new(OsStr::from_bytes(configuration.store()));
-        let failed = |error: StoreError| Errno(error.errno);
+        // A file that does not exist is another matter than a store that does not.
+        let failed = |error: StoreError| match error.errno {
+            libc::ENOENT => Errno(libc::ENODEV),
+            errno => Errno(errno),
+        };
         let store = Store::open(path).map_err(failed)?;
         let (namespace, number) = match configuration.scope() {
             Scope::Node => (open_namespace(&store, NODE).map_err(failed)?, 0),
@@ -128,15 +132,13 @@ impl Mount {
                 (rank_namespace(&store, rank, local_size).map_err(failed)?, rank + 1)
             }
         };
-        let umask = kernel::umask(0o077);
-        kernel::umask(umask);
         let mount = Mount {
             namespace,
             generation: AtomicU64::new(0),
             slot: AtomicU32::new(0),
             prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
-            umask: AtomicU32::new(umask),
+            umask: AtomicU32::new(kernel::umask()),
             file_size_limit: AtomicU64::new(u64::MAX),
             device_number: libc::makedev(DEVICE_MAJOR, number),
         };

@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_posix::{Errno, PathError, PathResult, Result, mount, placeholder};
+use cairn_posix::{Errno, PathError, PathResult, Result, gate, mount, placeholder};
 
 /// A type that C functions return, and its value for failure.
 pub trait Answer: Copy + PartialEq {
@@ -71,7 +71,7 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Runs code of ours. A panic becomes EIO, for this call and all that follow.
+/// Runs code of ours, uninterrupted by signal handlers. A panic becomes EIO, for this call and all that follow.
 pub fn guarded<T, E: From<Errno>>(
     act: impl FnOnce() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
@@ -81,7 +81,8 @@ pub fn guarded<T, E: From<Errno>>(
         std::panic::set_hook(Box::new(|_| {}));
         SILENT.store(true, Ordering::Relaxed);
     }
-    std::panic::catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+    let outcome = gate::inside(|| std::panic::catch_unwind(AssertUnwindSafe(act)));
+    outcome.unwrap_or_else(|panic| {
         mount::poison();
         // Dropping a payload can panic again; it is a few bytes.
         core::mem::forget(panic);

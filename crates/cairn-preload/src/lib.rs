@@ -38,6 +38,7 @@ mod poll;
 mod redirect;
 mod reopen;
 mod scripts;
+mod signals;
 mod space;
 mod spawn;
 mod stat;

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Attributes, Errno, PathResult, Result, attributes, directory, file, mount};
+use cairn_posix::{
+    Attributes, Errno, PathResult, Result, attributes, directory, file, gate, mount,
+};
 use libc::stat as Stat;
 
 use crate::answer::{answer_path, set_errno};
@@ -216,7 +218,7 @@ macro_rules! walks {
             let call = |$path: &CStr, $status: &Stat, $kind: c_int, $position: &mut Position| {
                 let _ = &$position;
                 // SAFETY: the function is the caller's, and gets what it demands.
-                unsafe { visit($path.as_ptr(), $status, $kind $(, $given)?) }
+                gate::outside(|| unsafe { visit($path.as_ptr(), $status, $kind $(, $given)?) })
             };
             // SAFETY: the caller passes a terminated path.
             unsafe { walk(path, flags, &call) }

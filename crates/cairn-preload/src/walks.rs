@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathResult, Result, directory};
+use cairn_posix::{Errno, PathResult, Result, directory, gate};
 use libc::{DIR, dirent64, stat as Stat};
 
 use crate::answer::answer_path;
@@ -30,7 +30,7 @@ unsafe fn scan(
         found.sort_by(|&left, &right| {
             let (mut left, mut right) = (left.cast_const(), right.cast_const());
             // SAFETY: alphasort and its like take pointers to pointers to entries.
-            unsafe { compare(&raw mut left, &raw mut right) }.cmp(&0)
+            gate::outside(|| unsafe { compare(&raw mut left, &raw mut right) }).cmp(&0)
         });
     }
     let bytes = found.len().max(1) * size_of::<*mut dirent64>();
@@ -65,7 +65,7 @@ unsafe fn collect(stream: &directory::Stream, filter: Filter) -> Result<Vec<*mut
             }
         };
         // SAFETY: the filter is the caller's, and takes an entry.
-        if filter.is_some_and(|filter| unsafe { filter(entry) } == 0) {
+        if filter.is_some_and(|filter| gate::outside(|| unsafe { filter(entry) }) == 0) {
             continue;
         }
         // SAFETY: an entry of ours is complete as far as its length says.

@@ -7,8 +7,8 @@
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
     Caller, Committed, Credentials, Error, HandleId, InodeId, Microfs, Position, ProcessIdentity,
-    Result, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind, WritePiece,
-    WritePlan,
+    Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind,
+    WritePiece, WritePlan,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -188,6 +188,33 @@ impl Process {
         self.fs.abort_write(caller, &write.plan)
     }
 
+    /// Writes a few bytes under one lock, if they continue the file; returns where.
+    pub fn write_small(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        bytes: &[u8],
+    ) -> Result<Option<u64>> {
+        if bytes.is_empty() || bytes.len() > SMALL_BYTES_MAX {
+            return Ok(None);
+        }
+        let store = |piece: &WritePiece| {
+            let mut alone = vec![0; self.block_bytes() as usize];
+            alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
+            let block_start = u64::from(piece.block) * self.block_bytes();
+            self.tier.write(block_start + u64::from(piece.start), bytes);
+            Some(CHECKSUM(0, &alone) ^ self.fs.geometry().zero_block_checksum)
+        };
+        match self.fs.write_small(caller, handle, at, bytes.len() as u32, store)? {
+            false => Ok(None),
+            true => {
+                let end = self.fs.attributes(self.fs.handle(handle)?.inode)?.size;
+                Ok(Some(end - bytes.len() as u64))
+            }
+        }
+    }
+
     /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others are in the way.
     pub fn write(
         &self,
@@ -196,6 +223,9 @@ impl Process {
         at: Position,
         bytes: &[u8],
     ) -> Result<(u64, u64)> {
+        if let Some(offset) = self.write_small(caller, handle, at, bytes)? {
+            return Ok((offset, bytes.len() as u64));
+        }
         let mut done = 0;
         let mut first = 0;
         while done < bytes.len() {

@@ -1,0 +1,154 @@
+//! Signal handlers run between our calls, never in the middle of one: see `cairn_posix::gate`.
+//!
+//! The kernel gets a handler of ours that runs the application's, or defers the signal; the application gets back its
+//! own when it asks. Invariant: what `sigaction` reports is what was set through it.
+//! Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on at once.
+
+use core::ffi::{c_int, c_void};
+use core::mem::transmute;
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use cairn_posix::gate;
+use libc::{sigaction as Action, sighandler_t, siginfo_t};
+
+/// Signal numbers of Linux, and one.
+const SIGNALS: usize = 65;
+
+/// What the application asked for.
+struct Wanted {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+}
+
+static WANTED: [Wanted; SIGNALS] =
+    [const { Wanted { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+fn wanted(signal: c_int) -> Option<&'static Wanted> {
+    WANTED.get(usize::try_from(signal).ok()?)
+}
+
+/// What the kernel calls. Without destructors: the application's handler may leave by `siglongjmp`.
+unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let Some(wanted) = wanted(signal) else { return };
+    // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
+    if !is_fault(signal, unsafe { (*info).si_code }) && gate::defer(unsafe { &*info }) {
+        return;
+    }
+    let handler = wanted.handler.load(Ordering::Acquire);
+    if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
+        // SAFETY: plain data, for which zero is a value: the default action.
+        let default: Action = unsafe { core::mem::zeroed() };
+        // SAFETY: our own hook, with a valid action.
+        unsafe { sigaction(signal, &raw const default, core::ptr::null_mut()) };
+    }
+    if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+        // SAFETY: the application set this handler; one with fewer parameters ignores the others.
+        unsafe { transmute::<usize, Handler>(handler)(signal, info, context) };
+    }
+}
+
+/// Raised by what the thread itself did, which it would do again.
+fn is_fault(signal: c_int, code: c_int) -> bool {
+    let raised =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    code > 0 && raised.contains(&signal)
+}
+
+fn is_handler(action: sighandler_t) -> bool {
+    action != libc::SIG_DFL && action != libc::SIG_IGN
+}
+
+macro_rules! actions {
+    ($(fn $name:ident;)*) => {$(
+        /// As `sigaction(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            signal: c_int, new: *const Action, old: *mut Action,
+        ) -> c_int {
+            let real = next!($name: fn(c_int, *const Action, *mut Action) -> c_int);
+            let (Some(wanted), true) = (wanted(signal), cairn_posix::configuration::get().is_some()) else {
+                // SAFETY: the caller's own arguments.
+                return unsafe { real(signal, new, old) };
+            };
+            let before = (wanted.handler.load(Ordering::Relaxed), wanted.flags.load(Ordering::Relaxed));
+            // SAFETY: the caller passes null or a valid action.
+            let ours = unsafe { new.as_ref() }.filter(|new| is_handler(new.sa_sigaction)).map(|new| {
+                wanted.handler.store(new.sa_sigaction, Ordering::Release);
+                wanted.flags.store(new.sa_flags, Ordering::Relaxed);
+                let mut ours = *new;
+                ours.sa_sigaction = deliver as *const () as usize;
+                ours.sa_flags = new.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+                ours
+            });
+            let given = ours.as_ref().map_or(new, core::ptr::from_ref);
+            // SAFETY: the caller's own arguments, or an action made from them.
+            let result = unsafe { real(signal, given, old) };
+            if result != 0 && ours.is_some() {
+                wanted.handler.store(before.0, Ordering::Relaxed);
+                wanted.flags.store(before.1, Ordering::Relaxed);
+            }
+            // SAFETY: the caller passes null or room for an action, which a successful call has filled.
+            if let Some(old) = unsafe { old.as_mut() }.filter(|_| result == 0) {
+                if old.sa_sigaction == deliver as *const () as usize {
+                    (old.sa_sigaction, old.sa_flags) = before;
+                }
+            }
+            result
+        }
+    )*};
+}
+
+actions! {
+    fn sigaction;
+    fn __sigaction;
+}
+
+/// Sets a handler with these flags and returns the one before, as `signal` and its kin do.
+unsafe fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
+    // SAFETY: plain data, for which zero is a value.
+    let (mut new, mut old): (Action, Action) =
+        unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+    new.sa_sigaction = handler;
+    new.sa_flags = flags;
+    // SAFETY: both are valid actions; adding a signal fails only for a bad number, which sigaction then reports.
+    unsafe {
+        if flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&raw mut new.sa_mask, signal);
+        }
+        match sigaction(signal, &raw const new, &raw mut old) {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}
+
+macro_rules! simple_actions {
+    ($(fn $name:ident, flags $flags:expr;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
+            if !is_handler(handler) {
+                // SAFETY: the caller's own arguments.
+                let before = unsafe { next!($name: fn(c_int, sighandler_t) -> sighandler_t)(signal, handler) };
+                return match wanted(signal) {
+                    Some(wanted) if before == deliver as *const () as usize => {
+                        wanted.handler.load(Ordering::Relaxed)
+                    }
+                    _ => before,
+                };
+            }
+            // SAFETY: the caller's own arguments.
+            unsafe { set(signal, handler, $flags) }
+        }
+    )*};
+}
+
+simple_actions! {
+    fn signal, flags libc::SA_RESTART;
+    fn bsd_signal, flags libc::SA_RESTART;
+    fn ssignal, flags libc::SA_RESTART;
+    fn sysv_signal, flags libc::SA_RESETHAND | libc::SA_NODEFER;
+    fn __sysv_signal, flags libc::SA_RESETHAND | libc::SA_NODEFER;
+}

@@ -1,0 +1,96 @@
+//! Everything that can be seen of a namespace without changing it, for comparing two moments.
+
+use cairn_core::{
+    Attributes, Error, HandleId, InodeId, Microfs, ProcessIdentity, ROOT, Report, Result, SlotId,
+};
+use std::collections::BTreeMap;
+
+/// Handles looked at; tests open fewer.
+const HANDLES_MAX: u32 = 64;
+/// Blocks of a file whose checksums are looked at.
+const BLOCKS_MAX: usize = 64;
+
+/// A file, directory or symbolic link as it is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What `stat` shows.
+    pub attributes: Attributes,
+    /// Target of a link.
+    pub target: Vec<u8>,
+    /// Checksums of its blocks, `None` for holes and stale ones.
+    pub checksums: Vec<Option<u32>>,
+}
+
+/// All that is seen at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portrait {
+    /// By path.
+    pub tree: BTreeMap<Vec<u8>, Seen>,
+    /// Open descriptions: file, cursor, whether it may be read, written, appended to.
+    pub handles: BTreeMap<u32, (InodeId, u64, [bool; 3])>,
+    /// Attached processes.
+    pub processes: Vec<(SlotId, ProcessIdentity)>,
+    /// Counts of blocks, names and inodes.
+    pub report: Report,
+    /// Deleted files whose blocks are not free yet, writes in flight, attachments ever.
+    pub counts: [u64; 3],
+}
+
+/// Checks the namespace and describes it. Errors: what the check found.
+pub fn portrait(fs: &Microfs) -> Result<Portrait> {
+    let report = fs.check()?;
+    let usage = fs.usage()?;
+    let mut tree = BTreeMap::new();
+    let root = Seen { attributes: fs.attributes(ROOT)?, target: Vec::new(), checksums: Vec::new() };
+    tree.insert(Vec::new(), root);
+    describe(fs, ROOT, b"", &mut tree)?;
+    let mut handles = BTreeMap::new();
+    for id in 1..HANDLES_MAX {
+        match fs.handle(HandleId(id)) {
+            Ok(info) => {
+                let rights = [info.read, info.write, info.append];
+                handles.insert(id, (info.inode, info.cursor, rights));
+            }
+            Err(Error::BadHandle) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let counts = [usage.orphans, usage.pins, usage.attachments];
+    Ok(Portrait { tree, handles, processes: fs.processes()?, report, counts })
+}
+
+fn describe(
+    fs: &Microfs,
+    directory: InodeId,
+    prefix: &[u8],
+    tree: &mut BTreeMap<Vec<u8>, Seen>,
+) -> Result<()> {
+    let caller = cairn_core::Caller {
+        slot: SlotId(0),
+        credentials: crate::world::SUPERUSER,
+        now: cairn_core::Timestamp(0),
+    };
+    let mut entries = Vec::new();
+    fs.list(&caller, directory, 0, &mut |entry| {
+        entries.push((entry.name.to_vec(), entry.inode));
+        true
+    })?;
+    for (name, inode) in entries {
+        let path = [prefix, b"/", &name].concat();
+        let attributes = fs.attributes(inode)?;
+        let mut target = Vec::new();
+        let mut checksums = Vec::new();
+        if attributes.is_symlink() {
+            fs.read_link(&caller, directory, &name, &mut target)?;
+        }
+        if attributes.is_regular() {
+            checksums.resize(BLOCKS_MAX, None);
+            fs.checksums(inode, 0, &mut checksums)?;
+        }
+        tree.insert(path.clone(), Seen { attributes, target, checksums });
+        if attributes.is_directory() {
+            describe(fs, inode, &path, tree)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! A segment in memory that a forked child shares, and single-stepping of that child.
+//!
+//! The lock is one word that says whether it is held: enough to know whether a process died inside. How a real lock
+//! finds that out is the business of `cairn-device`.
+
+use cairn_core::{Acquired, Error, Memory, Result};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const FREE: u64 = 0;
+const HELD: u64 = 1;
+/// Its owner died; the next one to lock is told.
+const DEAD: u64 = 2;
+
+/// Words that stay shared across `fork`.
+pub struct ForkShared {
+    start: *mut AtomicU64,
+    words: usize,
+}
+
+// SAFETY: the words are atomic, and the mapping lives as long as the value.
+unsafe impl Send for ForkShared {}
+// SAFETY: as above.
+unsafe impl Sync for ForkShared {}
+
+impl ForkShared {
+    /// Zeroed words.
+    pub fn new(words: usize) -> ForkShared {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh anonymous mapping; nothing is replaced.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), words * 8, protection, flags, -1, 0) };
+        assert!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+        ForkShared { start: start.cast(), words }
+    }
+
+    /// Whether some process is inside the lock, or died there.
+    pub fn is_locked(&self) -> bool {
+        self.words()[0].load(Ordering::Relaxed) != FREE
+    }
+
+    /// Makes the next owner of the lock know that the last one died, if it did.
+    pub fn bury_owner(&self) {
+        let _ = self.words()[0].compare_exchange(HELD, DEAD, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ForkShared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new` with this length; no reference to it outlives `self`.
+        unsafe { libc::munmap(self.start.cast(), self.words * 8) };
+    }
+}
+
+impl Memory for ForkShared {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `start` is a mapping of `words` words, page-aligned and zeroed or written atomically.
+        unsafe { std::slice::from_raw_parts(self.start, self.words) }
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        let word = &self.words()[0];
+        let take = |seen| word.compare_exchange(seen, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if take(FREE).is_ok() {
+            return Ok(Acquired::Clean);
+        }
+        // One process at a time: whoever finds the lock held waits for nobody.
+        take(DEAD).map(|_| Acquired::OwnerDied).map_err(|_| Error::Busy)
+    }
+
+    fn unlock(&self) {
+        self.words()[0].store(FREE, Ordering::Release);
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        match first_word.checked_add(word_count) {
+            Some(end) if end <= self.words => Ok(()),
+            _ => Err(Error::NoSpace),
+        }
+    }
+}
+
+/// A forked child that does what its parent allows.
+pub struct Child {
+    pid: libc::pid_t,
+    reaped: bool,
+}
+
+/// How a child that was stepped goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    /// It took one instruction.
+    Stopped,
+    /// It ended, with this exit status; `None` if a signal ended it.
+    Ended(Option<i32>),
+}
+
+impl Child {
+    /// Forks a child that runs `act` and ends with status 0, or 1 if it panics. With `traced` it waits to be
+    /// stepped.
+    pub fn fork(traced: bool, act: impl FnOnce()) -> Child {
+        // SAFETY: the child runs only `act` and ends with `_exit`; what it needs besides memory are locks of
+        // the allocator, which the C library keeps usable across fork.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+        if pid == 0 {
+            if traced {
+                // SAFETY: asks to be traced by the parent and stops; touches no memory.
+                unsafe {
+                    libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                    libc::raise(libc::SIGSTOP);
+                }
+            }
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+            // SAFETY: ends the child at once, without running what belongs to the parent.
+            unsafe { libc::_exit(i32::from(result.is_err())) };
+        }
+        let mut child = Child { pid, reaped: false };
+        if traced {
+            assert_eq!(child.wait(), Stepped::Stopped, "the child stops first");
+        }
+        child
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid as u32
+    }
+
+    fn wait(&mut self) -> Stepped {
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is a valid target; the pid is our child's, which nobody else waits for.
+            let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+            if waited == self.pid {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            assert_eq!(error.kind(), io::ErrorKind::Interrupted, "waitpid: {error}");
+        }
+        if libc::WIFSTOPPED(status) {
+            return Stepped::Stopped;
+        }
+        self.reaped = true;
+        Stepped::Ended(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)))
+    }
+
+    /// Lets a traced child take one instruction.
+    pub fn step(&mut self) -> Stepped {
+        self.resume(libc::PTRACE_SINGLESTEP)
+    }
+
+    /// Lets a traced child run until it has written to a watched word.
+    pub fn run_to_watch(&mut self) -> Stepped {
+        self.resume(libc::PTRACE_CONT)
+    }
+
+    fn resume(&mut self, request: u32) -> Stepped {
+        // SAFETY: the child is stopped and traced by this thread; no memory is passed.
+        let resumed = unsafe { libc::ptrace(request, self.pid, 0, 0) };
+        assert_eq!(resumed, 0, "ptrace: {}", io::Error::last_os_error());
+        self.wait()
+    }
+
+    /// Makes a stopped child stop whenever it has written to one of these words, at most four. False if the
+    /// machine has no debug registers for us.
+    #[cfg(target_arch = "x86_64")]
+    pub fn watch(&mut self, words: &[&AtomicU64]) -> bool {
+        /// Per register: enabled for this thread; stop after writes; 8 bytes (Intel SDM, volume 3, 18.2.4).
+        const ENABLE_LOCALLY: usize = 1;
+        const ON_WRITE_OF_8_BYTES: usize = 0b1001;
+        let control = (0..words.len())
+            .map(|index| ENABLE_LOCALLY << (2 * index) | ON_WRITE_OF_8_BYTES << (16 + 4 * index))
+            .sum();
+        let registers = std::mem::offset_of!(libc::user, u_debugreg);
+        let poke = |index: usize, value: usize| {
+            // SAFETY: the child is stopped and traced by this thread; the kernel checks offset and value.
+            unsafe {
+                libc::ptrace(libc::PTRACE_POKEUSER, self.pid, registers + 8 * index, value) == 0
+            }
+        };
+        let addresses = words.iter().enumerate();
+        assert!(words.len() <= 4, "a processor has four such registers");
+        addresses.into_iter().all(|(index, word)| poke(index, word.as_ptr() as usize))
+            && poke(7, control)
+    }
+
+    /// Kills the child and waits for its end.
+    pub fn kill(mut self) {
+        self.kill_now();
+    }
+
+    /// Waits for the end of a child that is not traced.
+    pub fn join(mut self) -> Stepped {
+        self.wait()
+    }
+
+    fn kill_now(&mut self) {
+        // SAFETY: the pid is our child's, not yet waited for.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        while self.wait() == Stepped::Stopped {}
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill_now();
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Whatever a process has changed of a transaction when it dies, the next owner of the lock finds the namespace as it was
+//! before, or as it is after.
+//!
+//! A child runs one operation and is stopped whenever it has saved another pre-image or taken or released the lock: the
+//! memory between two such moments differs only in what rolling back restores. At every stop the segment is copied,
+//! the lock of the copy reports a dead owner, and the copy is rolled back, checked and compared: between two moments
+//! at which the lock is free nothing but the first and the second of them may show. `death_in_lock.rs` kills real
+//! processes and uses the real lock, but reaches fewer moments.
+//!
+//! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers a sample of the instructions is used.
+#![cfg(target_arch = "x86_64")]
+
+use cairn_core::{
+    Acquired, Caller, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position,
+    ProcessIdentity, ROOT, RenameMode, Result, SlotId, Timestamp, WritePlan,
+};
+use cairn_testing::driver::{Clock, Process};
+use cairn_testing::portrait::{Portrait, portrait};
+use cairn_testing::random::soaking;
+use cairn_testing::shared::{Child, ForkShared, Stepped};
+use cairn_testing::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
+use cairn_testing::world::SUPERUSER;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+const PAGE_WORDS: usize = 512;
+/// The word that says how many pre-images are saved: the first after page 0 (docs/FORMAT.md).
+const UNDO_LENGTH: usize = PAGE_WORDS;
+/// Names that fill a leaf of the tree.
+const NAMES: u32 = 130;
+/// Stops after which an operation must be over.
+const STOPS_MAX: u64 = 20_000_000;
+/// Without debug registers, every so many instructions are looked at.
+const STRIDE: u64 = 97;
+
+const OPTIONS: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    create: true,
+    exclusive: false,
+    truncate: false,
+    directory: false,
+    no_follow: false,
+    path_only: false,
+};
+
+/// What a child does, and how many transactions that takes at least.
+struct Operation {
+    name: &'static str,
+    transactions: usize,
+    act: fn(&Stage),
+}
+
+/// What the operations act on.
+struct Stage {
+    process: Process,
+    /// The file `a` of two blocks and a bit, open; a write to it is planned and its bytes are moved.
+    handle: HandleId,
+    inode: InodeId,
+    plan: Mutex<Option<WritePlan>>,
+    /// A process with open files, one of them deleted, and a write in flight.
+    other: SlotId,
+}
+
+impl Stage {
+    fn fs(&self) -> &Microfs {
+        &self.process.fs
+    }
+
+    fn caller(&self) -> Caller {
+        Caller { now: Timestamp(1_000_000), ..self.process.caller() }
+    }
+
+    fn take_plan(&self) -> WritePlan {
+        self.plan.lock().expect("nobody panicked").take().expect("it is planned once")
+    }
+}
+
+const OPERATIONS: [Operation; 16] = [
+    Operation {
+        name: "create",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().open_file(&stage.caller(), ROOT, &[b'n'; 100], OPTIONS, 0o644).unwrap();
+        },
+    },
+    Operation {
+        name: "create next to many names",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().open_file(&stage.caller(), ROOT, b"many/new", OPTIONS, 0o644).unwrap();
+        },
+    },
+    Operation {
+        name: "plan a write",
+        transactions: 1,
+        act: |stage| {
+            let (at, length) = (Position::At(6 * 4096), 20_000);
+            stage.fs().plan_write(&stage.caller(), stage.handle, at, length).unwrap();
+        },
+    },
+    Operation {
+        name: "commit a write with a new extent",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().commit_write(&stage.caller(), &stage.take_plan()).unwrap();
+        },
+    },
+    Operation {
+        name: "abort a write",
+        transactions: 1,
+        act: |stage| stage.fs().abort_write(&stage.caller(), &stage.take_plan()).unwrap(),
+    },
+    Operation {
+        name: "write a few bytes",
+        transactions: 2,
+        act: |stage| {
+            let caller = stage.caller();
+            let file = stage.fs().open_file(&caller, ROOT, b"b", OPTIONS, 0).unwrap().handle;
+            let written = stage.process.write_small(&caller, file, Position::At(100), &[7; 100]);
+            assert!(written.unwrap().is_some());
+        },
+    },
+    Operation {
+        name: "rename over a file with blocks",
+        transactions: 1,
+        act: |stage| {
+            let (from, to) = ((ROOT, &b"b"[..]), (ROOT, &b"c"[..]));
+            stage.fs().rename(&stage.caller(), from, to, RenameMode::Replace).unwrap();
+        },
+    },
+    Operation {
+        name: "exchange a directory and a file",
+        transactions: 1,
+        act: |stage| {
+            let (from, to) = ((ROOT, &b"directory/below"[..]), (ROOT, &b"c"[..]));
+            stage.fs().rename(&stage.caller(), from, to, RenameMode::Exchange).unwrap();
+        },
+    },
+    Operation {
+        name: "unlink a file with blocks",
+        transactions: 1,
+        act: |stage| stage.fs().unlink(&stage.caller(), ROOT, b"c").unwrap(),
+    },
+    Operation {
+        name: "make and remove a directory",
+        transactions: 2,
+        act: |stage| {
+            let (fs, caller) = (stage.fs(), stage.caller());
+            fs.make_directory(&caller, ROOT, b"directory/new", 0o755).unwrap();
+            fs.remove_directory(&caller, ROOT, b"directory/new").unwrap();
+        },
+    },
+    Operation {
+        name: "make a symbolic link and a hard link",
+        transactions: 2,
+        act: |stage| {
+            let (fs, caller) = (stage.fs(), stage.caller());
+            fs.symlink(&caller, &[b't'; 300], ROOT, b"link").unwrap();
+            fs.link(&caller, (ROOT, b"a"), (ROOT, b"hard"), false).unwrap();
+        },
+    },
+    Operation {
+        name: "truncate into a block",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().truncate(&stage.caller(), stage.inode, 5000).unwrap();
+        },
+    },
+    Operation {
+        name: "open, emptying, and close",
+        transactions: 2,
+        act: |stage| {
+            let options = OpenOptions { truncate: true, ..OPTIONS };
+            let opened = stage.fs().open_file(&stage.caller(), ROOT, b"c", options, 0).unwrap();
+            stage.process.close(opened.handle).unwrap();
+        },
+    },
+    Operation {
+        name: "attach",
+        transactions: 1,
+        act: |stage| {
+            let identity = ProcessIdentity { pid: 77, pid_namespace: 1, start_time: 9 };
+            stage.fs().attach(identity).unwrap();
+        },
+    },
+    Operation {
+        name: "fork",
+        transactions: 2,
+        act: |stage| {
+            let child = stage.fs().spawn_begin(stage.process.slot).unwrap();
+            stage.fs().spawn_parent(child, 88).unwrap();
+        },
+    },
+    Operation {
+        name: "reap and reclaim",
+        transactions: 3,
+        act: |stage| {
+            stage.fs().reap(stage.other, Timestamp(2_000_000)).unwrap();
+            while stage.fs().reclaim(None).unwrap() {}
+        },
+    },
+];
+
+fn create(process: &Process, path: &[u8], length: usize) -> (HandleId, InodeId) {
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, OPTIONS, 0o644).unwrap();
+    process.write(&process.caller(), opened.handle, Position::At(0), &vec![1; length]).unwrap();
+    (opened.handle, opened.inode)
+}
+
+fn begin_write(process: &Process, handle: HandleId, at: u64, length: usize) -> WritePlan {
+    let (caller, bytes) = (process.caller(), vec![2; length]);
+    let mut write = process.begin_write(&caller, handle, Position::At(at), &bytes).unwrap();
+    process.transfer(&mut write).unwrap();
+    write.plan
+}
+
+fn set_stage(memory: &Arc<ForkShared>) -> Stage {
+    let geometry = small_geometry(256, 512);
+    let clock = Clock::default();
+    Microfs::format(memory.as_ref(), &geometry, CHECKSUM, SUPERUSER, clock.tick()).unwrap();
+    let tier = Arc::new(HeapTier::new(&geometry));
+    let attach = |pid| {
+        let identity = ProcessIdentity { pid, pid_namespace: 1, start_time: 1 };
+        let fs = Microfs::open(Box::new(Handed(memory.clone())), CHECKSUM).unwrap();
+        Process::attach(fs, identity, SUPERUSER, tier.clone(), clock.clone()).unwrap()
+    };
+    let (process, other) = (attach(1), attach(2));
+    for path in [&b"directory"[..], b"directory/below", b"many"] {
+        process.fs.make_directory(&process.caller(), ROOT, path, 0o755).unwrap();
+    }
+    let (handle, inode) = create(&process, b"a", 2 * 4096 + 100);
+    process.close(create(&process, b"b", 100).0).unwrap();
+    process.close(create(&process, b"c", 5 * 4096).0).unwrap();
+    for index in 0..NAMES {
+        process.close(create(&process, format!("many/{index}").as_bytes(), 0).0).unwrap();
+    }
+    let (doomed, _) = create(&other, b"doomed", 4096);
+    for block in 1..20 {
+        let at = Position::At(block * 8192);
+        other.write(&other.caller(), doomed, at, &[1; 4096]).unwrap();
+    }
+    other.fs.unlink(&other.caller(), ROOT, b"doomed").unwrap();
+    let (written, _) = create(&other, b"written", 10);
+    begin_write(&other, written, 10, 9000);
+    let plan = Mutex::new(Some(begin_write(&process, handle, 4 * 4096, 8192)));
+    Stage { process, handle, inode, plan, other: other.slot }
+}
+
+/// A segment that a `Microfs` and the test share.
+struct Handed(Arc<ForkShared>);
+
+impl Memory for Handed {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        self.0.lock()
+    }
+
+    fn unlock(&self) {
+        self.0.unlock();
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.0.back(first_word, word_count)
+    }
+}
+
+/// A page of a segment that nobody changes now: the child that could is stopped or gone.
+fn page_of(words: &[AtomicU64], page: usize) -> &[u64] {
+    let words = &words[page * PAGE_WORDS..][..PAGE_WORDS];
+    // SAFETY: an `AtomicU64` has the layout of a `u64`, and no other thread or process writes these now.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), PAGE_WORDS) }
+}
+
+/// The pages in which two states differ, and those that are in use: they may change for a moment only.
+fn pages_in_use(before: &[u64], after: &[AtomicU64]) -> Vec<usize> {
+    let unused = [0; PAGE_WORDS];
+    let is_used = |page: &usize| {
+        let old = &before[page * PAGE_WORDS..][..PAGE_WORDS];
+        *old != unused || *old != *page_of(after, *page)
+    };
+    (0..before.len() / PAGE_WORDS).filter(is_used).collect()
+}
+
+fn copy_page(from: &[u64], to: &[AtomicU64], page: usize) {
+    for (place, &word) in to[page * PAGE_WORDS..].iter().zip(from) {
+        place.store(word, Relaxed);
+    }
+}
+
+/// Looks at what a death would leave, in a copy of the segment.
+struct Judge {
+    copy: SharedMemory,
+    fs: Microfs,
+    /// The pages that the operation changes, as they were last looked at.
+    pages: Vec<(usize, Vec<u64>)>,
+    /// What was there at the moments at which the lock was free.
+    committed: Vec<Portrait>,
+    /// What was seen since the last of them and differs from it.
+    next: Option<Portrait>,
+}
+
+impl Judge {
+    fn new(words: &[u64], pages: &[usize]) -> Judge {
+        let copy = SharedMemory(Arc::new(HeapMemory::from_words(words)));
+        let fs = Microfs::open(Box::new(copy.clone()), CHECKSUM).expect("the header is intact");
+        let first = portrait(&fs).expect("the namespace is consistent at first");
+        let pages = pages.iter().map(|&page| (page, Vec::new())).collect();
+        Judge { copy, fs, pages, committed: vec![first], next: None }
+    }
+
+    fn examine(&mut self, memory: &ForkShared, moment: &str) {
+        let is_now = |(page, seen): &(usize, Vec<u64>)| page_of(memory.words(), *page) == seen;
+        if self.pages.iter().all(is_now) {
+            return;
+        }
+        for (page, seen) in &mut self.pages {
+            page_of(memory.words(), *page).clone_into(seen);
+            copy_page(seen, self.copy.words(), *page);
+        }
+        if memory.is_locked() {
+            self.copy.0.simulate_owner_death();
+        }
+        let seen = match portrait(&self.fs) {
+            Ok(seen) => seen,
+            Err(error) => panic!("{moment}: {error}"),
+        };
+        let before = self.committed.last().expect("there is a first portrait");
+        match &self.next {
+            None if seen == *before => {}
+            None => self.next = Some(seen),
+            Some(next) => assert!(seen == *next, "{moment}: neither before nor after"),
+        }
+        if !memory.is_locked() {
+            self.committed.extend(self.next.take());
+        }
+    }
+}
+
+/// Runs the operation in a child and judges every stop. Returns the stops and the committed states.
+fn judge(operation: &Operation) -> (u64, usize) {
+    let words = small_geometry(256, 512).segment_bytes() as usize / 8;
+    let memory = Arc::new(ForkShared::new(words));
+    let stage = set_stage(&memory);
+    let before: Vec<u64> = memory.words().iter().map(|word| word.load(Relaxed)).collect();
+    // Once without stopping, to learn which pages it changes.
+    let rehearsal = Child::fork(false, || (operation.act)(&stage));
+    assert_eq!(rehearsal.join(), Stepped::Ended(Some(0)), "{}", operation.name);
+    let pages = pages_in_use(&before, memory.words());
+    for &page in &pages {
+        copy_page(&before[page * PAGE_WORDS..][..PAGE_WORDS], memory.words(), page);
+    }
+    let mut judge = Judge::new(&before, &pages);
+    let mut child = Child::fork(true, || (operation.act)(&stage));
+    let watched = [&memory.words()[0], &memory.words()[UNDO_LENGTH]];
+    let watches = !soaking() && child.watch(&watched);
+    let mut stops = 0;
+    loop {
+        let stepped = if watches { child.run_to_watch() } else { child.step() };
+        if stepped != Stepped::Stopped {
+            assert_eq!(stepped, Stepped::Ended(Some(0)), "{}", operation.name);
+            break;
+        }
+        stops += 1;
+        assert!(stops < STOPS_MAX, "{} does not end", operation.name);
+        if watches || soaking() || stops % STRIDE == 0 || !memory.is_locked() {
+            judge.examine(&memory, &format!("{}, stop {stops}", operation.name));
+        }
+    }
+    judge.examine(&memory, operation.name);
+    assert_eq!(pages, pages_in_use(&before, memory.words()), "the rehearsal was different");
+    (stops, judge.committed.len())
+}
+
+#[test]
+fn death_at_any_change_leaves_the_state_before_or_after_the_transaction() {
+    for operation in &OPERATIONS {
+        let (stops, states) = judge(operation);
+        println!("{}: {stops} stops, {states} states", operation.name);
+        assert!(states > operation.transactions, "{}: {states} states", operation.name);
+        assert!(stops > 4, "{}: {stops} stops", operation.name);
+    }
+}

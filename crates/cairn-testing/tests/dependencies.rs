@@ -1,0 +1,175 @@
+//! The crates depend on what docs/ARCHITECTURE.md says and on nothing else, and those that run inside
+//! an application start no thread, print nothing and never end the process.
+//!
+//! Proves it from the resolved graph of cargo (normal dependencies, transitively) and from the sources.
+//! Does not look at development or build dependencies, nor at what macros expand to.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The crates that are loaded into applications.
+const INSIDE: [&str; 4] = ["cairn-core", "cairn-device", "cairn-posix", "cairn-preload"];
+
+/// What their sources must not contain: a thread, output or an end of the application's process.
+const FORBIDDEN: [&str; 8] = [
+    "thread::spawn",
+    "thread::Builder",
+    "println!",
+    "print!",
+    "eprintln!",
+    "eprint!",
+    "dbg!",
+    "process::exit",
+];
+
+fn workspace() -> PathBuf {
+    let below = Path::new(env!("CARGO_MANIFEST_DIR"));
+    below.ancestors().nth(2).expect("the crate lies in crates/").to_owned()
+}
+
+/// Names of all packages that `package` is built with, without itself.
+fn dependencies(package: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--target", "all"])
+        .args(["--all-features", "--prefix", "none", "--format", "{p}", "--package", package])
+        .current_dir(workspace())
+        .output()
+        .expect("cargo starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree of {package}: {errors}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let names: BTreeSet<String> =
+        text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    assert!(names.contains(package), "{package} is not in its own tree: {text}");
+    names.into_iter().filter(|name| name != package).collect()
+}
+
+fn depends_exactly_on(package: &str, allowed: &[&str]) {
+    let expected: BTreeSet<String> = allowed.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(dependencies(package), expected, "dependencies of {package}");
+}
+
+#[test]
+fn core_is_resolved_then_it_depends_on_nothing() {
+    depends_exactly_on("cairn-core", &[]);
+}
+
+#[test]
+fn device_is_resolved_then_it_depends_on_core_and_libc() {
+    depends_exactly_on("cairn-device", &["cairn-core", "libc"]);
+}
+
+#[test]
+fn posix_is_resolved_then_it_depends_on_core_device_and_libc() {
+    depends_exactly_on("cairn-posix", &["cairn-core", "cairn-device", "libc"]);
+}
+
+#[test]
+fn preload_is_resolved_then_it_depends_on_our_crates_and_libc_only() {
+    let allowed = ["cairn-core", "cairn-device", "cairn-posix", "libc"];
+    depends_exactly_on("cairn-preload", &allowed);
+}
+
+#[test]
+fn agent_is_resolved_then_it_depends_on_neither_posix_nor_preload() {
+    let found = dependencies("cairn-agent");
+    assert!(found.contains("cairn-core") && found.contains("cairn-device"), "{found:?}");
+    let ours = found.iter().filter(|name| name.starts_with("cairn-")).count();
+    assert_eq!(ours, 2, "of our crates only core and device: {found:?}");
+}
+
+#[test]
+fn shipped_crates_are_resolved_then_none_depends_on_testing() {
+    for package in INSIDE.into_iter().chain(["cairn-agent", "cairn-cli"]) {
+        let found = dependencies(package);
+        assert!(!found.contains("cairn-testing"), "{package} depends on cairn-testing");
+        let has_preload = found.contains("cairn-preload");
+        assert!(!has_preload, "{package} links the library with the C library's names");
+    }
+}
+
+fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether the file is the module of unit tests of another: `tests.rs`, or below `tests/`.
+fn is_test_module(path: &Path) -> bool {
+    path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests.rs" | "tests")))
+}
+
+/// The source without the inline modules and items that exist only in tests. They are told by the brace in the
+/// column of their attribute, which is where rustfmt puts it.
+fn shipped_lines(source: &str) -> Vec<(usize, &str)> {
+    let mut shipped = Vec::new();
+    let mut lines = source.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let trimmed = line.trim_start();
+        if !trimmed.starts_with("#[cfg(test)]") {
+            shipped.push((number + 1, line));
+            continue;
+        }
+        let indent = &line[..line.len() - trimmed.len()];
+        let closing = format!("{indent}}}");
+        for (_, line) in lines.by_ref() {
+            let ends_without_body = line.trim_end().ends_with(';')
+                && line.strip_prefix(indent).is_some_and(|rest| !rest.starts_with(' '));
+            if line.trim_end() == closing || ends_without_body {
+                break;
+            }
+        }
+    }
+    shipped
+}
+
+/// Whether `word` stands in `code` and is not the end of a longer name.
+fn mentions(code: &str, word: &str) -> bool {
+    code.match_indices(word).any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        !before.is_some_and(|character| character.is_alphanumeric() || character == '_')
+    })
+}
+
+fn offences(source: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    for (number, line) in shipped_lines(source) {
+        // Comments may speak of these things.
+        let code = line.split("//").next().unwrap_or_default();
+        let words = FORBIDDEN.into_iter().filter(|word| mentions(code, word));
+        found.extend(words.map(|word| (number, word)));
+    }
+    found
+}
+
+#[test]
+fn source_inside_applications_is_read_then_it_spawns_prints_and_exits_nowhere() {
+    let mut offenders = Vec::new();
+    for package in INSIDE {
+        let mut files = Vec::new();
+        rust_files(&workspace().join("crates").join(package).join("src"), &mut files);
+        assert!(files.len() > 5, "the sources of {package} are found");
+        for file in files.iter().filter(|file| !is_test_module(file)) {
+            let source = std::fs::read_to_string(file).expect("readable");
+            for (number, word) in offences(&source) {
+                offenders.push(format!("{}:{number}: {word}", file.display()));
+            }
+        }
+    }
+    assert!(offenders.is_empty(), "{}", offenders.join("\n"));
+}
+
+#[test]
+fn offence_is_planted_then_it_is_found_outside_tests_only() {
+    let source = "fn f() {\n    println!();\n}\n#[cfg(test)]\nmod tests {\n    fn g() {\n        \
+                  dbg!(1);\n    }\n}\nfn h() { std::process::exit(1) } // print!\n";
+    assert_eq!(offences(source), [(2, "println!"), (10, "process::exit")]);
+    let declared = "#[cfg(test)]\nmod tests;\nfn f() { dbg!(1); eprintln!() }\n";
+    assert_eq!(offences(declared), [(3, "eprintln!"), (3, "dbg!")]);
+}
