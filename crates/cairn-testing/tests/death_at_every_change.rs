@@ -195,8 +195,10 @@ const OPERATIONS: [Operation; 16] = [
     },
     Operation {
         name: "reap and reclaim",
-        transactions: 3,
+        transactions: 4,
         act: |stage| {
+            // A write in flight would keep the blocks of deleted files.
+            stage.fs().abort_write(&stage.caller(), &stage.take_plan()).unwrap();
             stage.fs().reap(stage.other, Timestamp(2_000_000)).unwrap();
             while stage.fs().reclaim(None).unwrap() {}
         },
