@@ -114,8 +114,7 @@ impl Transaction<'_> {
             if adjoins {
                 let count = last.blocks.count + extent.blocks.count;
                 let joined = Extent { blocks: BlockRun { count, ..last.blocks }, ..last };
-                EXTENTS.replace(self, entry(map, last), entry(map, joined));
-                return Ok(());
+                return EXTENTS.replace(self, entry(map, last), entry(map, joined));
             }
         }
         EXTENTS.insert(self, entry(map, extent))
@@ -150,7 +149,9 @@ impl Transaction<'_> {
                 count: extent.blocks.count - keep,
                 ..extent.blocks
             };
-            EXTENTS.remove(self, entry(map, extent));
+            if !EXTENTS.remove(self, entry(map, extent)) {
+                self.mark_corrupt("extent is not in its tree");
+            }
             if keep > 0 {
                 let rest = BlockRun { count: keep, ..extent.blocks };
                 EXTENTS.insert(self, entry(map, Extent { blocks: rest, ..extent }))?;
@@ -220,7 +221,9 @@ impl Transaction<'_> {
     fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
         let Some(extent) = self.first_extent_from(map, 0) else { return false };
-        EXTENTS.remove(self, entry(map, extent));
+        if !EXTENTS.remove(self, entry(map, extent)) {
+            self.mark_corrupt("extent is not in its tree");
+        }
         let held = inode.held(self);
         inode.set_held(self, held.saturating_sub(extent.blocks.count));
         self.free_blocks(slot, extent.blocks);

@@ -206,20 +206,31 @@ impl Tree {
         true
     }
 
-    /// Replaces `old` by `new`, which must sort to the same place (same high word, unique in the tree).
-    pub(crate) fn replace(self, tx: &mut Transaction, old: Key, new: Key) -> bool {
+    /// Replaces `old`, which must be there, by `new`. In place where the separators above allow it: one of them may be
+    /// an earlier entry that lay between the two.
+    pub(crate) fn replace(self, tx: &mut Transaction, old: Key, new: Key) -> Result<()> {
         let Some(path) = self.descend(tx, old) else {
-            return false;
+            tx.mark_corrupt("entry to be replaced is not in its tree");
+            return Ok(());
         };
+        let fits = path.steps[..path.length - 1].iter().all(|(node, position)| {
+            (*position == 0 || node.key(tx, *position) <= new)
+                && (*position + 1 >= node.count || new < node.key(tx, *position + 1))
+        });
         let (leaf, _) = path.steps[path.length - 1];
         let bound = leaf.upper_bound(tx, old);
         if bound == 0 || leaf.key(tx, bound - 1) != old {
-            return false;
+            tx.mark_corrupt("entry to be replaced is not in its tree");
+            return Ok(());
+        }
+        if !fits {
+            self.remove(tx, old);
+            return self.insert(tx, new);
         }
         let at = leaf.entry(bound - 1);
         tx.set(at, high(new));
         tx.set(at + 1, low(new));
-        true
+        Ok(())
     }
 
     fn root(self, tx: &Transaction) -> Option<Node> {

@@ -45,22 +45,12 @@ fn run(begin_anew: impl Fn(&str) -> i32 + Sync) {
 
 #[test]
 fn threads_that_empty_and_write_their_files_do_not_get_each_others_blocks() {
-    if std::env::var_os("CAIRN_SOAK").is_none() {
-        // Known to fail now and then: docs/FAULTS.md says so.
-        eprintln!("not run: set CAIRN_SOAK");
-        return;
-    }
     let _turn = turn();
     run(create);
 }
 
 #[test]
 fn threads_that_replace_their_files_do_not_get_each_others_blocks() {
-    if std::env::var_os("CAIRN_SOAK").is_none() {
-        // Known to fail now and then: docs/FAULTS.md says so.
-        eprintln!("not run: set CAIRN_SOAK");
-        return;
-    }
     let _turn = turn();
     run(|name| {
         let _ = names::unlink(&at(name));
