@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::inode::Inode;
 use crate::layout::{self, Checksum, Geometry, Layout};
 use crate::memory::Memory;
-use crate::transaction::{BackedHere, Transaction};
+use crate::transaction::{Local, Transaction};
 use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX, Timestamp};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ pub struct Microfs {
     geometry: Geometry,
     layout: Layout,
     checksum: Checksum,
-    backed_here: BackedHere,
+    local: Local,
     checksum_pages: [Vec<AtomicBool>; TIERS_MAX],
 }
 
@@ -33,8 +33,8 @@ impl Microfs {
         for (first, count) in layout.eager_ranges() {
             memory.back(first, count)?;
         }
-        let backed_here = BackedHere::default();
-        let mut tx = Transaction::begin(memory, &layout, checksum, &backed_here)?;
+        let local = Local::new();
+        let mut tx = Transaction::begin(memory, &layout, checksum, &local)?;
         let caller = Caller { slot: SlotId(0), credentials: owner, now };
         let root: Inode = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
         debug_assert_eq!(root.id, ROOT);
@@ -55,8 +55,8 @@ impl Microfs {
             let pages = (tier.blocks as usize).div_ceil(2 * layout::PAGE_WORDS);
             (0..pages).map(|_| AtomicBool::new(false)).collect()
         });
-        let backed_here = BackedHere::default();
-        Ok(Microfs { memory, geometry, layout, checksum, backed_here, checksum_pages })
+        let local = Local::new();
+        Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages })
     }
 
     /// What the namespace was formatted with.
@@ -89,12 +89,8 @@ impl Microfs {
         &self,
         change: impl FnOnce(&mut Transaction) -> Result<R>,
     ) -> Result<R> {
-        let mut tx = Transaction::begin(
-            self.memory.as_ref(),
-            &self.layout,
-            self.checksum,
-            &self.backed_here,
-        )?;
+        let memory = self.memory.as_ref();
+        let mut tx = Transaction::begin(memory, &self.layout, self.checksum, &self.local)?;
         let result = change(&mut tx);
         match result {
             Ok(value) => tx.commit().map(|()| value),

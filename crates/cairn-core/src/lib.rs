@@ -16,6 +16,7 @@ mod io;
 mod layout;
 mod map;
 mod memory;
+mod name_cache;
 mod namei;
 mod names;
 mod oplog;

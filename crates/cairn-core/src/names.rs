@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! tree entry   high: directory << 32 | hash 61..32     low: hash 31..0 << 32 | name record
-//! name record  word 0: inode << 32 | byte length       word 1: next record     words 2-7: 48 bytes
+//! name record  word 0: inode << 32 | probes << 16 | byte length     word 1: directory << 32 | next record     words 2-7: 48 bytes
 //! continuation word 0: next record                     words 1-7: 56 bytes
 //! ```
 //! A name whose hash is taken by another name of the directory takes the next free hash, at most
 //! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory stream, which stays
 //! valid while other names come and go.
-//! Symbolic link targets are stored in the same chains.
+//! Symbolic link targets are stored in the same chains, with directory 0.
+//! Invariant: a record in use as a name has its directory and an inode, one that is not lacks one of them; so a record
+//! says by itself whether it still is what somebody remembers (name_cache.rs).
 
 use crate::error::{Error, Result};
 use crate::layout::{NAMES_ROOT, SlabKind};
+use crate::name_cache::Place;
 use crate::transaction::Transaction;
 use crate::tree::{Key, Tree, high, key, low};
 use crate::types::{InodeId, PATH_BYTES_MAX};
@@ -59,6 +62,10 @@ impl Transaction<'_> {
     /// The entry `name` of `directory`.
     pub(crate) fn find_name(&self, directory: InodeId, name: &[u8]) -> Option<Entry> {
         let hash = hash_name(name);
+        let place = Place::new(directory, hash);
+        if let Some(entry) = self.recall_name(place, directory, hash, name) {
+            return Some(entry);
+        }
         let mut from = hash;
         while from < hash + PROBES {
             let (found, record) =
@@ -67,11 +74,32 @@ impl Transaction<'_> {
                 return None;
             }
             if self.text_equals(record, name) {
+                self.local.names.learn(place, record);
                 return Some(Entry { inode: self.named_inode(record), hash: found, record });
             }
             from = found + 1;
         }
         None
+    }
+
+    /// The entry in the record where it was found before, if the record still holds it.
+    fn recall_name(
+        &self,
+        place: Place,
+        directory: InodeId,
+        hash: u64,
+        name: &[u8],
+    ) -> Option<Entry> {
+        let record = self.local.names.recall(place)?;
+        if !self.is_record(SlabKind::Name, record) {
+            return None;
+        }
+        let at = self.record(SlabKind::Name, record);
+        let (head, link) = (self.get(at), self.get(at + 1));
+        let inode = InodeId((head >> 32) as u32);
+        let holds =
+            inode.0 != 0 && (link >> 32) as u32 == directory.0 && self.text_equals(record, name);
+        holds.then_some(Entry { inode, hash: hash + (head >> 16 & 0xffff), record })
     }
 
     /// The first entry of `directory` whose position is greater than `after`.
@@ -104,6 +132,10 @@ impl Transaction<'_> {
             }
         }
         let record = self.store_text(name, inode)?;
+        let at = self.record(SlabKind::Name, record);
+        let (head, link) = (self.get(at), self.get(at + 1));
+        self.set(at, head | (hash - wanted) << 16);
+        self.set(at + 1, u64::from(directory.0) << 32 | link);
         NAMES.insert(self, entry_key(directory, hash, record))
     }
 
@@ -118,8 +150,8 @@ impl Transaction<'_> {
     /// Makes an entry just found name another inode.
     pub(crate) fn redirect_name(&mut self, entry: Entry, inode: InodeId) {
         let at = self.record(SlabKind::Name, entry.record);
-        let length = self.get(at) & 0xffff_ffff;
-        self.set(at, u64::from(inode.0) << 32 | length);
+        let rest = self.get(at) & 0xffff_ffff;
+        self.set(at, u64::from(inode.0) << 32 | rest);
     }
 
     /// Copies the entry's name to the front of `target` and returns its length.
@@ -152,7 +184,7 @@ impl Transaction<'_> {
 
     /// Length of a stored text in bytes.
     pub(crate) fn text_length(&self, record: u32) -> usize {
-        let length = (self.get(self.record(SlabKind::Name, record)) & 0xffff_ffff) as usize;
+        let length = (self.get(self.record(SlabKind::Name, record)) & 0xffff) as usize;
         if length > PATH_BYTES_MAX {
             self.mark_corrupt("name length");
         }

@@ -11,6 +11,7 @@
 use crate::error::{Error, Result};
 use crate::layout::{self, Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
 use crate::memory::{Acquired, Memory};
+use crate::name_cache::NameCache;
 use crate::slab;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -27,14 +28,24 @@ pub(crate) struct Transaction<'m> {
     words: &'m [AtomicU64],
     pub layout: &'m Layout,
     pub checksum: Checksum,
+    pub local: &'m Local,
     undo_used: usize,
     corrupt: Cell<Option<&'static str>>,
     finished: bool,
 }
 
-/// How far each slab is backed in this process's mapping, in records.
-#[derive(Default)]
-pub(crate) struct BackedHere([AtomicUsize; SLAB_KINDS.len()]);
+/// What this process knows of a namespace for itself.
+pub(crate) struct Local {
+    /// How far each slab is backed in this process's mapping, in records.
+    backed: [AtomicUsize; SLAB_KINDS.len()],
+    pub names: NameCache,
+}
+
+impl Local {
+    pub(crate) fn new() -> Local {
+        Local { backed: Default::default(), names: NameCache::new() }
+    }
+}
 
 impl<'m> Transaction<'m> {
     /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
@@ -42,24 +53,26 @@ impl<'m> Transaction<'m> {
         memory: &'m dyn Memory,
         layout: &'m Layout,
         checksum: Checksum,
-        backed_here: &BackedHere,
+        local: &'m Local,
     ) -> Result<Transaction<'m>> {
         let words = memory.words();
         for kind in SLAB_KINDS {
             let region = layout.slab(kind);
-            let backed = &backed_here.0[kind as usize];
+            let backed = &local.backed[kind as usize];
             let high_water = slab::high_water(words, region);
             let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
             if backed.load(Ordering::Relaxed) < needed {
                 back_ahead(memory, region, backed, high_water, needed)?;
             }
         }
+        local.names.grow_if_full();
         let acquired = memory.lock()?;
         let mut transaction = Transaction {
             memory,
             words,
             layout,
             checksum,
+            local,
             undo_used: 0,
             corrupt: Cell::new(None),
             finished: false,
