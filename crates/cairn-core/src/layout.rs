@@ -59,7 +59,7 @@ pub(crate) const PIN_COUNT: usize = 103;
 pub(crate) const PIN_EPOCH: usize = 104;
 pub(crate) const ATTACH_COUNT: usize = 105;
 const TIER_COUNTERS: usize = 112;
-const TIER_COUNTER_WORDS: usize = 2;
+const TIER_COUNTER_WORDS: usize = 4;
 
 /// What a namespace is made of; fixed when it is formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub(crate) struct TierRegion {
     pub full: usize,
     pub stale: usize,
     pub checksums: usize,
-    /// Word holding the number of used blocks; the next one holds the allocation cursor.
+    /// Word holding the number of used blocks; the next ones hold what the pool (pool.rs) goes by.
     pub counters: usize,
 }
 

@@ -13,6 +13,9 @@ use crate::transaction::Transaction;
 pub(crate) const WARM_RUNS: usize = 32;
 /// Blocks claimed from the circular cursor at a time.
 const STRETCH_BLOCKS: u32 = 256;
+/// Words after a tier's number of used blocks: where its cursor stands, and the end of what was ever handed out.
+const CURSOR: usize = 1;
+const TOUCHED: usize = 2;
 /// Bitmap words looked at for one hint before it is dropped.
 const HINT_SCAN_WORDS: u32 = 64;
 
@@ -219,14 +222,23 @@ impl Transaction<'_> {
         block.min(limit) - first
     }
 
-    /// The next free stretch after the tier's cursor, which is moved past it.
+    /// The next free stretch after the tier's cursor, which is moved past it. The cursor circles in the part of the
+    /// tier that was used before, whose memory exists already, as long as an eighth of that is free.
     fn next_stretch(&mut self, tier: u8, region: &TierRegion, wanted: u32) -> Option<BlockRun> {
-        let cursor = (self.get(region.counters + 1) as u32).min(region.blocks);
+        let cursor = (self.get(region.counters + CURSOR) as u32).min(region.blocks);
+        let touched = (self.get(region.counters + TOUCHED) as u32).min(region.blocks);
+        let used = (self.get(region.counters) as u32).min(touched);
+        let roomy = touched - used >= wanted.max(touched / 8);
+        let start = if roomy || touched == region.blocks { cursor } else { touched };
+        let end = if roomy { touched } else { region.blocks };
         let first = self
-            .first_free(region, cursor, region.blocks)
-            .or_else(|| self.first_free(region, 0, cursor))?;
+            .first_free(region, start, end)
+            .or_else(|| self.first_free(region, 0, start.min(end)))
+            .or_else(|| self.first_free(region, 0, region.blocks))?;
         let count = self.free_length(region, first, region.blocks, wanted);
-        self.set(region.counters + 1, u64::from(first + count));
+        let after = first + count;
+        self.set(region.counters + CURSOR, u64::from(after));
+        self.set(region.counters + TOUCHED, u64::from(touched.max(after)));
         Some(BlockRun { tier, first, count })
     }
 
