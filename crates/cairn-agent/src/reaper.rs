@@ -31,8 +31,7 @@ pub fn visit(volume: &Volume) -> Result<Visit> {
         }
         if cairn_device::process::is_alive(identity) {
             visit.living += 1;
-        } else {
-            volume.fs().reap(slot, now()).map_err(failed())?;
+        } else if volume.fs().reap(slot, identity, now()).map_err(failed())? {
             visit.reaped += 1;
         }
     }

@@ -3,6 +3,7 @@
 //! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs and the
 //! working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
 //! Invariant: the reference count of a handle equals the number of slots that have its bit set.
+//! A dead process has its slot until it is reaped; then the slot may at once be another's. So `reap` is told who died.
 //! Does not decide whether a process is alive; the agent does and calls `reap`.
 
 use crate::error::{Error, Result};
@@ -127,6 +128,15 @@ impl Slot {
         }
     }
 
+    /// The process with which this slot ends: its own or, as long as that has no number, its spawner.
+    fn keeper(self, tx: &Transaction) -> ProcessIdentity {
+        let identity = self.identity(tx);
+        match identity.pid {
+            0 => ProcessIdentity { pid: self.parent(tx), ..identity },
+            _ => identity,
+        }
+    }
+
     fn set_identity(self, tx: &mut Transaction, identity: ProcessIdentity) {
         self.set_pid(tx, identity.pid);
         self.set_pid_namespace(tx, identity.pid_namespace);
@@ -149,6 +159,11 @@ impl Transaction<'_> {
             ACTIVE | EMBRYO => Ok(slot),
             _ => Err(Error::Invalid),
         }
+    }
+
+    /// The slot `id`, if it is in use and `keeper` is its process.
+    fn slot_kept_by(&self, id: SlotId, keeper: ProcessIdentity) -> Option<Slot> {
+        self.slot(id).ok().filter(|slot| slot.keeper(self) == keeper)
     }
 
     /// All slots in use.
@@ -194,25 +209,27 @@ impl Microfs {
 
     /// Orderly end of a process: every handle it holds is released as clean, its slot is freed.
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
-        self.transact(|tx| {
+        let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
             slot.set_flags(tx, ENDS_CLEAN);
-            Ok(())
+            Ok(slot.keeper(tx))
         })?;
-        self.reap(slot, now)
+        self.reap(slot, ending, now).map(drop)
     }
 
     /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was
     /// writing as unclean, unless it ended in an orderly way), frees its slot.
-    /// The caller has established that the process is dead, or is the process itself.
-    pub fn reap(&self, slot: SlotId, now: Timestamp) -> Result<()> {
-        self.transact(|tx| {
-            let slot = tx.slot(slot)?;
-            tx.abandon_pins(slot)
+    /// The caller has established that `dead`, which [`Microfs::processes`] showed in this slot, is dead, or is that
+    /// process itself. False, and nothing more is done, once the slot is another's: somebody else reaped it and it was
+    /// taken again, or the child of a dead spawner introduced itself.
+    pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
+        self.transact(|tx| match tx.slot_kept_by(slot, dead) {
+            Some(slot) => tx.abandon_pins(slot),
+            None => Ok(()),
         })?;
         loop {
-            let done = self.transact(|tx| {
-                let slot = tx.slot(slot)?;
+            let reaped = self.transact(|tx| {
+                let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
                         break;
@@ -220,15 +237,15 @@ impl Microfs {
                     let Some(handle) = slot.next_held(tx, 1) else {
                         tx.set(slot.at, 0);
                         tx.give_back(SlabKind::Slot, slot.id.0);
-                        return Ok(true);
+                        return Ok(Some(true));
                     };
                     let clean = slot.ends_clean(tx);
                     tx.release_handle(slot, handle, clean, now)?;
                 }
-                Ok(false)
+                Ok(None)
             })?;
-            if done {
-                return Ok(());
+            if let Some(reaped) = reaped {
+                return Ok(reaped);
             }
         }
     }
@@ -342,11 +359,7 @@ impl Microfs {
                     if found.len() == found.capacity() {
                         return Ok(false);
                     }
-                    let mut identity = slot.identity(tx);
-                    if identity.pid == 0 {
-                        identity.pid = slot.parent(tx);
-                    }
-                    found.push((slot.id, identity));
+                    found.push((slot.id, slot.keeper(tx)));
                 }
                 Ok(true)
             })?;

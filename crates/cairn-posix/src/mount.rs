@@ -301,7 +301,7 @@ impl Mount {
         }
         for (slot, identity) in self.fs().processes()? {
             if !process::is_alive(identity) {
-                self.fs().reap(slot, now())?;
+                self.fs().reap(slot, identity, now())?;
             }
         }
         Ok(act()?)

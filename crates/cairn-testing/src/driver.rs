@@ -80,6 +80,13 @@ impl Process {
         Process { fs, slot, credentials: self.credentials, tier, clock }
     }
 
+    /// Cleans up after the process that has `slot`, as the agent does when it finds it dead.
+    pub fn reap(&self, slot: SlotId) -> Result<()> {
+        let found = self.fs.processes()?.into_iter().find(|(other, _)| *other == slot);
+        let (_, dead) = found.ok_or(Error::Invalid)?;
+        self.fs.reap(slot, dead, self.clock.tick()).map(drop)
+    }
+
     /// Who calls, now.
     pub fn caller(&self) -> Caller {
         Caller { slot: self.slot, credentials: self.credentials, now: self.clock.tick() }

@@ -154,12 +154,11 @@ impl Simulation {
         let process = self.processes.remove(index);
         let slot = process.slot;
         self.note(format!("end of {slot:?}, clean: {clean}"));
-        let now = self.world.clock.tick();
-        if clean {
-            self.inspector.fs.detach(slot, now).expect("the slot exists");
-        } else {
-            self.inspector.fs.reap(slot, now).expect("the slot exists");
-        }
+        let ended = match clean {
+            true => self.inspector.fs.detach(slot, self.world.clock.tick()),
+            false => self.inspector.reap(slot),
+        };
+        ended.expect("the slot exists");
         let (lost, kept) =
             std::mem::take(&mut self.writes).into_iter().partition(|write| write.slot == slot.0);
         self.writes = kept;

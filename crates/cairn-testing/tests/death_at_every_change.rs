@@ -45,6 +45,9 @@ const OPTIONS: OpenOptions = OpenOptions {
     path_only: false,
 };
 
+/// The process that is dead when it is reaped.
+const OTHER: ProcessIdentity = ProcessIdentity { pid: 2, pid_namespace: 1, start_time: 1 };
+
 /// What a child does, and how many transactions that takes at least.
 struct Operation {
     name: &'static str,
@@ -59,7 +62,7 @@ struct Stage {
     handle: HandleId,
     inode: InodeId,
     plan: Mutex<Option<WritePlan>>,
-    /// A process with open files, one of them deleted, and a write in flight.
+    /// The slot of `OTHER`, with open files, one of them deleted, and a write in flight.
     other: SlotId,
 }
 
@@ -199,7 +202,7 @@ const OPERATIONS: [Operation; 16] = [
         act: |stage| {
             // A write in flight would keep the blocks of deleted files.
             stage.fs().abort_write(&stage.caller(), &stage.take_plan()).unwrap();
-            stage.fs().reap(stage.other, Timestamp(2_000_000)).unwrap();
+            assert!(stage.fs().reap(stage.other, OTHER, Timestamp(2_000_000)).unwrap());
             while stage.fs().reclaim(None).unwrap() {}
         },
     },
@@ -223,12 +226,11 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     let clock = Clock::default();
     Microfs::format(memory.as_ref(), &geometry, CHECKSUM, SUPERUSER, clock.tick()).unwrap();
     let tier = Arc::new(HeapTier::new(&geometry));
-    let attach = |pid| {
-        let identity = ProcessIdentity { pid, pid_namespace: 1, start_time: 1 };
+    let attach = |identity| {
         let fs = Microfs::open(Box::new(Handed(memory.clone())), CHECKSUM).unwrap();
         Process::attach(fs, identity, SUPERUSER, tier.clone(), clock.clone()).unwrap()
     };
-    let (process, other) = (attach(1), attach(2));
+    let (process, other) = (attach(ProcessIdentity { pid: 1, ..OTHER }), attach(OTHER));
     for path in [&b"directory"[..], b"directory/below", b"many"] {
         process.fs.make_directory(&process.caller(), ROOT, path, 0o755).unwrap();
     }

@@ -288,8 +288,9 @@ fn verify(words: SharedWords, allowed: [&Names; 2], what: &str) {
         report
     };
     check("recovered");
-    for (slot, _) in fs.processes().expect("it was checked") {
-        fs.reap(slot, Timestamp(10)).unwrap_or_else(|error| panic!("{what}, reaping: {error}"));
+    for (slot, dead) in fs.processes().expect("it was checked") {
+        fs.reap(slot, dead, Timestamp(10))
+            .unwrap_or_else(|error| panic!("{what}, reaping: {error}"));
     }
     while fs.reclaim(None).unwrap_or_else(|error| panic!("{what}, reclaiming: {error}")) {}
     let report = check("reaped");

@@ -4,7 +4,8 @@
 
 use cairn_core::Memory;
 use cairn_core::{
-    Committed, Error, HandleId, InodeId, OpenOptions, Position, ROOT, ReadPlan, RenameMode, Result,
+    Committed, Error, HandleId, InodeId, OpenOptions, Position, ProcessIdentity, ROOT, ReadPlan,
+    RenameMode, Result, SlotId,
 };
 use cairn_testing::driver::{Process, WriteInFlight};
 use cairn_testing::tier::Tier;
@@ -59,6 +60,12 @@ fn replan(process: &Process, handle: HandleId, write: &mut WriteInFlight) {
 fn contents(process: &Process, handle: HandleId) -> Vec<u8> {
     let read = process.read(&process.caller(), handle, Position::At(0), 1 << 20);
     read.expect("it can be read").1
+}
+
+/// The process that is shown to have `slot`.
+fn shown_in(process: &Process, slot: SlotId) -> ProcessIdentity {
+    let found = process.fs.processes().unwrap().into_iter().find(|(other, _)| *other == slot);
+    found.expect("the slot is in use").1
 }
 
 fn read_plan(process: &Process, handle: HandleId) -> Result<ReadPlan> {
@@ -172,7 +179,7 @@ fn death_before_an_append_is_planned_again_shows_what_is_behind() {
     assert_eq!(write(&second, b, 0, &[2; 50]), 100);
     assert!(!commit(&first, &mut disturbed), "a plan beyond it disturbs it");
     assert_eq!(contents(&second, b), b"");
-    second.fs.reap(first.slot, world.clock.tick()).unwrap();
+    second.reap(first.slot).unwrap();
     assert_eq!(contents(&second, b), [vec![0; 100], vec![2; 50]].concat());
 }
 
@@ -314,6 +321,40 @@ fn more_than_64_processes_are_all_listed() {
     assert_eq!(processes[0].fs.processes().unwrap().len(), 100);
 }
 
+/// Mechanism: reaping took whatever process had the slot by then for the one that had been found dead. Consequence: if
+/// somebody else had reaped it and its slot was taken again, the handles and writes in flight of a living process were
+/// gone. Fix: reaping says who died and looks, under the lock, whether the slot is still its.
+#[test]
+fn slot_that_was_taken_again_is_not_reaped_for_its_dead_owner() {
+    let world = World::new(64, 64);
+    let (dying, agent) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let dead = shown_in(&agent, dying.slot);
+    agent.reap(dying.slot).unwrap();
+    assert_eq!(agent.fs.reap(dying.slot, dead, world.clock.tick()), Ok(false), "it is free");
+    let process = world.process(SUPERUSER);
+    assert_eq!(process.slot, dying.slot, "the slot is used again");
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let mut write_in_flight = begin(&process, handle, 0, &[1; 100]);
+    assert_eq!(agent.fs.reap(dying.slot, dead, world.clock.tick()), Ok(false));
+    assert!(commit(&process, &mut write_in_flight));
+    assert_eq!(contents(&process, handle), [1; 100]);
+}
+
+/// Mechanism: as above; a slot whose process is not known yet shows the spawner. Consequence: a child that introduced
+/// itself while its dead spawner's slots were looked through lost what it had inherited. Fix: as above.
+#[test]
+fn child_that_introduces_itself_is_not_reaped_for_its_dead_spawner() {
+    let world = World::new(64, 64);
+    let (spawner, agent) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let (handle, _) = open(&spawner, b"file", READ_WRITE);
+    let child = spawner.fs.spawn_begin(spawner.slot).unwrap();
+    let dead = shown_in(&agent, child);
+    agent.reap(spawner.slot).unwrap();
+    agent.fs.spawn_child(child, world.identity()).unwrap();
+    assert_eq!(agent.fs.reap(child, dead, world.clock.tick()), Ok(false));
+    assert_eq!(contents(&spawner.with_slot(world.microfs(), child), handle), b"");
+}
+
 /// Mechanism: the checksums of two neighbouring blocks share a word; one is stored without the lock, the other was
 /// changed under it by reading and storing the whole word. Consequence: the one stored without the lock was lost, and
 /// its block counted as damaged. Fix: each half of the word is changed alone.
@@ -361,7 +402,7 @@ fn emptying_an_empty_file_makes_it_clean() {
     let world = World::new(64, 64);
     let (dying, process) = (world.process(SUPERUSER), world.process(SUPERUSER));
     let (_, inode) = open(&dying, b"file", READ_WRITE);
-    process.fs.reap(dying.slot, world.clock.tick()).unwrap();
+    process.reap(dying.slot).unwrap();
     assert!(process.fs.attributes(inode).unwrap().unclean);
     process.truncate(&process.caller(), inode, 0).unwrap();
     assert!(!process.fs.attributes(inode).unwrap().unclean);

@@ -185,7 +185,7 @@ pub fn wait(pid: i32) -> i32 {
 pub fn reap() {
     for (slot, identity) in mount().fs().processes().unwrap() {
         if !process::is_alive(identity) {
-            mount().fs().reap(slot, sys::now()).unwrap();
+            mount().fs().reap(slot, identity, sys::now()).unwrap();
         }
     }
 }

@@ -128,9 +128,9 @@ pub fn errno<T>(result: PathResult<T>) -> i32 {
 
 /// What the agent does: cleans up after processes that are dead; says how many.
 pub fn reap() -> usize {
-    let dead = mount().fs().processes().expect("processes").into_iter();
-    let dead = dead.filter(|&(_, identity)| !process::is_alive(identity));
-    dead.map(|(slot, _)| mount().fs().reap(slot, sys::now()).expect("reaps")).count()
+    let found = mount().fs().processes().expect("processes").into_iter();
+    let dead = found.filter(|&(_, identity)| !process::is_alive(identity));
+    dead.filter(|&(slot, dead)| mount().fs().reap(slot, dead, sys::now()).expect("reaps")).count()
 }
 
 /// Frees all orphans, checks every invariant, and that no block is lost.
