@@ -1,8 +1,9 @@
 //! Open-file descriptions, shared by every process that inherited one.
 //!
 //! A handle has a cursor, flags and a reference count; each process of the job counts once, however many
-//! descriptors it has. The inode number of the handle's placeholder stays with the record while it is free,
-//! because the placeholder file does.
+//! descriptors it has. Two things stay with the record while it is free: the inode number of the handle's placeholder,
+//! because the placeholder file does, and the count of its openings, so that a write planned through an earlier one
+//! does not take the description that has the number now for its own.
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
@@ -33,6 +34,8 @@ fields!(Handle {
     flags, set_flags: low 0;
     cursor, set_cursor: word 1;
     references, set_references: high 2;
+    // How many openings had this number: tells them apart.
+    opening, set_opening: low 2;
     placeholder, set_placeholder: word 3;
     // Log position of the last WRITE record made through this handle.
     log_position, set_log_position: word 4;
@@ -74,6 +77,8 @@ impl Transaction<'_> {
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
         handle.set_cursor(self, 0);
         handle.set_references(self, 1);
+        let opening = handle.opening(self);
+        handle.set_opening(self, opening.wrapping_add(1));
         handle.set_log_position(self, 0);
         slot.set_holds(self, id, true);
         let opens = inode.opens(self);

@@ -111,6 +111,7 @@ pub struct WritePlan {
     /// Bytes covered; may be fewer than asked.
     pub length: u64,
     handle: HandleId,
+    opening: u32,
     pin_index: usize,
     pin_ticket: u64,
     hugeblock_shift: u32,
@@ -273,6 +274,11 @@ impl Transaction<'_> {
             })
     }
 
+    /// The open description a plan was made through, if it is still open.
+    fn planned_handle(&self, plan: &WritePlan) -> Option<Handle> {
+        self.handle(plan.handle).ok().filter(|handle| handle.opening(self) == plan.opening)
+    }
+
     /// What a write does to the tail: it reaches over it, moves it, or leaves one.
     fn move_tail(&mut self, inode: Inode, plan: &WritePlan) {
         let end = plan.offset + plan.length;
@@ -380,6 +386,7 @@ impl Microfs {
                 offset,
                 length: 0,
                 handle: handle.id,
+                opening: handle.opening(tx),
                 pin_index,
                 pin_ticket: 0,
                 hugeblock_shift: shift,
@@ -457,7 +464,7 @@ impl Microfs {
                 return Ok(Committed::Replan);
             }
             let range = (plan.offset, plan.length);
-            let handle = tx.handle(plan.handle).ok();
+            let handle = tx.planned_handle(plan);
             let mut logged = false;
             for run in &plan.runs[..plan.run_count] {
                 if run.fresh {
@@ -512,7 +519,7 @@ impl Microfs {
             {
                 tx.give_up_place(pin);
             }
-            if let Ok(handle) = tx.handle(plan.handle) {
+            if let Some(handle) = tx.planned_handle(plan) {
                 if handle.cursor(tx) == plan.offset + plan.length {
                     handle.set_cursor(tx, plan.offset);
                 }

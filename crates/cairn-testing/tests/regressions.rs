@@ -395,6 +395,23 @@ fn checksums_of_neighbouring_blocks_do_not_overwrite_each_other() {
     process.verify_blocks(inode, appended).unwrap();
 }
 
+/// Mechanism: giving up a write took back the cursor of whatever description has its number now. Consequence: after a
+/// close in another thread, the cursor of another open file jumped. Fix: openings that had the same number are told
+/// apart.
+#[test]
+fn giving_up_a_write_after_its_close_leaves_other_cursors_alone() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let write_in_flight = begin(&process, handle, 0, &[1; 100]);
+    process.close(handle).unwrap();
+    let (again, _) = open(&process, b"other", READ_WRITE);
+    assert_eq!(again, handle, "the number is used again");
+    process.fs.seek(again, 100, 0).unwrap();
+    process.abort(&process.caller(), &write_in_flight).unwrap();
+    assert_eq!(process.fs.handle(again).unwrap().cursor, 100);
+}
+
 /// Mechanism: emptying a file that is empty already was taken for growing it. Consequence: a file whose writer had died
 /// stayed unclean although it was started anew, and was never drained. Fix: size 0 is always emptying.
 #[test]
