@@ -206,8 +206,8 @@ impl Tree {
         true
     }
 
-    /// Replaces `old`, which must be there, by `new`. In place where the separators above allow it: one of them may be
-    /// an earlier entry that lay between the two.
+    /// Replaces `old`, which must be there, by `new`, which must sort to the same place among the entries. In place where
+    /// the separators above allow it: one of them may be an earlier entry that lay between the two.
     pub(crate) fn replace(self, tx: &mut Transaction, old: Key, new: Key) -> Result<()> {
         let Some(path) = self.descend(tx, old) else {
             tx.mark_corrupt("entry to be replaced is not in its tree");
@@ -321,7 +321,6 @@ impl Tree {
     }
 }
 
-/// Loads a node; a header that cannot be right marks the transaction corrupt.
 /// `found`, unless it stands on the wrong side of what was searched: whoever walks along the tree relies on progress.
 #[inline]
 fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
@@ -332,6 +331,7 @@ fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
     Some(found)
 }
 
+/// Loads a node; a header that cannot be right marks the transaction corrupt.
 fn load(tx: &Transaction, index: u32) -> Option<Node> {
     let at = tx.record(SlabKind::Node, index);
     let header = tx.get(at);
