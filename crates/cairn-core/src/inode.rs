@@ -29,6 +29,8 @@ pub(crate) const HAS_WAITING: u32 = 32;
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
+/// Mode bits that `chmod` sets.
+pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
 const LINKS_MAX: u32 = 1 << 20;
 

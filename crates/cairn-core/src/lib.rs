@@ -6,44 +6,51 @@
 //! if its process dies half-way. So the same code runs inside an application, in the agent and in a simulator.
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod check;
+mod directory;
 mod error;
 mod fields;
 mod fs;
 mod handle;
 mod inode;
-mod io;
 mod layout;
 mod map;
 mod memory;
 mod name_cache;
 mod namei;
 mod names;
+mod open;
 mod oplog;
 mod pin;
 mod pool;
 mod process;
+mod read;
+mod rename;
+mod settle;
 mod slab;
 mod small;
 mod transaction;
 mod tree;
+mod truncate;
 mod types;
 mod upkeep;
 mod walk;
+mod write;
 
 pub use check::Report;
 pub use error::{Error, Result};
 pub use fs::Microfs;
-pub use io::{
-    Committed, Position, ReadPlan, ReadRun, SettlePlan, Truncation, WRITE_BYTES_MAX, WriteKind,
-    WritePiece, WritePlan,
-};
 pub use layout::{
     Checksum, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
 pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
 pub use oplog::{LogRead, LogRecord, Operation};
+pub use read::{ReadPlan, ReadRun};
+pub use settle::SettlePlan;
 pub use small::SMALL_BYTES_MAX;
+pub use truncate::Truncation;
 pub use types::*;
 pub use upkeep::{StaleBlock, Usage};
+pub use write::{Committed, WRITE_BYTES_MAX, WriteKind, WritePiece, WritePlan};

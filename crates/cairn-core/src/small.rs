@@ -10,9 +10,9 @@ use crate::error::Result;
 use crate::fs::Microfs;
 use crate::handle::{APPEND, MAY_WRITE, WROTE};
 use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
-use crate::io::{Position, WriteKind, WritePiece};
 use crate::map::Stretch;
-use crate::types::{Caller, HandleId};
+use crate::types::{Caller, HandleId, Position};
+use crate::write::{WriteKind, WritePiece};
 
 /// Longest write that may be stored under the lock, bytes.
 pub const SMALL_BYTES_MAX: usize = 1024;

@@ -121,6 +121,17 @@ pub struct ProcessIdentity {
     pub start_time: u64,
 }
 
+/// Where a read or write happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// At the shared cursor, which is moved past it at once.
+    Cursor,
+    /// At this offset; a write through an appending handle goes to the end all the same, as in Linux.
+    At(u64),
+    /// Exactly here: the repetition of a plan that could not be committed.
+    Again(u64),
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {

@@ -38,6 +38,11 @@ impl Last {
     }
 }
 
+/// What operations do that take a flag for it.
+pub(crate) fn last(follow: bool) -> Last {
+    if follow { Last::Follow } else { Last::Keep }
+}
+
 /// Room for the last component where it comes from a symbolic link and not from the caller's path.
 pub(crate) type Spare = OnceCell<SpareName>;
 
@@ -268,6 +273,18 @@ impl PathBuffer {
 }
 
 impl Microfs {
+    /// [`Transaction::walk`] with the mount prefix of the namespace.
+    pub(crate) fn walk<'p>(
+        &self,
+        tx: &Transaction,
+        caller: &Caller,
+        path: (InodeId, &'p [u8]),
+        last: Last,
+        spare: &'p Spare,
+    ) -> Result<Walked<'p>> {
+        tx.walk(&self.geometry().mount, caller, path, last, spare)
+    }
+
     /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to be handed to
     /// the kernel. Call after an operation failed with `Escapes`. Errors: `Invalid` if the path does not leave.
     pub fn escape_path(

@@ -1,0 +1,139 @@
+//! Attributes of files: looking at them, checking access, changing them.
+//!
+//! Must stay true: every change of attributes is logged and moves the change time.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::inode::{Inode, PERMISSION_BITS, WRITE};
+use crate::oplog::Operation;
+use crate::transaction::Transaction;
+use crate::types::{Attributes, Caller, InodeId, TimeUpdate};
+use crate::walk::{Spare, last};
+
+impl Microfs {
+    /// Attributes of what `path` names.
+    pub fn stat(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Attributes> {
+        let spare = Spare::new();
+        self.transact(|tx| {
+            let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
+            Ok(walked.existing(tx)?.attributes(tx))
+        })
+    }
+
+    /// Attributes of an inode.
+    pub fn attributes(&self, inode: InodeId) -> Result<Attributes> {
+        self.transact(|tx| Ok(tx.inode(inode)?.attributes(tx)))
+    }
+
+    /// Checks access as `access(2)`: `mask` of 4 read, 2 write, 1 execute; 0 asks for existence.
+    pub fn access(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        mask: u32,
+        follow: bool,
+    ) -> Result<()> {
+        let spare = Spare::new();
+        self.transact(|tx| {
+            let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
+            walked.existing(tx)?.permit(tx, caller, mask)
+        })
+    }
+
+    /// Sets the permission bits.
+    pub fn set_mode(&self, caller: &Caller, inode: InodeId, mode: u32) -> Result<()> {
+        self.change_attributes(caller, inode, |tx, inode| {
+            inode.permit_owner(tx, caller)?;
+            let kind = inode.kind(tx);
+            inode.set_mode(tx, kind | mode & PERMISSION_BITS);
+            Ok(())
+        })
+    }
+
+    /// Sets owner and group, where given. Only root may give a file away.
+    pub fn set_owner(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        self.change_attributes(caller, inode, |tx, inode| {
+            inode.permit_owner(tx, caller)?;
+            let credentials = caller.credentials;
+            let foreign_uid = uid.is_some_and(|uid| uid != inode.uid(tx));
+            let foreign_gid = gid.is_some_and(|gid| gid != inode.gid(tx) && gid != credentials.gid);
+            if credentials.uid != 0 && (foreign_uid || foreign_gid) {
+                return Err(Error::NotPermitted);
+            }
+            if let Some(uid) = uid {
+                inode.set_uid(tx, uid);
+            }
+            if let Some(gid) = gid {
+                inode.set_gid(tx, gid);
+            }
+            Ok(())
+        })
+    }
+
+    /// Sets access and modification time.
+    pub fn set_times(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        accessed: TimeUpdate,
+        modified: TimeUpdate,
+    ) -> Result<()> {
+        self.change_attributes(caller, inode, |tx, inode| {
+            let touches_only = [accessed, modified].iter().all(|update| *update == TimeUpdate::Now);
+            if inode.permit_owner(tx, caller).is_err() {
+                match touches_only {
+                    true => inode.permit(tx, caller, WRITE)?,
+                    false => return Err(Error::NotPermitted),
+                }
+            }
+            let value = |update: TimeUpdate| match update {
+                TimeUpdate::Omit => None,
+                TimeUpdate::Now => Some(caller.now.0),
+                TimeUpdate::At(time) => Some(time.0),
+            };
+            if let Some(time) = value(accessed) {
+                inode.set_accessed(tx, time);
+            }
+            if let Some(time) = value(modified) {
+                inode.set_modified(tx, time);
+            }
+            Ok(())
+        })
+    }
+
+    fn change_attributes(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        change: impl FnOnce(&mut Transaction, Inode) -> Result<()>,
+    ) -> Result<()> {
+        self.transact(|tx| {
+            let inode = tx.inode(inode)?;
+            change(tx, inode)?;
+            inode.set_changed(tx, caller.now.0);
+            let parameters = [
+                u64::from(inode.id.0),
+                u64::from(inode.mode(tx)),
+                u64::from(inode.uid(tx)),
+                u64::from(inode.gid(tx)),
+                inode.accessed(tx),
+                inode.modified(tx),
+            ];
+            tx.log(Operation::Attributes, caller.now, &parameters, &[]);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! Opening a file, which may create or empty it: one walk, one lock.
+//!
+//! Must stay true: an open that is refused changes nothing.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::handle::{APPEND, MAY_READ, MAY_WRITE, PATH_ONLY, WROTE};
+use crate::inode::{Inode, PERMISSION_BITS, READ, WRITE};
+use crate::namei::{log_create, permit_creation};
+use crate::transaction::Transaction;
+use crate::types::{Caller, InodeId, MODE_REGULAR, OpenOptions, Opened};
+use crate::walk::{Last, Spare, Walked};
+
+impl Microfs {
+    /// Opens `path`. `mode` holds the permission bits of a file that is created (umask applied).
+    pub fn open_file(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        options: OpenOptions,
+        mode: u32,
+    ) -> Result<Opened> {
+        let keep_link = options.no_follow || options.create && options.exclusive;
+        let last = match (keep_link, options.create) {
+            (true, true) => Last::Name,
+            (true, false) => Last::Keep,
+            (false, true) => Last::Create,
+            (false, false) => Last::Follow,
+        };
+        let spare = Spare::new();
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let walked = self.walk(tx, caller, (base, path), last, &spare)?;
+            if options.create && walked.trailing_slash && walked.has_ordinary_name() {
+                return Err(Error::IsDirectory);
+            }
+            let (inode, created) = match walked.target {
+                Some(inode) => (inode, false),
+                None if options.create => (create_file(tx, caller, &walked, mode)?, true),
+                None => return Err(Error::NotFound),
+            };
+            let is_directory = inode.is_directory(tx);
+            if !created {
+                if options.create && options.exclusive {
+                    return Err(Error::Exists);
+                }
+                if is_directory && options.create {
+                    return Err(Error::IsDirectory);
+                }
+                if (walked.trailing_slash || options.directory) && !is_directory {
+                    return Err(Error::NotDirectory);
+                }
+                if inode.is_symlink(tx) && !options.path_only {
+                    return Err(Error::SymlinkLoop);
+                }
+                if is_directory && (options.write || options.truncate) {
+                    return Err(Error::IsDirectory);
+                }
+                if !options.path_only {
+                    let wanted = if options.read { READ } else { 0 }
+                        | if options.write || options.truncate { WRITE } else { 0 };
+                    inode.permit(tx, caller, wanted)?;
+                }
+            }
+            let truncates = options.truncate && !created && inode.is_regular(tx);
+            if truncates {
+                tx.truncate_to_zero(inode, caller, slot)?;
+            }
+            let mut flags = 0;
+            for (set, flag) in [
+                (options.read, MAY_READ),
+                (options.write, MAY_WRITE),
+                (options.append, APPEND),
+                (options.path_only, PATH_ONLY),
+                ((created || truncates) && options.write, WROTE),
+            ] {
+                flags |= if set { flag } else { 0 };
+            }
+            if options.path_only {
+                flags &= !(MAY_READ | MAY_WRITE | WROTE);
+            }
+            let handle = tx.new_handle(slot, inode, flags)?;
+            Ok(Opened { handle: handle.id, inode: inode.id, created, is_directory })
+        })
+    }
+}
+
+fn create_file(
+    tx: &mut Transaction,
+    caller: &Caller,
+    walked: &Walked<'_>,
+    mode: u32,
+) -> Result<Inode> {
+    permit_creation(tx, caller, walked)?;
+    let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
+    tx.link_name(walked.parent, walked.name, inode, caller.now)?;
+    log_create(tx, caller, walked, inode);
+    Ok(inode)
+}

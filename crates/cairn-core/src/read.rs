@@ -1,0 +1,122 @@
+//! Reading: plan under the lock, let the caller copy the bytes, look afterwards whether they were the file's.
+//!
+//! A read plan names the blocks and pins nothing. A reader checks one word when it has copied: blocks that left the file
+//! meanwhile counted as a move, and it plans again. Bytes that were never written read as zeros.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::handle::MAY_READ;
+use crate::inode::Inode;
+use crate::map::Stretch;
+use crate::transaction::Transaction;
+use crate::types::{Caller, HandleId, InodeId, Position};
+use std::sync::atomic::{Ordering, fence};
+
+/// Runs one read plan consists of at most.
+const READ_RUNS_MAX: usize = 8;
+
+/// Part of a read: so many bytes from a tier, or zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRun {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Tier and byte offset on it; `None` for zeros.
+    pub source: Option<(u8, u64)>,
+}
+
+/// Where the bytes of a read are.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPlan {
+    /// The file.
+    pub inode: InodeId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes covered; fewer than asked at the end of the file, or when the file is scattered. 0 at the end.
+    pub length: u64,
+    moves_word: usize,
+    moves: u64,
+    run_count: usize,
+    runs: [ReadRun; READ_RUNS_MAX],
+}
+
+impl ReadPlan {
+    /// The parts, in file order.
+    pub fn runs(&self) -> &[ReadRun] {
+        &self.runs[..self.run_count]
+    }
+}
+
+impl Microfs {
+    /// Plans a read of up to `length` bytes.
+    pub fn plan_read(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        length: u64,
+    ) -> Result<ReadPlan> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let inode = handle.file(tx, MAY_READ)?;
+            if !inode.is_regular(tx) {
+                return Err(Error::IsDirectory);
+            }
+            let offset = match at {
+                Position::Cursor => handle.cursor(tx),
+                Position::At(offset) | Position::Again(offset) => offset,
+            };
+            let mut plan = ReadPlan {
+                inode: inode.id,
+                offset,
+                length: 0,
+                moves_word: inode.at + 6,
+                moves: u64::from(inode.moves(tx)),
+                run_count: 0,
+                runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
+            };
+            let end = inode.size(tx).min(offset.saturating_add(length));
+            plan_runs(tx, inode, end, &mut plan);
+            if at == Position::Cursor {
+                handle.set_cursor(tx, offset + plan.length);
+            }
+            // As `relatime`: only the first read after a change is recorded.
+            if plan.length > 0 && inode.accessed(tx) <= inode.modified(tx) {
+                inode.set_accessed(tx, caller.now.0);
+            }
+            Ok(plan)
+        })
+    }
+
+    /// Whether the bytes just copied by `plan` were the file's: false if its blocks moved meanwhile.
+    pub fn read_is_valid(&self, plan: &ReadPlan) -> bool {
+        fence(Ordering::Acquire);
+        let layout = self.memory().words()[plan.moves_word].load(Ordering::Relaxed);
+        layout >> 32 == plan.moves
+    }
+}
+
+fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) {
+    let shift = tx.layout.hugeblock_shift;
+    let map = inode.map(tx);
+    let mut at = plan.offset;
+    while at < end && plan.run_count < READ_RUNS_MAX {
+        let block = (at >> shift) as u32;
+        let inside = at & (tx.layout.hugeblock_bytes - 1);
+        let (count, source) = match tx.stretch(map, block) {
+            Stretch::Data(run) => {
+                let offset = (u64::from(run.first) << shift) + inside;
+                (run.count, Some((run.tier, offset)))
+            }
+            Stretch::Hole(count) => (count, None),
+        };
+        let bytes = ((u64::from(count) << shift) - inside).min(end - at);
+        if bytes == 0 {
+            tx.mark_corrupt("empty extent");
+            break;
+        }
+        plan.runs[plan.run_count] = ReadRun { bytes, source };
+        plan.run_count += 1;
+        at += bytes;
+    }
+    plan.length = at.saturating_sub(plan.offset);
+}

@@ -1,0 +1,105 @@
+//! Giving a file another size, one bounded step at a time.
+//!
+//! Blocks past the new end leave the file; what is left behind the end in the last block becomes the file's tail
+//! (`settle.rs`), so a truncation moves no byte. Emptying takes one step whatever the size: the file swaps its map with
+//! an orphan's.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::inode::{Inode, ORPHAN, UNCLEAN};
+use crate::map::Stretch;
+use crate::oplog::Operation;
+use crate::pool::BlockRun;
+use crate::process::Slot;
+use crate::transaction::Transaction;
+use crate::types::{Caller, InodeId};
+
+/// One step of a truncation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truncation {
+    /// The file has its new size.
+    Done,
+    /// A bounded part was done; call again.
+    More,
+}
+
+impl Transaction<'_> {
+    /// Empties a regular file.
+    pub(crate) fn truncate_to_zero(
+        &mut self,
+        inode: Inode,
+        caller: &Caller,
+        slot: Slot,
+    ) -> Result<()> {
+        self.cut_all(inode, caller, slot)?;
+        inode.clear_tail(self);
+        inode.clear_flags(self, UNCLEAN);
+        self.finish_truncate(inode, 0, caller);
+        Ok(())
+    }
+
+    fn finish_truncate(&mut self, inode: Inode, size: u64, caller: &Caller) {
+        let appended = inode.appended_end(self);
+        if size < inode.size(self).max(appended) {
+            inode.set_written_end(self, size);
+        }
+        inode.set_appended_end(self, appended.min(size));
+        inode.set_size(self, size);
+        inode.touch_data(self, caller);
+        self.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
+    }
+}
+
+impl Microfs {
+    /// Gives a regular file a new size, one bounded step at a time. The caller has checked the right to write.
+    /// Errors: `Unsettled`: settle the tail first.
+    pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let inode = tx.inode(inode)?;
+            let shift = tx.layout.hugeblock_shift;
+            if inode.flags(tx) & ORPHAN != 0 {
+                return Err(Error::NotFound);
+            }
+            if !inode.is_regular(tx) {
+                return Err(if inode.is_directory(tx) {
+                    Error::IsDirectory
+                } else {
+                    Error::Invalid
+                });
+            }
+            if size > u64::from(u32::MAX) << shift {
+                return Err(Error::FileTooLarge);
+            }
+            if size == 0 {
+                tx.truncate_to_zero(inode, caller, slot)?;
+                return Ok(Truncation::Done);
+            }
+            // Appends that wait for an earlier one are cut, too.
+            if size >= inode.size(tx).max(inode.appended_end(tx)) {
+                if inode.tail(tx).is_some_and(|tail| size > tail) {
+                    return Err(Error::Unsettled);
+                }
+                tx.finish_truncate(inode, size, caller);
+                return Ok(Truncation::Done);
+            }
+            let first_gone = size.div_ceil(tx.layout.hugeblock_bytes) as u32;
+            let (lowest, more) = tx.cut_extents(inode, first_gone, caller, slot)?;
+            if more {
+                inode.clear_tail(tx);
+                tx.finish_truncate(inode, u64::from(lowest) << shift, caller);
+                return Ok(Truncation::More);
+            }
+            match tx.stretch(inode.map(tx), (size >> shift) as u32) {
+                Stretch::Data(block) if size & (tx.layout.hugeblock_bytes - 1) != 0 => {
+                    inode.set_tail(tx, size);
+                    inode.note_move(tx);
+                    tx.note_stale(inode, BlockRun { count: 1, ..block });
+                }
+                _ => inode.clear_tail(tx),
+            }
+            tx.finish_truncate(inode, size, caller);
+            Ok(Truncation::Done)
+        })
+    }
+}

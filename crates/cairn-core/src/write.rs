@@ -1,0 +1,297 @@
+//! Writing, first half: what a write will do and to which blocks, planned under the lock.
+//!
+//! A plan reserves fresh blocks for holes and pins everything that will be written. Fresh blocks become part of the file
+//! at commit (`commit.rs`), so a reader never sees a byte that was not written.
+//!
+//! Invariant: bytes at or past `written_end` of the inode were never planned to be written, so writing them *fills* zeros
+//! and the block's checksum follows by linearity; a block that is otherwise overwritten in part is stale until it is
+//! sealed.
+//! Does not move bytes, and does not zero what lies past the end of the file; `settle.rs` plans that.
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::handle::{APPEND, Handle, MAY_WRITE, WROTE};
+use crate::inode::{Inode, SETTLING, WANTS_SETTLE};
+use crate::map::Stretch;
+use crate::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX};
+use crate::pool::BlockRun;
+use crate::process::Slot;
+use crate::transaction::Transaction;
+use crate::types::{Caller, HandleId, InodeId, Position};
+
+mod commit;
+
+pub use commit::Committed;
+
+/// Bytes one write plan covers at most.
+pub const WRITE_BYTES_MAX: u64 = 16 << 20;
+
+const EMPTY_RUN: PinnedRun =
+    PinnedRun { file_block: 0, blocks: BlockRun { tier: 0, first: 0, count: 0 }, fresh: false };
+
+/// What the caller does with one hugeblock of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteKind {
+    /// A block nobody else sees: zero what the piece says, store the checksum of the whole block, taking all that
+    /// is not written for zeros.
+    Fresh,
+    /// Zeros are written over: hand the checksum term to [`WritePlan::fold`].
+    Fill,
+    /// Anything is written over: store the checksum if the whole block is, else nothing.
+    Overwrite,
+}
+
+/// The part of a write that falls into one hugeblock.
+#[derive(Clone, Copy, Debug)]
+pub struct WritePiece {
+    /// Tier of the block.
+    pub tier: u8,
+    /// The block.
+    pub block: u32,
+    /// First byte within the block.
+    pub start: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Bytes to zero at the start of the block.
+    pub zero_before: u32,
+    /// Bytes to zero after the piece.
+    pub zero_after: u32,
+    /// What to do.
+    pub kind: WriteKind,
+}
+
+/// A write that was planned and must be committed or aborted.
+#[derive(Debug)]
+pub struct WritePlan {
+    /// The file.
+    pub inode: InodeId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes covered; may be fewer than asked.
+    pub length: u64,
+    handle: HandleId,
+    opening: u32,
+    pin_index: usize,
+    pin_ticket: u64,
+    hugeblock_shift: u32,
+    zero_from: u64,
+    /// The write continues the file in a fresh block: what follows it there becomes the tail.
+    leaves_tail: bool,
+    term: Option<(u8, u32, u32)>,
+    run_count: usize,
+    runs: [PinnedRun; RUNS_MAX],
+}
+
+impl WritePlan {
+    /// The parts, one per hugeblock, in file order.
+    pub fn pieces(&self) -> impl Iterator<Item = WritePiece> {
+        let block_bytes = 1u64 << self.hugeblock_shift;
+        let end = self.offset + self.length;
+        self.runs[..self.run_count].iter().flat_map(move |run| {
+            (0..run.blocks.count).map(move |index| {
+                let block_start = u64::from(run.file_block + index) << self.hugeblock_shift;
+                let block_end = block_start + block_bytes;
+                let from = self.offset.max(block_start);
+                let to = end.min(block_end);
+                let zero_after = if run.fresh && !self.leaves_tail { block_end - to } else { 0 };
+                WritePiece {
+                    tier: run.blocks.tier,
+                    block: run.blocks.first + index,
+                    start: (from - block_start) as u32,
+                    length: (to - from) as u32,
+                    zero_before: if run.fresh { (from - block_start) as u32 } else { 0 },
+                    zero_after: zero_after as u32,
+                    kind: if run.fresh {
+                        WriteKind::Fresh
+                    } else if from >= self.zero_from {
+                        WriteKind::Fill
+                    } else {
+                        WriteKind::Overwrite
+                    },
+                }
+            })
+        })
+    }
+
+    /// Takes the checksum term of a `Fill` piece; there is at most one in a plan.
+    pub fn fold(&mut self, piece: &WritePiece, term: u32) {
+        self.term = Some((piece.tier, piece.block, term));
+    }
+}
+
+impl Transaction<'_> {
+    pub(crate) fn write_offset(&self, inode: Inode, handle: Handle, at: Position) -> u64 {
+        let appends = handle.flags(self) & APPEND != 0;
+        match at {
+            Position::Again(offset) => offset,
+            // Without a write in flight, what was planned beyond the end came to nothing.
+            _ if appends && !self.is_written(inode) => inode.size(self),
+            _ if appends => {
+                let places = self.places_in(inode.id).map(|pin| pin.place_end(self));
+                places.fold(inode.size(self).max(inode.appended_end(self)), u64::max)
+            }
+            Position::At(offset) => offset,
+            Position::Cursor => handle.cursor(self),
+        }
+    }
+
+    /// Marks this plan and the pins whose blocks it shares as contested.
+    fn contest(&mut self, inode: Inode, offset: u64, end: u64) -> bool {
+        if inode.pins(self) == 0 {
+            return false;
+        }
+        let block = |byte: u64| byte >> self.layout.hugeblock_shift;
+        let (first, last) = (block(offset), block(end - 1));
+        let mut others = [None; 64];
+        let overlapping = self.pins_of(inode.id).filter(|pin| {
+            block(pin.offset(self)) <= last && block(pin.end(self).saturating_sub(1)) >= first
+        });
+        for (place, pin) in others.iter_mut().zip(overlapping) {
+            *place = Some(pin);
+        }
+        let mut contested = false;
+        for pin in others.into_iter().flatten() {
+            let flags = pin.flags(self);
+            pin.set_flags(self, flags | PIN_CONTESTED);
+            contested = true;
+        }
+        contested
+    }
+}
+
+impl Microfs {
+    /// Plans a write of up to `length` > 0 bytes.
+    /// Errors: `NoSpace` if no byte of it fits; `FileTooLarge`; `Busy` if too many writes of this process are in
+    /// flight or the file's tail is being settled: try again; `Unsettled`: settle the tail first.
+    pub fn plan_write(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        length: u64,
+    ) -> Result<WritePlan> {
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let handle = tx.handle(handle)?;
+            let inode = handle.file(tx, MAY_WRITE)?;
+            let waiting = match at {
+                Position::Again(offset) => tx.take_waiting_pin(slot, inode, offset),
+                _ => None,
+            };
+            let (pin_index, pin) = match waiting {
+                Some(waiting) => waiting,
+                None => tx.free_pin(slot)?,
+            };
+            let place_end = waiting.map_or(0, |(_, pin)| pin.place_end(tx));
+            if inode.flags(tx) & (SETTLING | WANTS_SETTLE) != 0 {
+                if inode.pins(tx) != 0 {
+                    return Err(Error::Busy);
+                }
+                inode.clear_flags(tx, WANTS_SETTLE);
+            }
+            let offset = tx.write_offset(inode, handle, at);
+            if inode.tail(tx).is_some_and(|tail| offset > tail) {
+                return Err(Error::Unsettled);
+            }
+            let shift = tx.layout.hugeblock_shift;
+            let file_end_max = (u64::from(u32::MAX)) << shift;
+            let wanted_end = offset
+                .checked_add(length.min(WRITE_BYTES_MAX))
+                .filter(|&end| end <= file_end_max && length > 0)
+                .ok_or(Error::FileTooLarge)?;
+            let mut plan = WritePlan {
+                inode: inode.id,
+                offset,
+                length: 0,
+                handle: handle.id,
+                opening: handle.opening(tx),
+                pin_index,
+                pin_ticket: 0,
+                hugeblock_shift: shift,
+                zero_from: inode.written_end(tx).max(inode.size(tx)),
+                leaves_tail: false,
+                term: None,
+                run_count: 0,
+                runs: [EMPTY_RUN; RUNS_MAX],
+            };
+            collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
+            let end = offset + plan.length;
+            let last_is_fresh = plan.runs[..plan.run_count].last().is_some_and(|run| run.fresh);
+            plan.leaves_tail = last_is_fresh && offset == plan.zero_from;
+            let appends = handle.flags(tx) & APPEND != 0;
+            let contested = tx.contest(inode, offset, end);
+            mark_overwritten_stale(tx, inode, &plan);
+            plan.pin_ticket = tx.activate_pin(
+                pin,
+                &PinRequest {
+                    inode: inode.id,
+                    offset,
+                    length: plan.length,
+                    behind: place_end.saturating_sub(end),
+                    flags: if appends { PIN_APPEND } else { 0 }
+                        | if contested { PIN_CONTESTED } else { 0 },
+                    layout: inode.layout(tx),
+                    runs: &plan.runs[..plan.run_count],
+                },
+            )?;
+            if end > inode.written_end(tx) {
+                inode.set_written_end(tx, end);
+            }
+            if at == Position::Cursor {
+                handle.set_cursor(tx, end);
+            }
+            handle.add_flags(tx, WROTE);
+            Ok(plan)
+        })
+    }
+}
+
+/// Finds or reserves the blocks from `plan.offset` to `wanted_end`, as far as runs and space go.
+fn collect_runs(
+    tx: &mut Transaction,
+    slot: Slot,
+    inode: Inode,
+    wanted_end: u64,
+    plan: &mut WritePlan,
+) -> Result<()> {
+    let shift = plan.hugeblock_shift;
+    let map = inode.map(tx);
+    let end_block = ((wanted_end - 1) >> shift) as u32 + 1;
+    let mut block = (plan.offset >> shift) as u32;
+    while block < end_block && plan.run_count < RUNS_MAX {
+        let wanted = end_block - block;
+        let (blocks, fresh) = match tx.stretch(map, block) {
+            Stretch::Data(found) => (BlockRun { count: found.count.min(wanted), ..found }, false),
+            Stretch::Hole(count) => match tx.allocate(slot, wanted.min(count)) {
+                Some(run) => (run, true),
+                None => break,
+            },
+        };
+        if blocks.count == 0 {
+            tx.mark_corrupt("empty extent");
+            break;
+        }
+        plan.runs[plan.run_count] = PinnedRun { file_block: block, blocks, fresh };
+        plan.run_count += 1;
+        block += blocks.count;
+    }
+    let reached = (u64::from(block) << shift).min(wanted_end);
+    plan.length = reached.saturating_sub(plan.offset);
+    match plan.length {
+        0 => Err(Error::NoSpace),
+        _ => Ok(()),
+    }
+}
+
+/// Until the bytes are there, the checksum of an overwritten block is void.
+fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) {
+    let shift = plan.hugeblock_shift;
+    for run in &plan.runs[..plan.run_count] {
+        let run_start = plan.offset.max(u64::from(run.file_block) << shift);
+        if !run.fresh && run_start < plan.zero_from {
+            let written = ((plan.zero_from - 1) >> shift) + 1 - u64::from(run.file_block);
+            let count = u64::from(run.blocks.count).min(written) as u32;
+            tx.note_stale(inode, BlockRun { count, ..run.blocks });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Writing, second half: the bytes are in place and become part of the file, or are given up.
+//!
+//! If somebody else filled the same hole or moved the file's blocks since the plan, the commit says `Replan`. The
+//! description the plan was made through may be closed by then: what is noted there is left out.
+//! Does not decide how often to plan again; the caller does.
+
+use super::WritePlan;
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::handle::Handle;
+use crate::inode::{Inode, ORPHAN};
+use crate::map::{Extent, Stretch};
+use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
+use crate::pool::BlockRun;
+use crate::transaction::{Transaction, store_half};
+use crate::types::Caller;
+
+/// What became of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// It is part of the file. If it repeated a longer append that gave `Replan`, go on at `Position::Again` where this
+    /// part ends, or call `abort_write`.
+    Done,
+    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer again, or give the
+    /// write up with `abort_write`. An append keeps its place until then.
+    Replan,
+}
+
+impl Transaction<'_> {
+    /// Whether the blocks of a pin are still where the plan found them.
+    fn still_holds(&self, inode: Inode, pin: Pin) -> bool {
+        let map = inode.map(self);
+        inode.layout(self) == pin.layout(self)
+            || pin.runs(self).all(|run| match self.stretch(map, run.file_block) {
+                Stretch::Hole(count) => run.fresh && count >= run.blocks.count,
+                Stretch::Data(found) => {
+                    !run.fresh
+                        && found.tier == run.blocks.tier
+                        && found.first == run.blocks.first
+                        && found.count >= run.blocks.count
+                }
+            })
+    }
+
+    /// The open description a plan was made through, if it is still open.
+    fn planned_handle(&self, plan: &WritePlan) -> Option<Handle> {
+        self.handle(plan.handle).ok().filter(|handle| handle.opening(self) == plan.opening)
+    }
+
+    /// What a write does to the tail: it reaches over it, moves it, or leaves one.
+    fn move_tail(&mut self, inode: Inode, plan: &WritePlan) {
+        let end = plan.offset + plan.length;
+        if plan.leaves_tail {
+            return inode.set_tail(self, end);
+        }
+        let Some(tail) = inode.tail(self).filter(|&tail| end > tail) else { return };
+        let same_block = tail >> plan.hugeblock_shift == (end - 1) >> plan.hugeblock_shift;
+        match same_block {
+            true => inode.set_tail(self, end),
+            false => inode.clear_tail(self),
+        }
+    }
+}
+
+impl Microfs {
+    /// Stores the checksum of a block of the caller's own plan; takes no lock.
+    /// Errors: `NoSpace` if the table's page cannot be had.
+    pub fn store_checksum(&self, tier: u8, block: u32, crc32c: u32) -> Result<()> {
+        let region = self.layout().tiers.get(tier as usize).ok_or(Error::Invalid)?;
+        if block < region.blocks {
+            let at = region.checksums + block as usize / 2;
+            self.back_checksum(tier, at)?;
+            store_half(&self.memory().words()[at], block % 2 == 1, crc32c);
+        }
+        Ok(())
+    }
+
+    /// Makes a transferred write part of the file.
+    pub fn commit_write(&self, caller: &Caller, plan: &WritePlan) -> Result<Committed> {
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let pin = Pin { at: slot.pin_at(plan.pin_index) };
+            let inode = tx.inode(plan.inode)?;
+            if !pin.is_active_for(tx, plan.pin_ticket) {
+                return Err(Error::Invalid);
+            }
+            if inode.flags(tx) & ORPHAN != 0 {
+                // Deleted and closed meanwhile: nobody will read it.
+                tx.abandon_pin(slot, pin);
+                return Ok(Committed::Done);
+            }
+            let end = plan.offset + plan.length;
+            // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off, would show.
+            let reach = inode.written_end(tx).max(inode.size(tx));
+            let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
+            let overtaken = plan.leaves_tail && reach != end
+                || inode.tail(tx).is_some_and(|tail| plan.offset > tail || was_cut && end > tail);
+            if overtaken || !tx.still_holds(inode, pin) {
+                tx.suspend_pin(slot, pin);
+                return Ok(Committed::Replan);
+            }
+            let range = (plan.offset, plan.length);
+            let handle = tx.planned_handle(plan);
+            let mut logged = false;
+            for run in &plan.runs[..plan.run_count] {
+                if run.fresh {
+                    tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
+                    let part = if logged { (end, 0) } else { range };
+                    let added = Some((run.file_block, run.blocks));
+                    tx.log_write(handle, caller.now, inode.id, part, added);
+                    logged = true;
+                }
+            }
+            if logged {
+                inode.note_add(tx);
+            } else {
+                tx.log_write(handle, caller.now, inode.id, range, None);
+            }
+            if pin.flags(tx) & PIN_CONTESTED == 0 {
+                mark_rewritten_sealed(tx, plan);
+            }
+            if let Some((tier, block, term)) = plan.term {
+                tx.fold_checksum(tier, block, term);
+            }
+            tx.move_tail(inode, plan);
+            let appended = pin.flags(tx) & PIN_APPEND != 0;
+            pin.clear(tx);
+            if appended {
+                let place_end = pin.place_end(tx);
+                if place_end > end {
+                    tx.keep_place(pin, inode, end..place_end);
+                }
+                let furthest = inode.appended_end(tx).max(end);
+                inode.set_appended_end(tx, furthest);
+                tx.show_appended(inode);
+            } else if end > inode.size(tx) {
+                inode.set_size(tx, end);
+            }
+            inode.touch_data(tx, caller);
+            Ok(Committed::Done)
+        })
+    }
+
+    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes
+    /// back if nobody else moved it since.
+    pub fn abort_write(&self, caller: &Caller, plan: &WritePlan) -> Result<()> {
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let pin = Pin { at: slot.pin_at(plan.pin_index) };
+            if pin.is_active_for(tx, plan.pin_ticket) {
+                tx.abandon_pin(slot, pin);
+            } else if [plan.offset, plan.offset + plan.length]
+                .into_iter()
+                .any(|offset| pin.keeps_place(tx, plan.inode, offset))
+            {
+                tx.give_up_place(pin);
+            }
+            if let Some(handle) = tx.planned_handle(plan) {
+                if handle.cursor(tx) == plan.offset + plan.length {
+                    handle.set_cursor(tx, plan.offset);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Blocks that were overwritten as a whole have a checksum again.
+fn mark_rewritten_sealed(tx: &mut Transaction, plan: &WritePlan) {
+    let shift = plan.hugeblock_shift;
+    let first_whole = plan.offset.div_ceil(1 << shift) as u32;
+    let end_whole = ((plan.offset + plan.length) >> shift) as u32;
+    for run in plan.runs[..plan.run_count].iter().filter(|run| !run.fresh) {
+        let from = run.file_block.max(first_whole);
+        let to = (run.file_block + run.blocks.count).min(end_whole);
+        if from < to {
+            let first = run.blocks.first + (from - run.file_block);
+            tx.set_stale(BlockRun { first, count: to - from, ..run.blocks }, false);
+        }
+    }
+}
