@@ -16,6 +16,7 @@ mod handle;
 mod inode;
 mod layout;
 mod map;
+mod media;
 mod memory;
 mod name_cache;
 mod namei;
@@ -45,6 +46,7 @@ pub use layout::{
     Checksum, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
+pub use media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
 pub use oplog::{LogRead, LogRecord, Operation};
 pub use read::{ReadPlan, ReadRun};
