@@ -2,15 +2,16 @@
 //! manifest, step by step.
 //!
 //! Must stay true: a copy of ours is renamed or removed only if it is still exactly what we put
-//! there; trouble with one file does not keep the others from being drained, trouble with the
-//! directory ends the pass.
+//! there, and no name changes before the journal says so; trouble with one file does not keep the
+//! others from being drained, trouble with the directory ends the pass.
 
 use crate::copy::{Source, adopt_file, copy_file};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
+use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::manifest::{Copy, Entry, Kind, State, Target};
+use crate::manifest::{Copy, Entry, Kind, State, Target, manifest_name};
 use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Node, Plan, Tree};
@@ -118,6 +119,7 @@ impl<'a> Carrier<'a> {
         self.touch_parent(path);
         // What is no longer ours stays; it is forgotten either way.
         if self.ledger.is_ours(path)? {
+            self.ledger.announce(path, None, None)?;
             match is_directory {
                 true => self.destination().remove_directory(path)?,
                 false => self.destination().remove_file(path)?,
@@ -130,33 +132,38 @@ impl<'a> Carrier<'a> {
     fn make_directory(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
         self.touch_parent(path);
+        let entry = node.entry(State::Drained);
+        self.ledger.announce(path, Some(&entry), None)?;
         self.destination().make_directory(path, node.mode)?;
         self.set_directory_attributes(path, &node)?;
-        self.ledger.put(path.clone(), entry(&node, State::Drained));
+        self.ledger.put(path.clone(), entry);
         Ok(())
     }
 
     /// True if the copy was renamed, false if it is not ours any more and the file must be copied.
     fn rename(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
-        if !self.ledger.is_ours(from)? {
+        let Some((entry, found)) = self.ledger.find_ours(from)? else {
             self.ledger.take(from);
             return Ok(false);
-        }
+        };
         self.touch_parent(from);
         self.touch_parent(to);
+        self.ledger.announce(to, Some(&entry), Some(found.inode))?;
+        self.ledger.announce(from, None, None)?;
         self.destination().rename(from, to)?;
-        if let Some(entry) = self.ledger.take(from) {
-            self.ledger.put(to.clone(), entry);
-        }
+        self.ledger.take(from);
+        self.ledger.put(to.clone(), entry);
         Ok(true)
     }
 
     fn make_symlink(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
         self.touch_parent(path);
-        self.destination().make_symlink(path, &node.target, node.mtime_ns)?;
         let target = Some(Target(node.target.clone()));
-        self.ledger.put(path.clone(), Entry { target, ..entry(&node, State::Drained) });
+        let entry = Entry { target, ..node.entry(State::Drained) };
+        self.ledger.announce(path, Some(&entry), None)?;
+        self.destination().make_symlink(path, &node.target, node.mtime_ns)?;
+        self.ledger.put(path.clone(), entry);
         Ok(())
     }
 
@@ -165,7 +172,7 @@ impl<'a> Carrier<'a> {
     fn mark(&mut self, path: &FilePath, state: State, reason: Option<String>) {
         if let Some(node) = self.tree.get(path) {
             let earlier = self.ledger.entry(path).and_then(Entry::copy);
-            self.ledger.put(path.clone(), Entry { earlier, reason, ..entry(node, state) });
+            self.ledger.put(path.clone(), Entry { earlier, reason, ..node.entry(state) });
         }
     }
 
@@ -181,7 +188,9 @@ impl<'a> Carrier<'a> {
         let node = self.node(path)?.clone();
         if node.kind == Kind::Directory {
             self.set_directory_attributes(path, &node)?;
-        } else if self.ledger.is_ours(path)? {
+        } else if let Some((entry, found)) = self.ledger.find_ours(path)? {
+            let entry = Entry { mode: node.mode, mtime_ns: node.mtime_ns, ..entry };
+            self.ledger.announce(path, Some(&entry), Some(found.inode))?;
             self.destination().set_attributes(path, node.mode, node.mtime_ns)?;
         } else {
             // Somebody changed or removed the copy: make a new one.
@@ -209,7 +218,8 @@ impl<'a> Carrier<'a> {
         work.iter().for_each(|item| self.touch_parent(item.source.path));
         let copiers = Copiers {
             destination: self.ledger.shared_destination(),
-            job: self.ledger.manifest().job.clone(),
+            journal: self.ledger.shared_journal(),
+            reserved: manifest_name(&self.ledger.manifest().job),
             meter: self.meter,
             work: &work,
             next: AtomicUsize::new(0),
@@ -263,9 +273,7 @@ impl<'a> Carrier<'a> {
             return Ok(());
         }
         if let Some(copy) = self.failures.settle(source.path, result)? {
-            let mut entry = entry(source.node, State::Drained);
-            entry.set_copy(copy);
-            self.ledger.put(source.path.clone(), entry);
+            self.ledger.put(source.path.clone(), source.node.drained_entry(copy));
         }
         Ok(())
     }
@@ -280,7 +288,9 @@ struct WorkItem<'a> {
 /// What the copying threads share.
 struct Copiers<'a> {
     destination: Arc<Destination>,
-    job: String,
+    journal: Arc<Journal>,
+    /// Name of the manifest.
+    reserved: String,
     meter: &'a Meter,
     work: &'a [WorkItem<'a>],
     next: AtomicUsize,
@@ -303,30 +313,20 @@ impl<'a> Copiers<'a> {
     }
 
     fn copy(&self, item: &WorkItem<'_>, buffer: &mut Buffer) -> Result<Copy> {
-        if let Some(existing) = &item.existing {
-            if let Some(copy) = adopt_file(&self.destination, item.source, existing, buffer)? {
+        let WorkItem { source, existing } = item;
+        if source.path.as_bytes() == self.reserved.as_bytes() {
+            return Err(Error::Reserved { path: source.path.clone() });
+        }
+        let (destination, journal) = (&self.destination, &self.journal);
+        if let Some(existing) = existing {
+            if let Some(copy) = adopt_file(destination, journal, *source, existing, buffer)? {
                 self.meter.copied(copy.bytes);
                 return Ok(copy);
             }
         }
-        copy_file(&self.destination, &self.job, item.source, buffer, self.meter)
+        copy_file(destination, journal, *source, buffer, self.meter)
     }
 }
 
-/// The manifest's entry for `node` as it is now, without a copy.
-fn entry(node: &Node, state: State) -> Entry {
-    Entry {
-        kind: node.kind,
-        state,
-        inode: node.inode,
-        version: node.version,
-        bytes: node.bytes,
-        crc32c: None,
-        mode: node.mode,
-        mtime_ns: node.mtime_ns,
-        earlier: None,
-        target: None,
-        reason: None,
-        detached: false,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -5,14 +5,15 @@
 //! 2. the copy, with its attributes, is made durable under a temporary name and its cached pages
 //!    are dropped;
 //! 3. it is read back and compared with the checksum of what was read in step 1;
-//! 4. only if the file in the store is still the same version, closed, and of the same name, does
-//!    the copy replace what has the name in the persist directory.
+//! 4. only if the file in the store is still the same version, closed, and of the same name, and
+//!    after the journal says so, does the copy replace what has the name in the persist directory.
 //!
 //! Does not decide which files are copied; `plan.rs` does.
 
 use crate::destination::Destination;
 use crate::error::{Error, Result};
-use crate::manifest::{Copy, manifest_name};
+use crate::journal::{Intent, Journal};
+use crate::manifest::Copy;
 use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::Node;
@@ -23,7 +24,7 @@ use cairn_device::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Bytes read at a time when a copy is checked.
@@ -67,20 +68,23 @@ impl<'a> Source<'a> {
             false => Err(Error::Changed { path: self.path.clone() }),
         }
     }
+
+    /// Says in the journal that `inode` of the persist directory becomes the file's copy now.
+    fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
+        let entry = Some(self.node.drained_entry(copy.clone()));
+        journal.add(&Intent { path: self.path.clone(), entry, inode: Some(inode) })
+    }
 }
 
 /// Copies a file and tells what the copy is.
 /// Errors: `Changed` (try again after the next close), `Damaged`, those of the persist directory.
 pub fn copy_file(
     destination: &Destination,
-    job: &str,
+    journal: &Journal,
     source: Source<'_>,
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Copy> {
-    if source.path.as_bytes() == manifest_name(job).as_bytes() {
-        return Err(Error::Reserved { path: source.path.clone() });
-    }
     let file = source.open()?;
     let mut temporary = destination.create_temporary(source.path)?;
     let path = temporary.path().to_path_buf();
@@ -100,15 +104,19 @@ pub fn copy_file(
     temporary.finish(mode, Some(mtime_ns))?;
     compare(&mut temporary.file, &path, bytes, summary.crc32c)?;
     source.confirm(&file, &summary)?;
+    let version = summary.attributes.version;
+    let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version };
+    source.announce(journal, &copy, temporary.inode()?)?;
     temporary.publish()?;
     mark_drained(&file, &summary);
-    Ok(Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version: summary.attributes.version })
+    Ok(copy)
 }
 
 /// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of
 /// the file already.
 pub fn adopt_file(
     destination: &Destination,
+    journal: &Journal,
     source: Source<'_>,
     existing: &Copy,
     buffer: &mut Buffer,
@@ -125,12 +133,15 @@ pub fn adopt_file(
     if !same {
         return Ok(None);
     }
+    let inode = copy.metadata().map_err(Error::file("look at", &path))?.ino();
     let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
-    destination.set_attributes(source.path, mode, mtime_ns)?;
-    source.confirm(&file, &summary)?;
-    mark_drained(&file, &summary);
     let version = summary.attributes.version;
-    Ok(Some(Copy { mode, mtime_ns, version, ..existing.clone() }))
+    let adopted = Copy { mode, mtime_ns, version, ..existing.clone() };
+    source.confirm(&file, &summary)?;
+    source.announce(journal, &adopted, inode)?;
+    destination.set_attributes(source.path, mode, mtime_ns)?;
+    mark_drained(&file, &summary);
+    Ok(Some(adopted))
 }
 
 fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {

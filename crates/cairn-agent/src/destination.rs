@@ -32,6 +32,8 @@ pub struct Found {
     pub mtime_ns: u64,
     /// Permission bits.
     pub mode: u32,
+    /// Number of the inode.
+    pub inode: u64,
 }
 
 /// An open persist directory.
@@ -84,6 +86,7 @@ impl Destination {
                 bytes: u64::try_from(stat.st_size).unwrap_or(0),
                 mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
                 mode: stat.st_mode & 0o7777,
+                inode: stat.st_ino,
             })),
             Err(errno) if absent(errno) => Ok(None),
             Err(errno) => Err(self.error("look at", path)(errno)),
@@ -238,11 +241,31 @@ impl Destination {
         for entry in listing.map_err(self.error("list", directory))? {
             let entry = entry.map_err(self.error("list", directory))?;
             let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") && name.ends_with(self.suffix.as_bytes()) {
+            let suffix = self.suffix.as_bytes();
+            if name.starts_with(b".") && name.ends_with(suffix) && name != suffix {
                 self.remove_file(&directory.join(name))?;
             }
         }
         Ok(())
+    }
+
+    /// The journal's name: that of a temporary file for an empty name, so none has it.
+    pub fn journal_path(&self) -> FilePath {
+        FilePath::root().join(self.suffix.as_bytes())
+    }
+
+    /// Opens the journal for reading and appending. None if there is none and none is to be made.
+    pub fn open_journal(&self, create: bool) -> Result<Option<File>> {
+        let path = self.journal_path();
+        let mut flags =
+            OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags.set(OFlags::CREATE, create);
+        let mode = Mode::from_raw_mode(0o600);
+        match rustix::fs::openat(&self.root, path.as_os_str(), flags, mode) {
+            Ok(file) => Ok(Some(File::from(file))),
+            Err(Errno::NOENT) if !create => Ok(None),
+            Err(errno) => Err(self.error("open", &path)(errno)),
+        }
     }
 
     fn temporary_name(&self, name: &OsStr) -> OsString {
@@ -288,6 +311,12 @@ impl Temporary {
     /// The name the file will have, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Number of its inode, which it keeps when it gets its name.
+    pub fn inode(&self) -> Result<u64> {
+        let stat = rustix::fs::fstat(&self.file).map_err(Error::file("look at", &self.path))?;
+        Ok(stat.st_ino)
     }
 
     /// Sets mode and time of last change, then makes data and attributes durable.

@@ -135,9 +135,7 @@ impl Drainer {
             all && outcome.failed.is_empty() && outcome.changed == 0 && outcome.open.is_empty();
         count_drained(&ledger, &mut outcome);
         ledger.set_complete(outcome.complete);
-        if !ledger.manifest().files.is_empty() {
-            ledger.commit()?;
-        }
+        ledger.commit()?;
         self.ledger = Some(ledger);
         Ok(outcome)
     }
@@ -222,6 +220,15 @@ impl Drainer {
         paths: &[FilePath],
         force: bool,
     ) -> Result<()> {
+        if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
+            // An agent that has not looked yet.
+            let trees = volumes.iter().map(|volume| Ok((volume, volume.tree()?)));
+            match open_ledger(persist, &self.job, &trees.collect::<Result<Vec<_>>>()?) {
+                Ok(ledger) => self.ledger = Some(ledger),
+                Err(error) if !force => return Err(error),
+                Err(_) => {}
+            }
+        }
         let mut found = Vec::with_capacity(paths.len());
         for path in paths {
             let (volume, inner) = locate(volumes, path)?;

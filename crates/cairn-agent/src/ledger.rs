@@ -2,12 +2,14 @@
 //!
 //! Must stay true: before anything in a directory changes whose manifest says *complete*, that word
 //! is taken back on disk, so a half-replaced set of files never passes for a checkpoint; before a
-//! manifest names a file, the directory the file lies in was made durable.
+//! manifest names a file, the directory the file lies in was made durable; whatever an agent did
+//! before it died is in the journal, and in the manifest before anything else is done.
 
-use crate::destination::Destination;
+use crate::destination::{Destination, Found};
 use crate::error::Result;
 use crate::job::Job;
-use crate::manifest::{Entry, Manifest};
+use crate::journal::{Intent, Journal};
+use crate::manifest::{Entry, Kind, Manifest};
 use crate::path::FilePath;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,10 +24,12 @@ const COMMIT_SHARE: u32 = 10;
 /// An open persist directory and its manifest.
 pub struct Ledger {
     destination: Arc<Destination>,
+    journal: Arc<Journal>,
     manifest: Manifest,
     /// The manifest in memory says something that the one on disk does not.
     dirty: bool,
     complete_on_disk: bool,
+    is_on_disk: bool,
     /// Directories with names that may not be durable yet.
     touched: BTreeSet<FilePath>,
     committed_at: Instant,
@@ -33,21 +37,74 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the directory and takes up what the manifest of the job says.
+    /// Opens the directory and takes up what the manifest of the job says, and what an agent that
+    /// died did without saying it there.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
         let destination = Arc::new(Destination::open(path, &job.store)?);
         let on_disk = Manifest::load(&destination, &job.job)?;
-        let complete_on_disk = on_disk.is_some_and(|manifest| manifest.complete);
         let manifest = Manifest::resume(&destination, &job.job, &job.store, &job.mount)?;
-        Ok(Ledger {
+        let (journal, intents) = Journal::open(Arc::clone(&destination))?;
+        let mut ledger = Ledger {
             destination,
+            journal: Arc::new(journal),
             manifest,
             dirty: false,
-            complete_on_disk,
+            is_on_disk: on_disk.is_some(),
+            complete_on_disk: on_disk.is_some_and(|manifest| manifest.complete),
             touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
-        })
+        };
+        ledger.recover(intents)?;
+        Ok(ledger)
+    }
+
+    /// Brings the manifest in line with what was announced: carried out or not, nobody knows yet.
+    fn recover(&mut self, intents: Vec<Intent>) -> Result<()> {
+        if intents.is_empty() {
+            return Ok(());
+        }
+        self.set_complete(false);
+        for Intent { path, entry, inode } in intents {
+            let found = self.destination.look(&path)?;
+            let carried_out = match (&entry, &found) {
+                (Some(entry), Some(found)) => self.is_result(&path, entry, inode, found)?,
+                _ => false,
+            };
+            match (entry, found) {
+                (Some(entry), Some(found)) if carried_out => {
+                    // With the attributes it has, so that those it should have are given to it.
+                    let mode = found.mode;
+                    let mtime_ns = entry.mtime_found(&found);
+                    self.put(path.clone(), Entry { mode, mtime_ns, ..entry });
+                }
+                _ if !self.is_ours(&path)? => drop(self.take(&path)),
+                _ => {}
+            }
+            self.touched.extend(path.split().map(|(parent, _)| parent));
+        }
+        self.commit()
+    }
+
+    /// Whether `found` at `path` is what was announced by `entry` and `inode`.
+    fn is_result(
+        &self,
+        path: &FilePath,
+        entry: &Entry,
+        inode: Option<u64>,
+        found: &Found,
+    ) -> Result<bool> {
+        if !entry.is_ours(found) {
+            return Ok(false);
+        }
+        match entry.kind {
+            Kind::Directory => Ok(true),
+            Kind::File => Ok(inode == Some(found.inode)),
+            Kind::Symlink => {
+                let target = self.destination.read_link(path)?;
+                Ok(entry.target.as_ref().is_some_and(|announced| announced.0 == target))
+            }
+        }
     }
 
     /// The directory.
@@ -58,6 +115,22 @@ impl Ledger {
     /// The directory, for threads that copy into it.
     pub fn shared_destination(&self) -> Arc<Destination> {
         Arc::clone(&self.destination)
+    }
+
+    /// The journal, for threads that copy into the directory.
+    pub fn shared_journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.journal)
+    }
+
+    /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
+    /// `inode` of the directory if it is one, or is removed.
+    pub fn announce(
+        &self,
+        path: &FilePath,
+        entry: Option<&Entry>,
+        inode: Option<u64>,
+    ) -> Result<()> {
+        self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
     }
 
     /// What is in it.
@@ -92,8 +165,14 @@ impl Ledger {
 
     /// Whether what lies at `path` is still exactly what its entry says we put there.
     pub fn is_ours(&self, path: &FilePath) -> Result<bool> {
-        let Some(entry) = self.entry(path) else { return Ok(false) };
-        Ok(self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found)))
+        Ok(self.find_ours(path)?.is_some())
+    }
+
+    /// The entry of `path` and what lies there, if that is still exactly what we put there.
+    pub fn find_ours(&self, path: &FilePath) -> Result<Option<(Entry, Found)>> {
+        let Some(entry) = self.entry(path) else { return Ok(None) };
+        let found = self.destination.look(path)?.filter(|found| entry.is_ours(found));
+        Ok(found.map(|found| (entry.clone(), found)))
     }
 
     /// Names in this directory changed.
@@ -104,7 +183,7 @@ impl Ledger {
     /// To be called before the first change of a pass.
     pub fn begin_changes(&mut self) -> Result<()> {
         self.set_complete(false);
-        if self.complete_on_disk { self.commit() } else { Ok(()) }
+        if self.complete_on_disk { self.write_manifest() } else { Ok(()) }
     }
 
     /// Says whether every clean file is here.
@@ -113,15 +192,23 @@ impl Ledger {
         self.manifest.complete = complete;
     }
 
-    /// Writes the manifest if it changed and the last time is long enough ago.
+    /// Writes the manifest if it changed and the last time is long enough ago. What is being copied
+    /// meanwhile stays in the journal.
     pub fn commit_if_due(&mut self) -> Result<()> {
         let interval = COMMIT_EVERY.max(self.commit_cost * COMMIT_SHARE);
-        if self.committed_at.elapsed() >= interval { self.commit() } else { Ok(()) }
+        if self.committed_at.elapsed() >= interval { self.write_manifest() } else { Ok(()) }
     }
 
-    /// Writes the manifest if it changed.
+    /// Writes the manifest if it changed, and empties the journal. To be called while nothing is
+    /// announced whose outcome is not noted.
     pub fn commit(&mut self) -> Result<()> {
-        if !self.dirty {
+        self.write_manifest()?;
+        self.journal.clear()
+    }
+
+    fn write_manifest(&mut self) -> Result<()> {
+        let has_nothing_to_say = !self.is_on_disk && self.manifest.files.is_empty();
+        if !self.dirty || has_nothing_to_say {
             return Ok(());
         }
         let started = Instant::now();
@@ -130,6 +217,7 @@ impl Ledger {
         }
         self.manifest.commit(&self.destination)?;
         self.dirty = false;
+        self.is_on_disk = true;
         self.complete_on_disk = self.manifest.complete;
         self.committed_at = Instant::now();
         self.commit_cost = started.elapsed();

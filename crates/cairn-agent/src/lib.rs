@@ -16,6 +16,7 @@ mod drain;
 pub mod error;
 mod failures;
 pub mod job;
+mod journal;
 mod ledger;
 pub mod manifest;
 mod meter;

@@ -239,6 +239,15 @@ impl Entry {
         self.reason = None;
     }
 
+    /// The time of last change to note for what was found: the one that was set, unless it is
+    /// another.
+    pub fn mtime_found(&self, found: &Found) -> u64 {
+        match same_time(self.mtime_ns, found.mtime_ns) {
+            true => self.mtime_ns,
+            false => found.mtime_ns,
+        }
+    }
+
     /// Whether what was found in the persist directory is what this entry says was put there.
     pub fn is_ours(&self, found: &Found) -> bool {
         match self.kind {

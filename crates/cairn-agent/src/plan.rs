@@ -6,7 +6,7 @@
 //! Must stay true: a copy is removed only if the store has no file of that name and kind any more
 //! and the entry is not detached; an unclean or open file is never copied.
 
-use crate::manifest::{Entry, Kind, Manifest, State};
+use crate::manifest::{Copy, Entry, Kind, Manifest, State};
 use crate::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -33,6 +33,33 @@ pub struct Node {
     pub drained: bool,
     /// Target of a symbolic link, else empty.
     pub target: Vec<u8>,
+}
+
+impl Node {
+    /// The manifest's entry for it as it is now, without a copy.
+    pub fn entry(&self, state: State) -> Entry {
+        Entry {
+            kind: self.kind,
+            state,
+            inode: self.inode,
+            version: self.version,
+            bytes: self.bytes,
+            crc32c: None,
+            mode: self.mode,
+            mtime_ns: self.mtime_ns,
+            earlier: None,
+            target: None,
+            reason: None,
+            detached: false,
+        }
+    }
+
+    /// The manifest's entry for it once `copy` has its name.
+    pub fn drained_entry(&self, copy: Copy) -> Entry {
+        let mut entry = self.entry(State::Drained);
+        entry.set_copy(copy);
+        entry
+    }
 }
 
 /// Everything in a store, by path.

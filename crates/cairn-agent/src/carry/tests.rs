@@ -1,0 +1,393 @@
+//! An agent that dies after any step of a plan, or between announcing a step and carrying it out:
+//! what the next agent makes of it. Dying is dropping all it knows; the store and the persist
+//! directory stay as they are.
+
+use super::*;
+use crate::drain::{Drainer, Reason};
+use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
+use crate::journal::{Intent, Journal};
+use crate::plan::plan;
+use crate::write::NewFile;
+use cairn_core::{Geometry, InodeId, ROOT, RenameMode};
+use cairn_device::Store;
+use cairn_device::namespace::create_namespace;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+
+const STORE: &str = "0123456789abcdef";
+const BLOCKS: u32 = 256;
+
+/// A store with one namespace, and the directory it is drained to.
+struct World {
+    scratch: PathBuf,
+    volume: Arc<Volume>,
+    job: Job,
+}
+
+impl World {
+    /// One in which a first set of files was drained and then changed in every way there is.
+    fn changed() -> World {
+        let world = World::new();
+        for directory in ["kept", "gone", "gone/deep"] {
+            world.make_directory(directory);
+        }
+        for file in ["kept/moved", "rewritten", "touched", "gone/deep/removed"] {
+            world.write(file, 1, &format!("first {file}"));
+        }
+        world.symlink("first", "latest");
+        assert!(world.drain(), "everything is drained");
+
+        world.make_directory("new");
+        world.write("new/file", 2, "second new/file");
+        world.rename("kept/moved", "kept/elsewhere");
+        world.write("rewritten", 2, "other rewritten");
+        world.touch("touched", 0o600, 2);
+        world.remove("gone/deep/removed");
+        world.remove("gone/deep");
+        world.remove("gone");
+        world.remove("latest");
+        world.symlink("second", "latest");
+        world
+    }
+
+    fn new() -> World {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-carry-test-{}-{count}", std::process::id());
+        let scratch = std::env::temp_dir().join(name);
+        fs::create_dir_all(scratch.join("out")).expect("a scratch directory");
+        let store = Store::create(&scratch, "job").expect("makes");
+        let geometry = Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0);
+        create_namespace(&store, "node", geometry, false).expect("makes");
+        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
+        let job = Job {
+            format: JOB_FORMAT,
+            job: "job".into(),
+            store: STORE.into(),
+            mount: "/cairn".into(),
+            persist: Some(scratch.join("out")),
+            scope: Scope::Node,
+            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 0 }],
+            created: 0,
+            command: Vec::new(),
+        };
+        World { scratch, volume: Arc::new(volume), job }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.scratch.join("out")
+    }
+
+    fn write(&self, name: &str, mtime_seconds: u64, text: &str) {
+        let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
+        file.append(text.as_bytes()).expect("writes");
+        file.finish(0o644, mtime_seconds * 1_000_000_000).expect("finishes");
+    }
+
+    fn make_directory(&self, name: &str) {
+        let caller = self.volume.caller_as_user();
+        let made = self.volume.fs().make_directory(&caller, ROOT, name.as_bytes(), 0o755);
+        made.expect("makes");
+    }
+
+    fn symlink(&self, target: &str, name: &str) {
+        let caller = self.volume.caller_as_user();
+        let fs = self.volume.fs();
+        fs.symlink(&caller, target.as_bytes(), ROOT, name.as_bytes()).expect("links");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let names = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
+        let caller = self.volume.caller_as_user();
+        let renamed = self.volume.fs().rename(&caller, names.0, names.1, RenameMode::Replace);
+        renamed.expect("renames");
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        let names = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
+        let caller = self.volume.caller_as_user();
+        self.volume.fs().link(&caller, names.0, names.1, false).expect("links");
+    }
+
+    fn touch(&self, name: &str, mode: u32, mtime_seconds: u64) {
+        let inode = InodeId(self.tree()[&path(name)].inode);
+        self.volume.fs().set_mode(&self.volume.caller_as_user(), inode, mode).expect("changes");
+        crate::write::set_mtime(&self.volume, inode, mtime_seconds * 1_000_000_000).expect("sets");
+    }
+
+    fn remove(&self, name: &str) {
+        let caller = self.volume.caller_as_user();
+        let removed = match self.tree()[&path(name)].kind {
+            Kind::Directory => self.volume.fs().remove_directory(&caller, ROOT, name.as_bytes()),
+            _ => self.volume.fs().unlink(&caller, ROOT, name.as_bytes()),
+        };
+        removed.expect("removes");
+    }
+
+    fn remove_everything(&self) {
+        let names: Vec<String> = self.tree().keys().map(ToString::to_string).collect();
+        names.iter().rev().for_each(|name| self.remove(name));
+    }
+
+    fn tree(&self) -> Tree {
+        self.volume.tree().expect("lists")
+    }
+
+    /// Lets a new agent make one pass; whether it says that everything is drained.
+    fn drain(&self) -> bool {
+        let mut drainer = Drainer::new(&self.scratch, self.job.clone());
+        let volumes = [Arc::clone(&self.volume)];
+        let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        outcome.expect("drains").complete
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::open(&self.out(), &self.job).expect("opens")
+    }
+
+    fn steps(&self, ledger: &Ledger) -> Vec<Plan> {
+        single_steps(&plan(&self.tree(), ledger.manifest(), &FilePath::root()))
+    }
+
+    fn carry_out(&self, ledger: &mut Ledger, step: &Plan) -> Failures {
+        let mut failures = Failures::default();
+        let (tree, meter, touched) = (self.tree(), Meter::default(), BTreeSet::new());
+        let (volume, tree, meter) = (&*self.volume, &tree, &meter);
+        let mut carrier = Carrier { ledger, failures: &mut failures, volume, tree, meter, touched };
+        carrier.carry_out(step).expect("the directory is fine");
+        failures
+    }
+
+    /// Lets an agent carry out the first `count` steps and die; what it announced, by step.
+    fn die_after(&self, count: usize) -> Vec<Vec<Intent>> {
+        let mut ledger = self.ledger();
+        ledger.begin_changes().expect("begins");
+        let mut announced = Vec::new();
+        let mut known = 0;
+        for step in self.steps(&ledger).iter().take(count) {
+            let failures = self.carry_out(&mut ledger, step);
+            assert!(failures.list().is_empty(), "{:?}", failures.list());
+            let intents = self.announced();
+            announced.push(intents[known..].to_vec());
+            known = intents.len();
+        }
+        announced
+    }
+
+    fn announced(&self) -> Vec<Intent> {
+        let destination = Destination::open(&self.out(), STORE).expect("opens");
+        Journal::open(Arc::new(destination)).expect("opens").1
+    }
+
+    /// Lets an agent announce something and die. A file that is there already is taken for the one
+    /// that was to come.
+    fn announce(&self, intents: &[Intent]) {
+        let destination = Arc::new(Destination::open(&self.out(), STORE).expect("opens"));
+        let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
+        for intent in intents {
+            let found = destination.look(&intent.path).expect("looks");
+            let inode = found.map(|found| found.inode);
+            journal.add(&Intent { inode, ..intent.clone() }).expect("adds");
+        }
+    }
+
+    /// What a user finds in the persist directory, apart from the manifest.
+    fn copies(&self) -> BTreeMap<String, String> {
+        let mut copies = BTreeMap::new();
+        collect(&self.out(), "", &mut copies);
+        copies.retain(|name, _| !name.starts_with("cairn-manifest"));
+        copies
+    }
+
+    /// What should be found there.
+    fn expected() -> BTreeMap<String, String> {
+        let expected = [
+            ("kept", "directory 755"),
+            ("kept/elsewhere", "1 644 first kept/moved"),
+            ("latest", "-> second"),
+            ("new", "directory 755"),
+            ("new/file", "2 644 second new/file"),
+            ("rewritten", "2 644 other rewritten"),
+            ("touched", "2 600 first touched"),
+        ];
+        expected.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
+    }
+
+    /// Inodes in the persist directory, by name and content.
+    fn inodes(&self) -> BTreeMap<(String, String), u64> {
+        let inode = |name: &str| {
+            let metadata = fs::symlink_metadata(self.out().join(name));
+            metadata.expect("is there").ino()
+        };
+        let copies = self.copies().into_iter();
+        copies
+            .map(|(name, text)| {
+                let inode = inode(&name);
+                ((name, text), inode)
+            })
+            .collect()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn path(text: &str) -> FilePath {
+    FilePath::parse(text.as_bytes()).expect("a valid path")
+}
+
+fn collect(directory: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(directory).expect("lists").flatten() {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        let metadata = entry.metadata().expect("is there");
+        let mode = metadata.mode() & 0o7777;
+        let text = if metadata.is_dir() {
+            collect(&entry.path(), &format!("{name}/"), into);
+            format!("directory {mode:o}")
+        } else if metadata.is_symlink() {
+            format!("-> {}", fs::read_link(entry.path()).expect("reads").display())
+        } else {
+            let text = fs::read_to_string(entry.path()).expect("reads");
+            format!("{} {mode:o} {text}", metadata.mtime())
+        };
+        into.insert(name, text);
+    }
+}
+
+/// The plan as one plan for each step, in the order in which they are carried out.
+fn single_steps(plan: &Plan) -> Vec<Plan> {
+    let mut steps = Vec::new();
+    let none = Plan::default;
+    let each = |paths: &[FilePath], step: &dyn Fn(Vec<FilePath>) -> Plan| {
+        paths.iter().map(|path| step(vec![path.clone()])).collect::<Vec<Plan>>()
+    };
+    steps.extend(each(&plan.remove, &|remove| Plan { remove, ..none() }));
+    steps.extend(each(&plan.directories, &|directories| Plan { directories, ..none() }));
+    steps.extend(plan.renames.iter().map(|pair| Plan { renames: vec![pair.clone()], ..none() }));
+    steps.extend(each(&plan.symlinks, &|symlinks| Plan { symlinks, ..none() }));
+    steps.extend(each(&plan.copies, &|copies| Plan { copies, ..none() }));
+    steps.extend(each(&plan.attributes, &|attributes| Plan { attributes, ..none() }));
+    steps
+}
+
+fn step_count() -> usize {
+    let world = World::changed();
+    let count = world.steps(&world.ledger()).len();
+    assert!(count >= 9, "each kind of step is there: {count}");
+    count
+}
+
+/// A world whose agent died after `count` steps, or after announcing the next one as well.
+fn world_after_death(count: usize, announcing: bool) -> World {
+    let world = World::changed();
+    world.die_after(count);
+    if announcing {
+        let announced = World::changed().die_after(count + 1);
+        if let Some(next) = announced.get(count) {
+            world.announce(next);
+        }
+    }
+    world
+}
+
+#[test]
+fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
+    for count in 0..=step_count() {
+        for announcing in [false, true] {
+            let world = world_after_death(count, announcing);
+            let before = world.inodes();
+            assert!(world.drain(), "after {count} steps");
+            assert_eq!(world.copies(), World::expected(), "after {count} steps, {announcing}");
+            let after = world.inodes();
+            for (file, inode) in &before {
+                let same = after.get(file).is_none_or(|now| now == inode);
+                assert!(same, "{file:?} was made again after {count} steps, {announcing}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_agent_that_died_has_placed_goes_when_the_program_removes_it() {
+    for count in 0..=step_count() {
+        for announcing in [false, true] {
+            let world = world_after_death(count, announcing);
+            world.remove_everything();
+            assert!(world.drain(), "after {count} steps");
+            assert_eq!(world.copies(), BTreeMap::new(), "after {count} steps, {announcing}");
+        }
+    }
+}
+
+#[test]
+fn names_that_come_back_after_an_agent_died_are_not_taken_for_drained() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    world.link("file", "second");
+    assert!(world.drain(), "everything is drained");
+    world.remove("second");
+    world.rename("file", "away");
+    world.die_after(usize::MAX);
+    assert!(world.copies().contains_key("away") && !world.copies().contains_key("file"));
+    world.rename("away", "file");
+    world.link("file", "second");
+    assert!(world.drain(), "everything is drained again");
+    assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file", "second"]);
+}
+
+/// Mechanism: a new agent had not opened the manifest when it was asked to evict, so it did not say
+/// there that the copy stays. Consequence: its first pass removed the copy, and the file was
+/// nowhere. Fix: evicting opens the manifest.
+#[test]
+fn file_evicted_before_the_first_pass_keeps_its_copy() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    assert!(world.drain(), "everything is drained");
+    let volumes = [Arc::clone(&world.volume)];
+    for force in [false, true] {
+        let mut drainer = Drainer::new(&world.scratch, world.job.clone());
+        drainer.evict(&volumes, &[path("file")], force).expect("is drained");
+        assert!(world.tree().is_empty() && world.drain());
+        assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file"]);
+        world.write("file", 1, "text");
+        assert!(world.drain(), "everything is drained again");
+    }
+}
+
+#[test]
+fn what_cannot_be_announced_is_not_done() {
+    let world = World::changed();
+    let mut ledger = world.ledger();
+    let steps = world.steps(&ledger);
+    let (before, inodes) = (world.copies(), world.inodes());
+    fs::create_dir(world.out().join(format!(".cairn-{STORE}"))).expect("makes");
+    for step in &steps {
+        world.carry_out(&mut ledger, step);
+    }
+    fs::remove_dir(world.out().join(format!(".cairn-{STORE}"))).expect("removes");
+    assert_eq!((world.copies(), world.inodes()), (before, inodes));
+}
+
+#[test]
+fn a_record_that_was_cut_off_is_ignored_and_spoils_no_other() {
+    let world = World::changed();
+    let announced = world.die_after(usize::MAX).concat();
+    let journal = world.out().join(format!(".cairn-{STORE}"));
+    let whole = fs::read(&journal).expect("reads");
+    for length in 0..whole.len() {
+        fs::write(&journal, &whole[..length]).expect("writes");
+        let read = world.announced();
+        assert!(announced.starts_with(&read), "{length} bytes");
+    }
+    fs::write(&journal, &whole[..whole.len() - 1]).expect("writes");
+    let last = announced.last().expect("is there");
+    let destination = Arc::new(Destination::open(&world.out(), STORE).expect("opens"));
+    Journal::open(destination).expect("opens").0.add(last).expect("adds");
+    assert_eq!(world.announced(), announced);
+}
