@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// A namespace could not be opened or created.
     #[error("{}", describe(.0))]
-    Namespace(#[from] cairn_device::StoreError),
+    Namespace(cairn_device::StoreError),
     /// Data in the store does not have the checksum it was written with.
     #[error(
         "{path} is damaged in the store at offset {offset}: checksum {computed:08x}, \
@@ -110,10 +110,12 @@ pub enum Error {
         supported: u32,
     },
     /// The header of a namespace contradicts itself.
-    #[error("{} is damaged: its header is not that of a Cairn namespace", path.display())]
+    #[error("{} is damaged: {what}", path.display())]
     Header {
         /// The meta segment.
         path: PathBuf,
+        /// Which part of it is wrong.
+        what: &'static str,
     },
     /// The agent could not be started.
     #[error("cannot start the agent of {}: {reason}", store.display())]
@@ -137,6 +139,19 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
+}
+
+impl From<cairn_device::StoreError> for Error {
+    fn from(error: cairn_device::StoreError) -> Error {
+        use cairn_core::Error::{Corrupt, UnsupportedVersion};
+        match error.refusal {
+            Some(Corrupt { what }) => Error::Header { path: error.path, what },
+            Some(UnsupportedVersion { found, supported }) => {
+                Error::Format { path: error.path, found, supported }
+            }
+            _ => Error::Namespace(error),
+        }
+    }
 }
 
 /// What the store's own layer says, without the number of the errno.

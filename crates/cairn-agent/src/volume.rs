@@ -11,13 +11,11 @@ use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Node, Tree};
 use cairn_core::{
-    Attributes, Caller, Credentials, FORMAT_VERSION, HandleId, InodeId, LOCK_WORDS, MAGIC, Microfs,
-    OpenOptions, PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
+    Attributes, Caller, Credentials, HandleId, InodeId, Microfs, OpenOptions, PATH_BYTES_MAX, ROOT,
+    SlotId, StaleBlock, Timestamp,
 };
 use cairn_device::namespace::open_namespace;
-use cairn_device::{Device, Namespace, Store, StoreError};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use cairn_device::{Device, Namespace, Store};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -51,7 +49,7 @@ pub fn now() -> Timestamp {
 impl Volume {
     /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user.
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
-        let namespace = open_namespace(store, name).map_err(|error| explain(store, name, error))?;
+        let namespace = open_namespace(store, name)?;
         let in_store = |source| Error::Store { action: "attach to", path: prefix.clone(), source };
         let identity = cairn_device::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
@@ -228,32 +226,6 @@ impl Volume {
                 return Ok(false);
             }
         }
-    }
-}
-
-/// The reason behind a refusal, where the header of the meta segment shows it: the lower layer only
-/// has an errno.
-fn explain(store: &Store, name: &str, refusal: StoreError) -> Error {
-    /// Words of the header that tell what the file is; they stand right after the lock
-    /// (docs/FORMAT.md).
-    const MAGIC_AT: u64 = 8 * LOCK_WORDS as u64;
-    const VERSION_AT: u64 = MAGIC_AT + 8;
-    if !matches!(refusal.errno, libc::EIO | libc::EINVAL) {
-        return Error::Namespace(refusal);
-    }
-    let path = store.path().join(format!("{name}.meta"));
-    let word = |at: u64| -> std::io::Result<u64> {
-        let mut bytes = [0; 8];
-        File::open(&path)?.read_exact_at(&mut bytes, at)?;
-        Ok(u64::from_le_bytes(bytes))
-    };
-    match (word(MAGIC_AT), word(VERSION_AT)) {
-        (Ok(MAGIC), Ok(version)) if version > u64::from(FORMAT_VERSION) => {
-            let found = u32::try_from(version).unwrap_or(u32::MAX);
-            Error::Format { path, found, supported: FORMAT_VERSION }
-        }
-        _ if path.exists() => Error::Header { path },
-        _ => Error::Namespace(refusal),
     }
 }
 

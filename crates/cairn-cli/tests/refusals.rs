@@ -167,6 +167,20 @@ fn store_with_a_damaged_header_is_refused() {
     sandbox.cairn(&["exec", "--job", "kept", "--", "cat", "/cairn/f"]).prints("precious\n");
 }
 
+/// Mechanism: every EIO from opening a namespace was put down to the header of its meta segment.
+/// Consequence: a truncated data segment was reported as damage of another file. Fix: the error says
+/// whether the core refused, and why.
+#[test]
+fn store_with_a_truncated_data_segment_is_refused_naming_it() {
+    let sandbox = with_kept_store();
+    let path = sandbox.store("kept").join("node.ram0");
+    let whole = fs::metadata(&path).expect("is there").len();
+    let file = fs::File::options().write(true).open(path).expect("opens");
+    file.set_len(whole / 2).expect("truncates");
+    all_refused(&sandbox, "node.ram0: input/output error; its size contradicts");
+    file.set_len(whole).expect("extends");
+}
+
 #[test]
 fn store_with_a_namespace_of_a_newer_format_is_refused() {
     let sandbox = with_kept_store();

@@ -23,11 +23,19 @@ pub struct StoreError {
     pub path: PathBuf,
     /// Why: a Linux errno.
     pub errno: i32,
+    /// Why, in the core's words, if it was the core that refused.
+    pub refusal: Option<Error>,
     /// What the user can do about it; may be empty.
     pub advice: &'static str,
 }
 
 impl StoreError {
+    /// The error for a failed attempt to `what` the file `path`.
+    pub fn new(what: &'static str, path: &Path, cause: impl Cause) -> StoreError {
+        let (errno, refusal) = (cause.number(), cause.refusal());
+        StoreError { what, path: path.to_owned(), errno, refusal, advice: "" }
+    }
+
     /// The same error with advice for the user.
     pub fn advise(mut self, advice: &'static str) -> StoreError {
         self.advice = advice;
@@ -53,17 +61,27 @@ pub type StoreResult<T> = Result<T, StoreError>;
 pub trait Cause {
     /// The Linux errno.
     fn number(&self) -> i32;
+    /// The core's own error, if it is one.
+    fn refusal(&self) -> Option<Error>;
 }
 
 impl Cause for Errno {
     fn number(&self) -> i32 {
         self.0
     }
+
+    fn refusal(&self) -> Option<Error> {
+        None
+    }
 }
 
 impl Cause for Error {
     fn number(&self) -> i32 {
         self.errno()
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        Some(*self)
     }
 }
 
@@ -77,12 +95,7 @@ pub struct Directory {
 impl Directory {
     /// Opens a directory by any path, following symbolic links.
     pub fn open(path: &Path) -> StoreResult<Directory> {
-        let failed = |errno: Errno| StoreError {
-            what: "open directory",
-            path: path.to_owned(),
-            errno: errno.0,
-            advice: "",
-        };
+        let failed = |errno: Errno| StoreError::new("open directory", path, errno);
         let name = c_path(path).map_err(failed)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let descriptor = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map_err(failed)?;
@@ -109,12 +122,7 @@ impl Directory {
 
     /// This directory, if it is ours and ours alone.
     pub fn checked_private(self) -> StoreResult<Directory> {
-        let failed = |errno: Errno| StoreError {
-            what: "use directory",
-            path: self.path.clone(),
-            errno: errno.0,
-            advice: "",
-        };
+        let failed = |errno: Errno| StoreError::new("use directory", &self.path, errno);
         let stat = sys::fstat(self.raw()).map_err(failed)?;
         if stat.st_uid != sys::geteuid() {
             return Err(failed(Errno(libc::EPERM))
@@ -144,7 +152,7 @@ impl Directory {
 
     /// The error for a failed attempt to `what` the file `name`.
     pub fn error(&self, what: &'static str, name: &CStr, cause: impl Cause) -> StoreError {
-        StoreError { what, path: self.join(name), errno: cause.number(), advice: "" }
+        StoreError::new(what, &self.join(name), cause)
     }
 
     /// Removes a file; it is no error if there is none.

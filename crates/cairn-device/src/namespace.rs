@@ -299,6 +299,29 @@ mod tests {
     }
 
     #[test]
+    fn refusal_of_the_core_says_what_is_wrong() {
+        use cairn_core::Error;
+        use std::os::unix::fs::FileExt;
+        let scratch = Scratch::new();
+        let store = store(&scratch);
+        create_namespace(&store, "node", geometry(), false).unwrap();
+        let path = store.path().join("node.meta");
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let refusal_with = |word: u64, value: u64| {
+            file.write_all_at(&value.to_le_bytes(), 8 * word).unwrap();
+            open_namespace(&store, "node").err().unwrap().refusal
+        };
+        let newer = cairn_core::FORMAT_VERSION + 1;
+        let unsupported = refusal_with(cairn_core::LOCK_WORDS as u64 + 1, u64::from(newer));
+        let supported = cairn_core::FORMAT_VERSION;
+        assert_eq!(unsupported, Some(Error::UnsupportedVersion { found: newer, supported }));
+        let corrupt = refusal_with(cairn_core::LOCK_WORDS as u64, 0);
+        assert!(matches!(corrupt, Some(Error::Corrupt { .. })), "{corrupt:?}");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(open_namespace(&store, "node").err().unwrap().refusal, None);
+    }
+
+    #[test]
     fn link_to_a_foreign_data_segment_is_not_followed() {
         let scratch = Scratch::new();
         let store = store(&scratch);

@@ -87,12 +87,7 @@ impl Store {
         let guard = self.directory.exclusive()?;
         huge::withdraw(&self.directory)?;
         Directory::open(self.path())?.clear()?;
-        let failed = |errno: Errno| StoreError {
-            what: "remove directory",
-            path: self.path().to_owned(),
-            errno: errno.0,
-            advice: "",
-        };
+        let failed = |errno: Errno| StoreError::new("remove directory", self.path(), errno);
         let path = c_path(self.path()).map_err(failed)?;
         sys::unlinkat(libc::AT_FDCWD, &path, libc::AT_REMOVEDIR).map_err(failed)?;
         drop(guard);
@@ -180,12 +175,9 @@ pub fn free_bytes(root: &Path) -> StoreResult<u64> {
 }
 
 fn state(root: &Path) -> StoreResult<libc::statfs> {
-    c_path(root).and_then(|path| sys::statfs(&path)).map_err(|errno| StoreError {
-        what: "measure",
-        path: root.to_owned(),
-        errno: errno.0,
-        advice: "",
-    })
+    c_path(root)
+        .and_then(|path| sys::statfs(&path))
+        .map_err(|errno| StoreError::new("measure", root, errno))
 }
 
 fn free(state: &libc::statfs) -> u64 {
@@ -215,11 +207,10 @@ pub(crate) fn simple_name(parent: &Directory, name: &str) -> StoreResult<CString
     let good = (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(simple)
         && !name.starts_with('.');
-    CString::new(name).ok().filter(|_| good).ok_or_else(|| StoreError {
-        what: "use the name",
-        path: parent.path().join(std::ffi::OsStr::from_bytes(name.as_bytes())),
-        errno: libc::EINVAL,
-        advice: "a name has 1 to 48 letters, digits, '-', '_' or '.', and no leading '.'",
+    CString::new(name).ok().filter(|_| good).ok_or_else(|| {
+        let path = parent.path().join(std::ffi::OsStr::from_bytes(name.as_bytes()));
+        StoreError::new("use the name", &path, Errno(libc::EINVAL))
+            .advise("a name has 1 to 48 letters, digits, '-', '_' or '.', and no leading '.'")
     })
 }
 
