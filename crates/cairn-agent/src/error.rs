@@ -1,6 +1,7 @@
 //! Everything that can go wrong between a store and the files it is drained to.
 //!
-//! Each message says what failed, on which file and why; the command line adds what to do.
+//! Each message says what failed, on which file and why; the command line adds what to do. Files in
+//! the store are named from its top, as in `/restart.100`.
 
 use crate::path::FilePath;
 use std::io;
@@ -23,7 +24,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An operation on a file in the store failed.
-    #[error("cannot {action} {path} in the store: {source}")]
+    #[error("cannot {action} /{path} in the store: {source}")]
     Store {
         /// What was attempted, a verb.
         action: &'static str,
@@ -37,7 +38,7 @@ pub enum Error {
     Namespace(cairn_device::StoreError),
     /// Data in the store does not have the checksum it was written with.
     #[error(
-        "{path} is damaged in the store at offset {offset}: checksum {computed:08x}, \
+        "/{path} is damaged in the store at offset {offset}: checksum {computed:08x}, \
          written {stored:08x}"
     )]
     Damaged {
@@ -71,13 +72,13 @@ pub enum Error {
         found_bytes: u64,
     },
     /// A file was written, renamed or removed while it was read.
-    #[error("{path} changed while it was read")]
+    #[error("/{path} changed while it was read")]
     Changed {
         /// The file, relative to the store.
         path: FilePath,
     },
     /// A file would be lost if it were dropped from the store.
-    #[error("{path} is not drained; it would be lost")]
+    #[error("/{path} is not drained; it would be lost: drain it first, or add --force")]
     NotDrained {
         /// The file.
         path: FilePath,
@@ -86,7 +87,7 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// A file of the program has a name that Cairn needs for itself.
-    #[error("{path} has the name of the manifest and cannot be drained; rename it")]
+    #[error("/{path} has the name of the manifest and cannot be drained; rename it")]
     Reserved {
         /// The file, relative to the store.
         path: FilePath,

@@ -74,7 +74,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::NoPersist { job: store.job.job });
     };
     checked_persist(&persist)?;
-    let report = drain_with(&store, None, Duration::ZERO, context.json)?;
+    let report = drain_with(&store, None, Duration::ZERO, context.json).map_err(not_drained)?;
     if context.json {
         output::json(&report)?;
     } else {
@@ -128,6 +128,19 @@ pub fn drain_with(
         }
     }
     Ok(DrainReport { job: store.job.job.clone(), persist, files, bytes, outcome })
+}
+
+/// A drain that the agent had to give up: the directory as a whole is in trouble.
+fn not_drained(error: Error) -> Error {
+    match error {
+        Error::Agent(cairn_agent::Error::AgentRefused { reason }) => Error::NotDrained {
+            summary: format!(
+                "the drain is not complete: {reason}; the store keeps its files: repeat the drain \
+                 when that is mended, or choose another directory with --persist"
+            ),
+        },
+        other => other,
+    }
 }
 
 /// What is left, in one line.

@@ -156,8 +156,8 @@ pub enum Error {
     },
     /// A store of this name exists.
     #[error(
-        "job {job} has a store already; restore under another --job, or remove it with: cairn rm \
-         {job} --discard"
+        "job {job} has a store already; go on in it with: cairn run --job {job} -- COMMAND, or \
+         remove it with: cairn rm {job}"
     )]
     StoreExists {
         /// The job.
@@ -274,6 +274,16 @@ pub enum Error {
         path: PathBuf,
         /// The file looked for.
         name: String,
+    },
+    /// Only manifests of other jobs in a directory.
+    #[error("{} has no manifest of job {job}, only of {jobs}; name one of these", path.display())]
+    OtherManifests {
+        /// The directory.
+        path: PathBuf,
+        /// The job looked for.
+        job: String,
+        /// The jobs that drained there.
+        jobs: String,
     },
     /// It is not clear which manifest is meant.
     #[error("there are manifests of several jobs ({jobs}); name one with --job")]

@@ -32,6 +32,7 @@ mod verify;
 use crate::error::{EXIT_USAGE, Result};
 use crate::settings::Settings;
 use crate::store::Roots;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -132,7 +133,19 @@ fn refuse_command_line(error: &clap::Error) -> ! {
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.split_whitespace().collect();
     let message = words.join(" ");
-    let message = message.strip_prefix("error: ").unwrap_or(&message);
-    eprintln!("cairn: {message}; see: cairn --help");
+    let message = match error.kind() {
+        ErrorKind::MissingSubcommand => "a command is missing; start with: cairn run -- PROGRAM",
+        _ => message.strip_prefix("error: ").unwrap_or(&message),
+    };
+    eprintln!("cairn: {message}; see: {} --help", command_in(&text));
     process::exit(EXIT_USAGE)
+}
+
+/// The command whose usage an error of the command line shows.
+fn command_in(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
+    let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase());
+    let words: Vec<&str> =
+        usage.unwrap_or("cairn").split_whitespace().take_while(is_name).collect();
+    words.join(" ")
 }

@@ -169,7 +169,7 @@ impl Request {
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
-        let tier = |bytes: u64| format!("ram:{bytes}");
+        let tier = |bytes: u64| format!("ram:{}", size::exact(bytes));
         let stored_bytes = job.tiers.first().map_or(0, |tier| tier.bytes);
         let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
         let given_bytes = self.tier_bytes.map(|bytes| bytes / block_bytes * block_bytes);

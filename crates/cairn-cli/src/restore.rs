@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::request::{Request, StoreArguments, checked_persist};
 use crate::size::human;
 use crate::store::{OpenStore, locate};
-use crate::verify::jobs_in;
+use crate::verify::{check_drained, jobs_in, missing_manifest};
 use cairn_agent::destination::Destination;
 use cairn_agent::manifest::{Entry, Kind, Manifest, manifest_name};
 use cairn_agent::path::FilePath;
@@ -34,7 +34,18 @@ not restored. Exit codes: 0 done; 1 some files are damaged (the others are resto
 
 /// Fill a new store with files that were drained.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("job", |job| job.help(
+        "Job to restore, also the name of the new store [default: that of the only manifest there]"
+    )),
+    mut_arg("persist", |persist| persist.help(
+        "Directory that the new store drains to [default: DIR]"
+    )),
+    mut_arg("mount", |mount| mount.help(
+        "Prefix below which the program finds the store [default: that of the manifest]"
+    )),
+)]
 pub struct Arguments {
     /// The directory that was drained to
     #[arg(value_name = "DIR")]
@@ -66,16 +77,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
     let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
     let mut request = Request::new(arguments.store, context.settings.run.clone())?;
+    check_drained(&arguments.directory)?;
     let directory = match &request.persist {
         // Drained to another place from now on: this one need only be readable.
         Some(_) => arguments.directory,
-        None => checked_persist(&arguments.directory)?,
+        None => checked_persist(&arguments.directory).map_err(elsewhere)?,
     };
     let destination = Destination::open(&directory, "restore")?;
     let job = which_job(&directory, request.job.as_deref())?;
-    let name = manifest_name(&job);
-    let manifest = Manifest::load(&destination, &job)?
-        .ok_or_else(|| Error::NoManifest { path: directory.clone(), name })?;
+    let manifest = Manifest::load(&destination, &job)?;
+    let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
     if context.roots.find(&job).is_some() {
         return Err(Error::StoreExists { job });
     }
@@ -101,6 +112,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             let advice = "they were left out; restore from another copy";
             Err(Error::Damage { damaged, checked: report.files + damaged, advice })
         }
+    }
+}
+
+/// A directory that cannot be drained to can still be restored from.
+fn elsewhere(error: Error) -> Error {
+    let advice = "name a directory that the new store drains to, with --persist";
+    match error {
+        Error::Persist { path, problem, .. } => Error::Persist { path, problem, advice },
+        other => other,
     }
 }
 

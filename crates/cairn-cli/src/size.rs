@@ -39,6 +39,20 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
+/// Writes a size without rounding, in the largest unit that divides it; `parse` reads it back.
+pub fn exact(bytes: u64) -> String {
+    let mut value = bytes;
+    let mut unit = String::new();
+    for &letter in LETTERS {
+        if value == 0 || value % 1024 != 0 {
+            break;
+        }
+        value /= 1024;
+        unit = (letter as char).to_string();
+    }
+    format!("{value}{unit}")
+}
+
 /// Writes a size with three significant digits and a binary unit.
 pub fn human(bytes: u64) -> String {
     if bytes < 1024 {
@@ -66,6 +80,14 @@ pub fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_sizes_are_read_back() {
+        let sizes = [(0, "0"), (1000, "1000"), (1024, "1K"), (1 << 25, "32M"), (3 << 29, "1536M")];
+        for (bytes, text) in sizes {
+            assert_eq!((exact(bytes).as_str(), parse(text)), (text, Some(bytes)));
+        }
+    }
 
     #[test]
     fn sizes_with_units_are_read() {

@@ -7,12 +7,14 @@ use crate::progress::Progress;
 use crate::size::human;
 use cairn_agent::copy::checksum_of;
 use cairn_agent::destination::Destination;
+use cairn_agent::error::why;
 use cairn_agent::manifest::{Kind, Manifest, manifest_name};
 use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, read_whole};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -140,19 +142,19 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
 }
 
 fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Result<VerifyReport> {
+    check_drained(persist)?;
     let destination = Destination::open(persist, "verify")?;
     let jobs = match job {
         Some(job) => vec![job.to_string()],
         None => jobs_in(persist)?,
     };
-    let no_manifest = |name: String| Error::NoManifest { path: persist.to_path_buf(), name };
     if jobs.is_empty() {
-        return Err(no_manifest(manifest_name("*")));
+        return Err(missing_manifest(persist, "*"));
     }
     let mut report = VerifyReport { complete: Some(true), ..VerifyReport::default() };
     for job in jobs {
         let manifest = Manifest::load(&destination, &job)?;
-        let manifest = manifest.ok_or_else(|| no_manifest(manifest_name(&job)))?;
+        let manifest = manifest.ok_or_else(|| missing_manifest(persist, &job))?;
         report.complete = Some(report.complete == Some(true) && manifest.complete);
         verify_manifest(context, &destination, &manifest, &mut report)?;
     }
@@ -207,4 +209,25 @@ pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
         Ok(jobs)
     };
     list().map_err(Error::file("list", directory))
+}
+
+/// Refuses what is not a directory, before anything is looked for in it.
+pub fn check_drained(path: &Path) -> Result<()> {
+    let problem = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "is not a directory".to_string(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "does not exist".to_string(),
+        Err(error) => format!("cannot be used: {}", why(&error)),
+    };
+    let advice = "name the directory that was drained to";
+    Err(Error::Persist { path: path.to_path_buf(), problem, advice })
+}
+
+/// The error for a directory without the manifest of `job`, naming those that are there.
+pub fn missing_manifest(directory: &Path, job: &str) -> Error {
+    let path = directory.to_path_buf();
+    match jobs_in(directory).unwrap_or_default().join(", ") {
+        jobs if jobs.is_empty() => Error::NoManifest { path, name: manifest_name(job) },
+        jobs => Error::OtherManifests { path, job: job.to_string(), jobs },
+    }
 }

@@ -285,6 +285,23 @@ fn manifest_is_empty_when_the_program_removed_everything() {
     sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
 }
 
+/// Mechanism: trouble with the directory as a whole ended `cairn drain` like any other failure.
+/// Consequence: exit code 1, which a script takes for a broken store, where the drain can be
+/// repeated. Fix: 75, and the message says what is safe and what to do.
+#[test]
+fn drain_that_the_directory_stops_can_be_repeated() {
+    let sandbox = Sandbox::new();
+    sandbox.run_undrained("stuck", "echo x >/cairn/f").succeeds();
+    let out = sandbox.out();
+    let obstacle = out.join("cairn-manifest.stuck.json");
+    fs::create_dir(&obstacle).expect("makes");
+    let arguments = ["drain", "stuck", "--persist", out.to_str().expect("UTF-8")];
+    sandbox.cairn(&arguments).ends_with(75).says("the store keeps its files: repeat the drain");
+    fs::remove_dir(&obstacle).expect("removes");
+    sandbox.cairn(&arguments).succeeds();
+    assert_eq!(sandbox.drained("f"), "x\n");
+}
+
 #[test]
 fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
     let sandbox = Sandbox::new();

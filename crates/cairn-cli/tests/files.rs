@@ -30,7 +30,7 @@ fn listing_shows_type_mode_size_state_and_name() {
     let paths: Vec<&str> =
         rows.as_array().expect("a list").iter().filter_map(|row| row["path"].as_str()).collect();
     assert!(paths.contains(&"/cairn/run/deep/b"), "{paths:?}");
-    sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at absent in the store");
+    sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at /absent in the store");
 }
 
 #[test]

@@ -246,9 +246,34 @@ fn options_that_contradict_the_store_are_refused_naming_both() {
     };
     refused(&["--mount", "/other"], "--mount /other contradicts");
     refused(&["--scope", "rank"], "made with node");
-    refused(&["--tier", "ram:32M"], "--tier ram:33554432 contradicts");
+    refused(&["--tier", "ram:32M"], "--tier ram:32M contradicts");
     let out = sandbox.out();
     refused(&["--persist", out.to_str().expect("UTF-8")], "made with no --persist");
+}
+
+#[test]
+fn command_line_that_makes_no_sense_is_answered_with_the_right_help() {
+    let sandbox = Sandbox::new();
+    sandbox.cairn(&[]).refused_with("a command is missing; start with: cairn run -- PROGRAM");
+    sandbox.cairn(&["run"]).refused_with("; see: cairn run --help");
+    sandbox.cairn(&["ls", "--bogus"]).refused_with("; see: cairn ls --help");
+    sandbox.cairn(&["bogus"]).refused_with("'bogus'; see: cairn --help");
+}
+
+#[test]
+fn directory_that_was_not_drained_to_is_said_by_whoever_reads_it() {
+    let sandbox = Sandbox::new();
+    for command in [&["restore"] as &[&str], &["verify", "--persist"]] {
+        let on = |directory| sandbox.cairn(&[command, &[directory]].concat());
+        on("absent").refused_with("does not exist; name the directory that was drained to");
+        on("/dev/null").refused_with("is not a directory; name the directory that was drained to");
+    }
+    sandbox.run("drained", "echo x >/cairn/f").succeeds();
+    let out = sandbox.out();
+    let out = out.to_str().expect("UTF-8");
+    let part = "no manifest of job other, only of drained; name one of these";
+    sandbox.cairn(&["restore", out, "--job", "other"]).refused_with(part);
+    sandbox.cairn(&["verify", "other", "--persist", out]).refused_with(part);
 }
 
 #[test]
