@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, PERMISSION_BITS, WRITE};
-use crate::oplog::Operation;
+use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{Attributes, Caller, InodeId, TimeUpdate};
 use crate::walk::{Spare, last};

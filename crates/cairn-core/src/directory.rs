@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, PERMISSION_BITS, READ};
 use crate::namei::{log_create, log_name, permit_creation};
-use crate::oplog::Operation;
+use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{
     Caller, DirectoryEntry, InodeId, MODE_DIRECTORY, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT,

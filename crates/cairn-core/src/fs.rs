@@ -1,12 +1,25 @@
 //! A namespace: its memory, its geometry, and the one way to change it.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::flush::Durable;
 use crate::inode::Inode;
 use crate::layout::{self, Checksum, Geometry, Layout};
+use crate::media::Media;
 use crate::memory::Memory;
+use crate::superblock::Superblock;
 use crate::transaction::{Local, Transaction};
 use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX, Timestamp};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// When an operation on a durable tier survives the loss of the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When `sync` was called after it.
+    Sync,
+    /// When it returns (NVMe-CR, section III-E).
+    Operation,
+}
 
 /// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
 pub struct Microfs {
@@ -16,6 +29,7 @@ pub struct Microfs {
     checksum: Checksum,
     local: Local,
     checksum_pages: [Vec<AtomicBool>; TIERS_MAX],
+    pub(crate) durable: Option<Durable>,
 }
 
 impl Microfs {
@@ -43,10 +57,36 @@ impl Microfs {
         tx.commit()
     }
 
-    /// Opens an existing namespace.
-    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use.
+    /// Opens an existing namespace whose first tier is not durable.
+    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use; `Invalid` if its first
+    /// tier is durable.
     pub fn open(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
+        Microfs::open_any(memory, checksum, None)
+    }
+
+    /// Opens an existing namespace, which was made by [`recover`](crate::recover) from this media.
+    /// Errors: as `open`; `Invalid` if the namespace is not durable.
+    pub fn open_durable(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        media: Arc<dyn Media>,
+        durability: Durability,
+    ) -> Result<Microfs> {
+        let superblock = Superblock::read(media.as_ref(), checksum)?;
+        let each_operation = durability == Durability::Operation;
+        Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock, each_operation)))
+    }
+
+    fn open_any(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        durable: Option<Durable>,
+    ) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
+        let expected = durable.as_ref().map(|durable| &durable.superblock.geometry);
+        if geometry.durable != durable.is_some() || expected.is_some_and(|one| *one != geometry) {
+            return Err(Error::Invalid);
+        }
         let layout = Layout::new(&geometry);
         for (first, count) in layout.eager_ranges() {
             memory.back(first, count)?;
@@ -56,12 +96,21 @@ impl Microfs {
             (0..pages).map(|_| AtomicBool::new(false)).collect()
         });
         let local = Local::new();
-        Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages })
+        Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages, durable })
     }
 
     /// What the namespace was formatted with.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    pub(crate) fn checksum(&self) -> Checksum {
+        self.checksum
+    }
+
+    /// Pages of the first tier's table of checksums.
+    pub(crate) fn checksum_page_count(&self) -> usize {
+        self.checksum_pages[0].len()
     }
 
     pub(crate) fn memory(&self) -> &dyn Memory {
@@ -86,6 +135,29 @@ impl Microfs {
 
     /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was changed.
     pub(crate) fn transact<R>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let Some(durable) = &self.durable else { return self.transact_unlogged(change) };
+        let mut change = Some(change);
+        loop {
+            let head = self.log_head();
+            let done = self.transact_unlogged(|tx| match self.has_log_room(tx) {
+                true => change.take().map(|change| change(tx)).transpose(),
+                false => Ok(None),
+            })?;
+            match done {
+                Some(value) if durable.each_operation && self.log_head() != head => {
+                    return self.sync().map(|()| value);
+                }
+                Some(value) => return Ok(value),
+                None => self.make_log_room()?,
+            }
+        }
+    }
+
+    /// As `transact`, for what appends nothing to the log.
+    pub(crate) fn transact_unlogged<R>(
         &self,
         change: impl FnOnce(&mut Transaction) -> Result<R>,
     ) -> Result<R> {

@@ -10,8 +10,8 @@ use crate::fields::fields;
 use crate::fs::Microfs;
 use crate::inode::{Inode, UNCLEAN};
 use crate::layout::SlabKind;
-use crate::oplog::Operation;
 use crate::process::Slot;
+use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{HandleId, HandleInfo, InodeId, SlotId, Timestamp};
 
@@ -128,7 +128,10 @@ impl Transaction<'_> {
             if !clean && flags & WROTE != 0 {
                 inode.add_flags(self, UNCLEAN);
             }
-            self.log(Operation::Close, now, &[u64::from(inode.id.0), inode.version(self)], &[]);
+            let unclean = inode.flags(self) & UNCLEAN != 0;
+            let state = u64::from(unclean) | u64::from(inode.writers(self) > 0) << 1;
+            let parameters = [u64::from(inode.id.0), inode.version(self), state];
+            self.log(Operation::Close, now, &parameters, &[]);
         }
         self.retire_if_unreachable(inode, Some(slot))
     }

@@ -25,6 +25,8 @@ pub(crate) const WANTS_SETTLE: u32 = 8;
 pub(crate) const SETTLING: u32 = 16;
 /// Some append has to be planned again and keeps its place meanwhile.
 pub(crate) const HAS_WAITING: u32 = 32;
+/// The log says that blocks may be overwritten in place: after a crash none of the checksums is to be trusted.
+pub(crate) const OPENED: u32 = 64;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -63,6 +65,8 @@ fields!(Inode {
     parent_version, set_parent_version: word 7;
     // End of the furthest committed append.
     appended_end, set_appended_end: word 8;
+    // Of an orphan: where the log ends with the record that freed its blocks, or further.
+    freed_at, set_freed_at: word 8;
     version, set_version: word 9;
     drained_version, set_drained_version: word 10;
     accessed, set_accessed: word 11;
@@ -254,12 +258,18 @@ impl Transaction<'_> {
     /// A new inode with no name yet.
     pub(crate) fn new_inode(&mut self, mode: u32, caller: &Caller) -> Result<Inode> {
         let taken = self.take(SlabKind::Inode, Error::NoInodes)?;
-        let id = InodeId(taken.index);
-        let inode = Inode { id, at: self.record(SlabKind::Inode, taken.index) };
-        self.set(inode.at, 0);
+        let inode =
+            Inode { id: InodeId(taken.index), at: self.record(SlabKind::Inode, taken.index) };
         if taken.pristine {
             inode.set_map(self, taken.index);
         }
+        self.begin_inode(inode, mode, caller);
+        Ok(inode)
+    }
+
+    /// Gives a record that was just taken the values of an inode without a name.
+    pub(crate) fn begin_inode(&mut self, inode: Inode, mode: u32, caller: &Caller) {
+        self.set(inode.at, 0);
         inode.set_mode(self, mode);
         inode.set_links(self, 0);
         inode.set_uid(self, caller.credentials.uid);
@@ -278,7 +288,6 @@ impl Transaction<'_> {
         inode.set_modified(self, caller.now.0);
         inode.set_changed(self, caller.now.0);
         inode.set_born(self, caller.now.0);
-        Ok(inode)
     }
 
     /// Gives the record back; its extents and names must be gone.

@@ -16,7 +16,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -29,6 +29,8 @@ pub const HUGEBLOCK_BYTES_DEFAULT: u32 = 32 << 10;
 pub const MOUNT_BYTES_MAX: usize = 255;
 
 pub(crate) const PAGE_WORDS: usize = 512;
+/// Block checksums in a page of their table.
+pub(crate) const CHECKSUMS_PER_PAGE: usize = 2 * PAGE_WORDS;
 pub(crate) const UNDO_WORDS: usize = 16 << 10;
 pub(crate) const LOG_WORDS: usize = 32 << 10;
 
@@ -42,7 +44,8 @@ const H_INODE_CAPACITY: usize = 16;
 const H_SEGMENT_WORDS: usize = 17;
 const H_MOUNT_BYTES: usize = 18;
 const H_MOUNT: usize = 19;
-const H_CHECKSUM: usize = 51;
+const H_DURABLE: usize = 51;
+const H_CHECKSUM: usize = 63;
 
 // Dynamic words of page 0.
 pub(crate) const DYNAMIC_FIRST: usize = 64;
@@ -58,6 +61,24 @@ pub(crate) const ORPHAN_COUNT: usize = 102;
 pub(crate) const PIN_COUNT: usize = 103;
 pub(crate) const PIN_EPOCH: usize = 104;
 pub(crate) const ATTACH_COUNT: usize = 105;
+/// Where the log ended when a file was last opened for changes in place, or further.
+pub(crate) const OPENED_AT: usize = 135;
+/// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is
+/// changed any more; recovery starts here.
+pub(crate) const LOG_DURABLE: usize = 128;
+pub(crate) const LOG_FROZEN: usize = 129;
+pub(crate) const LOG_START: usize = 130;
+/// Not 0: writing to the media failed, and nothing becomes durable any more.
+pub(crate) const MEDIA_FAILED: usize = 131;
+/// Tells what was written since the last recovery from what older processes left.
+pub(crate) const MEDIA_EPOCH: usize = 132;
+/// Number of the newest snapshot.
+pub(crate) const SNAPSHOT_NUMBER: usize = 133;
+/// Partial log blocks written; says which of their two places is next.
+pub(crate) const LOG_TAILS: usize = 134;
+/// Who flushes, and who writes a snapshot: three words each, see `claim.rs`.
+pub(crate) const FLUSH_CLAIM: usize = 136;
+pub(crate) const SNAPSHOT_CLAIM: usize = 140;
 const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 
@@ -74,6 +95,8 @@ pub struct Geometry {
     pub mount: Vec<u8>,
     /// CRC32C of a hugeblock of zeros.
     pub zero_block_checksum: u32,
+    /// The first tier survives the loss of memory: log and snapshots are on its media.
+    pub durable: bool,
 }
 
 /// A kind of fixed-size record.
@@ -107,6 +130,8 @@ pub(crate) struct TierRegion {
     pub used: usize,
     pub full: usize,
     pub stale: usize,
+    /// One bit for each page of `checksums` that differs from the media's.
+    pub dirty: usize,
     pub checksums: usize,
     /// Word holding the number of used blocks; the next ones hold what the pool (pool.rs) goes by.
     pub counters: usize,
@@ -115,6 +140,7 @@ pub(crate) struct TierRegion {
 /// Word offsets of all regions.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
+    pub durable: bool,
     pub hugeblock_bytes: u64,
     pub hugeblock_shift: u32,
     pub undo: usize,
@@ -141,6 +167,7 @@ impl Geometry {
             inode_capacity: 4 << 20,
             mount: mount.to_vec(),
             zero_block_checksum,
+            durable: false,
         }
     }
 
@@ -149,7 +176,7 @@ impl Geometry {
         Layout::new(self).segment_words as u64 * 8
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let hugeblock_fits = self.hugeblock_bytes.is_power_of_two()
             && (HUGEBLOCK_BYTES_MIN..=HUGEBLOCK_BYTES_MAX).contains(&self.hugeblock_bytes);
         let mount_fits = self.mount.len() >= 2
@@ -183,6 +210,7 @@ impl Layout {
                 used: region(bitmap_words),
                 full: region(bitmap_words.div_ceil(64)),
                 stale: region(bitmap_words),
+                dirty: region((blocks as usize).div_ceil(CHECKSUMS_PER_PAGE).div_ceil(64)),
                 checksums: region((blocks as usize).div_ceil(2)),
                 counters: TIER_COUNTERS + (tier - 1) * TIER_COUNTER_WORDS,
             }
@@ -205,6 +233,7 @@ impl Layout {
             }
         });
         Layout {
+            durable: geometry.durable,
             hugeblock_bytes: u64::from(geometry.hugeblock_bytes),
             hugeblock_shift: geometry.hugeblock_bytes.trailing_zeros(),
             undo,
@@ -259,6 +288,7 @@ pub(crate) fn write_header(
     }
     put(H_INODE_CAPACITY, u64::from(geometry.inode_capacity));
     put(H_SEGMENT_WORDS, layout.segment_words as u64);
+    put(H_DURABLE, u64::from(geometry.durable));
     put(H_MOUNT_BYTES, geometry.mount.len() as u64);
     for (index, chunk) in geometry.mount.chunks(8).enumerate() {
         let mut bytes = [0; 8];
@@ -305,6 +335,7 @@ pub(crate) fn read_header(memory: &dyn Memory, checksum: Checksum) -> Result<Geo
         inode_capacity: small(H_INODE_CAPACITY)?,
         mount,
         zero_block_checksum: small(H_ZERO_CHECKSUM)?,
+        durable: small(H_DURABLE)? != 0,
     };
     geometry.validate().map_err(|_| Error::Corrupt { what: "geometry" })?;
     if Layout::new(&geometry).segment_words > words.len() {

@@ -8,13 +8,16 @@
 
 mod attributes;
 mod check;
+mod claim;
 mod directory;
 mod error;
 mod fields;
+mod flush;
 mod fs;
 mod handle;
 mod inode;
 mod layout;
+mod log_media;
 mod map;
 mod media;
 mod memory;
@@ -27,10 +30,15 @@ mod pin;
 mod pool;
 mod process;
 mod read;
+mod record;
+mod recover;
 mod rename;
+mod replay;
 mod settle;
 mod slab;
 mod small;
+mod snapshot;
+mod superblock;
 mod transaction;
 mod tree;
 mod truncate;
@@ -41,17 +49,21 @@ mod write;
 
 pub use check::Report;
 pub use error::{Error, Result};
-pub use fs::Microfs;
+pub use flush::LogUsage;
+pub use fs::{Durability, Microfs};
 pub use layout::{
     Checksum, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
 pub use media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
-pub use oplog::{LogRead, LogRecord, Operation};
+pub use oplog::{LogRead, LogRecord};
 pub use read::{ReadPlan, ReadRun};
+pub use record::Operation;
+pub use recover::{Recovered, format_media, recover, recover_read_only};
 pub use settle::SettlePlan;
 pub use small::SMALL_BYTES_MAX;
+pub use superblock::{MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};
 pub use truncate::Truncation;
 pub use types::*;
 pub use upkeep::{StaleBlock, Usage};

@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::inode::{Inode, MAYBE_STALE};
-use crate::layout::{EXTENTS_ROOT, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
+use crate::layout::{EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
 use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -120,6 +120,46 @@ impl Transaction<'_> {
         EXTENTS.insert(self, entry(map, extent))
     }
 
+    /// Takes what the last extent holds at or past `from_block` out of the file.
+    fn take_last(&mut self, inode: Inode, from_block: u32) -> Result<Option<Extent>> {
+        let map = inode.map(self);
+        let Some(extent) = self.last_extent_to(map, u32::MAX) else { return Ok(None) };
+        if extent.file_block.saturating_add(extent.blocks.count) <= from_block {
+            return Ok(None);
+        }
+        let keep = from_block.saturating_sub(extent.file_block);
+        let gone = BlockRun {
+            first: extent.blocks.first.saturating_add(keep),
+            count: extent.blocks.count - keep,
+            ..extent.blocks
+        };
+        if !EXTENTS.remove(self, entry(map, extent)) {
+            self.mark_corrupt("extent is not in its tree");
+        }
+        if keep > 0 {
+            let rest = BlockRun { count: keep, ..extent.blocks };
+            EXTENTS.insert(self, entry(map, Extent { blocks: rest, ..extent }))?;
+        }
+        let held = inode.held(self);
+        inode.set_held(self, held.saturating_sub(gone.count));
+        Ok(Some(Extent { file_block: extent.file_block + keep, blocks: gone }))
+    }
+
+    /// Frees what the file has at or past `from_block`, a bounded part of it; true if more is left. Only while nobody
+    /// else uses the namespace.
+    pub(crate) fn drop_extents(&mut self, inode: Inode, from_block: u32) -> Result<bool> {
+        for _ in 0..EXTENT_BATCH {
+            if !self.has_room() {
+                return Ok(true);
+            }
+            match self.take_last(inode, from_block)? {
+                Some(extent) => self.free_blocks(None, extent.blocks),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
     /// Returns the lowest file block that is gone now, and whether more are left.
     pub(crate) fn cut_extents(
@@ -136,31 +176,13 @@ impl Transaction<'_> {
             if !self.has_room() {
                 break;
             }
-            let Some(extent) = self.last_extent_to(map, u32::MAX) else {
+            let Some(Extent { file_block, blocks: gone }) = self.take_last(inode, from_block)?
+            else {
                 return Ok((lowest, false));
             };
-            let extent_end = extent.file_block.saturating_add(extent.blocks.count);
-            if extent_end <= from_block {
-                return Ok((lowest, false));
-            }
-            let keep = from_block.saturating_sub(extent.file_block);
-            let gone = BlockRun {
-                first: extent.blocks.first.saturating_add(keep),
-                count: extent.blocks.count - keep,
-                ..extent.blocks
-            };
-            if !EXTENTS.remove(self, entry(map, extent)) {
-                self.mark_corrupt("extent is not in its tree");
-            }
-            if keep > 0 {
-                let rest = BlockRun { count: keep, ..extent.blocks };
-                EXTENTS.insert(self, entry(map, Extent { blocks: rest, ..extent }))?;
-            }
-            lowest = extent.file_block + keep;
-            let held = inode.held(self);
-            inode.set_held(self, held.saturating_sub(gone.count));
+            lowest = file_block;
             inode.note_move(self);
-            if inode.pins(self) == 0 {
+            if inode.pins(self) == 0 && !self.layout.durable {
                 self.free_blocks(Some(slot), gone);
                 continue;
             }
@@ -199,7 +221,8 @@ impl Transaction<'_> {
     /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.
     fn free_few_extents(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
-        if inode.held(self) > INLINE_FREE_BLOCKS {
+        // On a durable tier a block is used again only when the record that freed it is on the media.
+        if self.layout.durable || inode.held(self) > INLINE_FREE_BLOCKS {
             return false;
         }
         let mut count = 0;
@@ -233,14 +256,29 @@ impl Transaction<'_> {
     /// An inode that waits for being freed, stamped with the pins that may still write to its blocks.
     fn new_orphan(&mut self, caller: &Caller) -> Result<Inode> {
         let orphan = self.new_inode(MODE_REGULAR, caller)?;
-        self.push_orphan_stamped(orphan);
+        // The record of the cut follows in this transaction.
+        let head = self.get(LOG_HEAD);
+        self.push_orphan_stamped(orphan, head.saturating_add(1));
         Ok(orphan)
     }
 
-    fn push_orphan_stamped(&mut self, orphan: Inode) {
+    /// `freed_at` is where the log must be durable to for the blocks to be free after a crash, too.
+    fn push_orphan_stamped(&mut self, orphan: Inode, freed_at: u64) {
         let epoch = self.next_pin_epoch();
         orphan.set_written_end(self, epoch);
+        orphan.set_freed_at(self, freed_at);
         self.push_orphan(orphan);
+    }
+
+    /// Whether the record that freed an orphan's blocks may still be lost.
+    fn awaits_log(&self, orphan: Inode) -> bool {
+        self.layout.durable && orphan.freed_at(self) > self.get(LOG_DURABLE)
+    }
+
+    /// Whether the first orphan could be freed if the log were on the media.
+    pub(crate) fn orphans_await_log(&self) -> bool {
+        let first = InodeId(self.get(ORPHAN_FIRST) as u32);
+        first.0 != 0 && self.inode(first).is_ok_and(|orphan| self.awaits_log(orphan))
     }
 
     /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
@@ -250,7 +288,9 @@ impl Transaction<'_> {
         if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
             self.free_inode(inode);
         } else {
-            self.push_orphan_stamped(inode);
+            // The record that took the last name away is in the log.
+            let head = self.get(LOG_HEAD);
+            self.push_orphan_stamped(inode, head);
         }
     }
 
@@ -262,7 +302,7 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let orphan = self.inode(InodeId(first))?;
-        if self.pinned_since(orphan.written_end(self)) {
+        if self.pinned_since(orphan.written_end(self)) || self.awaits_log(orphan) {
             return Ok(false);
         }
         for _ in 0..EXTENT_BATCH {

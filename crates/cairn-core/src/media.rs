@@ -5,9 +5,13 @@
 //! Does not move the bytes of files; `cairn-device` does, on the same media.
 
 use crate::error::Result;
+use crate::memory::{HeapMemory, Memory};
+use crate::types::ProcessIdentity;
 
 /// Unit of every access, bytes.
 pub const MEDIA_BLOCK_BYTES: usize = 4096;
+/// The same in words.
+pub(crate) const MEDIA_BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
 /// What a crash leaves whole, bytes.
 pub const SECTOR_BYTES: usize = 512;
 
@@ -25,4 +29,36 @@ pub trait Media: Send + Sync {
     /// Returns when everything written before, by any process, is durable. Errors: `Io`: it may or may not be, and
     /// must be written again.
     fn flush(&self) -> Result<()>;
+
+    /// Lets `owner`, which does what the caller waits for, get on; `round` counts the calls. True if `owner` does not
+    /// exist any more.
+    fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
+        let _ = (owner, round);
+        std::thread::yield_now();
+        false
+    }
+
+    /// Zeroed private memory to rebuild a namespace in. Errors: `NoSpace`.
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(HeapMemory::new(words)))
+    }
+}
+
+/// Writes words at a media block, little-endian, padded with zeros to whole blocks.
+pub(crate) fn write_words(media: &dyn Media, offset: u64, words: &[u64]) -> Result<()> {
+    let mut bytes = Vec::with_capacity((words.len() * 8).next_multiple_of(MEDIA_BLOCK_BYTES));
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.resize(bytes.len().next_multiple_of(MEDIA_BLOCK_BYTES), 0);
+    media.write(offset, &bytes)
+}
+
+/// Reads whole media blocks as words.
+pub(crate) fn read_words(media: &dyn Media, offset: u64, words: &mut [u64]) -> Result<()> {
+    debug_assert_eq!(words.len() % MEDIA_BLOCK_WORDS, 0);
+    let mut bytes = vec![0; words.len() * 8];
+    media.read(offset, &mut bytes)?;
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    }
+    Ok(())
 }

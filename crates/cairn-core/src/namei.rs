@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{EXECUTE, Inode, WRITE};
 use crate::names::Entry;
-use crate::oplog::Operation;
 use crate::process::Slot;
+use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, MODE_REGULAR, MODE_SYMLINK, PATH_BYTES_MAX, Timestamp};
 use crate::walk::{Last, Spare, Walked, last};
@@ -208,8 +208,10 @@ impl Microfs {
             inode.set_target(tx, record);
             inode.set_size(tx, target.len() as u64);
             tx.link_name(walked.parent, walked.name, inode, caller.now)?;
-            log_name(tx, Operation::Symlink, caller, &walked, inode);
-            tx.log(Operation::Target, caller.now, &[u64::from(inode.id.0), 0], target);
+            let id = u64::from(inode.id.0);
+            let parameters = [u64::from(walked.parent.id.0), id, caller.credentials.pack()];
+            tx.log(Operation::Symlink, caller.now, &parameters, walked.name);
+            tx.log(Operation::Target, caller.now, &[id], target);
             Ok(inode.id)
         })
     }
@@ -246,8 +248,9 @@ pub(crate) fn permit_creation(tx: &Transaction, caller: &Caller, walked: &Walked
 }
 
 pub(crate) fn log_create(tx: &mut Transaction, caller: &Caller, walked: &Walked<'_>, inode: Inode) {
-    let mode = inode.mode(tx);
-    let parameters = [u64::from(walked.parent.id.0), u64::from(inode.id.0), u64::from(mode)];
+    let mode = u64::from(inode.mode(tx));
+    let (parent, id) = (u64::from(walked.parent.id.0), u64::from(inode.id.0));
+    let parameters = [parent, id, mode, caller.credentials.pack()];
     tx.log(Operation::Create, caller.now, &parameters, walked.name);
 }
 

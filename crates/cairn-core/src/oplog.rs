@@ -1,78 +1,32 @@
 //! Operation log: what happened, in order, one compact record per change (NVMe-CR, section III-E).
 //!
-//! On the RAM tier the log is a ring in the meta segment that the agent tails; on a durable tier the same records
-//! go to the device. Record, in words (docs/FORMAT.md):
-//!
-//! ```text
-//! 0  CRC32C << 32 | length in words << 16 | operation
-//! 1  LSN     2  time     3..  parameters     then  name length, name bytes, zero padded
-//! ```
-//! Consecutive writes through one handle extend its last record while no barrier came between (record
-//! coalescing). Invariant: a record is whole before `LOG_HEAD` covers it; barriers are never extended or crossed.
+//! The log is a ring in the meta segment that the agent tails; on a durable tier `flush.rs` takes the same words to the
+//! media. Consecutive writes through one handle extend its last record while nothing else came between (record
+//! coalescing).
+//! Invariant: a record is whole before `LOG_HEAD` covers it; only writes are extended, across nothing but other
+//! writes, and never once a flush has taken them.
 //! Does not decide when anything is flushed.
 
 use crate::error::Result;
 use crate::fs::Microfs;
 use crate::handle::Handle;
-use crate::layout::{LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN};
+use crate::inode::{Inode, OPENED};
+use crate::layout::{
+    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN, OPENED_AT,
+};
+use crate::log_media::block_start;
+use crate::map::Stretch;
 use crate::pool::BlockRun;
+use crate::record::{self, FIXED_WORDS, Operation, RECORD_WORDS_MAX};
 use crate::transaction::Transaction;
-use crate::types::{InodeId, Timestamp};
+use crate::types::Timestamp;
 use std::sync::atomic::Ordering;
 
-/// What a record says. The numbers are on media: never change one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Operation {
-    /// inode, version: the last description open for writing through some handle was closed.
-    Close = 1,
-    /// directory, inode, mode; name.
-    Create = 2,
-    /// directory, inode; name. The name is gone.
-    Unlink = 3,
-    /// old directory, inode, new directory, replaced inode or 0; new name.
-    Rename = 4,
-    /// directory, inode; name.
-    Link = 5,
-    /// directory, inode; name. A `Target` record follows.
-    Symlink = 6,
-    /// inode; the target of a symbolic link.
-    Target = 7,
-    /// inode, size.
-    Truncate = 8,
-    /// inode, offset, length, first file block, packed run of the blocks added (0 = none).
-    Write = 9,
-    /// inode, mode, owner, group, access and modification time.
-    Attributes = 10,
-    /// directory, inode; name. As `Unlink`, but drained copies stay.
-    Evict = 11,
-    /// inode, version: drained and verified.
-    Drained = 12,
-}
-
-impl Operation {
-    fn decode(number: u16) -> Option<Operation> {
-        use Operation::*;
-        [
-            Close, Create, Unlink, Rename, Link, Symlink, Target, Truncate, Write, Attributes,
-            Evict, Drained,
-        ]
-        .into_iter()
-        .find(|operation| *operation as u16 == number)
-    }
-
-    /// Whether coalescing must not cross this operation.
-    pub fn is_barrier(self) -> bool {
-        !matches!(self, Operation::Write | Operation::Attributes | Operation::Drained)
-    }
-}
-
-/// Longest record: a symbolic link's target and a few parameters.
-const RECORD_WORDS_MAX: usize = 600;
-const FIXED_WORDS: usize = 3;
-const WRITE_WORDS: u64 = (FIXED_WORDS + 5 + 1) as u64;
+const WRITE_WORDS: u64 = (FIXED_WORDS + 6 + 1) as u64;
 /// Records handed out by one call of `read_log`.
 const READ_BATCH: usize = 128;
+/// Words that one transaction may append: a symbolic link's two records.
+pub(crate) const APPEND_WORDS_MAX: u64 = 2 * RECORD_WORDS_MAX as u64;
 
 /// A record as read back: operation, LSN and the first parameter, which names the inode or directory.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +74,7 @@ impl Transaction<'_> {
         name: &[u8],
     ) {
         let length = FIXED_WORDS + parameters.len() + 1 + name.len().div_ceil(8);
-        debug_assert!(length <= RECORD_WORDS_MAX);
+        debug_assert!(length <= RECORD_WORDS_MAX && parameters.len() == operation.parameters());
         let head = self.checked_log_head();
         let lsn = self.get(LSN).wrapping_add(1);
         let mut at = head + 1;
@@ -134,19 +88,69 @@ impl Transaction<'_> {
         for &parameter in parameters {
             put(self, parameter);
         }
-        put(self, name.len() as u64);
-        for chunk in name.chunks(8) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            put(self, u64::from_le_bytes(bytes));
+        for word in record::name_words(name) {
+            put(self, word);
         }
         let header = self.record_header(head, operation, length as u64);
         let word = self.log_word(head);
         self.set_unlogged(word, header);
         self.set(LSN, lsn);
         self.set(LOG_HEAD, head + length as u64);
-        if operation.is_barrier() {
+        if operation != Operation::Write {
             self.set(LOG_LAST_BARRIER, head + 1);
+        }
+    }
+
+    /// The file that the last record names may be changed in place once that record is on the media.
+    pub(crate) fn note_opened(&mut self) {
+        let head = self.get(LOG_HEAD);
+        self.set(OPENED_AT, head);
+    }
+
+    /// Blocks of `inode` are about to be changed in place.
+    pub(crate) fn open_blocks(&mut self, inode: Inode, now: Timestamp) {
+        if self.layout.durable && inode.flags(self) & OPENED == 0 {
+            inode.add_flags(self, OPENED);
+            self.log(Operation::Opened, now, &[u64::from(inode.id.0)], &[]);
+            self.note_opened();
+        }
+    }
+
+    /// All blocks of `inode` have valid checksums.
+    pub(crate) fn close_blocks(&mut self, inode: Inode) {
+        if inode.flags(self) & OPENED != 0 {
+            inode.clear_flags(self, OPENED);
+            let seal = self.last_block_seal(inode, inode.size(self));
+            let now = Timestamp(inode.modified(self));
+            self.log(Operation::Sealed, now, &[u64::from(inode.id.0), seal], &[]);
+        }
+    }
+
+    /// Whether blocks of `inode` may be changed in place: on a durable tier only when the media says so, so that
+    /// nobody trusts their checksums after a crash.
+    pub(crate) fn may_change_in_place(&self, inode: Inode) -> bool {
+        !self.layout.durable
+            || inode.flags(self) & OPENED == 0
+            || self.get(OPENED_AT) <= self.get(LOG_DURABLE)
+    }
+
+    /// Whether the ring takes what a transaction may append without losing words that are not on the media.
+    pub(crate) fn log_has_room(&self) -> bool {
+        let kept = block_start(self.get(LOG_DURABLE));
+        self.checked_log_head().saturating_sub(kept) + APPEND_WORDS_MAX <= LOG_WORDS as u64
+    }
+
+    /// The checksum of a file's last block if it is partly filled and has a valid one: 1 << 32 | CRC32C, else 0. It
+    /// changes with every append, so the table on the media cannot be trusted for it.
+    pub(crate) fn last_block_seal(&self, inode: Inode, end: u64) -> u64 {
+        if end & (self.layout.hugeblock_bytes - 1) == 0 {
+            return 0;
+        }
+        match self.stretch(inode.map(self), (end >> self.layout.hugeblock_shift) as u32) {
+            Stretch::Data(run) if !self.is_stale(run.tier, run.first) => {
+                1 << 32 | u64::from(self.checksum(run.tier, run.first))
+            }
+            _ => 0,
         }
     }
 
@@ -155,12 +159,16 @@ impl Transaction<'_> {
         &mut self,
         handle: Option<Handle>,
         now: Timestamp,
-        inode: InodeId,
+        inode: Inode,
         range: (u64, u64),
         added: Option<(u32, BlockRun)>,
     ) {
+        let seal = match self.layout.durable {
+            true => self.last_block_seal(inode, range.0 + range.1),
+            false => 0,
+        };
         if let Some(handle) = handle {
-            if self.extend_write(handle, inode, range, added) {
+            if self.extend_write(handle, now, inode, range, added, seal) {
                 return;
             }
             let head = self.checked_log_head();
@@ -168,21 +176,24 @@ impl Transaction<'_> {
         }
         let (file_block, run) = added.map_or((0, 0), |(block, run)| (block, run.pack()));
         let (offset, length) = range;
-        let parameters = [u64::from(inode.0), offset, length, u64::from(file_block), run];
+        let parameters = [u64::from(inode.id.0), offset, length, u64::from(file_block), run, seal];
         self.log(Operation::Write, now, &parameters, &[]);
     }
 
     fn extend_write(
         &mut self,
         handle: Handle,
-        inode: InodeId,
+        now: Timestamp,
+        inode: Inode,
         (offset, length): (u64, u64),
         added: Option<(u32, BlockRun)>,
+        seal: u64,
     ) -> bool {
         let Some(position) = handle.log_position(self).checked_sub(1) else { return false };
         let head = self.checked_log_head();
         let in_window = position < head
             && position + (LOG_WORDS / 2) as u64 > head
+            && position >= self.get(LOG_FROZEN)
             && position + 1 > self.get(LOG_LAST_BARRIER);
         if !in_window {
             return false;
@@ -190,7 +201,7 @@ impl Transaction<'_> {
         let parameter = |tx: &Self, index: u64| tx.get(tx.log_word(position + 3 + index));
         let (old_offset, old_length) = (parameter(self, 1), parameter(self, 2));
         let continues = old_offset.checked_add(old_length) == Some(offset);
-        if parameter(self, 0) != u64::from(inode.0) || !continues {
+        if parameter(self, 0) != u64::from(inode.id.0) || !continues {
             return false;
         }
         let mut run = parameter(self, 4);
@@ -209,8 +220,9 @@ impl Transaction<'_> {
                 return false;
             }
         }
-        for (index, value) in [(2, old_length + length), (3, file_block), (4, run)] {
-            let word = self.log_word(position + 3 + index);
+        let length = old_length + length;
+        for (index, value) in [(2, now.0), (5, length), (6, file_block), (7, run), (8, seal)] {
+            let word = self.log_word(position + index);
             self.set(word, value);
         }
         let header = self.record_header(position, Operation::Write, WRITE_WORDS);
@@ -219,22 +231,10 @@ impl Transaction<'_> {
         true
     }
 
-    /// Word 0 of the record at `position`, computed over the words that follow it.
     fn record_header(&self, position: u64, operation: Operation, length: u64) -> u64 {
-        let shape = length << 16 | operation as u64;
-        let mut crc = (self.checksum)(0, &shape.to_le_bytes());
-        let mut bytes = [0; 64];
-        let mut filled = 0;
-        for index in 1..length {
-            let word = self.get(self.log_word(position + index));
-            bytes[filled..filled + 8].copy_from_slice(&word.to_le_bytes());
-            filled += 8;
-            if filled == bytes.len() || index + 1 == length {
-                crc = (self.checksum)(crc, &bytes[..filled]);
-                filled = 0;
-            }
-        }
-        u64::from(crc) << 32 | shape
+        record::header(self.checksum, operation, length, |index| {
+            self.get(self.log_word(position + index))
+        })
     }
 
     /// Reads the record at `position`: its length in words and its content.

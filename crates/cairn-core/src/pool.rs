@@ -5,7 +5,7 @@
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
 //! cursor of the tier and put into the ring, so that processes allocate apart from each other.
 
-use crate::layout::TierRegion;
+use crate::layout::{CHECKSUMS_PER_PAGE, TierRegion};
 use crate::process::Slot;
 use crate::transaction::Transaction;
 
@@ -63,6 +63,10 @@ fn for_words(first: u32, count: u32, mut visit: impl FnMut(usize, u64)) {
         visit(block as usize / 64, (u64::MAX >> (64 - take)) << offset);
         block += take;
     }
+}
+
+fn dirty_words(region: &TierRegion) -> usize {
+    (region.blocks as usize).div_ceil(CHECKSUMS_PER_PAGE).div_ceil(64)
 }
 
 impl Transaction<'_> {
@@ -180,10 +184,52 @@ impl Transaction<'_> {
             let old = self.checksum(tier, block);
             // Whoever owns the neighbouring block stores its checksum without the lock.
             self.set_half(at, block % 2 == 1, old ^ term);
+            self.mark_checksums_dirty(run);
         }
     }
 
-    fn mark_used(&mut self, run: BlockRun) {
+    /// Notes that checksums of these blocks differ from those on the media.
+    pub(crate) fn mark_checksums_dirty(&mut self, run: BlockRun) {
+        if !self.layout.durable || run.count == 0 {
+            return;
+        }
+        let Some(region) = self.tier(run) else { return };
+        let page = |block: u32| block / CHECKSUMS_PER_PAGE as u32;
+        let (first, last) = (page(run.first), page(run.end() - 1));
+        for_words(first, last - first + 1, |word, mask| {
+            let old = self.get(region.dirty + word);
+            self.set(region.dirty + word, old | mask);
+        });
+    }
+
+    /// Notes that nobody knows which checksums are on the media.
+    pub(crate) fn mark_all_checksums_dirty(&mut self) {
+        let region = self.layout.tiers[0];
+        for word in 0..dirty_words(&region) {
+            self.set(region.dirty + word, u64::MAX);
+        }
+    }
+
+    /// Moves the pages of checksums that differ from the media's into `pages`, which has room for all.
+    pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<usize>) {
+        let region = self.layout.tiers[0];
+        let count = (region.blocks as usize).div_ceil(CHECKSUMS_PER_PAGE);
+        for word in 0..dirty_words(&region) {
+            let mut bits = self.get(region.dirty + word);
+            if bits != 0 {
+                self.set(region.dirty + word, 0);
+            }
+            while bits != 0 {
+                let page = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if page < count {
+                    pages.push(page);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn mark_used(&mut self, run: BlockRun) {
         let Some(region) = self.tier(run) else { return };
         for_words(run.first, run.count, |word, mask| {
             let used = self.get(region.used + word) | mask;

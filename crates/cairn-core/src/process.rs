@@ -186,6 +186,7 @@ impl Transaction<'_> {
 impl Microfs {
     /// Finds the slot of a process, or makes one.
     pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
+        self.introduce(identity)?;
         self.transact(|tx| {
             let same = |slot: &Slot, tx: &Transaction| {
                 let found = slot.identity(tx);

@@ -6,27 +6,20 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, WRITE};
 use crate::namei::{permit_creation, touch_directory};
-use crate::oplog::Operation;
 use crate::process::Slot;
+use crate::record::Operation;
 use crate::transaction::Transaction;
-use crate::types::{Caller, InodeId, RenameMode, Timestamp};
+use crate::types::{Caller, InodeId, NAME_BYTES_MAX, RenameMode, Timestamp};
 use crate::walk::{Last, Spare, Walked};
 
 impl Transaction<'_> {
     /// Removes the name of a target that a rename replaces.
-    fn drop_replaced(
-        &mut self,
-        parent: Inode,
-        victim: Inode,
-        slot: Slot,
-        now: Timestamp,
-    ) -> Result<()> {
+    fn drop_replaced(&mut self, parent: Inode, victim: Inode, now: Timestamp) {
         victim.set_changed(self, now.0);
         match victim.is_directory(self) {
             true => self.bury_directory(parent, victim),
             false => victim.drop_link(self),
         }
-        self.retire_if_unreachable(victim, Some(slot))
     }
 }
 
@@ -126,7 +119,7 @@ fn replace(
 ) -> Result<()> {
     let now = caller.now;
     let is_directory = moved.is_directory(tx);
-    let replaced = new.target.map_or(0, |victim| victim.id.0);
+    let replaced = new.target.map_or(InodeId(0), |victim| victim.id);
     if let Some(victim) = new.target {
         match (is_directory, victim.is_directory(tx)) {
             (true, false) => return Err(Error::NotDirectory),
@@ -139,7 +132,7 @@ fn replace(
         }
         let entry = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
         tx.unlink_name(new.parent, entry, now);
-        tx.drop_replaced(new.parent, victim, slot, now)?;
+        tx.drop_replaced(new.parent, victim, now);
     } else {
         permit_move(tx, caller, moved, old, new)?;
     }
@@ -152,8 +145,11 @@ fn replace(
         new.parent.add_link(tx)?;
         moved.set_parent(tx, new.parent.id.0);
     }
-    log_rename(tx, caller, old, new, moved, replaced);
-    Ok(())
+    log_pair(tx, Operation::Rename, caller, old, new, [moved.id, replaced]);
+    match new.target {
+        Some(victim) => tx.retire_if_unreachable(victim, Some(slot)),
+        None => Ok(()),
+    }
 }
 
 fn exchange(
@@ -180,20 +176,24 @@ fn exchange(
         }
         touch_directory(tx, joins, caller.now);
     }
-    log_rename(tx, caller, old, new, moved, other.id.0);
-    log_rename(tx, caller, new, old, other, moved.id.0);
+    log_pair(tx, Operation::Exchange, caller, old, new, [moved.id, other.id]);
     Ok(())
 }
 
-fn log_rename(
+/// Logs an operation on two names and the two inodes that had them.
+fn log_pair(
     tx: &mut Transaction,
+    operation: Operation,
     caller: &Caller,
     old: &Walked<'_>,
     new: &Walked<'_>,
-    moved: Inode,
-    replaced: u32,
+    [first, second]: [InodeId; 2],
 ) {
-    let parameters =
-        [old.parent.id, moved.id, new.parent.id, InodeId(replaced)].map(|id| u64::from(id.0));
-    tx.log(Operation::Rename, caller.now, &parameters, new.name);
+    let parameters = [old.parent.id, first, new.parent.id, second].map(|id| u64::from(id.0));
+    let mut names = [0; 2 * NAME_BYTES_MAX + 1];
+    let second_at = old.name.len() + 1;
+    let end = second_at + new.name.len();
+    names[..old.name.len()].copy_from_slice(old.name);
+    names[second_at..end].copy_from_slice(new.name);
+    tx.log(operation, caller.now, &parameters, &names[..end]);
 }

@@ -63,9 +63,17 @@ impl Microfs {
             inode.add_flags(tx, SETTLING);
             let from = (tail & (tx.layout.hugeblock_bytes - 1)) as u32;
             let (tier, block) = (run.tier, run.first);
-            Ok(Some(Some(SettlePlan { inode: inode.id, tier, block, from, tail, pin_index })))
+            let plan = SettlePlan { inode: inode.id, tier, block, from, tail, pin_index };
+            Ok(Some(Some((plan, tx.may_change_in_place(inode)))))
         })?;
-        planned.ok_or(Error::Busy)
+        let Some((plan, may_begin)) = planned.ok_or(Error::Busy)? else { return Ok(None) };
+        if !may_begin {
+            self.sync().inspect_err(|_| {
+                // The plan is abandoned at the latest when the process ends.
+                let _ = self.commit_settle(caller, &plan, false);
+            })?;
+        }
+        Ok(Some(plan))
     }
 
     /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has another tail then.

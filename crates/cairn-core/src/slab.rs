@@ -59,6 +59,39 @@ impl Transaction<'_> {
         self.set(header + IN_USE, in_use.wrapping_sub(1));
     }
 
+    /// Takes the record `index`, whose place the free list does not know. Only while a namespace is rebuilt, before
+    /// [`Transaction::rebuild_free_list`].
+    pub(crate) fn claim_record(&mut self, kind: SlabKind, index: u32) -> bool {
+        let region = *self.layout.slab(kind);
+        if index == 0 || index >= region.capacity {
+            return false;
+        }
+        let used = self.get(region.header + HIGH_WATER).max(u64::from(index) + 1);
+        let in_use = self.get(region.header + IN_USE);
+        self.set(region.header + HIGH_WATER, used);
+        self.set(region.header + IN_USE, in_use.wrapping_add(1));
+        true
+    }
+
+    /// Gives a claimed record back.
+    pub(crate) fn release_record(&mut self, kind: SlabKind) {
+        let header = self.layout.slab(kind).header;
+        let in_use = self.get(header + IN_USE);
+        self.set(header + IN_USE, in_use.wrapping_sub(1));
+    }
+
+    /// Makes the free list anew: it holds the records from `indices`, which are all that are not in use.
+    pub(crate) fn rebuild_free_list(&mut self, kind: SlabKind, indices: impl Iterator<Item = u32>) {
+        let header = self.layout.slab(kind).header;
+        let mut first = 0;
+        for index in indices {
+            let at = self.record(kind, index);
+            self.set_unlogged(at, first);
+            first = u64::from(index);
+        }
+        self.set(header + FREE_FIRST, first);
+    }
+
     /// First word of a record. An index that was never handed out marks the transaction corrupt and gives
     /// the record 0 of the slab, which is used by nobody.
     pub(crate) fn record(&self, kind: SlabKind, index: u32) -> usize {

@@ -36,6 +36,7 @@ impl Microfs {
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
             let alone = inode.pins(tx) == 0
+                && tx.may_change_in_place(inode)
                 && inode.flags(tx) & (SETTLING | WANTS_SETTLE | HAS_WAITING) == 0;
             let offset = tx.write_offset(inode, handle, at);
             let block_bytes = tx.layout.hugeblock_bytes;
@@ -62,7 +63,7 @@ impl Microfs {
             let Some(term) = store(&piece) else { return Ok(false) };
             let end = offset + u64::from(length);
             tx.fold_checksum(run.tier, run.first, term);
-            tx.log_write(Some(handle), caller.now, inode.id, (offset, u64::from(length)), None);
+            tx.log_write(Some(handle), caller.now, inode, (offset, u64::from(length)), None);
             inode.set_tail(tx, end);
             inode.set_written_end(tx, end);
             inode.set_size(tx, end);

@@ -6,11 +6,11 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, ORPHAN, UNCLEAN};
+use crate::inode::{Inode, OPENED, ORPHAN, UNCLEAN};
 use crate::map::Stretch;
-use crate::oplog::Operation;
 use crate::pool::BlockRun;
 use crate::process::Slot;
+use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId};
 
@@ -47,6 +47,9 @@ impl Transaction<'_> {
         inode.set_size(self, size);
         inode.touch_data(self, caller);
         self.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
+        if inode.flags(self) & OPENED != 0 {
+            self.note_opened();
+        }
     }
 }
 
@@ -94,6 +97,10 @@ impl Microfs {
                 Stretch::Data(block) if size & (tx.layout.hugeblock_bytes - 1) != 0 => {
                     inode.set_tail(tx, size);
                     inode.note_move(tx);
+                    if tx.layout.durable {
+                        // The record of the truncation says the same (replay.rs).
+                        inode.add_flags(tx, OPENED);
+                    }
                     tx.note_stale(inode, BlockRun { count: 1, ..block });
                 }
                 _ => inode.clear_tail(tx),

@@ -30,6 +30,17 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+impl Credentials {
+    /// As records of the log carry them: user << 32 | group.
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.uid) << 32 | u64::from(self.gid)
+    }
+
+    pub(crate) fn unpack(word: u64) -> Credentials {
+        Credentials { uid: (word >> 32) as u32, gid: word as u32 }
+    }
+}
+
 /// Who calls, with which rights, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {

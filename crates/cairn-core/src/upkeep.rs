@@ -5,8 +5,8 @@ use crate::fs::Microfs;
 use crate::inode::MAYBE_STALE;
 use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, SlabKind};
 use crate::map::Stretch;
-use crate::oplog::Operation;
 use crate::pool::BlockRun;
+use crate::record::Operation;
 use crate::types::{InodeId, SlotId, TIERS_MAX, Timestamp};
 use std::sync::atomic::Ordering;
 
@@ -59,10 +59,12 @@ impl Microfs {
         found.clear();
         found.reserve(STALE_BATCH);
         let mut file_block = 0;
+        let mut first_version = None;
         loop {
             let (version, next) = self.transact(|tx| {
                 let inode = tx.inode(inode)?;
                 let version = inode.version(tx);
+                let unchanged = *first_version.get_or_insert(version) == version;
                 if inode.flags(tx) & MAYBE_STALE == 0 || !inode.is_regular(tx) {
                     return Ok((version, None));
                 }
@@ -71,8 +73,9 @@ impl Microfs {
                     let run = match tx.stretch(map, file_block) {
                         Stretch::Data(run) => run,
                         Stretch::Hole(u32::MAX) => {
-                            if found.is_empty() && inode.pins(tx) == 0 {
+                            if found.is_empty() && unchanged && inode.pins(tx) == 0 {
                                 inode.clear_flags(tx, MAYBE_STALE);
+                                tx.close_blocks(inode);
                             }
                             return Ok((version, None));
                         }
@@ -112,6 +115,10 @@ impl Microfs {
     /// Seals blocks with checksums computed from their bytes; false, and nothing done, if the data changed since
     /// `version` or is being written.
     pub fn seal(&self, inode: InodeId, version: u64, blocks: &[(StaleBlock, u32)]) -> Result<bool> {
+        let may_begin = self.transact(|tx| Ok(tx.may_change_in_place(tx.inode(inode)?)))?;
+        if !may_begin {
+            self.sync()?;
+        }
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
             if inode.version(tx) != version || tx.is_written(inode) {
@@ -175,10 +182,14 @@ impl Microfs {
 
     /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at once.
     pub fn reclaim(&self, slot: Option<SlotId>) -> Result<bool> {
-        self.transact(|tx| {
+        let (more, awaits_log) = self.transact(|tx| {
             let slot = slot.map(|slot| tx.slot(slot)).transpose()?;
-            tx.reclaim_batch(slot)
-        })
+            Ok((tx.reclaim_batch(slot)?, tx.orphans_await_log()))
+        })?;
+        if awaits_log {
+            self.sync()?;
+        }
+        Ok(more || awaits_log)
     }
 
     /// Deleted or emptied files whose blocks are not free yet; read without the lock.

@@ -170,7 +170,7 @@ impl Microfs {
         at: Position,
         length: u64,
     ) -> Result<WritePlan> {
-        self.transact(|tx| {
+        let (plan, may_begin) = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
@@ -220,7 +220,9 @@ impl Microfs {
             plan.leaves_tail = last_is_fresh && offset == plan.zero_from;
             let appends = handle.flags(tx) & APPEND != 0;
             let contested = tx.contest(inode, offset, end);
-            mark_overwritten_stale(tx, inode, &plan);
+            if mark_overwritten_stale(tx, inode, &plan) {
+                tx.open_blocks(inode, caller.now);
+            }
             plan.pin_ticket = tx.activate_pin(
                 pin,
                 &PinRequest {
@@ -241,8 +243,15 @@ impl Microfs {
                 handle.set_cursor(tx, end);
             }
             handle.add_flags(tx, WROTE);
-            Ok(plan)
-        })
+            Ok((plan, tx.may_change_in_place(inode)))
+        })?;
+        if !may_begin {
+            self.sync().inspect_err(|_| {
+                // The plan is abandoned at the latest when the process ends.
+                let _ = self.abort_write(caller, &plan);
+            })?;
+        }
+        Ok(plan)
     }
 }
 
@@ -283,15 +292,18 @@ fn collect_runs(
     }
 }
 
-/// Until the bytes are there, the checksum of an overwritten block is void.
-fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) {
+/// Until the bytes are there, the checksum of an overwritten block is void. True if there is such a block.
+fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) -> bool {
     let shift = plan.hugeblock_shift;
+    let mut overwrites = false;
     for run in &plan.runs[..plan.run_count] {
         let run_start = plan.offset.max(u64::from(run.file_block) << shift);
         if !run.fresh && run_start < plan.zero_from {
             let written = ((plan.zero_from - 1) >> shift) + 1 - u64::from(run.file_block);
             let count = u64::from(run.blocks.count).min(written) as u32;
             tx.note_stale(inode, BlockRun { count, ..run.blocks });
+            overwrites = true;
         }
     }
+    overwrites
 }

@@ -245,6 +245,7 @@ mod tests {
             tier_blocks: [128, 0, 0, 0],
             mount: b"/cairn".to_vec(),
             zero_block_checksum: 0,
+            durable: false,
             inode_capacity: 1000,
         }
     }

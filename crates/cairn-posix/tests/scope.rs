@@ -20,6 +20,7 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
         inode_capacity: 4096,
         mount: b"/cairn".to_vec(),
         zero_block_checksum: 0,
+        durable: false,
     };
     create_namespace(&store, "node", geometry, false).unwrap();
     let path = store.path().to_owned();

@@ -23,7 +23,7 @@ const SEEDS: u64 = 1500;
 /// Without progress for so long an operation counts as endless.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Words of the static header, which a checksum covers (docs/FORMAT.md).
-const HEADER: std::ops::Range<usize> = 8..52;
+const HEADER: std::ops::Range<usize> = 8..64;
 /// First word of the undo area: its length; the entries follow.
 const UNDO: usize = 512;
 /// Rounds of an operation that has to be repeated until it is done.

@@ -100,27 +100,28 @@ impl Microfs {
                 return Ok(Committed::Replan);
             }
             let range = (plan.offset, plan.length);
+            if let Some((tier, block, term)) = plan.term {
+                tx.fold_checksum(tier, block, term);
+            }
             let handle = tx.planned_handle(plan);
             let mut logged = false;
             for run in &plan.runs[..plan.run_count] {
+                tx.mark_checksums_dirty(run.blocks);
                 if run.fresh {
                     tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
                     let part = if logged { (end, 0) } else { range };
                     let added = Some((run.file_block, run.blocks));
-                    tx.log_write(handle, caller.now, inode.id, part, added);
+                    tx.log_write(handle, caller.now, inode, part, added);
                     logged = true;
                 }
             }
             if logged {
                 inode.note_add(tx);
             } else {
-                tx.log_write(handle, caller.now, inode.id, range, None);
+                tx.log_write(handle, caller.now, inode, range, None);
             }
             if pin.flags(tx) & PIN_CONTESTED == 0 {
                 mark_rewritten_sealed(tx, plan);
-            }
-            if let Some((tier, block, term)) = plan.term {
-                tx.fold_checksum(tier, block, term);
             }
             tx.move_tail(inode, plan);
             let appended = pin.flags(tx) & PIN_APPEND != 0;

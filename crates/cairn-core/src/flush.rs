@@ -1,0 +1,266 @@
+//! Taking the log to the media: group commit (DESIGN decision 3, order on media).
+//!
+//! One process flushes for all: it takes everything appended so far, writes the checksums that changed, flushes them
+//! together with the data, writes the log, and flushes again. The others wait, and find their records durable.
+//! Invariants: what a flush has taken is not changed any more (`LOG_FROZEN`), so a flush that died is repeated with the
+//! same words; a record is on the media only after the data and checksums it refers to.
+//! After a failed write or flush nobody knows what is on the media: nothing becomes durable any more, and every
+//! later call says so.
+
+use crate::claim::{Claim, FLUSH, SNAPSHOT};
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::layout::{
+    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH, MEDIA_FAILED,
+    PAGE_WORDS, SNAPSHOT_NUMBER,
+};
+use crate::log_media::{self, PAYLOAD_WORDS, block_of};
+use crate::media::{MEDIA_BLOCK_BYTES, Media, write_words};
+use crate::snapshot;
+use crate::superblock::Superblock;
+use crate::transaction::Transaction;
+use crate::types::ProcessIdentity;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Log blocks that are kept free, so that a flush in progress always finds room.
+const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) + 2;
+
+/// The media of a durable namespace, as one process uses it.
+pub(crate) struct Durable {
+    pub media: Arc<dyn Media>,
+    pub superblock: Superblock,
+    /// Every operation is durable when it returns (NVMe-CR), not only what `sync` was called for.
+    pub each_operation: bool,
+    /// Who this process is, for its duties.
+    identity: Mutex<ProcessIdentity>,
+}
+
+/// How full the log on the media is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogUsage {
+    /// Bytes that recovery would read.
+    pub used_bytes: u64,
+    /// Bytes there is room for.
+    pub total_bytes: u64,
+    /// A file is open.
+    pub busy: bool,
+}
+
+/// What is to be done about a duty.
+enum Duty {
+    None,
+    Waits(ProcessIdentity),
+    Mine,
+}
+
+/// One flush.
+#[derive(Clone, Copy)]
+struct Batch {
+    from: u64,
+    to: u64,
+    turn: u64,
+}
+
+impl Durable {
+    pub(crate) fn new(
+        media: Arc<dyn Media>,
+        superblock: Superblock,
+        each_operation: bool,
+    ) -> Durable {
+        let unknown = ProcessIdentity { pid: u32::MAX, pid_namespace: 0, start_time: 0 };
+        Durable { media, superblock, each_operation, identity: Mutex::new(unknown) }
+    }
+
+    fn identity(&self) -> ProcessIdentity {
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Microfs {
+    /// Says who this process is. Duties it had under this identity are void: whatever thread had them is gone.
+    pub fn introduce(&self, identity: ProcessIdentity) -> Result<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        *durable.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity;
+        self.transact_unlogged(|tx| {
+            for duty in [FLUSH, SNAPSHOT] {
+                if duty.owner(tx) == Some(identity) {
+                    duty.set_owner(tx, None);
+                    tx.mark_all_checksums_dirty();
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns when every operation that returned before survives the loss of this node's memory; at once if the
+    /// first tier is not durable. Errors: `Io`: the media failed, now or before.
+    pub fn sync(&self) -> Result<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let wanted = self.log_head();
+        let reached = |tx: &Transaction| tx.get(LOG_DURABLE) >= wanted;
+        self.with_duty(durable, FLUSH, &reached, &|| self.flush(durable))
+    }
+
+    /// Does `act` when this process has the duty, unless `done` makes that unnecessary.
+    fn with_duty(
+        &self,
+        durable: &Durable,
+        claim: Claim,
+        done: &dyn Fn(&Transaction) -> bool,
+        act: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let me = durable.identity();
+        for round in 0.. {
+            let duty = self.transact_unlogged(|tx| {
+                if done(tx) {
+                    return Ok(Duty::None);
+                }
+                if tx.get(MEDIA_FAILED) != 0 {
+                    return Err(Error::Io);
+                }
+                match claim.owner(tx) {
+                    Some(owner) => Ok(Duty::Waits(owner)),
+                    None => {
+                        claim.set_owner(tx, Some(me));
+                        Ok(Duty::Mine)
+                    }
+                }
+            })?;
+            match duty {
+                Duty::None => break,
+                Duty::Mine => {
+                    let result = act();
+                    self.transact_unlogged(|tx| {
+                        claim.set_owner(tx, None);
+                        if result == Err(Error::Io) {
+                            tx.set(MEDIA_FAILED, 1);
+                        }
+                        Ok(())
+                    })?;
+                    result?;
+                }
+                Duty::Waits(owner) => {
+                    if durable.media.wait_for(owner, round) {
+                        self.take_over(claim, owner)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the duty of a process that does not exist any more. The checksums it was writing are written again.
+    fn take_over(&self, claim: Claim, dead: ProcessIdentity) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            if claim.owner(tx) == Some(dead) {
+                claim.set_owner(tx, None);
+                tx.mark_all_checksums_dirty();
+            }
+            Ok(())
+        })
+    }
+
+    /// One flush of everything appended so far. The caller has the duty.
+    fn flush(&self, durable: &Durable) -> Result<()> {
+        let (media, superblock) = (durable.media.as_ref(), &durable.superblock);
+        let mut pages = Vec::with_capacity(self.checksum_page_count());
+        let (batch, epoch) = self.transact_unlogged(|tx| {
+            let batch =
+                Batch { from: tx.get(LOG_DURABLE), to: tx.get(LOG_HEAD), turn: tx.get(LOG_TAILS) };
+            if batch.to.checked_sub(batch.from).is_none_or(|length| length > LOG_WORDS as u64) {
+                return Err(Error::Corrupt { what: "log positions" });
+            }
+            tx.set(LOG_FROZEN, batch.to);
+            tx.set(LOG_TAILS, batch.turn.wrapping_add(1));
+            tx.take_dirty_checksums(&mut pages);
+            Ok((batch, tx.get(MEDIA_EPOCH)))
+        })?;
+        // 1. Checksums, and with them the data that is on its way.
+        for &page in &pages {
+            self.write_checksum_page(durable, page)?;
+        }
+        media.flush()?;
+        // 2. The records that refer to them.
+        let words = self.memory().words();
+        let ring = self.layout().log;
+        log_media::write(
+            media,
+            superblock,
+            (superblock.brand(epoch), self.checksum()),
+            (batch.from, batch.to),
+            batch.turn,
+            |position| words[ring + position as usize % LOG_WORDS].load(Ordering::Relaxed),
+        )?;
+        media.flush()?;
+        self.transact_unlogged(|tx| {
+            tx.set(LOG_DURABLE, batch.to);
+            Ok(())
+        })
+    }
+
+    fn write_checksum_page(&self, durable: &Durable, page: usize) -> Result<()> {
+        let table = self.layout().tiers[0].checksums;
+        let mut words = [0; PAGE_WORDS];
+        self.back_checksum(0, table + page * PAGE_WORDS)?;
+        for (word, shared) in
+            words.iter_mut().zip(&self.memory().words()[table + page * PAGE_WORDS..])
+        {
+            *word = shared.load(Ordering::Relaxed);
+        }
+        let offset = durable.superblock.checksums() + (page * MEDIA_BLOCK_BYTES) as u64;
+        write_words(durable.media.as_ref(), offset, &words)
+    }
+
+    /// How full the log on the media is; `None` without one.
+    pub fn log_usage(&self) -> Result<Option<LogUsage>> {
+        let Some(durable) = &self.durable else { return Ok(None) };
+        self.transact_unlogged(|tx| {
+            Ok(Some(LogUsage {
+                used_bytes: log_blocks_used(tx) * MEDIA_BLOCK_BYTES as u64,
+                total_bytes: durable.superblock.log_blocks * MEDIA_BLOCK_BYTES as u64,
+                busy: tx.records_in_use(crate::layout::SlabKind::Handle) > 0,
+            }))
+        })
+    }
+
+    /// Writes a snapshot of what is durable and lets the log begin there. It is made from the media alone, beside
+    /// everything that goes on. Errors: `NoSpace` if the slot is too small; `Io`.
+    pub fn write_snapshot(&self) -> Result<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let before = self.transact_unlogged(|tx| Ok(tx.get(SNAPSHOT_NUMBER)))?;
+        let written = |tx: &Transaction| tx.get(SNAPSHOT_NUMBER) != before;
+        self.with_duty(durable, SNAPSHOT, &written, &|| {
+            let made =
+                snapshot::advance(durable.media.as_ref(), &durable.superblock, self.checksum())?;
+            self.transact_unlogged(|tx| {
+                tx.set(SNAPSHOT_NUMBER, made.number);
+                tx.set(LOG_START, made.position);
+                Ok(())
+            })
+        })
+    }
+
+    /// Makes room for what a transaction may append, in the ring and on the media.
+    #[cold]
+    pub(crate) fn make_log_room(&self) -> Result<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        self.sync()?;
+        let used = self.transact_unlogged(|tx| Ok(log_blocks_used(tx)))?;
+        match used + BLOCKS_SPARE >= durable.superblock.log_blocks {
+            true => self.write_snapshot(),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the log takes another transaction.
+    pub(crate) fn has_log_room(&self, tx: &Transaction) -> bool {
+        self.durable.as_ref().is_none_or(|durable| {
+            tx.log_has_room() && log_blocks_used(tx) + BLOCKS_SPARE < durable.superblock.log_blocks
+        })
+    }
+}
+
+fn log_blocks_used(tx: &Transaction) -> u64 {
+    (block_of(tx.get(LOG_HEAD)) + 1).saturating_sub(block_of(tx.get(LOG_START)))
+}

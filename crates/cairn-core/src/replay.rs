@@ -1,0 +1,586 @@
+//! Replaying records: a namespace made again from what was written about it.
+//!
+//! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from. Records say which
+//! inode and which blocks an operation took, so nothing is decided anew.
+//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error.
+//! Writes to a file that has no name any more are ignored: nobody can open it after a crash.
+//! Until [`Image::settle`] ran, an image has no free list of inodes, and the tail fields hold the seal of the last block.
+
+use crate::error::{Error, Result};
+use crate::fields::fields;
+use crate::inode::{Inode, MAYBE_STALE, OPENED, UNCLEAN};
+use crate::layout::{self, Checksum, Geometry, Layout, SlabKind};
+use crate::map::{Extent, Stretch};
+use crate::memory::Memory;
+use crate::pool::BlockRun;
+use crate::record::{NameBuffer, Operation, Record};
+use crate::transaction::{Local, Transaction};
+use crate::types::{
+    Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, PATH_BYTES_MAX,
+    SlotId, Timestamp,
+};
+
+/// In an image: somebody may have had the file open for writing.
+const WRITING: u32 = 1 << 16;
+/// In an image: the seal of the last block is valid.
+const HAS_SEAL: u32 = 1 << 17;
+/// What a snapshot keeps of an inode's flags.
+const KEPT_FLAGS: u32 = UNCLEAN | OPENED | WRITING;
+/// Inodes backed at a time.
+const BACKED_INODES: u32 = 4096;
+
+fields!(Inode {
+    // Same words as the tail.
+    sealed_crc, set_sealed_crc: low 15;
+});
+
+/// A namespace being rebuilt.
+pub(crate) struct Image<'m> {
+    pub memory: &'m dyn Memory,
+    pub layout: Layout,
+    pub checksum: Checksum,
+    local: Local,
+    backed_inodes: u32,
+    /// LSN of the last record applied.
+    pub lsn: u64,
+    /// Records applied.
+    pub records: u64,
+}
+
+/// What is left to do after a record: a file to cut, and to free if it has no name.
+struct Cut {
+    inode: InodeId,
+    from_block: u32,
+}
+
+fn contradiction<T>(what: &'static str) -> Result<T> {
+    Err(Error::Corrupt { what })
+}
+
+impl<'m> Image<'m> {
+    /// An image without even a root directory, in zeroed memory.
+    pub(crate) fn new(
+        memory: &'m dyn Memory,
+        geometry: &Geometry,
+        checksum: Checksum,
+    ) -> Result<Image<'m>> {
+        memory.back(0, layout::PAGE_WORDS)?;
+        let layout = layout::write_header(memory, geometry, checksum)?;
+        for (first, count) in layout.eager_ranges() {
+            memory.back(first, count)?;
+        }
+        let local = Local::new();
+        Ok(Image { memory, layout, checksum, local, backed_inodes: 0, lsn: 0, records: 0 })
+    }
+
+    pub(crate) fn transact<R>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let mut tx = Transaction::begin(self.memory, &self.layout, self.checksum, &self.local)?;
+        match change(&mut tx) {
+            Ok(value) => tx.commit().map(|()| value),
+            Err(error) => Err(tx.corruption().unwrap_or(error)),
+        }
+    }
+
+    /// Applies the records in `words` until they end or break off, and returns how many words that were.
+    /// Log records follow each other in LSN; those of a snapshot (`ordered` false) have none.
+    pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
+        let mut at = 0;
+        while let Some((length, record)) = Record::decode(&words[at..], self.checksum) {
+            if ordered {
+                // Whole and valid, but not the next one: it was there before.
+                if record.lsn != self.lsn.wrapping_add(1) {
+                    break;
+                }
+                self.lsn = record.lsn;
+            }
+            self.apply(&record)?;
+            self.records += 1;
+            at += length;
+        }
+        Ok(at)
+    }
+
+    fn apply(&mut self, record: &Record) -> Result<()> {
+        if let Operation::Create | Operation::Symlink | Operation::Inode = record.operation {
+            let at = usize::from(record.operation != Operation::Inode);
+            self.back_inode(record.parameters[at])?;
+        }
+        let mut cut = self.transact(|tx| apply(tx, record))?;
+        while let Some(Cut { inode, from_block }) = cut {
+            let more = self.transact(|tx| {
+                let inode = tx.inode(inode)?;
+                let more = tx.drop_extents(inode, from_block)?;
+                if !more && inode.links(tx) == 0 {
+                    release(tx, inode);
+                }
+                Ok(more)
+            })?;
+            cut = more.then_some(Cut { inode, from_block });
+        }
+        Ok(())
+    }
+
+    fn back_inode(&mut self, index: u64) -> Result<()> {
+        let region = self.layout.slab(SlabKind::Inode);
+        if index >= u64::from(region.capacity) {
+            return contradiction("inode number");
+        }
+        if index as u32 >= self.backed_inodes {
+            let end = (index as u32 + 1).next_multiple_of(BACKED_INODES).min(region.capacity);
+            let count = (end - self.backed_inodes) as usize;
+            let first = self.backed_inodes as usize;
+            self.memory.back(
+                region.first_word + first * region.record_words,
+                count * region.record_words,
+            )?;
+            self.backed_inodes = end;
+        }
+        Ok(())
+    }
+
+    /// Inodes in use, in ascending order.
+    pub(crate) fn inodes(&self) -> Result<Vec<InodeId>> {
+        self.transact(|tx| {
+            let end = tx.records_end(SlabKind::Inode);
+            Ok((1..end).map(InodeId).filter(|&id| tx.inode(id).is_ok()).collect())
+        })
+    }
+
+    /// What a snapshot says about an inode: parameters of an `Inode` record.
+    pub(crate) fn inode_record(&self, tx: &Transaction, inode: Inode) -> [u64; 13] {
+        let flags = inode.flags(tx);
+        let seal = match flags & HAS_SEAL {
+            0 => 0,
+            _ => 1 << 32 | u64::from(inode.sealed_crc(tx)),
+        };
+        let owner = Credentials { uid: inode.uid(tx), gid: inode.gid(tx) };
+        let parent = if inode.is_directory(tx) { inode.parent(tx) } else { 0 };
+        [
+            u64::from(inode.id.0),
+            u64::from(inode.mode(tx)) << 32 | u64::from(flags & KEPT_FLAGS),
+            u64::from(inode.links(tx)),
+            owner.pack(),
+            u64::from(parent),
+            inode.size(tx),
+            inode.version(tx),
+            inode.drained_version(tx),
+            inode.accessed(tx),
+            inode.modified(tx),
+            inode.changed(tx),
+            inode.born(tx),
+            seal,
+        ]
+    }
+
+    /// Makes the image a namespace that can be used: what a crash left open is unclean, blocks without a trustworthy
+    /// checksum are stale, what stands behind the ends of files is their tails. Returns the seals of last blocks.
+    pub(crate) fn settle(&self) -> Result<Vec<Seal>> {
+        let mut seals = Vec::new();
+        for id in self.inodes()? {
+            let seal = self.transact(|tx| {
+                let inode = tx.inode(id)?;
+                if !inode.is_regular(tx) {
+                    return Ok(None);
+                }
+                Ok(settle(tx, inode))
+            })?;
+            seals.extend(seal);
+        }
+        self.transact(|tx| {
+            let end = tx.records_end(SlabKind::Inode);
+            let free: Vec<u32> =
+                (1..end).rev().filter(|&index| tx.inode(InodeId(index)).is_err()).collect();
+            for &index in &free {
+                let inode = Inode { id: InodeId(index), at: tx.record(SlabKind::Inode, index) };
+                tx.set_unlogged(inode.at + 4, u64::from(index) << 32);
+            }
+            tx.rebuild_free_list(SlabKind::Inode, free.into_iter());
+            Ok(())
+        })?;
+        Ok(seals)
+    }
+}
+
+/// The checksum of a block, from the log.
+pub(crate) struct Seal {
+    pub block: u32,
+    pub crc32c: u32,
+}
+
+/// Who replays: nobody in particular.
+fn replayer(credentials: Credentials, now: Timestamp) -> Caller {
+    Caller { slot: SlotId(0), credentials, now }
+}
+
+fn apply(tx: &mut Transaction, record: &Record) -> Result<Option<Cut>> {
+    let mut buffer: NameBuffer = [0; PATH_BYTES_MAX + 1];
+    let name = record.name(&mut buffer);
+    let p = record.parameters;
+    let now = record.time;
+    match record.operation {
+        Operation::Create => create(tx, p, name, now).map(|()| None),
+        Operation::Symlink => {
+            let parameters = [p[0], p[1], u64::from(MODE_SYMLINK | 0o777), p[2]];
+            create(tx, &parameters, name, now).map(|()| None)
+        }
+        Operation::Target => {
+            let inode = existing(tx, p[0])?;
+            let text = tx.store_text(name, inode.id)?;
+            inode.set_target(tx, text);
+            inode.set_size(tx, name.len() as u64);
+            Ok(None)
+        }
+        Operation::Unlink | Operation::Evict => {
+            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
+            take_name(tx, parent, name, inode, now)?;
+            inode.set_changed(tx, now.0);
+            forget(tx, parent, inode)
+        }
+        Operation::Link => {
+            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
+            tx.link_name(parent, name, inode, now).map(|()| None)
+        }
+        Operation::Rename => rename(tx, p, name, now),
+        Operation::Exchange => exchange(tx, p, name, now).map(|()| None),
+        Operation::Attributes => {
+            let inode = existing(tx, p[0])?;
+            inode.set_mode(tx, p[1] as u32);
+            inode.set_uid(tx, p[2] as u32);
+            inode.set_gid(tx, p[3] as u32);
+            inode.set_accessed(tx, p[4]);
+            inode.set_modified(tx, p[5]);
+            inode.set_changed(tx, now.0);
+            Ok(None)
+        }
+        Operation::Inode => restore_inode(tx, p).map(|()| None),
+        Operation::Name => {
+            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
+            tx.add_name(parent.id, name, inode.id)?;
+            let entries = parent.held(tx);
+            parent.set_held(tx, entries.wrapping_add(1));
+            Ok(None)
+        }
+        Operation::Extent => {
+            let inode = existing(tx, p[0])?;
+            attach(tx, inode, p[1], p[2]).map(|()| None)
+        }
+        Operation::Close
+        | Operation::Truncate
+        | Operation::Write
+        | Operation::Drained
+        | Operation::Opened
+        | Operation::Sealed => {
+            // A file that lost its last name before is not there any more.
+            match tx.inode(InodeId(p[0] as u32)) {
+                Ok(inode) if inode.is_regular(tx) => change_data(tx, record, inode),
+                Ok(inode) if record.operation == Operation::Close => {
+                    let _ = inode;
+                    Ok(None)
+                }
+                Ok(_) => contradiction("data of what is no file"),
+                Err(_) => Ok(None),
+            }
+        }
+    }
+}
+
+fn existing(tx: &Transaction, id: u64) -> Result<Inode> {
+    let id = u32::try_from(id).map_err(|_| Error::Corrupt { what: "inode number" })?;
+    tx.inode(InodeId(id))
+        .map_err(|_| Error::Corrupt { what: "record of an inode that is not there" })
+}
+
+fn claim(tx: &mut Transaction, id: u64, mode: u32, caller: &Caller) -> Result<Inode> {
+    let index = id as u32;
+    if tx.inode(InodeId(index)).is_ok() || !tx.claim_record(SlabKind::Inode, index) {
+        return contradiction("inode made twice");
+    }
+    if !matches!(mode & crate::types::MODE_TYPE, MODE_DIRECTORY | MODE_REGULAR | MODE_SYMLINK) {
+        return contradiction("kind of an inode");
+    }
+    let inode = Inode { id: InodeId(index), at: tx.record(SlabKind::Inode, index) };
+    tx.begin_inode(inode, mode, caller);
+    inode.set_map(tx, index);
+    Ok(inode)
+}
+
+/// Gives the inode's record back; its extents are gone.
+fn release(tx: &mut Transaction, inode: Inode) {
+    if inode.is_symlink(tx) && inode.target(tx) != 0 {
+        tx.free_text(inode.target(tx));
+    }
+    tx.set(inode.at, 0);
+    tx.release_record(SlabKind::Inode);
+}
+
+fn create(tx: &mut Transaction, p: &[u64], name: &[u8], now: Timestamp) -> Result<()> {
+    let parent = existing(tx, p[0])?;
+    let inode = claim(tx, p[1], p[2] as u32, &replayer(Credentials::unpack(p[3]), now))?;
+    tx.link_name(parent, name, inode, now)?;
+    if inode.is_directory(tx) {
+        inode.set_parent(tx, parent.id.0);
+        inode.add_link(tx)?;
+        parent.add_link(tx)?;
+    } else if inode.is_regular(tx) {
+        inode.add_flags(tx, WRITING);
+    }
+    Ok(())
+}
+
+/// Removes `name` of `inode` from `parent`.
+fn take_name(
+    tx: &mut Transaction,
+    parent: Inode,
+    name: &[u8],
+    inode: Inode,
+    now: Timestamp,
+) -> Result<()> {
+    match tx.find_name(parent.id, name).filter(|entry| entry.inode == inode.id) {
+        Some(entry) => {
+            tx.unlink_name(parent, entry, now);
+            Ok(())
+        }
+        None => contradiction("name that is not there"),
+    }
+}
+
+/// `inode` lost a name in `parent`; with the last one it goes.
+fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Cut>> {
+    if inode.is_directory(tx) {
+        if inode.held(tx) != 0 {
+            return contradiction("removed directory is not empty");
+        }
+        parent.drop_link(tx);
+        release(tx, inode);
+        return Ok(None);
+    }
+    inode.drop_link(tx);
+    match (inode.links(tx), inode.is_regular(tx)) {
+        (0, true) => Ok(Some(Cut { inode: inode.id, from_block: 0 })),
+        (0, false) => {
+            release(tx, inode);
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn two_names(names: &[u8]) -> Result<(&[u8], &[u8])> {
+    match names.iter().position(|&byte| byte == 0) {
+        Some(end) => Ok((&names[..end], &names[end + 1..])),
+        None => contradiction("two names"),
+    }
+}
+
+fn rename(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<Option<Cut>> {
+    let (old, new) = two_names(names)?;
+    let (from, moved, to) = (existing(tx, p[0])?, existing(tx, p[1])?, existing(tx, p[2])?);
+    let mut cut = None;
+    if p[3] != 0 {
+        let victim = existing(tx, p[3])?;
+        take_name(tx, to, new, victim, now)?;
+        victim.set_changed(tx, now.0);
+        cut = forget(tx, to, victim)?;
+    }
+    take_name(tx, from, old, moved, now)?;
+    moved.drop_link(tx);
+    tx.link_name(to, new, moved, now)?;
+    change_parent(tx, moved, from, to)?;
+    Ok(cut)
+}
+
+fn change_parent(tx: &mut Transaction, moved: Inode, from: Inode, to: Inode) -> Result<()> {
+    if moved.is_directory(tx) && from.id != to.id {
+        from.drop_link(tx);
+        to.add_link(tx)?;
+        moved.set_parent(tx, to.id.0);
+    }
+    Ok(())
+}
+
+fn exchange(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<()> {
+    let (name, other_name) = two_names(names)?;
+    let (directory, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
+    let (other_directory, other) = (existing(tx, p[2])?, existing(tx, p[3])?);
+    for (directory, name, inode) in [(directory, name, inode), (other_directory, other_name, other)]
+    {
+        take_name(tx, directory, name, inode, now)?;
+        inode.drop_link(tx);
+    }
+    tx.link_name(directory, name, other, now)?;
+    tx.link_name(other_directory, other_name, inode, now)?;
+    change_parent(tx, inode, directory, other_directory)?;
+    change_parent(tx, other, other_directory, directory)
+}
+
+fn restore_inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
+    let mode = (p[1] >> 32) as u32;
+    let caller = replayer(Credentials::unpack(p[3]), Timestamp(p[11]));
+    let inode = claim(tx, p[0], mode, &caller)?;
+    inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS);
+    inode.set_links(tx, p[2] as u32);
+    inode.set_parent(tx, p[4] as u32);
+    inode.set_size(tx, p[5]);
+    inode.set_version(tx, p[6]);
+    inode.set_drained_version(tx, p[7]);
+    inode.set_accessed(tx, p[8]);
+    inode.set_modified(tx, p[9]);
+    inode.set_changed(tx, p[10]);
+    if inode.is_regular(tx) {
+        set_seal(tx, inode, p[12]);
+        inode.set_size(tx, p[5]);
+    }
+    Ok(())
+}
+
+/// Gives the file blocks that must be free, where it must have a hole.
+fn attach(tx: &mut Transaction, inode: Inode, file_block: u64, run: u64) -> Result<()> {
+    let blocks = BlockRun::unpack(run);
+    let file_block =
+        u32::try_from(file_block).map_err(|_| Error::Corrupt { what: "file block" })?;
+    let tier = tx.layout.tiers.get(blocks.tier as usize);
+    let inside = tier.is_some_and(|tier| blocks.end() <= tier.blocks);
+    if blocks.count == 0 || !inside || file_block.checked_add(blocks.count).is_none() {
+        return contradiction("run of blocks");
+    }
+    let free = (0..blocks.count).all(|index| !tx.is_used(blocks.tier, blocks.first + index));
+    let hole = matches!(
+        tx.stretch(inode.map(tx), file_block),
+        Stretch::Hole(count) if count >= blocks.count
+    );
+    if !free || !hole {
+        return contradiction("block given away twice");
+    }
+    tx.mark_used(blocks);
+    tx.attach(inode, Extent { file_block, blocks })
+}
+
+fn set_seal(tx: &mut Transaction, inode: Inode, seal: u64) {
+    match seal >> 32 {
+        0 => inode.clear_flags(tx, HAS_SEAL),
+        _ => {
+            inode.add_flags(tx, HAS_SEAL);
+            inode.set_sealed_crc(tx, seal as u32);
+        }
+    }
+}
+
+fn change_data(tx: &mut Transaction, record: &Record, inode: Inode) -> Result<Option<Cut>> {
+    let p = record.parameters;
+    match record.operation {
+        Operation::Close => {
+            inode.set_version(tx, p[1]);
+            if p[2] & 1 != 0 {
+                inode.add_flags(tx, UNCLEAN);
+            }
+            if p[2] & 2 == 0 {
+                inode.clear_flags(tx, WRITING);
+            }
+        }
+        Operation::Drained => inode.set_drained_version(tx, p[1]),
+        Operation::Opened => inode.add_flags(tx, OPENED),
+        Operation::Sealed => {
+            inode.clear_flags(tx, OPENED);
+            set_seal(tx, inode, p[1]);
+        }
+        Operation::Truncate => return truncate(tx, inode, p[1], record.time),
+        _ => write(tx, inode, p, record.time)?,
+    }
+    Ok(None)
+}
+
+fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
+    let Some(end) = p[1].checked_add(p[2]).filter(|&end| file_fits(tx, end)) else {
+        return contradiction("end of a write");
+    };
+    if p[4] != 0 {
+        attach(tx, inode, p[3], p[4])?;
+    }
+    let shift = tx.layout.hugeblock_shift;
+    let size = inode.size(tx).max(end);
+    inode.set_size(tx, size);
+    // The seal is that of the block in which this write ended.
+    if end >> shift == size >> shift {
+        set_seal(tx, inode, p[5]);
+    }
+    inode.add_flags(tx, WRITING);
+    touch(tx, inode, now);
+    Ok(())
+}
+
+fn truncate(tx: &mut Transaction, inode: Inode, size: u64, now: Timestamp) -> Result<Option<Cut>> {
+    if !file_fits(tx, size) {
+        return contradiction("size of a file");
+    }
+    let block_bytes = tx.layout.hugeblock_bytes;
+    let shrinks = size < inode.size(tx);
+    let last = (size >> tx.layout.hugeblock_shift) as u32;
+    let cuts_block = size & (block_bytes - 1) != 0
+        && matches!(tx.stretch(inode.map(tx), last), Stretch::Data(_));
+    if size == 0 {
+        inode.clear_flags(tx, UNCLEAN);
+    }
+    if shrinks && cuts_block {
+        inode.add_flags(tx, OPENED);
+    }
+    set_seal(tx, inode, 0);
+    inode.set_size(tx, size);
+    inode.add_flags(tx, WRITING);
+    touch(tx, inode, now);
+    let from_block = size.div_ceil(block_bytes) as u32;
+    Ok(Some(Cut { inode: inode.id, from_block }))
+}
+
+fn file_fits(tx: &Transaction, size: u64) -> bool {
+    size <= u64::from(u32::MAX) << tx.layout.hugeblock_shift
+}
+
+fn touch(tx: &mut Transaction, inode: Inode, now: Timestamp) {
+    inode.next_version(tx);
+    inode.set_modified(tx, now.0);
+    inode.set_changed(tx, now.0);
+}
+
+/// Turns what replaying noted about a file into what a namespace in use has.
+fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
+    let flags = inode.flags(tx);
+    let crc32c = inode.sealed_crc(tx);
+    let size = inode.size(tx);
+    inode.clear_flags(tx, WRITING | HAS_SEAL);
+    if flags & WRITING != 0 {
+        inode.add_flags(tx, UNCLEAN);
+    }
+    inode.set_written_end(tx, size);
+    inode.set_appended_end(tx, size);
+    inode.clear_tail(tx);
+    let last = match tx.stretch(inode.map(tx), (size >> tx.layout.hugeblock_shift) as u32) {
+        Stretch::Data(run) if size & (tx.layout.hugeblock_bytes - 1) != 0 => Some(run),
+        _ => None,
+    };
+    if last.is_some() {
+        inode.set_tail(tx, size);
+    }
+    if flags & OPENED != 0 {
+        mark_all_stale(tx, inode);
+        return None;
+    }
+    let run = last?;
+    if flags & HAS_SEAL == 0 {
+        tx.note_stale(inode, BlockRun { count: 1, ..run });
+        return None;
+    }
+    Some(Seal { block: run.first, crc32c })
+}
+
+fn mark_all_stale(tx: &mut Transaction, inode: Inode) {
+    inode.add_flags(tx, MAYBE_STALE);
+    let map = inode.map(tx);
+    let mut next = tx.first_extent_from(map, 0);
+    while let Some(extent) = next {
+        tx.set_stale(extent.blocks, true);
+        next = tx.first_extent_from(map, extent.file_block.saturating_add(1));
+    }
+}

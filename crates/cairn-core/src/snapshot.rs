@@ -1,0 +1,331 @@
+//! Snapshots: the namespace as of some place in the log, so that recovery begins there (NVMe-CR, section III-F).
+//!
+//! ```text
+//! first block   0 "cairnsnp"  1 number  2 CRC32C  3 brand  4 position in the log  5 LSN  6 words  7 CRC32C of them  8 epoch
+//! then          records, as in the log: every inode, every name and link target, every extent
+//! ```
+//! Two slots take turns. A snapshot is made from an *image* that was replayed from the media, never from the memory that
+//! programs work on, so nobody waits for it.
+//! Invariant: a slot's first block is written only when the records are durable; the newest valid slot counts.
+
+use crate::error::{Error, Result};
+use crate::layout::Checksum;
+use crate::log_media::Stream;
+use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
+use crate::memory::Memory;
+use crate::record::{Operation, RECORD_WORDS_MAX, encode};
+use crate::replay::Image;
+use crate::superblock::Superblock;
+use crate::transaction::Transaction;
+use crate::types::{InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, Timestamp};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cairnsnp");
+/// Words written or read at once.
+const CHUNK_WORDS: usize = 64 * MEDIA_BLOCK_WORDS;
+
+/// The first block of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Ascends by one; says which slot.
+    pub number: u64,
+    /// Where in the log replay goes on.
+    pub position: u64,
+    /// LSN of the last record contained.
+    pub lsn: u64,
+    /// Tells the log that follows from what a crash left behind.
+    pub epoch: u64,
+    words: u64,
+    content: u32,
+}
+
+impl Header {
+    /// The snapshot after this one, up to `position`.
+    pub(crate) fn next(self, position: u64) -> Header {
+        Header { number: self.number + 1, position, ..self }
+    }
+
+    /// The first snapshot of the next epoch.
+    pub(crate) fn next_epoch(self, position: u64) -> Header {
+        Header { epoch: self.epoch + 1, ..self.next(position) }
+    }
+
+    fn encode(&self, superblock: &Superblock, checksum: Checksum) -> [u64; MEDIA_BLOCK_WORDS] {
+        let mut block = [0; MEDIA_BLOCK_WORDS];
+        let brand = superblock.brand(0);
+        let content = u64::from(self.content);
+        block[..9].copy_from_slice(&[
+            MAGIC,
+            self.number,
+            0,
+            brand,
+            self.position,
+            self.lsn,
+            self.words,
+            content,
+            self.epoch,
+        ]);
+        block[2] = u64::from(sum(&block, checksum));
+        block
+    }
+
+    fn read(
+        media: &dyn Media,
+        superblock: &Superblock,
+        checksum: Checksum,
+        slot: u64,
+    ) -> Option<Header> {
+        let mut block = [0; MEDIA_BLOCK_WORDS];
+        read_words(media, superblock.slot(slot), &mut block).ok()?;
+        let expected = u64::from(sum(&block, checksum));
+        let room = (superblock.slot_blocks - 1) * MEDIA_BLOCK_WORDS as u64;
+        let valid = block[0] == MAGIC
+            && block[2] == expected
+            && block[3] == superblock.brand(0)
+            && block[1] % 2 == slot
+            && block[4] < u64::MAX / 2
+            && block[6] <= room;
+        valid.then_some(Header {
+            number: block[1],
+            position: block[4],
+            lsn: block[5],
+            words: block[6],
+            content: block[7] as u32,
+            epoch: block[8],
+        })
+    }
+}
+
+fn sum(block: &[u64], checksum: Checksum) -> u32 {
+    block.iter().enumerate().fold(0, |crc, (at, word)| match at {
+        2 => crc,
+        _ => checksum(crc, &word.to_le_bytes()),
+    })
+}
+
+/// The headers of the valid slots, newest first. The records of a slot may be damaged all the same.
+fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Vec<Header> {
+    let mut found: Vec<Header> =
+        (0..2).filter_map(|slot| Header::read(media, superblock, checksum, slot)).collect();
+    found.sort_by_key(|header| std::cmp::Reverse(header.number));
+    found
+}
+
+/// Reads the records of a snapshot. Errors: `Corrupt` if they are damaged; `Io`.
+fn read(
+    media: &dyn Media,
+    superblock: &Superblock,
+    checksum: Checksum,
+    header: &Header,
+) -> Result<Vec<u64>> {
+    let length = header.words as usize;
+    let mut words = vec![0; length.next_multiple_of(MEDIA_BLOCK_WORDS)];
+    let mut offset = superblock.slot(header.number) + MEDIA_BLOCK_BYTES as u64;
+    for chunk in words.chunks_mut(CHUNK_WORDS) {
+        read_words(media, offset, chunk)?;
+        offset += chunk.len() as u64 * 8;
+    }
+    words.truncate(length);
+    let mut crc = 0;
+    for word in &words {
+        crc = checksum(crc, &word.to_le_bytes());
+    }
+    match crc == header.content {
+        true => Ok(words),
+        false => Err(Error::Corrupt { what: "snapshot checksum" }),
+    }
+}
+
+/// What a media holds, in an image.
+pub(crate) struct Rebuilt {
+    /// The newest snapshot.
+    pub newest: Header,
+    /// Where the log ends.
+    pub end: u64,
+    /// The newest snapshot's records are damaged: the one before and the log between led to the same state.
+    pub fell_back: bool,
+}
+
+/// Replays the newest snapshot that can be read, and the log after it, into `image`.
+/// Errors: `Corrupt` if no snapshot leads to the state of the newest one.
+pub(crate) fn rebuild(
+    media: &dyn Media,
+    superblock: &Superblock,
+    image: &mut Image<'_>,
+) -> Result<Rebuilt> {
+    let headers = headers(media, superblock, image.checksum);
+    let newest = *headers.first().ok_or(Error::Corrupt { what: "no valid snapshot" })?;
+    let mut first_error = None;
+    for header in headers {
+        let words = match read(media, superblock, image.checksum, &header) {
+            Ok(words) => words,
+            Err(error) => {
+                first_error = first_error.or(Some(error));
+                continue;
+            }
+        };
+        if image.replay(&words, false)? != words.len() {
+            return Err(Error::Corrupt { what: "snapshot record" });
+        }
+        image.lsn = header.lsn;
+        let mut end = replay_log(media, superblock, &header, image)?;
+        if header.epoch != newest.epoch && image.lsn == newest.lsn {
+            // The newest one was written by a recovery from this one: the log goes on after it.
+            end = replay_log(media, superblock, &newest, image)?;
+        }
+        if image.lsn < newest.lsn {
+            return Err(Error::Corrupt { what: "log between two snapshots" });
+        }
+        return Ok(Rebuilt { newest, end, fell_back: first_error.is_some() });
+    }
+    Err(first_error.unwrap_or(Error::Corrupt { what: "no valid snapshot" }))
+}
+
+/// Replays the log after a snapshot; returns where it ends.
+fn replay_log(
+    media: &dyn Media,
+    superblock: &Superblock,
+    header: &Header,
+    image: &mut Image<'_>,
+) -> Result<u64> {
+    let brand = (superblock.brand(header.epoch), image.checksum);
+    let stream = Stream::read(media, superblock, brand, header.position)?;
+    let replayed = image.replay(stream.from(header.position), true)?;
+    Ok(header.position + replayed as u64)
+}
+
+/// Writes `image` as the snapshot after `previous`, which says everything but what the image holds.
+pub(crate) fn write(
+    media: &dyn Media,
+    superblock: &Superblock,
+    image: &Image<'_>,
+    mut header: Header,
+) -> Result<Header> {
+    let mut writer = Writer {
+        media,
+        checksum: image.checksum,
+        offset: superblock.slot(header.number) + MEDIA_BLOCK_BYTES as u64,
+        end: superblock.slot(header.number) + superblock.slot_blocks * MEDIA_BLOCK_BYTES as u64,
+        pending: Vec::with_capacity(CHUNK_WORDS + RECORD_WORDS_MAX),
+        words: 0,
+        crc: 0,
+    };
+    dump(image, &mut writer)?;
+    writer.write_out(writer.pending.len())?;
+    header.words = writer.words;
+    header.content = writer.crc;
+    header.lsn = image.lsn;
+    media.flush()?;
+    write_words(media, superblock.slot(header.number), &header.encode(superblock, image.checksum))?;
+    media.flush()?;
+    Ok(header)
+}
+
+/// Makes the next snapshot from the newest one and the log, reading nothing but the media.
+pub(crate) fn advance(
+    media: &dyn Media,
+    superblock: &Superblock,
+    checksum: Checksum,
+) -> Result<Header> {
+    let words = superblock.geometry.segment_bytes() as usize / 8;
+    let memory: Box<dyn Memory> = media.workspace(words)?;
+    let mut image = Image::new(memory.as_ref(), &superblock.geometry, checksum)?;
+    let Rebuilt { newest, end, .. } = rebuild(media, superblock, &mut image)?;
+    write(media, superblock, &image, newest.next(end))
+}
+
+/// The snapshot of a namespace that has nothing but a root directory.
+pub(crate) fn write_first(
+    media: &dyn Media,
+    superblock: &Superblock,
+    image: &Image<'_>,
+) -> Result<Header> {
+    let header = Header { number: 0, position: 0, lsn: 0, epoch: 1, words: 0, content: 0 };
+    write(media, superblock, image, header)
+}
+
+struct Writer<'a> {
+    media: &'a dyn Media,
+    checksum: Checksum,
+    offset: u64,
+    end: u64,
+    pending: Vec<u64>,
+    words: u64,
+    crc: u32,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, operation: Operation, parameters: &[u64], name: &[u8]) -> Result<()> {
+        let stamp = (0, Timestamp(0));
+        encode(&mut self.pending, self.checksum, operation, stamp, parameters, name);
+        match self.pending.len() >= CHUNK_WORDS {
+            true => self.write_out(CHUNK_WORDS),
+            false => Ok(()),
+        }
+    }
+
+    fn write_out(&mut self, count: usize) -> Result<()> {
+        let bytes = (count as u64 * 8).next_multiple_of(MEDIA_BLOCK_BYTES as u64);
+        if self.offset + bytes > self.end {
+            return Err(Error::NoSpace);
+        }
+        write_words(self.media, self.offset, &self.pending[..count])?;
+        for word in self.pending.drain(..count) {
+            self.crc = (self.checksum)(self.crc, &word.to_le_bytes());
+        }
+        self.offset += bytes;
+        self.words += count as u64;
+        Ok(())
+    }
+}
+
+fn dump(image: &Image<'_>, writer: &mut Writer<'_>) -> Result<()> {
+    let inodes = image.inodes()?;
+    for &id in &inodes {
+        let parameters = image.transact(|tx| Ok(image.inode_record(tx, tx.inode(id)?)))?;
+        writer.put(Operation::Inode, &parameters, &[])?;
+    }
+    for &id in &inodes {
+        dump_content(image, writer, id)?;
+    }
+    Ok(())
+}
+
+/// Names of a directory, extents of a file, target of a symbolic link.
+fn dump_content(image: &Image<'_>, writer: &mut Writer<'_>, id: InodeId) -> Result<()> {
+    let number = u64::from(id.0);
+    let mut text = [0; PATH_BYTES_MAX];
+    image.transact(|tx| {
+        let inode = tx.inode(id)?;
+        if inode.is_directory(tx) {
+            return dump_names(tx, writer, id, &mut text[..NAME_BYTES_MAX]);
+        }
+        if inode.is_symlink(tx) {
+            let length = tx.copy_text(inode.target(tx), &mut text);
+            return writer.put(Operation::Target, &[number], &text[..length]);
+        }
+        let map = inode.map(tx);
+        let mut next = tx.first_extent_from(map, 0);
+        while let Some(extent) = next {
+            let run = extent.blocks.pack();
+            writer.put(Operation::Extent, &[number, u64::from(extent.file_block), run], &[])?;
+            next = tx.first_extent_from(map, extent.file_block.saturating_add(1));
+        }
+        Ok(())
+    })
+}
+
+fn dump_names(
+    tx: &Transaction,
+    writer: &mut Writer<'_>,
+    directory: InodeId,
+    text: &mut [u8],
+) -> Result<()> {
+    let mut position = 0;
+    while let Some(entry) = tx.next_name(directory, position) {
+        let length = tx.copy_name(entry, text);
+        let parameters = [u64::from(directory.0), u64::from(entry.inode.0)];
+        writer.put(Operation::Name, &parameters, &text[..length])?;
+        position = entry.hash;
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The superblock: what a durable tier's media is, and where everything stands on it (docs/FORMAT.md).
+//!
+//! ```text
+//! superblock | copy | log tails (2 blocks) | log ring | snapshot slot 0 | slot 1 | checksums | data
+//! ```
+//! Invariant: everything follows from the superblock, which is written once and never changed; it is used only if its
+//! checksum is right and every region lies inside the media.
+
+use crate::error::{Error, Result};
+use crate::layout::{Checksum, Geometry};
+use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
+use crate::types::{TIERS_MAX, Timestamp};
+
+/// Version of the media format written by this build.
+pub const MEDIA_VERSION: u32 = 1;
+/// Magic of a superblock: "cairndev".
+pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
+
+const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
+const COPIES: [u64; 2] = [0, BLOCK];
+/// Blocks of the log ring: this share of the media, within these limits.
+const LOG_SHARE: u64 = 64;
+const LOG_BLOCKS_MIN: u64 = 64;
+const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
+/// One inode for so many bytes of the media, within these limits.
+const BYTES_PER_INODE: u64 = 64 << 10;
+const INODES_MIN: u64 = 1024;
+const INODES_MAX: u64 = 4 << 20;
+/// Bytes of a snapshot slot for an inode with its name, and for an extent in the worst case, one to a block.
+const SLOT_BYTES_PER_INODE: u64 = 256;
+const SLOT_BYTES_PER_BLOCK: u64 = 56;
+/// Beyond this a slot does not grow with the number of blocks: long extents are the rule.
+const SLOT_BYTES_MAX: u64 = 2 << 30;
+
+const W_MAGIC: usize = 0;
+const W_VERSION: usize = 1;
+const W_CHECKSUM: usize = 2;
+const W_IDENTITY: usize = 3;
+const W_BYTES: usize = 5;
+const W_HUGEBLOCK: usize = 6;
+const W_INODES: usize = 7;
+const W_ZERO_CHECKSUM: usize = 8;
+const W_CREATED: usize = 9;
+const W_MOUNT_BYTES: usize = 10;
+const W_MOUNT: usize = 11;
+const W_LOG_BLOCKS: usize = 43;
+const W_SLOT_BLOCKS: usize = 44;
+const W_DATA: usize = 45;
+const W_DATA_BLOCKS: usize = 46;
+
+/// What to make of a media.
+#[derive(Clone, Debug)]
+pub struct MediaOptions {
+    /// Unit of allocation, bytes.
+    pub hugeblock_bytes: u32,
+    /// Absolute path below which the namespace appears.
+    pub mount: Vec<u8>,
+    /// CRC32C of a hugeblock of zeros.
+    pub zero_block_checksum: u32,
+    /// Random number that tells this store from every other.
+    pub identity: [u64; 2],
+    /// When.
+    pub now: Timestamp,
+}
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Random number that tells this store from every other.
+    pub identity: [u64; 2],
+    /// When it was made.
+    pub created: Timestamp,
+    /// Size of the media, bytes.
+    pub bytes: u64,
+    /// The namespace it holds.
+    pub geometry: Geometry,
+    /// Media blocks of the log ring.
+    pub log_blocks: u64,
+    /// Media blocks of each snapshot slot.
+    pub slot_blocks: u64,
+    /// Where the first hugeblock stands, bytes.
+    pub data_offset: u64,
+}
+
+impl Superblock {
+    /// Lays out a media of `bytes`. Errors: `NoSpace` if that is too little to hold anything; `Invalid` options.
+    pub fn plan(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
+        let hugeblock = u64::from(options.hugeblock_bytes);
+        if !options.hugeblock_bytes.is_power_of_two() || hugeblock < BLOCK {
+            return Err(Error::Invalid);
+        }
+        let bytes = bytes / BLOCK * BLOCK;
+        let log_blocks = (bytes / BLOCK / LOG_SHARE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
+        let inodes = (bytes / BYTES_PER_INODE).clamp(INODES_MIN, INODES_MAX);
+        let slot_bytes = inodes * SLOT_BYTES_PER_INODE
+            + (bytes / hugeblock * SLOT_BYTES_PER_BLOCK).min(SLOT_BYTES_MAX).min(bytes / 32);
+        let mut superblock = Superblock {
+            identity: options.identity,
+            created: options.now,
+            bytes,
+            geometry: Geometry {
+                inode_capacity: inodes as u32,
+                durable: true,
+                ..Geometry::new(&options.mount, [0; TIERS_MAX], options.zero_block_checksum)
+            },
+            log_blocks,
+            slot_blocks: slot_bytes.div_ceil(BLOCK) + 1,
+            data_offset: 0,
+        };
+        superblock.geometry.hugeblock_bytes = options.hugeblock_bytes;
+        // The table of checksums is laid out for more blocks than remain behind it.
+        let most = bytes / hugeblock;
+        superblock.data_offset = (superblock.checksums() + (most * 4).next_multiple_of(BLOCK))
+            .next_multiple_of(hugeblock);
+        let blocks = bytes.saturating_sub(superblock.data_offset) / hugeblock;
+        if blocks == 0 {
+            return Err(Error::NoSpace);
+        }
+        superblock.geometry.tier_blocks[0] = u32::try_from(blocks).map_err(|_| Error::Invalid)?;
+        superblock.geometry.validate()?;
+        Ok(superblock)
+    }
+
+    /// Writes the superblock and its copy. Not durable before a flush.
+    pub(crate) fn write(&self, media: &dyn Media, checksum: Checksum) -> Result<()> {
+        let geometry = &self.geometry;
+        let mut words = [0; MEDIA_BLOCK_WORDS];
+        words[W_MAGIC] = MEDIA_MAGIC;
+        words[W_VERSION] = u64::from(MEDIA_VERSION);
+        words[W_IDENTITY..W_IDENTITY + 2].copy_from_slice(&self.identity);
+        words[W_BYTES] = self.bytes;
+        words[W_HUGEBLOCK] = u64::from(geometry.hugeblock_bytes);
+        words[W_INODES] = u64::from(geometry.inode_capacity);
+        words[W_ZERO_CHECKSUM] = u64::from(geometry.zero_block_checksum);
+        words[W_CREATED] = self.created.0;
+        words[W_MOUNT_BYTES] = geometry.mount.len() as u64;
+        for (index, &byte) in geometry.mount.iter().enumerate() {
+            words[W_MOUNT + index / 8] |= u64::from(byte) << (8 * (index % 8));
+        }
+        words[W_LOG_BLOCKS] = self.log_blocks;
+        words[W_SLOT_BLOCKS] = self.slot_blocks;
+        words[W_DATA] = self.data_offset;
+        words[W_DATA_BLOCKS] = u64::from(geometry.tier_blocks[0]);
+        words[W_CHECKSUM] = u64::from(sum(&words, checksum));
+        COPIES.iter().try_for_each(|&offset| write_words(media, offset, &words))
+    }
+
+    /// Reads the superblock or, if it is damaged, its copy.
+    /// Errors: `Corrupt` or `UnsupportedVersion`: this is not a media that this build can use.
+    pub fn read(media: &dyn Media, checksum: Checksum) -> Result<Superblock> {
+        let mut words = [0; MEDIA_BLOCK_WORDS];
+        let mut first_error = None;
+        for offset in COPIES {
+            let read = read_words(media, offset, &mut words);
+            match read.and_then(|()| Superblock::decode(&words, media.bytes(), checksum)) {
+                Ok(superblock) => return Ok(superblock),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or(Error::Io))
+    }
+
+    fn decode(words: &[u64], media_bytes: u64, checksum: Checksum) -> Result<Superblock> {
+        let corrupt = |what| Err(Error::Corrupt { what });
+        if words[W_MAGIC] != MEDIA_MAGIC {
+            return corrupt("no Cairn media (wrong magic)");
+        }
+        if words[W_VERSION] != u64::from(MEDIA_VERSION) {
+            let found = u32::try_from(words[W_VERSION]).unwrap_or(u32::MAX);
+            return Err(Error::UnsupportedVersion { found, supported: MEDIA_VERSION });
+        }
+        if words[W_CHECKSUM] != u64::from(sum(words, checksum)) {
+            return corrupt("superblock checksum");
+        }
+        let small = |at: usize| {
+            u32::try_from(words[at]).map_err(|_| Error::Corrupt { what: "superblock field" })
+        };
+        let mount_bytes = (words[W_MOUNT_BYTES] as usize).min((W_LOG_BLOCKS - W_MOUNT) * 8);
+        let mount: Vec<u8> =
+            (0..mount_bytes).map(|at| words[W_MOUNT + at / 8].to_le_bytes()[at % 8]).collect();
+        let mut geometry = Geometry::new(&mount, [0; TIERS_MAX], small(W_ZERO_CHECKSUM)?);
+        geometry.hugeblock_bytes = small(W_HUGEBLOCK)?;
+        geometry.inode_capacity = small(W_INODES)?;
+        geometry.tier_blocks[0] = small(W_DATA_BLOCKS)?;
+        geometry.durable = true;
+        geometry.validate().map_err(|_| Error::Corrupt { what: "superblock geometry" })?;
+        let superblock = Superblock {
+            identity: [words[W_IDENTITY], words[W_IDENTITY + 1]],
+            created: Timestamp(words[W_CREATED]),
+            bytes: words[W_BYTES],
+            log_blocks: words[W_LOG_BLOCKS],
+            slot_blocks: words[W_SLOT_BLOCKS],
+            data_offset: words[W_DATA],
+            geometry,
+        };
+        match superblock.fits(media_bytes) {
+            true => Ok(superblock),
+            false => corrupt("media shorter than its superblock says"),
+        }
+    }
+
+    /// Whether all regions follow each other inside the media.
+    fn fits(&self, media_bytes: u64) -> bool {
+        let hugeblock = u64::from(self.geometry.hugeblock_bytes);
+        let blocks = u64::from(self.geometry.tier_blocks[0]);
+        let reasonable = self.log_blocks >= 2
+            && self.slot_blocks >= 2
+            && self.log_blocks <= media_bytes / BLOCK
+            && self.slot_blocks <= media_bytes / BLOCK;
+        reasonable
+            && self.data_offset % BLOCK == 0
+            && self.checksums() + (blocks * 4).next_multiple_of(BLOCK) <= self.data_offset
+            && blocks
+                .checked_mul(hugeblock)
+                .and_then(|data| data.checked_add(self.data_offset))
+                .is_some_and(|end| end <= self.bytes.min(media_bytes))
+    }
+
+    /// What is mixed into the checksums of log blocks and snapshots: those of another store, or of before the last
+    /// recovery, are not taken for ours.
+    pub(crate) fn brand(&self, epoch: u64) -> u64 {
+        self.identity[0]
+            ^ self.identity[1].rotate_left(32)
+            ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Place of one of the two copies of the partial log block.
+    pub(crate) fn log_tail(&self, turn: u64) -> u64 {
+        (2 + turn % 2) * BLOCK
+    }
+
+    /// Place of a full log block.
+    pub(crate) fn log_block(&self, sequence: u64) -> u64 {
+        (4 + sequence % self.log_blocks) * BLOCK
+    }
+
+    /// Place of a snapshot slot.
+    pub(crate) fn slot(&self, number: u64) -> u64 {
+        (4 + self.log_blocks + number % 2 * self.slot_blocks) * BLOCK
+    }
+
+    /// Place of the table of checksums.
+    pub(crate) fn checksums(&self) -> u64 {
+        (4 + self.log_blocks + 2 * self.slot_blocks) * BLOCK
+    }
+}
+
+fn sum(words: &[u64], checksum: Checksum) -> u32 {
+    words.iter().enumerate().fold(0, |crc, (at, word)| match at {
+        W_CHECKSUM => crc,
+        _ => checksum(crc, &word.to_le_bytes()),
+    })
+}
