@@ -18,8 +18,11 @@ use crate::transaction::Transaction;
 use crate::types::InodeId;
 use std::ops::Range;
 
-/// Concurrent writes of one process.
+/// Pins of one process.
 pub(crate) const PINS_PER_SLOT: usize = 8;
+/// Concurrent writes of one process. One pin is left to zero a tail with: appends that keep their places may need that
+/// before they can go on.
+const WRITES_PER_SLOT: usize = PINS_PER_SLOT - 1;
 /// Runs one plan may consist of.
 pub(crate) const RUNS_MAX: usize = 4;
 pub(crate) const PIN_WORDS: usize = 16;
@@ -135,9 +138,18 @@ pub(crate) struct PinRequest<'a> {
 }
 
 impl Transaction<'_> {
-    /// A pin of `slot` that is not in use. Errors: `Busy` when all are; they become free as writes commit.
+    /// A pin of `slot` for a write. Errors: `Busy` when all are in use; they become free as writes commit.
     pub(crate) fn free_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
-        (0..PINS_PER_SLOT)
+        self.unused_pin(slot, WRITES_PER_SLOT)
+    }
+
+    /// A pin of `slot` to zero a tail with. Errors: `Busy` when all are in use; one becomes free as others finish that.
+    pub(crate) fn free_settling_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
+        self.unused_pin(slot, PINS_PER_SLOT)
+    }
+
+    fn unused_pin(&self, slot: Slot, count: usize) -> Result<(usize, Pin)> {
+        (0..count)
             .map(|index| (index, Pin { at: slot.pin_at(index) }))
             .find(|(_, pin)| pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) == 0)
             .ok_or(Error::Busy)

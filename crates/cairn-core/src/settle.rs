@@ -46,7 +46,7 @@ impl Microfs {
                 inode.clear_tail(tx);
                 return Ok(Some(None));
             };
-            let (pin_index, pin) = tx.free_pin(slot)?;
+            let (pin_index, pin) = tx.free_settling_pin(slot)?;
             tx.activate_pin(
                 pin,
                 &PinRequest {

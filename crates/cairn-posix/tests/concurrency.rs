@@ -2,8 +2,9 @@
 
 mod common;
 
+use cairn_core::{Committed, Error, Position};
 use cairn_posix::io::At;
-use cairn_posix::names;
+use cairn_posix::{file, names};
 use common::*;
 
 const THREADS: usize = 4;
@@ -56,4 +57,29 @@ fn threads_that_replace_their_files_do_not_get_each_others_blocks() {
         let _ = names::unlink(&at(name));
         create(name)
     });
+}
+
+/// Mechanism: as many threads as a process has pins append to a file that another cuts. Each append keeps its place
+/// in a pin until it is planned again; that needs the file's tail zeroed, and zeroing needs a pin.
+/// Consequence: all waited for one another until their patience ended, and their writes failed with EDEADLK.
+/// Fix: writes leave one pin of the process free, so that a tail can always be zeroed (`pin.rs`).
+#[test]
+fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
+    let _turn = turn();
+    put("pinned", &pattern(2 * HUGEBLOCK, 1));
+    let appender = open("pinned", libc::O_WRONLY | libc::O_APPEND).unwrap();
+    let (fs, caller) = (mount().fs(), caller());
+    let plan = || fs.plan_write(&caller, handle(appender), Position::Cursor, PIECE as u64);
+    let mut plans: Vec<_> = core::iter::from_fn(|| plan().ok()).collect();
+    assert_eq!(plan().err(), Some(Error::Busy));
+    file::truncate_handle(handle(appender), 1000).unwrap();
+    for plan in &mut plans {
+        assert_eq!(fs.commit_write(&caller, plan), Ok(Committed::Replan));
+    }
+    let inode = file::attributes(handle(appender)).unwrap().inode;
+    let settled = fs.plan_settle(&caller, inode).map(|plan| plan.expect("the file has a tail"));
+    fs.commit_settle(&caller, &settled.unwrap(), false).unwrap();
+    plans.iter().for_each(|plan| fs.abort_write(&caller, plan).unwrap());
+    close(appender);
+    remove("pinned");
 }
