@@ -1,0 +1,132 @@
+//! Small C programs, compiled when the tests run: each case is played in an ordinary directory and below the mount
+//! of `cairn run`, and must not be able to tell the difference.
+//!
+//! Nothing outside a temporary directory is touched. What hangs is ended by `timeout`, and its exit code says so.
+
+// Each test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Seconds after which a run has hung.
+const PATIENCE: &str = "30";
+
+/// A temporary directory: a root for stores, and an ordinary directory to compare with.
+pub struct Stage {
+    directory: PathBuf,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-preload-test-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        for part in ["root", "plain"] {
+            fs::create_dir_all(directory.join(part)).expect("a scratch directory");
+        }
+        Stage { directory }
+    }
+
+    /// An ordinary directory.
+    pub fn plain(&self) -> PathBuf {
+        self.directory.join("plain")
+    }
+
+    /// A program of `tests/programs`, compiled.
+    pub fn compile(&self, name: &str) -> PathBuf {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = manifest.join("tests/programs").join(name).with_extension("c");
+        let compiled = self.directory.join(name);
+        let status = Command::new("cc")
+            .args(["-pthread", "-O1", "-w", "-o"])
+            .args([&compiled, &source])
+            .status();
+        assert!(status.expect("there is a C compiler").success(), "{name} compiles");
+        compiled
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("timeout");
+        command
+            .arg(PATIENCE)
+            .arg(program)
+            .current_dir(&self.directory)
+            .env("CAIRN_STORE_ROOT", self.directory.join("root"))
+            .env("CAIRN_RUN_HUGE_PAGES", "never")
+            .env("CAIRN_RUN_TIER", "ram:32M")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("CAIRN_STORE")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// `cairn` with these arguments, run to its end.
+    pub fn cairn(&self, arguments: &[&str]) -> Output {
+        self.command(cairn()).args(arguments).output().expect("cairn starts")
+    }
+
+    /// A program with these arguments in a run whose store is discarded.
+    pub fn on_cairn(&self, program: &Path, arguments: &[&str]) -> Output {
+        let program = program.to_str().expect("UTF-8");
+        self.cairn(&[&["run", "--discard", "--", program][..], arguments].concat())
+    }
+
+    /// A program with these arguments, without Cairn.
+    pub fn on_disk(&self, program: &Path, arguments: &[&str]) -> Output {
+        self.command(program).args(arguments).output().expect("the program starts")
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Plays one case of a program in both places and compares what it prints and how it ends.
+pub fn same_on_both(program: &str, case: &str) {
+    let stage = Stage::new();
+    let program = &stage.compile(program);
+    let plain = stage.plain();
+    let disk = stage.on_disk(program, &[case, plain.to_str().expect("UTF-8")]);
+    assert_eq!(disk.status.code(), Some(0), "{case} on disk: {}", errors(&disk));
+    assert!(!disk.stdout.is_empty(), "{case} says nothing");
+    let cairn = stage.on_cairn(program, &[case, "/cairn"]);
+    assert_eq!(text(&cairn), text(&disk), "{case}: {}", errors(&cairn));
+    assert_eq!(cairn.status.code(), Some(0), "{case}: {}", errors(&cairn));
+}
+
+pub fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The `cairn` command beside the library, both of the profile under test and freshly built.
+fn cairn() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // The test runs from `target/PROFILE/deps`.
+        let test = std::env::current_exe().expect("the test has a path");
+        let profile = test.ancestors().nth(2).expect("a profile's directory");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "cairn-preload", "--package", "cairn-cli"]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        let is_built = built.is_ok_and(|status| status.success());
+        let command = profile.join("cairn");
+        // A user who cannot build, because the checkout is somebody else's, uses what is there.
+        assert!(is_built || command.exists(), "the command and the library build");
+        command
+    })
+}

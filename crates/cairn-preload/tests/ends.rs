@@ -1,0 +1,60 @@
+//! How a process ends, and what that makes of the file it had open: clean after an orderly end, unclean after a death.
+//! What it had closed before is clean in every case.
+
+mod common;
+
+use common::{Stage, errors, text};
+
+const ORDERLY: [&str; 11] = [
+    "return",
+    "exit",
+    "_exit",
+    "quick_exit",
+    "exec",
+    "exec_inherited",
+    "handler",
+    "thread",
+    "last_thread",
+    "busy",
+    "closed",
+];
+/// `raw` ends past the C library, where nothing of ours can tell it from a death.
+const VIOLENT: [&str; 7] = [
+    "abort",
+    "kill",
+    "segfault",
+    "raw",
+    "exec_then_killed",
+    "exec_failed_then_killed",
+    "killed_after_its_child",
+];
+
+/// The state of a file in the JSON of `cairn ls`.
+fn state(listing: &str, name: &str) -> String {
+    let path = format!("\"path\": \"/cairn/{name}\"");
+    let from = listing.find(&path).unwrap_or_else(|| panic!("{name} is missing: {listing}"));
+    let (_, rest) = listing[from..].split_once("\"state\": \"").expect("an entry has a state");
+    rest.split('"').next().expect("a text ends").to_owned()
+}
+
+#[test]
+fn files_are_clean_after_orderly_ends_and_unclean_after_deaths() {
+    let stage = Stage::new();
+    let program = stage.compile("ends");
+    let names = [&ORDERLY[..], &VIOLENT].concat().join(" ");
+    let script = format!("for how in {names}; do \"$0\" $how /cairn/$how; done; true");
+    let program = program.to_str().expect("UTF-8");
+    let ran = stage.cairn(&["run", "--job", "ends", "--", "sh", "-c", &script, program]);
+    assert_eq!(ran.status.code(), Some(0), "{}", errors(&ran));
+    let listing = text(&stage.cairn(&["ls", "ends", "--json"]));
+    stage.cairn(&["rm", "ends", "--discard"]);
+    for name in ORDERLY {
+        assert_eq!(state(&listing, name), "clean", "{name}");
+    }
+    for name in VIOLENT {
+        assert_eq!(state(&listing, name), "unclean", "{name}");
+    }
+    for name in ORDERLY.into_iter().chain(VIOLENT) {
+        assert_eq!(state(&listing, &format!("{name}.closed")), "clean", "{name}.closed");
+    }
+}

@@ -1,0 +1,30 @@
+//! Signals that arrive in the middle of calls of ours: handlers run between them, and may do anything there.
+
+mod common;
+
+use common::same_on_both;
+
+#[test]
+fn handler_that_uses_files_runs_between_the_writes_of_its_thread() {
+    same_on_both("signals", "handler_does_input_and_output");
+}
+
+#[test]
+fn timer_whose_handler_writes_neither_blocks_nor_loses_anything() {
+    same_on_both("signals", "timer_writes");
+}
+
+#[test]
+fn handler_that_jumps_out_leaves_whole_records_and_nothing_locked() {
+    same_on_both("signals", "handler_jumps_out_of_a_write");
+}
+
+#[test]
+fn threads_killed_in_the_middle_leave_files_that_can_be_continued() {
+    same_on_both("signals", "threads_are_killed_in_the_middle");
+}
+
+#[test]
+fn sigaction_tells_what_was_set_through_it() {
+    same_on_both("signals", "flags_of_a_handler_hold");
+}
