@@ -1,7 +1,7 @@
 //! `posix_spawn`: done here by fork and exec where the store is concerned, because the C library would open files of
 //! ours itself and create a child that holds no references.
 
-use core::ffi::{c_char, c_int, c_short};
+use core::ffi::{c_char, c_int, c_short, c_uint};
 
 use cairn_posix::path::Route;
 use cairn_posix::{kernel, mount};
@@ -99,42 +99,80 @@ fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
         })
 }
 
-unsafe fn perform(action: &Action) -> bool {
+/// The child's end of a pipe on which it tells why the program could not be executed. An exec closes it.
+struct Report(c_int);
+
+impl Report {
+    /// Frees the number that an action is about to use. False: there is no other.
+    fn leave(&mut self, number: c_int) -> bool {
+        if number != self.0 {
+            return true;
+        }
+        match kernel::fcntl(number, libc::F_DUPFD_CLOEXEC, i64::from(number) + 1) {
+            Ok(moved) => self.0 = moved,
+            Err(_) => return false,
+        }
+        kernel::close(number).is_ok()
+    }
+
+    /// Closes everything from `first` on but this.
+    fn close_others(&self, first: c_int) {
+        let (first, own) = (first.max(0) as c_uint, self.0 as c_uint);
+        let after = first.max(own + 1);
+        // SAFETY: our own hook, which takes no pointer; closing numbers that are not open is no error.
+        unsafe {
+            if first < own {
+                descriptors::close_range(first, own - 1, 0);
+            }
+            descriptors::close_range(after, c_uint::MAX, 0);
+        }
+    }
+}
+
+unsafe fn perform(action: &Action, report: &mut Report) -> bool {
     // SAFETY: the tag says which member is set; the arguments are the caller's.
     unsafe {
         match action.tag {
             CLOSE => {
+                let number = action.arguments.pair[0];
                 // As the C library: a number that is not open is no error.
-                descriptors::close(action.arguments.pair[0]);
-                true
+                number == report.0 || {
+                    descriptors::close(number);
+                    true
+                }
             }
             DUPLICATE => {
                 let [from, to] = action.arguments.pair;
                 match from == to {
                     true => descriptors::fcntl(from, libc::F_SETFD, 0) >= 0,
-                    false => descriptors::dup2(from, to) >= 0,
+                    false => report.leave(to) && descriptors::dup2(from, to) >= 0,
                 }
             }
-            OPEN => {
-                let Open { number, path, flags, mode } = action.arguments.open;
-                descriptors::close(number);
-                let opened = open::open(path, flags, mode);
-                if opened < 0 || opened == number {
-                    return opened >= 0;
-                }
-                let moved = descriptors::dup2(opened, number) >= 0;
-                descriptors::close(opened);
-                moved
-            }
+            OPEN => report.leave(action.arguments.open.number) && open_as(action.arguments.open),
             CHANGE_DIRECTORY => directories::chdir(action.arguments.path) == 0,
             CHANGE_TO_DESCRIPTOR => directories::fchdir(action.arguments.pair[0]) == 0,
             CLOSE_FROM => {
-                descriptors::closefrom(action.arguments.pair[0]);
+                report.close_others(action.arguments.pair[0]);
                 true
             }
             SET_TERMINAL => libc::tcsetpgrp(action.arguments.pair[0], libc::getpgrp()) == 0,
             _ => false,
         }
+    }
+}
+
+unsafe fn open_as(wanted: Open) -> bool {
+    let Open { number, path, flags, mode } = wanted;
+    // SAFETY: our own hooks; the path is the caller's, terminated.
+    unsafe {
+        descriptors::close(number);
+        let opened = open::open(path, flags, mode);
+        if opened < 0 || opened == number {
+            return opened >= 0;
+        }
+        let moved = descriptors::dup2(opened, number) >= 0;
+        descriptors::close(opened);
+        moved
     }
 }
 
@@ -206,11 +244,14 @@ unsafe fn fork_and_execute(
     let child = unsafe { life::fork() };
     if child == 0 {
         let _ = kernel::close(reader);
+        let mut report = Report(writer);
         // SAFETY: promised by the caller.
-        if unsafe { apply(attributes) } && list.iter().all(|action| unsafe { perform(action) }) {
+        let mut performs = |action| unsafe { perform(action, &mut report) };
+        // SAFETY: promised by the caller.
+        if unsafe { apply(attributes) } && list.iter().all(&mut performs) {
             execute();
         }
-        let _ = kernel::write(writer, &errno().to_ne_bytes());
+        let _ = kernel::write(report.0, &errno().to_ne_bytes());
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { life::_exit(127) };
     }

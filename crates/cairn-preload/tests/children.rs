@@ -1,0 +1,54 @@
+//! Children of every kind: what they inherit, and what of it they share.
+
+mod common;
+
+use common::same_on_both;
+
+#[test]
+fn forked_child_shares_offsets_with_its_parent() {
+    same_on_both("children", "offsets_are_shared");
+}
+
+#[test]
+fn descriptor_that_one_closes_stays_open_in_the_other() {
+    same_on_both("children", "closing_is_not_shared");
+}
+
+#[test]
+fn program_executed_after_vfork_writes_where_it_was_redirected() {
+    same_on_both("children", "vfork_and_exec");
+}
+
+#[test]
+fn open_files_survive_exec_unless_they_are_marked() {
+    same_on_both("children", "open_files_survive_exec");
+}
+
+#[test]
+fn spawned_child_gets_what_its_file_actions_say() {
+    same_on_both("children", "spawn_with_file_actions");
+}
+
+/// Mechanism: the child reported a failure through a pipe whose number a file action could replace or close.
+/// Consequence: posix_spawn said that a program was running that did not exist, and the error's number was written
+/// into the file that took the pipe's place.
+/// Fix: the pipe moves out of an action's way (`spawn.rs`).
+#[test]
+fn spawn_that_fails_is_reported_whatever_the_actions_replace() {
+    same_on_both("children", "failed_spawn_is_reported");
+}
+
+#[test]
+fn spawn_closes_everything_above_a_number() {
+    same_on_both("children", "everything_above_is_closed");
+}
+
+#[test]
+fn shells_of_popen_and_system_read_write_and_inherit_files() {
+    same_on_both("children", "shells");
+}
+
+#[test]
+fn descriptor_passed_over_a_socket_is_the_same_open_file() {
+    same_on_both("children", "descriptor_is_passed");
+}

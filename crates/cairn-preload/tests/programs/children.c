@@ -1,0 +1,239 @@
+/* Children of every kind, and what they inherit. */
+#include "program.h"
+#include <spawn.h>
+#include <sys/socket.h>
+
+extern char **environ;
+
+static void say(int file, const char *who, int round) {
+    char line[40];
+    int length = sprintf(line, "%s %d\n", who, round);
+    MUST(write(file, line, length) == length);
+}
+
+static void offsets_are_shared(void) {
+    int file = create("shared", 0), turn[2], back[2];
+    MUST(pipe(turn) == 0 && pipe(back) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int round = 0; round < 10; round++) {
+            await(turn[0]);
+            say(file, "child", round);
+            tell(back[1]);
+        }
+        await(turn[0]);
+        MUST(lseek(file, 3, SEEK_SET) == 3);
+        _exit(5);
+    }
+    for (int round = 0; round < 10; round++) {
+        say(file, "parent", round);
+        tell(turn[1]);
+        await(back[0]);
+    }
+    MUST(lseek(file, 0, SEEK_CUR) == size_of("shared"));
+    tell(turn[1]);
+    printf("child: %d\n", ended(child));
+    printf("the child's seek is the parent's: %ld\n", (long)lseek(file, 0, SEEK_CUR));
+    show("shared");
+}
+
+static void closing_is_not_shared(void) {
+    int file = create("kept", 0);
+    pid_t child = fork();
+    if (child == 0) _exit(close(file) != 0 || write(file, "x", 1) != -1 || errno != EBADF);
+    printf("child: %d\n", ended(child));
+    MUST(write(file, "parent", 6) == 6);
+    child = fork();
+    if (child == 0) {
+        MUST(write(file, " and child", 10) == 10);
+        exit(0);
+    }
+    MUST(close(file) == 0);
+    printf("child: %d\n", ended(child));
+    show("kept");
+}
+
+static void vfork_and_exec(void) {
+    int file = create("output", 0);
+    MUST(write(file, "before\n", 7) == 7);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(file, 1);
+        execl("/bin/sh", "sh", "-c", "echo from the shell; echo error >&2; exit 3", NULL);
+        _exit(127);
+    }
+    printf("child: %d\n", ended(child));
+    child = vfork();
+    if (child == 0) {
+        execl("/nonexistent", "nonexistent", NULL);
+        _exit(errno == ENOENT ? 4 : 127);
+    }
+    printf("child: %d\n", ended(child));
+    MUST(write(file, "after\n", 6) == 6);
+    show("output");
+}
+
+static void open_files_survive_exec(void) {
+    int kept = create("kept", 0), closed = create("closed", O_CLOEXEC);
+    pid_t child = fork();
+    if (child == 0) {
+        char script[200];
+        sprintf(script, "echo late >&%d; { echo never >&%d; } 2>/dev/null || exit 6", kept, closed);
+        execl("/bin/sh", "sh", "-c", script, NULL);
+    }
+    MUST(write(closed, "parent\n", 7) == 7);
+    printf("child: %d\n", ended(child));
+    MUST(write(kept, "parent\n", 7) == 7);
+    show("kept");
+    show("closed");
+}
+
+static int spawned(const posix_spawn_file_actions_t *actions, const char *program, const char *script) {
+    pid_t child;
+    char *arguments[] = {"sh", "-c", (char *)script, NULL};
+    int failure = posix_spawn(&child, program, actions, NULL, arguments, environ);
+    if (failure == 0) return ended(child);
+    printf("not spawned: %s\n", strerrorname_np(failure));
+    return -1;
+}
+
+static void spawn_with_file_actions(void) {
+    MUST(mkdir("below", 0755) == 0);
+    int log = create("log", O_APPEND);
+    posix_spawn_file_actions_t actions;
+    MUST(posix_spawn_file_actions_init(&actions) == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 1, "output", O_CREAT | O_WRONLY, 0640) == 0);
+    MUST(posix_spawn_file_actions_adddup2(&actions, log, 2) == 0);
+    MUST(posix_spawn_file_actions_addclose(&actions, log) == 0);
+    MUST(posix_spawn_file_actions_addchdir_np(&actions, "below") == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 9, "inside", O_CREAT | O_RDWR, 0600) == 0);
+    printf("child: %d\n", spawned(&actions, "/bin/sh", "echo out; echo err >&2; echo nine >&9; exit 2"));
+    show("output");
+    show("log");
+    show("below/inside");
+    MUST(posix_spawn_file_actions_addopen(&actions, 5, "missing", O_RDONLY, 0) == 0);
+    printf("child: %d\n", spawned(&actions, "/bin/sh", "echo never"));
+    show("output");
+    MUST(posix_spawn_file_actions_destroy(&actions) == 0);
+}
+
+/* Whatever numbers the actions fill or close: the caller learns the failure, and no file gets a byte of it. */
+static void failed_spawn_is_reported(void) {
+    int file = create("untouched", 0);
+    for (int number = 3; number < 20; number++) {
+        posix_spawn_file_actions_t actions;
+        MUST(posix_spawn_file_actions_init(&actions) == 0);
+        MUST(posix_spawn_file_actions_adddup2(&actions, file, number) == 0);
+        printf("%d: ", number);
+        MUST(spawned(&actions, "/nonexistent", "") == -1);
+        MUST(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
+        MUST(spawned(&actions, "/nonexistent", "") == -1);
+        MUST(posix_spawn_file_actions_destroy(&actions) == 0);
+    }
+    printf("%lld bytes\n", size_of("untouched"));
+}
+
+static void everything_above_is_closed(void) {
+    int file = create("kept", 0), number = fcntl(file, F_DUPFD, 7);
+    posix_spawn_file_actions_t actions;
+    MUST(posix_spawn_file_actions_init(&actions) == 0);
+    MUST(posix_spawn_file_actions_adddup2(&actions, file, 1) == 0);
+    MUST(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
+    char script[100];
+    sprintf(script, "echo one; { echo never >&%d; } 2>/dev/null || exit 8", number);
+    printf("child: %d\n", spawned(&actions, "/bin/sh", script));
+    MUST(write(number, "parent\n", 7) == 7);
+    show("kept");
+}
+
+static void shells(void) {
+    FILE *pipe = popen("cat >piped; echo done >>piped", "w");
+    MUST(pipe != NULL && fputs("through a pipe\n", pipe) >= 0);
+    printf("popen: %d\n", pclose(pipe));
+    show("piped");
+    char line[100];
+    pipe = popen("cat piped; exit 3", "r");
+    MUST(pipe != NULL);
+    while (fgets(line, sizeof line, pipe)) printf("read: %s", line);
+    printf("popen: %d\n", WEXITSTATUS(pclose(pipe)));
+    int file = create("inherited", 0);
+    char script[100];
+    sprintf(script, "echo system >&%d; cat piped >copied; exit 4", file);
+    printf("system: %d\n", WEXITSTATUS(system(script)));
+    sprintf(script, "echo popen >&%d", file);
+    pipe = popen(script, "w");
+    printf("popen: %d\n", pclose(pipe));
+    MUST(write(file, "parent\n", 7) == 7);
+    show("copied");
+    show("inherited");
+}
+
+static void send_descriptor(int socket, int descriptor) {
+    char byte = 'd', room[CMSG_SPACE(sizeof descriptor)] = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof descriptor);
+    memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    MUST(sendmsg(socket, &message, 0) == 1);
+}
+
+static int receive_descriptor(int socket) {
+    int descriptor;
+    char byte, room[CMSG_SPACE(sizeof descriptor)];
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    MUST(recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL);
+    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+    return descriptor;
+}
+
+static void descriptor_is_passed(void) {
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    /* This process has not used the files yet: it learns of them by what it receives. */
+    pid_t child = fork();
+    if (child == 0) {
+        int file = create("passed", 0);
+        MUST(write(file, "sender\n", 7) == 7);
+        send_descriptor(ends[1], file);
+        await(ends[1]);
+        MUST(lseek(file, 0, SEEK_CUR) == 16);
+        MUST(close(file) == 0);
+        tell(ends[1]);
+        await(ends[1]);
+        _exit(0);
+    }
+    int file = receive_descriptor(ends[0]);
+    MUST(write(file, "receiver\n", 9) == 9);
+    tell(ends[0]);
+    await(ends[0]);
+    /* The sender has closed its own; the description lives on. */
+    MUST(write(file, "later\n", 6) == 6);
+    struct stat status;
+    MUST(fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 22);
+    tell(ends[0]);
+    printf("child: %d\n", ended(child));
+    char content[30];
+    MUST(pread(file, content, sizeof content, 0) == 22 && close(file) == 0);
+    show("passed");
+}
+
+static const struct scene scenes[] = {
+    {"offsets_are_shared", offsets_are_shared},
+    {"closing_is_not_shared", closing_is_not_shared},
+    {"vfork_and_exec", vfork_and_exec},
+    {"open_files_survive_exec", open_files_survive_exec},
+    {"spawn_with_file_actions", spawn_with_file_actions},
+    {"failed_spawn_is_reported", failed_spawn_is_reported},
+    {"everything_above_is_closed", everything_above_is_closed},
+    {"shells", shells},
+    {"descriptor_is_passed", descriptor_is_passed},
+};
+
+int main(int count, char **arguments) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    return count == 3 ? play(SCENES(scenes), arguments) : 97;
+}
