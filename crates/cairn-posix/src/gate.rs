@@ -58,6 +58,12 @@ pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     })
 }
 
+/// Whether this thread is in a call of ours.
+#[inline]
+pub fn is_inside() -> bool {
+    GATE.with(|gate| gate.depth.get() > 0)
+}
+
 /// Called by a signal handler: true if the thread is inside and the signal will come again.
 pub fn defer(info: &libc::siginfo_t) -> bool {
     GATE.with(|gate| {

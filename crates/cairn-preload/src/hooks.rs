@@ -57,17 +57,30 @@ macro_rules! path_hooks {
     (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
 }
 
-/// Hooks for functions whose first argument is a descriptor.
+/// Where POSIX lets a cancelled thread end: before a call of ours begins, and never within another one.
+#[inline]
+pub fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    if !cairn_posix::gate::is_inside() {
+        // SAFETY: takes nothing; it may unwind, and no frame between here and the application has a destructor.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+/// Hooks for functions whose first argument is a descriptor; those that say so are cancellation points.
 macro_rules! descriptor_hooks {
     ($(
         $(#[$attribute:meta])*
-        fn $name:ident($descriptor:ident: c_int $(, $argument:ident: $type:ty)*) -> $result:ty
+        fn $name:ident($descriptor:ident: c_int $(, $argument:ident: $type:ty)*) -> $result:ty $(, $point:ident)?
             = |$handle:ident| $ours:expr;
     )*) => {$(
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($descriptor: c_int $(, $argument: $type)*) -> $result {
             if let Some($handle) = cairn_posix::table::lookup($descriptor) {
+                $($crate::hooks::$point();)?
                 return $crate::answer::answer(|| $ours);
             }
             // SAFETY: the caller's own arguments.

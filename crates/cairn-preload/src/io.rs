@@ -38,7 +38,8 @@ macro_rules! one_buffer {
     ($(fn $name:ident($descriptor:ident, $start:ident: $pointer:ty, $length:ident $(, $argument:ident: $type:ty)*)
         = |$handle:ident, $buffers:ident| $act:expr;)*) => {
         descriptor_hooks! {$(
-            fn $name($descriptor: c_int, $start: $pointer, $length: size_t $(, $argument: $type)*) -> ssize_t
+            fn $name($descriptor: c_int, $start: $pointer, $length: size_t $(, $argument: $type)*)
+                -> ssize_t, cancellation_point
                 // SAFETY: the application's buffer, passed as the call demands it.
                 = |$handle| unsafe { with_buffer($start, $length, |$buffers| $act) };
         )*}
@@ -100,7 +101,8 @@ macro_rules! buffer_lists {
     ($(fn $name:ident($descriptor:ident, $list:ident, $count:ident $(, $argument:ident: $type:ty)*)
         = |$handle:ident, $buffers:ident| $act:expr;)*) => {
         descriptor_hooks! {$(
-            fn $name($descriptor: c_int, $list: *const iovec, $count: c_int $(, $argument: $type)*) -> ssize_t
+            fn $name($descriptor: c_int, $list: *const iovec, $count: c_int $(, $argument: $type)*)
+                -> ssize_t, cancellation_point
                 // SAFETY: the application's list of buffers, passed as the call demands it.
                 = |$handle| unsafe { with_list($list, $count, |$buffers| $act) };
         )*}
@@ -149,8 +151,8 @@ descriptor_hooks! {
         = |handle| file::seek(handle, offset, whence);
     fn llseek(descriptor: c_int, offset: i64, whence: c_int) -> i64
         = |handle| file::seek(handle, offset, whence);
-    fn fsync(descriptor: c_int) -> c_int = |handle| file::sync(handle);
-    fn fdatasync(descriptor: c_int) -> c_int = |handle| file::sync(handle);
+    fn fsync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
+    fn fdatasync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
     fn syncfs(descriptor: c_int) -> c_int = |_handle| file::sync_all();
     fn sync_file_range(descriptor: c_int, offset: i64, length: i64, flags: u32) -> c_int
         = |handle| file::sync(handle);

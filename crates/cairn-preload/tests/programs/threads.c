@@ -1,0 +1,184 @@
+/* Threads that use files at the same time. */
+#include "program.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { THREADS = 8, RECORDS = 100, ROUNDS = 20, RECORD = 700, LARGE = 9000 };
+
+static int shared;
+static long record_bytes;
+
+static void for_all(void *(*work)(void *)) {
+    pthread_t threads[THREADS];
+    for (long number = 0; number < THREADS; number++)
+        MUST(pthread_create(&threads[number], NULL, work, (void *)number) == 0);
+    for (int number = 0; number < THREADS; number++) MUST(pthread_join(threads[number], NULL) == 0);
+}
+
+/* Fills a record so that it tells whose it is and the how many-th. */
+static void fill(unsigned char *record, long length, long thread, long sequence) {
+    memset(record, (int)(thread * 31 + sequence), length);
+    record[0] = (unsigned char)thread;
+    record[1] = (unsigned char)sequence;
+}
+
+static const char *own_name(char *name, long thread) {
+    sprintf(name, "own%ld", thread);
+    return name;
+}
+
+static void *use_own_file(void *number) {
+    long thread = (long)number, offset = 0;
+    char name[16];
+    unsigned char expected[LARGE], seen[LARGE];
+    int file = create(own_name(name, thread), 0);
+    for (long sequence = 0; sequence < RECORDS; sequence++) {
+        long length = 2 + (thread * 977 + sequence * 389) % (LARGE - 2);
+        fill(expected, length, thread, sequence);
+        MUST(write(file, expected, length) == length);
+        MUST(pread(file, seen, length, offset) == length && memcmp(seen, expected, length) == 0);
+        offset += length;
+    }
+    MUST(close(file) == 0 && size_of(name) == offset);
+    return NULL;
+}
+
+static void each_has_a_file_of_its_own(void) {
+    for_all(use_own_file);
+    char name[16];
+    for (long thread = 0; thread < THREADS; thread++) {
+        long long bytes = size_of(own_name(name, thread));
+        printf("%s: %lld bytes\n", name, bytes);
+    }
+}
+
+static void *append(void *number) {
+    unsigned char record[LARGE];
+    /* Half of the threads share a descriptor, the others have their own. */
+    int file = (long)number % 2 ? shared : open("log", O_WRONLY | O_APPEND);
+    MUST(file >= 0);
+    for (long sequence = 0; sequence < RECORDS; sequence++) {
+        fill(record, record_bytes, (long)number, sequence);
+        MUST(write(file, record, record_bytes) == record_bytes);
+    }
+    if (file != shared) MUST(close(file) == 0);
+    return NULL;
+}
+
+static void append_records_of(long bytes) {
+    record_bytes = bytes;
+    shared = create("log", O_APPEND);
+    for_all(append);
+    unsigned char record[LARGE], expected[LARGE];
+    long next[THREADS] = {0};
+    MUST(size_of("log") == THREADS * RECORDS * bytes && lseek(shared, 0, SEEK_SET) == 0);
+    for (int count = 0; count < THREADS * RECORDS; count++) {
+        MUST(read(shared, record, bytes) == bytes && record[0] < THREADS);
+        fill(expected, bytes, record[0], next[record[0]]++);
+        MUST(memcmp(record, expected, bytes) == 0);
+    }
+    MUST(close(shared) == 0);
+    printf("%d records of %ld bytes, each whole and in its thread's order\n", THREADS * RECORDS, bytes);
+}
+
+static void all_append_to_one_file(void) {
+    append_records_of(RECORD);
+    append_records_of(LARGE);
+}
+
+static int told[2];
+static atomic_long successes;
+
+static void *write_until_closed(void *unused) {
+    (void)unused;
+    unsigned char record[LARGE] = {0};
+    for (successes = 0; write(shared, record, LARGE) == LARGE;)
+        if (++successes == RECORDS / 10) tell(told[1]);
+    return (void *)(long)errno;
+}
+
+static void one_closes_while_another_writes(void) {
+    MUST(pipe(told) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t writer;
+        void *number;
+        shared = create("closed", 0);
+        MUST(pthread_create(&writer, NULL, write_until_closed, NULL) == 0);
+        await(told[0]);
+        MUST(close(shared) == 0);
+        MUST(pthread_join(writer, &number) == 0);
+        errno = (int)(long)number;
+        MUST(errno == EBADF && size_of("closed") == successes * LARGE);
+    }
+    puts("the writer got EBADF, and what was written before is there");
+}
+
+static void *write_until_cancelled(void *unused) {
+    (void)unused;
+    unsigned char record[LARGE] = {0};
+    for (long count = 0;; count++) {
+        MUST(write(shared, record, LARGE) == LARGE);
+        if (count == RECORDS / 10) tell(told[1]);
+        if (count % 64 == 63) MUST(ftruncate(shared, 0) == 0 && lseek(shared, 0, SEEK_SET) == 0);
+    }
+    return NULL;
+}
+
+static void writer_is_cancelled(void) {
+    MUST(pipe(told) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t writer;
+        void *result;
+        shared = create("cancelled", O_APPEND);
+        MUST(pthread_create(&writer, NULL, write_until_cancelled, NULL) == 0);
+        await(told[0]);
+        MUST(pthread_cancel(writer) == 0 && pthread_join(writer, &result) == 0);
+        MUST(result == PTHREAD_CANCELED && size_of("cancelled") % LARGE == 0);
+        MUST(write(shared, "on", 2) == 2 && close(shared) == 0);
+    }
+    puts("cancelled between two writes, and the file can still be used");
+}
+
+static void *write_own_for_ever(void *number) {
+    char name[16];
+    unsigned char record[LARGE] = {0};
+    int file = create(own_name(name, (long)number), O_APPEND);
+    for (long count = 0;; count++) {
+        /* Once the process is ending, nothing is served any more. */
+        if (write(file, record, LARGE) != LARGE) pthread_exit(NULL);
+        if (count == RECORDS / 10) tell(told[1]);
+        if (count % 64 == 63) ftruncate(file, 0);
+    }
+    return NULL;
+}
+
+static void process_exits_while_all_write(void) {
+    MUST(pipe(told) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        for (long number = 0; number < THREADS; number++)
+            MUST(pthread_create(&thread, NULL, write_own_for_ever, (void *)number) == 0);
+        for (int number = 0; number < THREADS; number++) await(told[0]);
+        exit(7);
+    }
+    printf("ended with %d\n", ended(child));
+    for (long thread = 0; thread < THREADS; thread++) {
+        char name[16];
+        static char content[65 * LARGE];
+        int file = open(own_name(name, thread), O_RDWR | O_APPEND);
+        MUST(file >= 0 && read(file, content, sizeof content) == size_of(name));
+        MUST(write(file, "after", 5) == 5 && close(file) == 0);
+    }
+    puts("every file can be read and continued");
+}
+
+static const struct scene scenes[] = {
+    {"each_has_a_file_of_its_own", each_has_a_file_of_its_own},
+    {"all_append_to_one_file", all_append_to_one_file},
+    {"one_closes_while_another_writes", one_closes_while_another_writes},
+    {"writer_is_cancelled", writer_is_cancelled},
+    {"process_exits_while_all_write", process_exits_while_all_write},
+};
+
+int main(int count, char **arguments) { return count == 3 ? play(SCENES(scenes), arguments) : 97; }

@@ -1,0 +1,33 @@
+//! Threads of one process that use files at the same time, are cancelled, or are at work when the process ends.
+
+mod common;
+
+use common::same_on_both;
+
+#[test]
+fn threads_with_files_of_their_own_read_what_they_wrote() {
+    same_on_both("threads", "each_has_a_file_of_its_own");
+}
+
+#[test]
+fn records_that_threads_append_to_one_file_stay_whole_and_in_order() {
+    same_on_both("threads", "all_append_to_one_file");
+}
+
+#[test]
+fn writer_whose_file_another_thread_closes_gets_ebadf_and_loses_nothing() {
+    same_on_both("threads", "one_closes_while_another_writes");
+}
+
+/// Mechanism: calls on files of ours made no system call that is a cancellation point.
+/// Consequence: a thread that only read or wrote such files ran on for ever after `pthread_cancel`.
+/// Fix: reading, writing and fsync look for a cancellation before they begin.
+#[test]
+fn cancelled_writer_ends_between_two_writes() {
+    same_on_both("threads", "writer_is_cancelled");
+}
+
+#[test]
+fn exit_with_busy_threads_ends_the_process_and_keeps_the_files() {
+    same_on_both("threads", "process_exits_while_all_write");
+}
