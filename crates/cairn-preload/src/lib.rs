@@ -46,3 +46,4 @@ mod stdio;
 mod streams;
 mod trees;
 mod walks;
+mod wide;

@@ -1,0 +1,181 @@
+//! What docs/SEMANTICS.md calls weakened or refused, call by call. These programs would say something else on a disk.
+
+mod common;
+
+use common::{Stage, errors, text};
+
+/// Plays one case below the mount and returns what it printed.
+fn on_cairn(program: &str, case: &str) -> String {
+    let stage = Stage::new();
+    let played = stage.on_cairn(&stage.compile(program), &[case, "/cairn"]);
+    assert_eq!(played.status.code(), Some(0), "{case}: {}", errors(&played));
+    text(&played)
+}
+
+fn refused(case: &str, expected: &[&str]) {
+    assert_eq!(on_cairn("refused", case).lines().collect::<Vec<_>>(), expected, "{case}");
+}
+
+fn weakened(case: &str, expected: &[&str]) {
+    assert_eq!(on_cairn("weakened", case).lines().collect::<Vec<_>>(), expected, "{case}");
+}
+
+#[test]
+fn writable_shared_mappings_modes_of_fallocate_and_unknown_flags_are_refused() {
+    refused(
+        "mappings_and_space",
+        &[
+            "mmap shared and writable: ENODEV",
+            "fallocate mode 0x1: EOPNOTSUPP",
+            "fallocate mode 0x2: EOPNOTSUPP",
+            "fallocate mode 0x4: EOPNOTSUPP",
+            "fallocate mode 0x8: EOPNOTSUPP",
+            "fallocate mode 0x10: EOPNOTSUPP",
+            "fallocate mode 0x20: EOPNOTSUPP",
+            "fallocate mode 0x40: EOPNOTSUPP",
+            "fallocate: served",
+            "pwritev2 RWF_APPEND: EOPNOTSUPP",
+            "preadv2 of an unknown flag: EOPNOTSUPP",
+            "pwritev2 RWF_DSYNC: served",
+        ],
+    );
+}
+
+#[test]
+fn calls_on_names_that_cannot_be_served_are_refused() {
+    refused(
+        "names",
+        &[
+            "setxattr: EOPNOTSUPP",
+            "getxattr: EOPNOTSUPP",
+            "open O_TMPFILE: EOPNOTSUPP",
+            "open a directory to write: EISDIR",
+            "nftw FTW_CHDIR: EOPNOTSUPP",
+            "fts_open: EOPNOTSUPP",
+            "mkfifo: EPERM",
+            "mknod of a socket: EPERM",
+            "mknod of a device: EPERM",
+            "mknod of a file: served",
+            "rename to outside: EXDEV",
+            "link to outside: EXDEV",
+        ],
+    );
+}
+
+#[test]
+fn events_device_control_and_calls_past_the_library_are_refused() {
+    refused(
+        "events_and_devices",
+        &[
+            "epoll_ctl: EPERM",
+            "inotify_add_watch: ENOSPC",
+            "ioctl TCGETS: ENOTTY",
+            "ioctl FIONREAD: served",
+            "splice: served",
+            "tee: EBADF",
+            "dup2 onto some number of the store: EBUSY",
+            "raw read: EBADF",
+            "raw open: ENOENT",
+        ],
+    );
+}
+
+#[test]
+fn streams_that_cannot_be_served_are_refused() {
+    refused(
+        "streams",
+        &["freopen without a path: EOPNOTSUPP", "fopen ccs=: EINVAL", "dprintf: EBADF"],
+    );
+}
+
+/// Mechanism: a cookie stream has no wide buffer, and the C library's functions for one wide character do not look.
+/// Consequence: SIGSEGV in the application, even by `putwc` on a redirected stdout.
+/// Fix: they are refused before the C library sees them (`wide.rs`).
+#[test]
+fn wide_characters_are_refused_and_crash_nothing() {
+    refused(
+        "wide_characters",
+        &[
+            "fgetwc: EOPNOTSUPP",
+            "getwc: EOPNOTSUPP",
+            "fgetwc_unlocked: EOPNOTSUPP",
+            "getwc_unlocked: EOPNOTSUPP",
+            "fgetws: EOPNOTSUPP",
+            "fgetws_unlocked: EOPNOTSUPP",
+            "ungetwc: EOPNOTSUPP",
+            "fputwc: EOPNOTSUPP",
+            "putwc: EOPNOTSUPP",
+            "putwc_unlocked: EOPNOTSUPP",
+            "fputws: EOPNOTSUPP",
+            "fwide: -1, fwprintf: -1, fwscanf: -1",
+            "putwchar: 1, getwchar: 1",
+        ],
+    );
+}
+
+#[test]
+fn list_of_arguments_longer_than_63_is_refused() {
+    refused("long_lists", &["execl with 63 arguments: 0", "execl with 64: E2BIG"]);
+}
+
+#[test]
+fn vfork_gives_the_child_memory_of_its_own() {
+    weakened("vfork_is_fork", &["the child's memory is the parent's: 0"]);
+}
+
+#[test]
+fn reopening_a_descriptor_by_name_makes_a_new_description() {
+    weakened("reopened_descriptor", &["offset of the new one: 0", "offset of the new one: 0"]);
+}
+
+#[test]
+fn status_flags_are_access_mode_and_append_only() {
+    weakened("status_flags", &["1", "1"]);
+}
+
+#[test]
+fn directories_have_one_size_and_the_mount_is_seen_through_the_library_only() {
+    weakened(
+        "sizes_and_names",
+        &[
+            "directory: 4096 bytes, 8 blocks",
+            "in the listing of its parent: 0",
+            "through a link outside: ENOENT",
+        ],
+    );
+}
+
+#[test]
+fn only_the_first_read_after_a_change_sets_the_access_time() {
+    weakened("access_times", &["the first read after a change counts: 1", "another: 0"]);
+}
+
+#[test]
+fn supplementary_groups_give_no_rights() {
+    weakened("supplementary_groups", &["open as a member of the group: EACCES"]);
+}
+
+#[test]
+fn processes_that_inherited_a_file_unlocked_lock_it_apart() {
+    weakened("locks_made_after_fork", &["parent: EAGAIN"]);
+}
+
+#[test]
+fn shared_mapping_shows_neither_filled_holes_nor_cuts() {
+    weakened("shared_mapping", &["a filled hole is seen: 0", "after a cut: b"]);
+}
+
+#[test]
+fn bad_address_may_kill_its_process_but_nobody_else() {
+    weakened("bad_addresses", &["SIGSEGV or EFAULT: 1", "f: others go on"]);
+}
+
+#[test]
+fn child_of_popen_that_comes_late_finds_the_file_closed() {
+    weakened("child_of_popen", &["its first use, after the parent closed the file: 3"]);
+}
+
+#[test]
+fn kept_standard_stream_is_served_but_for_formatted_output() {
+    weakened("kept_stream", &["fprintf: -1 EBADF, fputs: 1", "f: put", ""]);
+}

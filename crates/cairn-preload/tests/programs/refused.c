@@ -1,0 +1,142 @@
+/* What Cairn refuses: each line is a call and the name of its errno. */
+#include "program.h"
+#include <fts.h>
+#include <ftw.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <wchar.h>
+
+/* Prints what was asked and how it was refused. */
+#define REFUSED(what, failed) (errno = 0, refused(what, (failed)))
+
+static void refused(const char *what, int failed) {
+    printf("%s: %s\n", what, failed ? strerrorname_np(errno) : "served");
+}
+
+static void mappings_and_space(void) {
+    int file = create("f", 0);
+    char *both = mmap(NULL, 10, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    printf("mmap shared and writable: %s\n", both == MAP_FAILED ? strerrorname_np(errno) : "served");
+    char what[40];
+    for (int mode = 1; mode <= 0x40; mode <<= 1) {
+        sprintf(what, "fallocate mode %#x", mode);
+        REFUSED(what, fallocate(file, mode, 0, 4096) == -1);
+    }
+    REFUSED("fallocate", fallocate(file, 0, 0, 4096) == -1);
+    struct iovec one = {"x", 1};
+    REFUSED("pwritev2 RWF_APPEND", pwritev2(file, &one, 1, 0, RWF_APPEND) == -1);
+    REFUSED("preadv2 of an unknown flag", preadv2(file, &one, 1, 0, 0x1000) == -1);
+    REFUSED("pwritev2 RWF_DSYNC", pwritev2(file, &one, 1, 0, RWF_DSYNC) == -1);
+}
+
+static int visit(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    (void)path, (void)status, (void)kind, (void)where;
+    return 0;
+}
+
+static void names(void) {
+    close(create("f", 0));
+    REFUSED("setxattr", setxattr("f", "user.a", "x", 1, 0) == -1);
+    REFUSED("getxattr", getxattr("f", "user.a", NULL, 0) == -1);
+    REFUSED("open O_TMPFILE", open(".", O_TMPFILE | O_RDWR, 0600) == -1);
+    REFUSED("open a directory to write", open(".", O_WRONLY) == -1);
+    REFUSED("nftw FTW_CHDIR", nftw(".", visit, 5, FTW_CHDIR) == -1);
+    char *trees[] = {(char *)".", NULL};
+    REFUSED("fts_open", fts_open(trees, FTS_PHYSICAL, NULL) == NULL);
+    REFUSED("mkfifo", mkfifo("fifo", 0644) == -1);
+    REFUSED("mknod of a socket", mknod("socket", S_IFSOCK | 0644, 0) == -1);
+    REFUSED("mknod of a device", mknod("device", S_IFCHR | 0644, 0) == -1);
+    REFUSED("mknod of a file", mknod("file", S_IFREG | 0644, 0) == -1);
+    REFUSED("rename to outside", rename("f", "/tmp/cairn-test-refused") == -1);
+    REFUSED("link to outside", link("f", "/tmp/cairn-test-refused") == -1);
+}
+
+static void events_and_devices(void) {
+    int file = create("f", 0), pipe_ends[2];
+    struct epoll_event event = {0};
+    REFUSED("epoll_ctl", epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, file, &event) == -1);
+    REFUSED("inotify_add_watch", inotify_add_watch(inotify_init(), "f", IN_MODIFY) == -1);
+    int number;
+    REFUSED("ioctl TCGETS", ioctl(file, TCGETS, &number) == -1);
+    REFUSED("ioctl FIONREAD", ioctl(file, FIONREAD, &number) == -1);
+    loff_t offset = 0;
+    MUST(write(file, "0123456789", 10) == 10 && pipe(pipe_ends) == 0);
+    REFUSED("splice", splice(file, &offset, pipe_ends[1], NULL, 10, 0) != 10);
+    REFUSED("tee", tee(file, pipe_ends[1], 10, 0) == -1);
+    int held = 0;
+    for (number = 3; number < 1024; number++) held += dup2(file, number) == -1 && errno == EBUSY;
+    printf("dup2 onto some number of the store: %s\n", held > 0 ? "EBUSY" : "served");
+    REFUSED("raw read", syscall(SYS_read, file, &number, 1) == -1);
+    REFUSED("raw open", syscall(SYS_openat, AT_FDCWD, "f", O_RDONLY) == -1);
+}
+
+static void streams(void) {
+    FILE *stream = fopen("f", "w+");
+    REFUSED("freopen without a path", freopen(NULL, "r", stream) == NULL);
+    REFUSED("fopen ccs=", fopen("f", "r,ccs=UTF-8") == NULL);
+    int file = create("g", 0);
+    REFUSED("dprintf", dprintf(file, "%d", 1) == -1);
+}
+
+/* Each on a stream of its own, and none may crash: the C library would look for a buffer that is not there. */
+static void wide_characters(void) {
+    FILE *text = fopen("text", "w");
+    MUST(fputs("text\n", text) >= 0 && fclose(text) == 0);
+    wchar_t room[10];
+#define ON_A_STREAM(what, failed) \
+    do { \
+        FILE *stream = fopen("text", "r+"); \
+        MUST(stream != NULL); \
+        REFUSED(what, (failed)); \
+        MUST(ferror(stream) && fclose(stream) == 0); \
+    } while (0)
+    ON_A_STREAM("fgetwc", fgetwc(stream) == WEOF);
+    ON_A_STREAM("getwc", getwc(stream) == WEOF);
+    ON_A_STREAM("fgetwc_unlocked", fgetwc_unlocked(stream) == WEOF);
+    ON_A_STREAM("getwc_unlocked", getwc_unlocked(stream) == WEOF);
+    ON_A_STREAM("fgetws", fgetws(room, 10, stream) == NULL);
+    ON_A_STREAM("fgetws_unlocked", fgetws_unlocked(room, 10, stream) == NULL);
+    ON_A_STREAM("ungetwc", ungetwc(L'x', stream) == WEOF);
+    ON_A_STREAM("fputwc", fputwc(L'x', stream) == WEOF);
+    ON_A_STREAM("putwc", putwc(L'x', stream) == WEOF);
+    ON_A_STREAM("putwc_unlocked", putwc_unlocked(L'x', stream) == WEOF);
+    ON_A_STREAM("fputws", fputws(L"x", stream) == -1);
+    FILE *stream = fopen("text", "r+");
+    printf("fwide: %d, fwprintf: %d, fwscanf: %d\n", fwide(stream, 1), fwprintf(stream, L"x"),
+           fwscanf(stream, L"%9ls", room));
+    /* The standard streams are ours when their descriptors are. */
+    int file = create("output", 0), before = dup(1);
+    MUST(dup2(file, 1) == 1);
+    int refused_output = putwchar(L'x') == WEOF && errno == EOPNOTSUPP;
+    MUST(fflush(stdout) == 0 && dup2(before, 1) == 1 && dup2(open("text", O_RDONLY), 0) == 0);
+    printf("putwchar: %d, getwchar: %d\n", refused_output, getwchar() == WEOF && errno == EOPNOTSUPP);
+}
+
+#define TEN(word) word, word, word, word, word, word, word, word, word, word
+#define SIXTY(word) TEN(word), TEN(word), TEN(word), TEN(word), TEN(word), TEN(word)
+
+static void long_lists(void) {
+    pid_t child = fork();
+    if (child == 0) execl("/bin/true", SIXTY("x"), "x", "x", "x", NULL);
+    printf("execl with 63 arguments: %d\n", ended(child));
+    REFUSED("execl with 64", execl("/bin/true", SIXTY("x"), "x", "x", "x", "x", NULL) == -1);
+}
+
+static const struct scene scenes[] = {
+    {"mappings_and_space", mappings_and_space},
+    {"names", names},
+    {"events_and_devices", events_and_devices},
+    {"streams", streams},
+    {"wide_characters", wide_characters},
+    {"long_lists", long_lists},
+};
+
+int main(int count, char **arguments) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    return count == 3 ? play(SCENES(scenes), arguments) : 97;
+}

@@ -1,0 +1,166 @@
+/* What differs from a local file system without being refused. */
+#include "program.h"
+#include <dirent.h>
+#include <grp.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+
+static volatile int touched;
+
+static void vfork_is_fork(void) {
+    close(create("f", 0));
+    pid_t child = vfork();
+    if (child == 0) {
+        touched = 1;
+        _exit(0);
+    }
+    ended(child);
+    printf("the child's memory is the parent's: %d\n", touched);
+}
+
+static void reopened_descriptor(void) {
+    int file = create("f", 0);
+    MUST(write(file, "0123456789", 10) == 10);
+    const char *forms[] = {"/dev/fd/%d", "/proc/self/fd/%d"};
+    for (int form = 0; form < 2; form++) {
+        char name[40];
+        snprintf(name, sizeof name, forms[form], file);
+        int again = open(name, O_RDWR);
+        MUST(again >= 0 && lseek(file, 7, SEEK_SET) == 7);
+        printf("offset of the new one: %ld\n", (long)lseek(again, 0, SEEK_CUR));
+    }
+}
+
+static void status_flags(void) {
+    const int large = 0100000;
+    int file = create("f", O_APPEND | O_NONBLOCK | O_SYNC);
+    printf("%d\n", (fcntl(file, F_GETFL) & ~large) == (O_RDWR | O_APPEND));
+    MUST(fcntl(file, F_SETFL, O_NONBLOCK) == 0);
+    printf("%d\n", (fcntl(file, F_GETFL) & ~large) == O_RDWR);
+}
+
+static void sizes_and_names(void) {
+    struct stat status;
+    char name[20];
+    for (int number = 0; number < 500; number++) {
+        sprintf(name, "file-%d", number);
+        close(create(name, 0));
+    }
+    MUST(stat(".", &status) == 0);
+    printf("directory: %lld bytes, %lld blocks\n", (long long)status.st_size, (long long)status.st_blocks);
+    int listed = 0;
+    DIR *root = opendir("/");
+    for (struct dirent *entry; (entry = readdir(root)) != NULL;) listed |= strcmp(entry->d_name, "cairn") == 0;
+    printf("in the listing of its parent: %d\n", listed);
+    char outside[] = "/tmp/cairn-test-XXXXXX", link[40];
+    MUST(mkdtemp(outside) != NULL);
+    sprintf(link, "%s/link", outside);
+    MUST(symlink("/cairn/file-1", link) == 0);
+    printf("through a link outside: %s\n", open(link, O_RDONLY) == -1 ? strerrorname_np(errno) : "found");
+    MUST(unlink(link) == 0 && rmdir(outside) == 0);
+}
+
+static void access_times(void) {
+    int file = create("f", 0);
+    struct timespec times[2] = {{1000, 0}, {2000, 0}};
+    struct stat status;
+    char byte;
+    MUST(write(file, "x", 1) == 1 && futimens(file, times) == 0);
+    MUST(pread(file, &byte, 1, 0) == 1 && fstat(file, &status) == 0);
+    printf("the first read after a change counts: %d\n", status.st_atime > 2000);
+    times[0].tv_sec = 3000;
+    MUST(futimens(file, times) == 0);
+    MUST(pread(file, &byte, 1, 0) == 1 && fstat(file, &status) == 0);
+    printf("another: %d\n", status.st_atime != 3000);
+}
+
+/* Only root may become somebody else. */
+static void supplementary_groups(void) {
+    int file = create("f", 0), failure = EACCES;
+    gid_t group = 4321;
+    if (geteuid() == 0) {
+        MUST(fchown(file, 0, group) == 0 && fchmod(file, 0640) == 0);
+        MUST(setgroups(1, &group) == 0 && setegid(65534) == 0 && seteuid(65534) == 0);
+        failure = open("f", O_RDONLY) == -1 ? errno : 0;
+    }
+    printf("open as a member of the group: %s\n", strerrorname_np(failure));
+}
+
+static void locks_made_after_fork(void) {
+    int file = create("f", 0), locked[2], end[2];
+    MUST(pipe(locked) == 0 && pipe(end) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(close(end[1]) == 0 && flock(file, LOCK_EX) == 0);
+        tell(locked[1]);
+        await(end[0]);
+        _exit(0);
+    }
+    await(locked[0]);
+    printf("parent: %s\n", flock(file, LOCK_EX | LOCK_NB) == 0 ? "locked" : strerrorname_np(errno));
+    tell(end[1]);
+    ended(child);
+}
+
+static void shared_mapping(void) {
+    int file = create("f", 0);
+    MUST(ftruncate(file, 200000) == 0 && pwrite(file, "a", 1, 100000) == 1);
+    const volatile char *map = mmap(NULL, 200000, PROT_READ, MAP_SHARED, file, 0);
+    MUST(map != MAP_FAILED && pwrite(file, "b", 1, 100000) == 1 && map[100000] == 'b');
+    MUST(pwrite(file, "c", 1, 0) == 1);
+    printf("a filled hole is seen: %d\n", map[0] == 'c');
+    MUST(ftruncate(file, 0) == 0);
+    printf("after a cut: %c\n", map[100000]);
+}
+
+static void bad_addresses(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        int file = create("f", 0);
+        _exit(write(file, (void *)8, 100) == -1 && errno == EFAULT ? 3 : 4);
+    }
+    int end = ended(child);
+    printf("SIGSEGV or EFAULT: %d\n", end == 128 + 11 || end == 3);
+    int file = open("f", O_RDWR);
+    MUST(file >= 0 && write(file, "others go on", 12) == 12);
+    show("f");
+}
+
+static void child_of_popen(void) {
+    int file = create("f", 0);
+    char script[80];
+    sprintf(script, "read line; { echo late >&%d; } 2>/dev/null || exit 3", file);
+    FILE *pipe = popen(script, "w");
+    MUST(close(file) == 0);
+    fputs("go\n", pipe);
+    printf("its first use, after the parent closed the file: %d\n", WEXITSTATUS(pclose(pipe)));
+}
+
+static void kept_stream(void) {
+    FILE *kept = stdout;
+    int before = dup(1), file = create("f", 0);
+    MUST(fflush(stdout) == 0 && dup2(file, 1) == 1);
+    int printed = fprintf(kept, "%d", 1), failure = errno, put = fputs("put\n", kept);
+    MUST(fflush(stdout) == 0 && dup2(before, 1) == 1);
+    printf("fprintf: %d %s, fputs: %d\n", printed, strerrorname_np(failure), put > 0);
+    show("f");
+}
+
+static const struct scene scenes[] = {
+    {"vfork_is_fork", vfork_is_fork},
+    {"reopened_descriptor", reopened_descriptor},
+    {"status_flags", status_flags},
+    {"sizes_and_names", sizes_and_names},
+    {"access_times", access_times},
+    {"supplementary_groups", supplementary_groups},
+    {"locks_made_after_fork", locks_made_after_fork},
+    {"shared_mapping", shared_mapping},
+    {"bad_addresses", bad_addresses},
+    {"child_of_popen", child_of_popen},
+    {"kept_stream", kept_stream},
+};
+
+int main(int count, char **arguments) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    return count == 3 ? play(SCENES(scenes), arguments) : 97;
+}
