@@ -265,14 +265,14 @@ pub unsafe extern "C-unwind" fn execveat(
 /// on our targets they stand in the same registers and stack words. Words past the null that ends the caller's list
 /// are the caller's stack, and are not looked at.
 macro_rules! listed {
-    ($(fn $name:ident = |$first:ident, $list:ident| $act:expr;)*) => {
-        listed!(@each [$(fn $name = |$first, $list| $act;)*]
+    ($(fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr;)*) => {
+        listed!(@each [$(fn $name = |$first, $list, $end| $act;)*]
             [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23 a24 a25 a26 a27 a28 a29 a30 a31 a32 a33 a34 a35 a36 a37 a38 a39 a40 a41 a42 a43 a44 a45 a46 a47 a48 a49 a50 a51 a52 a53 a54 a55 a56 a57 a58 a59 a60 a61 a62 a63]);
     };
-    (@each [$(fn $name:ident = |$first:ident, $list:ident| $act:expr;)*] $arguments:tt) => {
-        $(listed!(@one fn $name = |$first, $list| $act; $arguments);)*
+    (@each [$(fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr;)*] $arguments:tt) => {
+        $(listed!(@one fn $name = |$first, $list, $end| $act; $arguments);)*
     };
-    (@one fn $name:ident = |$first:ident, $list:ident| $act:expr; [$($argument:ident)*]) => {
+    (@one fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr; [$($argument:ident)*]) => {
         /// As the C library's function of this name; `E2BIG` with more arguments than this can receive.
         #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
         #[unsafe(no_mangle)]
@@ -281,10 +281,7 @@ macro_rules! listed {
         ) -> c_int {
             let words = [$($argument),*];
             let $list = words.as_slice();
-            if !$list.iter().any(|word| word.is_null()) {
-                set_errno(libc::E2BIG);
-                return -1;
-            }
+            let Some($end) = $list.iter().position(|word| word.is_null()) else { return too_many() };
             // SAFETY: the caller's own arguments, in a list that ends with null.
             unsafe { $act }
         }
@@ -292,13 +289,16 @@ macro_rules! listed {
 }
 
 listed! {
-    fn execl = |path, list| execv(path, list.as_ptr());
-    fn execlp = |name, list| execvp(name, list.as_ptr());
-    fn execle = |path, list| execve(path, list.as_ptr(), after_null(list));
+    fn execl = |path, list, _| execv(path, list.as_ptr());
+    fn execlp = |name, list, _| execvp(name, list.as_ptr());
+    // The environment follows the null that ends the arguments.
+    fn execle = |path, list, end| match list.get(end + 1) {
+        Some(environment) => execve(path, list.as_ptr(), environment.cast()),
+        None => too_many(),
+    };
 }
 
-/// For `execle`: the environment follows the null that ends the arguments.
-fn after_null(list: &[*const c_char]) -> List {
-    let end = list.iter().position(|word| word.is_null());
-    end.and_then(|end| list.get(end + 1)).map_or(core::ptr::null(), |word| word.cast())
+fn too_many() -> c_int {
+    set_errno(libc::E2BIG);
+    -1
 }

@@ -1,13 +1,16 @@
 /* What Cairn refuses: each line is a call and the name of its errno. */
 #include "program.h"
+#include <dlfcn.h>
 #include <fts.h>
 #include <ftw.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/xattr.h>
 #include <wchar.h>
 
@@ -52,6 +55,10 @@ static void names(void) {
     REFUSED("mknod of a socket", mknod("socket", S_IFSOCK | 0644, 0) == -1);
     REFUSED("mknod of a device", mknod("device", S_IFCHR | 0644, 0) == -1);
     REFUSED("mknod of a file", mknod("file", S_IFREG | 0644, 0) == -1);
+    struct sockaddr_un address = {AF_UNIX, "/cairn/bound"};
+    int socket_end = socket(AF_UNIX, SOCK_STREAM, 0);
+    REFUSED("bind", bind(socket_end, (struct sockaddr *)&address, sizeof address) == -1);
+    printf("dlopen: %s\n", dlopen("/cairn/f", RTLD_NOW) == NULL ? dlerror() : "served");
     REFUSED("rename to outside", rename("f", "/tmp/cairn-test-refused") == -1);
     REFUSED("link to outside", link("f", "/tmp/cairn-test-refused") == -1);
 }
@@ -71,6 +78,7 @@ static void events_and_devices(void) {
     int held = 0;
     for (number = 3; number < 1024; number++) held += dup2(file, number) == -1 && errno == EBUSY;
     printf("dup2 onto some number of the store: %s\n", held > 0 ? "EBUSY" : "served");
+    REFUSED("fcntl F_SETLEASE", fcntl(file, F_SETLEASE, F_RDLCK) == -1);
     REFUSED("raw read", syscall(SYS_read, file, &number, 1) == -1);
     REFUSED("raw open", syscall(SYS_openat, AT_FDCWD, "f", O_RDONLY) == -1);
 }
@@ -118,13 +126,19 @@ static void wide_characters(void) {
 }
 
 #define TEN(word) word, word, word, word, word, word, word, word, word, word
-#define SIXTY(word) TEN(word), TEN(word), TEN(word), TEN(word), TEN(word), TEN(word)
+#define FIFTY(word) TEN(word), TEN(word), TEN(word), TEN(word), TEN(word)
+#define SIXTY(word) FIFTY(word), TEN(word)
 
 static void long_lists(void) {
     pid_t child = fork();
     if (child == 0) execl("/bin/true", SIXTY("x"), "x", "x", "x", NULL);
     printf("execl with 63 arguments: %d\n", ended(child));
     REFUSED("execl with 64", execl("/bin/true", SIXTY("x"), "x", "x", "x", "x", NULL) == -1);
+    char *variables[] = {(char *)"CODE=5", NULL};
+    child = fork();
+    if (child == 0) execle("/bin/sh", "sh", "-c", "exit $CODE", FIFTY("x"), "x", "x", "x", "x", "x", "x", "x", "x", "x", NULL, variables);
+    printf("execle with 62: %d\n", ended(child));
+    REFUSED("execle with 63", execle("/bin/true", SIXTY("x"), "x", "x", "x", NULL, variables) == -1);
 }
 
 static const struct scene scenes[] = {

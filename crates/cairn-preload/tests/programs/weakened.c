@@ -146,6 +146,10 @@ static void kept_stream(void) {
     show("f");
 }
 
+static void program_runs_from_memory(void) {
+    MUST(system("cp /bin/readlink copy && ./copy /proc/self/exe") == 0);
+}
+
 static const struct scene scenes[] = {
     {"vfork_is_fork", vfork_is_fork},
     {"reopened_descriptor", reopened_descriptor},
@@ -158,6 +162,7 @@ static const struct scene scenes[] = {
     {"bad_addresses", bad_addresses},
     {"child_of_popen", child_of_popen},
     {"kept_stream", kept_stream},
+    {"program_runs_from_memory", program_runs_from_memory},
 };
 
 int main(int count, char **arguments) {
