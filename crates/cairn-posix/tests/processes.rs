@@ -122,6 +122,26 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
 }
 
 #[test]
+fn process_in_which_a_panic_was_caught_gets_eio_and_no_other_does() {
+    let _turn = turn();
+    let eio = cairn_posix::Errno(libc::EIO);
+    let file = create("poisoned");
+    let status = forked(|| {
+        write(file, b"before,").unwrap();
+        cairn_posix::mount::poison();
+        assert_eq!(write(file, b"never"), Err(eio));
+        assert_eq!(errno(open("poisoned", libc::O_RDONLY)), eio.0);
+    });
+    assert_eq!(status, 0);
+    write(file, b"after").unwrap();
+    close(file);
+    assert_eq!(get("poisoned"), b"before,after");
+    reap();
+    assert!(cairn_posix::file::stat(&at("poisoned"), true).unwrap().unclean);
+    remove("poisoned");
+}
+
+#[test]
 fn exec_gives_up_what_the_parent_still_holds_and_gets_it_back_when_it_fails() {
     let _turn = turn();
     let file = open("before-exec", libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC).unwrap();
