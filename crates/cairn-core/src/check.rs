@@ -9,7 +9,7 @@ use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
 use crate::pin::PINS_PER_SLOT;
 use crate::pool::BlockRun;
 use crate::transaction::Transaction;
-use crate::types::{HandleId, InodeId, ROOT, TIERS_MAX};
+use crate::types::{InodeId, ROOT, TIERS_MAX};
 
 /// What a check counted. The blocks add up: free + in files + orphaned + reserved = capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,7 +188,7 @@ fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Re
     require(pins == tx.get(PIN_COUNT), "count of writes in flight")?;
     let mut opens = vec![0u32; tx.records_end(SlabKind::Inode) as usize];
     for index in 1..tx.records_end(SlabKind::Handle) {
-        let Ok(handle) = tx.handle(HandleId(index)) else { continue };
+        let Ok(handle) = tx.handle_numbered(index) else { continue };
         report.handles += 1;
         let holders = tx.slots().filter(|slot| slot.holds(tx, handle.id)).count();
         require(holders == handle.references(tx) as usize, "reference count of a handle")?;

@@ -2,14 +2,14 @@
 //!
 //! A handle has a cursor, flags and a reference count; each process of the job counts once, however many
 //! descriptors it has. Two things stay with the record while it is free: the inode number of the handle's placeholder,
-//! because the placeholder file does, and the count of its openings, so that a write planned through an earlier one
-//! does not take the description that has the number now for its own.
+//! because the placeholder file does, and the count of its openings, which is part of the handle's id: a call that goes
+//! on after a close in another thread does not take the description that has the number now for its own.
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
 use crate::inode::{Inode, UNCLEAN};
-use crate::layout::SlabKind;
+use crate::layout::{HANDLES_MAX, SlabKind};
 use crate::process::Slot;
 use crate::record::Operation;
 use crate::transaction::Transaction;
@@ -21,6 +21,9 @@ pub(crate) const APPEND: u32 = 4;
 pub(crate) const PATH_ONLY: u32 = 8;
 /// Data was, or may have been, written through this handle.
 pub(crate) const WROTE: u32 = 16;
+
+// The number of a handle is half of its id, and none is all ones.
+const _: () = assert!(HANDLES_MAX < 1 << 16);
 
 /// An open-file description in use.
 #[derive(Clone, Copy)]
@@ -34,7 +37,7 @@ fields!(Handle {
     flags, set_flags: low 0;
     cursor, set_cursor: word 1;
     references, set_references: high 2;
-    // How many openings had this number: tells them apart.
+    // How many openings had this number: tells them apart, see `HandleId`.
     opening, set_opening: low 2;
     placeholder, set_placeholder: word 3;
     // Log position of the last WRITE record made through this handle.
@@ -47,6 +50,11 @@ impl Handle {
         self.set_flags(tx, old | flags);
     }
 
+    pub(crate) fn add_reference(self, tx: &mut Transaction) {
+        let references = self.references(tx);
+        self.set_references(tx, references.wrapping_add(1));
+    }
+
     /// The open file, if the handle allows all of `wanted`.
     pub(crate) fn file(self, tx: &Transaction, wanted: u32) -> Result<Inode> {
         if self.flags(tx) & (wanted | PATH_ONLY) != wanted {
@@ -57,30 +65,45 @@ impl Handle {
 }
 
 impl Transaction<'_> {
-    /// The handle `id`. Errors: `BadHandle` if it is not open.
+    /// The handle `id`. Errors: `BadHandle` if it is not open, even if a later opening has its number.
     pub(crate) fn handle(&self, id: HandleId) -> Result<Handle> {
-        if !self.is_record(SlabKind::Handle, id.0) {
+        let handle = self.handle_numbered(id.number())?;
+        match handle.id == id {
+            true => Ok(handle),
+            false => Err(Error::BadHandle),
+        }
+    }
+
+    /// The handle that has this number now. Errors: `BadHandle` if none is open.
+    pub(crate) fn handle_numbered(&self, number: u32) -> Result<Handle> {
+        if !self.is_record(SlabKind::Handle, number) {
             return Err(Error::BadHandle);
         }
-        let handle = Handle { id, at: self.record(SlabKind::Handle, id.0) };
+        let handle = self.handle_record(number);
         match handle.references(self) {
             0 => Err(Error::BadHandle),
             _ => Ok(handle),
         }
     }
 
+    fn handle_record(&self, number: u32) -> Handle {
+        let at = self.record(SlabKind::Handle, number);
+        let record = Handle { id: HandleId(number), at };
+        Handle { id: HandleId::new(number, record.opening(self)), at }
+    }
+
     /// Opens `inode` for `slot`.
     pub(crate) fn new_handle(&mut self, slot: Slot, inode: Inode, flags: u32) -> Result<Handle> {
         let taken = self.take(SlabKind::Handle, Error::TooManyHandles)?;
-        let id = HandleId(taken.index);
-        let handle = Handle { id, at: self.record(SlabKind::Handle, taken.index) };
+        let earlier = self.handle_record(taken.index);
+        let opening = earlier.opening(self);
+        earlier.set_opening(self, opening.wrapping_add(1));
+        let handle = self.handle_record(taken.index);
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
         handle.set_cursor(self, 0);
         handle.set_references(self, 1);
-        let opening = handle.opening(self);
-        handle.set_opening(self, opening.wrapping_add(1));
         handle.set_log_position(self, 0);
-        slot.set_holds(self, id, true);
+        slot.set_holds(self, handle.id, true);
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));
         if flags & MAY_WRITE != 0 {
@@ -88,13 +111,6 @@ impl Transaction<'_> {
             inode.set_writers(self, writers.wrapping_add(1));
         }
         Ok(handle)
-    }
-
-    pub(crate) fn add_handle_reference(&mut self, id: HandleId) -> Result<()> {
-        let handle = self.handle(id)?;
-        let references = handle.references(self);
-        handle.set_references(self, references.wrapping_add(1));
-        Ok(())
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
@@ -119,7 +135,7 @@ impl Transaction<'_> {
         let flags = handle.flags(self);
         let inode = self.inode(InodeId(handle.inode(self)))?;
         self.set(handle.at, 0);
-        self.give_back(SlabKind::Handle, id.0);
+        self.give_back(SlabKind::Handle, id.number());
         let opens = inode.opens(self);
         inode.set_opens(self, opens.saturating_sub(1));
         if flags & MAY_WRITE != 0 {
@@ -142,10 +158,10 @@ impl Microfs {
     pub fn retain(&self, slot: SlotId, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
-            tx.handle(handle)?;
-            if !slot.holds(tx, handle) {
-                slot.set_holds(tx, handle, true);
-                tx.add_handle_reference(handle)?;
+            let handle = tx.handle(handle)?;
+            if !slot.holds(tx, handle.id) {
+                slot.set_holds(tx, handle.id, true);
+                handle.add_reference(tx);
             }
             Ok(())
         })
@@ -157,6 +173,11 @@ impl Microfs {
             let slot = tx.slot(slot)?;
             tx.release_handle(slot, handle, true, now)
         })
+    }
+
+    /// The handle that has this number now. Errors: `BadHandle` if none is open.
+    pub fn handle_numbered(&self, number: u32) -> Result<HandleId> {
+        self.transact(|tx| Ok(tx.handle_numbered(number)?.id))
     }
 
     /// What `handle` refers to.
@@ -210,7 +231,7 @@ impl Microfs {
     pub fn handle_by_placeholder(&self, kernel_inode: u64) -> Result<Option<HandleId>> {
         self.transact(|tx| {
             let end = tx.records_end(SlabKind::Handle);
-            let open = (1..end).filter_map(|index| tx.handle(HandleId(index)).ok());
+            let open = (1..end).filter_map(|number| tx.handle_numbered(number).ok());
             let found = open.into_iter().find(|handle| handle.placeholder(tx) == kernel_inode);
             Ok(found.map(|handle| handle.id))
         })

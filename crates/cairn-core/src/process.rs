@@ -92,7 +92,7 @@ impl Slot {
     }
 
     fn bit(self, handle: HandleId) -> (usize, u64) {
-        (self.at + BITS_FIRST + handle.0 as usize / 64, 1 << (handle.0 % 64))
+        (self.at + BITS_FIRST + handle.number() as usize / 64, 1 << (handle.number() % 64))
     }
 
     pub(crate) fn holds(self, tx: &Transaction, handle: HandleId) -> bool {
@@ -106,18 +106,19 @@ impl Slot {
         tx.set(at, if holds { old | mask } else { old & !mask });
     }
 
-    /// The lowest handle at or after `from` that this slot holds.
-    fn next_held(self, tx: &Transaction, from: u32) -> Option<HandleId> {
+    /// The handle with the lowest number at or after `from` that this slot holds.
+    fn next_held(self, tx: &Transaction, from: u32) -> Result<Option<HandleId>> {
         let end = tx.records_end(SlabKind::Handle).min(HANDLES_MAX);
-        let mut handle = from;
-        while handle < end {
-            let bits = tx.get(self.at + BITS_FIRST + handle as usize / 64) >> (handle % 64);
+        let mut number = from;
+        while number < end {
+            let bits = tx.get(self.at + BITS_FIRST + number as usize / 64) >> (number % 64);
             if bits != 0 {
-                return Some(HandleId(handle + bits.trailing_zeros()));
+                let held = tx.handle_numbered(number + bits.trailing_zeros())?;
+                return Ok(Some(held.id));
             }
-            handle = (handle / 64 + 1) * 64;
+            number = (number / 64 + 1) * 64;
         }
-        None
+        Ok(None)
     }
 
     fn identity(self, tx: &Transaction) -> ProcessIdentity {
@@ -235,7 +236,7 @@ impl Microfs {
                     if !tx.has_room() {
                         break;
                     }
-                    let Some(handle) = slot.next_held(tx, 1) else {
+                    let Some(handle) = slot.next_held(tx, 1)? else {
                         tx.set(slot.at, 0);
                         tx.give_back(SlabKind::Slot, slot.id.0);
                         return Ok(Some(true));
@@ -270,7 +271,7 @@ impl Microfs {
                     tx.set(child.at + BITS_FIRST + word, bits);
                     let held = (0..64).filter(|bit| bits & 1 << bit != 0);
                     for bit in held {
-                        tx.add_handle_reference(HandleId(word as u32 * 64 + bit))?;
+                        tx.handle_numbered(word as u32 * 64 + bit)?.add_reference(tx);
                     }
                 }
                 Ok((batch + BATCH_WORDS) * 64 < tx.records_end(SlabKind::Handle) as usize)
@@ -333,8 +334,8 @@ impl Microfs {
                     if !tx.has_room() {
                         break;
                     }
-                    let Some(handle) = slot.next_held(tx, next) else { return Ok(true) };
-                    next = handle.0 + 1;
+                    let Some(handle) = slot.next_held(tx, next)? else { return Ok(true) };
+                    next = handle.number() + 1;
                     if !held(handle) {
                         tx.release_handle(slot, handle, true, now)?;
                     }

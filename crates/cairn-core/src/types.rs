@@ -9,9 +9,22 @@ pub struct InodeId(pub u32);
 /// The root directory of every namespace.
 pub const ROOT: InodeId = InodeId(1);
 
-/// Number of an open-file description within its namespace.
+/// One opening of a file within its namespace: in the low half the number of its description, in the high half which
+/// opening of that number it is. So it never stands for what has the number after a close, until 65 536 openings later.
+/// Neither 0 nor `u32::MAX` is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u32);
+
+impl HandleId {
+    pub(crate) fn new(number: u32, opening: u32) -> HandleId {
+        HandleId(opening << 16 | number)
+    }
+
+    /// Number of the description, from 1: no other one that is open has it.
+    pub fn number(self) -> u32 {
+        self.0 & 0xffff
+    }
+}
 
 /// Number of a process slot within its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -70,7 +70,6 @@ pub struct WritePlan {
     /// Bytes covered; may be fewer than asked.
     pub length: u64,
     handle: HandleId,
-    opening: u32,
     pin_index: usize,
     pin_ticket: u64,
     hugeblock_shift: u32,
@@ -204,7 +203,6 @@ impl Microfs {
                 offset,
                 length: 0,
                 handle: handle.id,
-                opening: handle.opening(tx),
                 pin_index,
                 pin_ticket: 0,
                 hugeblock_shift: shift,

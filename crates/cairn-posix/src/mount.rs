@@ -171,7 +171,7 @@ impl Mount {
 
     /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's number.
     pub(crate) fn placeholder(&self, handle: HandleId) -> Result<(i32, u64)> {
-        Ok(self.namespace.placeholder(handle.0)?)
+        Ok(self.namespace.placeholder(handle.number())?)
     }
 
     /// A new descriptor of a directory to be the kernel's current one, and its inode number.

@@ -40,10 +40,10 @@ static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// placeholder gives; the handle is then still open.
 pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let place = &PARKED[handle.0 as usize % PARKED_MAX];
+    let place = &PARKED[handle.number() as usize % PARKED_MAX];
     let parked = place.swap(0, Ordering::Acquire);
     let parked_descriptor = (parked as u32).wrapping_sub(1) as i32;
-    let descriptor = if parked != 0 && (parked >> 32) as u32 == handle.0 {
+    let descriptor = if parked != 0 && (parked >> 32) as u32 == handle.number() {
         let duplicate = sys::fcntl(parked_descriptor, command, 0);
         put_back(place, parked);
         duplicate?
@@ -84,7 +84,7 @@ fn park(place: &AtomicU64, handle: HandleId, descriptor: i32) {
     // Without a free high number the next open of this handle costs a little more, that is all.
     if let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) {
         INTERNAL_FLOOR.fetch_min(high, Ordering::Relaxed);
-        put_back(place, u64::from(handle.0) << 32 | (high as u64 + 1));
+        put_back(place, u64::from(handle.number()) << 32 | (high as u64 + 1));
     }
 }
 

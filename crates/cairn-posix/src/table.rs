@@ -29,7 +29,7 @@ const INHERITED: u32 = 1 << 30;
 const GIVEN_UP: u32 = 1 << 29;
 const FLAGS: u32 = UNSEALED | INHERITED | GIVEN_UP;
 
-/// `DESCRIPTORS_MAX` entries (handle number, 0 if not ours), then `HANDLES_MAX` counts.
+/// `DESCRIPTORS_MAX` entries (handle, 0 if not ours), then `HANDLES_MAX` counts.
 static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// One more than the highest number ever entered.
 static END: AtomicU32 = AtomicU32::new(0);
@@ -76,8 +76,8 @@ fn entry(descriptor: i32) -> Option<&'static AtomicU32> {
 }
 
 fn count(handle: HandleId) -> Option<&'static AtomicU32> {
-    match (handle.0 as usize) < HANDLES_MAX {
-        true => word(DESCRIPTORS_MAX + handle.0 as usize),
+    match (handle.number() as usize) < HANDLES_MAX {
+        true => word(DESCRIPTORS_MAX + handle.number() as usize),
         false => None,
     }
 }

@@ -53,6 +53,29 @@ fn list_of_buffers_is_written_and_read_as_one() {
 }
 
 #[test]
+fn call_that_outlives_its_descriptor_leaves_other_files_alone() {
+    let _turn = turn();
+    let file = create("closed");
+    // Another thread closes the file between looking up its number and writing to it.
+    let looked_up = handle(file);
+    close(file);
+    let other = create("other");
+    assert_eq!(handle(other).number(), looked_up.number());
+    for length in [1, HUGEBLOCK] {
+        let bytes = vec![1; length];
+        let entry = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: length };
+        // SAFETY: the entry describes `bytes`, which writing only reads.
+        let buffers = unsafe { cairn_posix::transfer::Buffers::one(&entry) };
+        let written = cairn_posix::io::write(looked_up, buffers, At::Cursor);
+        assert_eq!(written, Err(Errno(libc::EBADF)));
+    }
+    close(other);
+    assert_eq!(get("other"), b"");
+    remove("closed");
+    remove("other");
+}
+
+#[test]
 fn appending_goes_to_the_end_whatever_cursor_and_offset_say() {
     let _turn = turn();
     put("log", b"one,");

@@ -1,7 +1,7 @@
 //! Everything that can be seen of a namespace without changing it, for comparing two moments.
 
 use cairn_core::{
-    Attributes, Error, HandleId, InodeId, Microfs, ProcessIdentity, ROOT, Report, Result, SlotId,
+    Attributes, Error, InodeId, Microfs, ProcessIdentity, ROOT, Report, Result, SlotId,
 };
 use std::collections::BTreeMap;
 
@@ -45,11 +45,11 @@ pub fn portrait(fs: &Microfs) -> Result<Portrait> {
     tree.insert(Vec::new(), root);
     describe(fs, ROOT, b"", &mut tree)?;
     let mut handles = BTreeMap::new();
-    for id in 1..HANDLES_MAX {
-        match fs.handle(HandleId(id)) {
+    for number in 1..HANDLES_MAX {
+        match fs.handle_numbered(number).and_then(|handle| fs.handle(handle)) {
             Ok(info) => {
                 let rights = [info.read, info.write, info.append];
-                handles.insert(id, (info.inode, info.cursor, rights));
+                handles.insert(number, (info.inode, info.cursor, rights));
             }
             Err(Error::BadHandle) => {}
             Err(error) => return Err(error),

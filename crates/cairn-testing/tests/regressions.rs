@@ -406,10 +406,36 @@ fn giving_up_a_write_after_its_close_leaves_other_cursors_alone() {
     let write_in_flight = begin(&process, handle, 0, &[1; 100]);
     process.close(handle).unwrap();
     let (again, _) = open(&process, b"other", READ_WRITE);
-    assert_eq!(again, handle, "the number is used again");
+    assert_eq!(again.number(), handle.number(), "the number is used again");
     process.fs.seek(again, 100, 0).unwrap();
     process.abort(&process.caller(), &write_in_flight).unwrap();
     assert_eq!(process.fs.handle(again).unwrap().cursor, 100);
+}
+
+/// Mechanism: what a call plans again, or plans next, it planned through whatever description has its number now.
+/// Consequence: after a close in another thread, the rest of a write landed in another open file, and the rest of a read
+/// came from there. Fix: the id of a handle says which opening of its number it is.
+#[test]
+fn rest_of_a_call_after_its_close_leaves_other_files_alone() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let mut disturbed = begin(&process, handle, 0, &[1; 10]);
+    assert!(commit(&process, &mut begin(&process, handle, 10, &[2; 10])));
+    assert!(!commit(&process, &mut disturbed), "it must be planned again");
+    process.close(handle).unwrap();
+    let (again, _) = open(&process, b"other", READ_WRITE);
+    assert_eq!(again.number(), handle.number(), "the number is used again");
+    let caller = process.caller();
+    assert_eq!(process.replan(&caller, handle, &mut disturbed), Err(Error::BadHandle));
+    process.abort(&caller, &disturbed).unwrap();
+    for at in [Position::Cursor, Position::At(10), Position::Again(0)] {
+        assert_eq!(process.write(&caller, handle, at, &[3; 2000]), Err(Error::BadHandle));
+        assert_eq!(process.read(&caller, handle, at, 2000), Err(Error::BadHandle));
+    }
+    assert_eq!(contents(&process, again), b"");
+    process.close(again).unwrap();
+    process.fs.check().unwrap();
 }
 
 /// Mechanism: emptying a file that is empty already was taken for growing it. Consequence: a file whose writer had died

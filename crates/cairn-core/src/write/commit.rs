@@ -7,7 +7,6 @@
 use super::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::handle::Handle;
 use crate::inode::{Inode, ORPHAN};
 use crate::map::{Extent, Stretch};
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
@@ -40,11 +39,6 @@ impl Transaction<'_> {
                         && found.count >= run.blocks.count
                 }
             })
-    }
-
-    /// The open description a plan was made through, if it is still open.
-    fn planned_handle(&self, plan: &WritePlan) -> Option<Handle> {
-        self.handle(plan.handle).ok().filter(|handle| handle.opening(self) == plan.opening)
     }
 
     /// What a write does to the tail: it reaches over it, moves it, or leaves one.
@@ -103,7 +97,7 @@ impl Microfs {
             if let Some((tier, block, term)) = plan.term {
                 tx.fold_checksum(tier, block, term);
             }
-            let handle = tx.planned_handle(plan);
+            let handle = tx.handle(plan.handle).ok();
             let mut logged = false;
             for run in &plan.runs[..plan.run_count] {
                 tx.mark_checksums_dirty(run.blocks);
@@ -156,7 +150,7 @@ impl Microfs {
             {
                 tx.give_up_place(pin);
             }
-            if let Some(handle) = tx.planned_handle(plan) {
+            if let Ok(handle) = tx.handle(plan.handle) {
                 if handle.cursor(tx) == plan.offset + plan.length {
                     handle.set_cursor(tx, plan.offset);
                 }
