@@ -3,13 +3,14 @@
 //! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs and the
 //! working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
 //! Invariant: the reference count of a handle equals the number of slots that have its bit set.
-//! A dead process has its slot until it is reaped; then the slot may at once be another's. So `reap` is told who died.
+//! A dead process has its slot until it is reaped; then the slot may at once be another's. So the id of a slot says
+//! which use of its number it is, and `reap`, whose slot may have passed from a spawner to its child, is told who died.
 //! Does not decide whether a process is alive; the agent does and calls `reap`.
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
-use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SlabKind};
+use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
 use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
 use crate::pool::{BlockRun, WARM_RUNS};
 use crate::transaction::Transaction;
@@ -32,6 +33,8 @@ const BATCH_WORDS: usize = 64;
 const RELEASE_BATCH: usize = 32;
 
 const _: () = assert!(BITS_FIRST + BITS_WORDS <= crate::layout::SLOT_WORDS);
+// The number of a slot is half of its id.
+const _: () = assert!(SLOTS_MAX <= 1 << 16);
 
 /// A process slot.
 #[derive(Clone, Copy)]
@@ -49,6 +52,8 @@ fields!(Slot {
     pid_namespace, set_pid_namespace: word 3;
     directory, set_directory: word 4;
     stand_in, set_stand_in: word 5;
+    // How many uses this slot had; stays while it is free, see `SlotId`.
+    uses, set_uses: low 6;
     warm_top, set_warm_top: word 7;
 });
 
@@ -150,16 +155,31 @@ impl Slot {
 }
 
 impl Transaction<'_> {
-    /// The slot `id`, which must be in use.
+    /// The slot `id`. Errors: `Invalid` if it is not in use, even if a later process has its number.
     pub(crate) fn slot(&self, id: SlotId) -> Result<Slot> {
-        if !self.is_record(SlabKind::Slot, id.0) {
+        let slot = self.slot_numbered(id.number())?;
+        match slot.id == id {
+            true => Ok(slot),
+            false => Err(Error::Invalid),
+        }
+    }
+
+    /// The slot that has this number now. Errors: `Invalid` if it is not in use.
+    fn slot_numbered(&self, number: u32) -> Result<Slot> {
+        if !self.is_record(SlabKind::Slot, number) {
             return Err(Error::Invalid);
         }
-        let slot = Slot { id, at: self.record(SlabKind::Slot, id.0) };
+        let slot = self.slot_record(number);
         match slot.state(self) {
             ACTIVE | EMBRYO => Ok(slot),
             _ => Err(Error::Invalid),
         }
+    }
+
+    fn slot_record(&self, number: u32) -> Slot {
+        let at = self.record(SlabKind::Slot, number);
+        let record = Slot { id: SlotId(number), at };
+        Slot { id: SlotId::new(number, record.uses(self)), at }
     }
 
     /// The slot `id`, if it is in use and `keeper` is its process.
@@ -169,17 +189,19 @@ impl Transaction<'_> {
 
     /// All slots in use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
-        (1..self.records_end(SlabKind::Slot)).filter_map(|index| self.slot(SlotId(index)).ok())
+        (1..self.records_end(SlabKind::Slot)).filter_map(|number| self.slot_numbered(number).ok())
     }
 
     fn new_slot(&mut self, state: u32) -> Result<Slot> {
         let taken = self.take(SlabKind::Slot, Error::TooManyProcesses)?;
-        let slot = Slot { id: SlotId(taken.index), at: self.record(SlabKind::Slot, taken.index) };
-        self.set(slot.at, 0);
-        slot.set_state(self, state);
-        for word in 1..WARM_FIRST + WARM_RUNS {
-            self.set(slot.at + word, 0);
+        let earlier = self.slot_record(taken.index);
+        let uses = earlier.uses(self);
+        for word in 0..WARM_FIRST + WARM_RUNS {
+            self.set(earlier.at + word, 0);
         }
+        earlier.set_uses(self, uses.wrapping_add(1));
+        let slot = self.slot_record(taken.index);
+        slot.set_state(self, state);
         Ok(slot)
     }
 }
@@ -238,7 +260,7 @@ impl Microfs {
                     }
                     let Some(handle) = slot.next_held(tx, 1)? else {
                         tx.set(slot.at, 0);
-                        tx.give_back(SlabKind::Slot, slot.id.0);
+                        tx.give_back(SlabKind::Slot, slot.id.number());
                         return Ok(Some(true));
                     };
                     let clean = slot.ends_clean(tx);
@@ -283,7 +305,7 @@ impl Microfs {
         Ok(child)
     }
 
-    /// In the parent, once the child exists.
+    /// In the parent, once the child exists. Errors: `Invalid` if the child has ended already.
     pub fn spawn_parent(&self, child: SlotId, child_pid: u32) -> Result<()> {
         self.transact(|tx| {
             let child = tx.slot(child)?;
@@ -294,10 +316,14 @@ impl Microfs {
         })
     }
 
-    /// In the child, before anything else.
+    /// In the child, before anything else. Errors: `Invalid` if its slot was reaped with its spawner, or taken up
+    /// already: `attach` then.
     pub fn spawn_child(&self, child: SlotId, identity: ProcessIdentity) -> Result<()> {
         self.transact(|tx| {
             let child = tx.slot(child)?;
+            if child.state(tx) != EMBRYO {
+                return Err(Error::Invalid);
+            }
             child.set_state(tx, ACTIVE);
             child.set_identity(tx, identity);
             Ok(())

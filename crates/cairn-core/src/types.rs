@@ -26,9 +26,21 @@ impl HandleId {
     }
 }
 
-/// Number of a process slot within its namespace.
+/// One use of a process slot within its namespace: its number in the low half, in the high half which use of that
+/// number it is. So it never stands for the slot of a process that comes later, until 65 536 uses later. 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
+
+impl SlotId {
+    pub(crate) fn new(number: u32, uses: u32) -> SlotId {
+        SlotId(uses << 16 | number)
+    }
+
+    /// Number of the slot, from 1: no other one that is in use has it.
+    pub fn number(self) -> u32 {
+        self.0 & 0xffff
+    }
+}
 
 /// Nanoseconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]

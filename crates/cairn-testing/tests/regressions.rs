@@ -332,7 +332,7 @@ fn slot_that_was_taken_again_is_not_reaped_for_its_dead_owner() {
     agent.reap(dying.slot).unwrap();
     assert_eq!(agent.fs.reap(dying.slot, dead, world.clock.tick()), Ok(false), "it is free");
     let process = world.process(SUPERUSER);
-    assert_eq!(process.slot, dying.slot, "the slot is used again");
+    assert_eq!(process.slot.number(), dying.slot.number(), "the slot is used again");
     let (handle, _) = open(&process, b"file", READ_WRITE);
     let mut write_in_flight = begin(&process, handle, 0, &[1; 100]);
     assert_eq!(agent.fs.reap(dying.slot, dead, world.clock.tick()), Ok(false));
@@ -353,6 +353,44 @@ fn child_that_introduces_itself_is_not_reaped_for_its_dead_spawner() {
     agent.fs.spawn_child(child, world.identity()).unwrap();
     assert_eq!(agent.fs.reap(child, dead, world.clock.tick()), Ok(false));
     assert_eq!(contents(&spawner.with_slot(world.microfs(), child), handle), b"");
+}
+
+/// Mechanism: a spawner told its child's number to whatever waited in the slot by then. Consequence: if the child had
+/// ended already and its slot was taken for another child, by a thread of the same process or by another, that one
+/// counted as dead and was reaped. Fix: the id of a slot says which use of its number it is.
+#[test]
+fn late_word_of_a_spawner_does_not_reach_another_child() {
+    let world = World::new(64, 64);
+    let spawner = world.process(SUPERUSER);
+    let (fs, ended) = (&spawner.fs, world.identity());
+    let child = fs.spawn_begin(spawner.slot).unwrap();
+    fs.spawn_child(child, ended).unwrap();
+    fs.detach(child, world.clock.tick()).unwrap();
+    let next = fs.spawn_begin(spawner.slot).unwrap();
+    assert_eq!(next.number(), child.number(), "the slot is used again");
+    assert_eq!(fs.spawn_parent(child, ended.pid), Err(Error::Invalid));
+    let shown = shown_in(&spawner, spawner.slot).pid;
+    assert_eq!(shown_in(&spawner, next).pid, shown, "the child is not known yet");
+    assert_eq!(fs.spawn_cancel(child, world.clock.tick()), Err(Error::Invalid));
+    fs.spawn_cancel(next, world.clock.tick()).unwrap();
+}
+
+/// Mechanism: a child took up the slot made for it although it was somebody else's by then. Consequence: after its
+/// spawner's death and a reaping, or if a child of its own had been faster, two processes shared a slot, and the end of
+/// one closed the files of the other. Fix: as above, and only a slot that waits for its process is taken up.
+#[test]
+fn child_does_not_take_up_a_slot_that_is_taken() {
+    let world = World::new(64, 64);
+    let (spawner, agent) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let child = spawner.fs.spawn_begin(spawner.slot).unwrap();
+    agent.reap(child).unwrap();
+    let next = spawner.fs.spawn_begin(spawner.slot).unwrap();
+    assert_eq!(next.number(), child.number(), "the slot is used again");
+    assert_eq!(agent.fs.spawn_child(child, world.identity()), Err(Error::Invalid));
+    let first = world.identity();
+    agent.fs.spawn_child(next, first).unwrap();
+    assert_eq!(agent.fs.spawn_child(next, world.identity()), Err(Error::Invalid));
+    assert_eq!(shown_in(&agent, next), first);
 }
 
 /// Mechanism: the checksums of two neighbouring blocks share a word; one is stored without the lock, the other was
