@@ -1,6 +1,6 @@
 //! Opening a file, which may create or empty it: one walk, one lock.
 //!
-//! Must stay true: an open that is refused changes nothing.
+//! Must stay true: an open that is refused, or that only names a file, changes nothing.
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
@@ -21,6 +21,7 @@ impl Microfs {
         options: OpenOptions,
         mode: u32,
     ) -> Result<Opened> {
+        let options = options.effective();
         let keep_link = options.no_follow || options.create && options.exclusive;
         let last = match (keep_link, options.create) {
             (true, true) => Last::Name,
@@ -57,11 +58,9 @@ impl Microfs {
                 if is_directory && (options.write || options.truncate) {
                     return Err(Error::IsDirectory);
                 }
-                if !options.path_only {
-                    let wanted = if options.read { READ } else { 0 }
-                        | if options.write || options.truncate { WRITE } else { 0 };
-                    inode.permit(tx, caller, wanted)?;
-                }
+                let wanted = if options.read { READ } else { 0 }
+                    | if options.write || options.truncate { WRITE } else { 0 };
+                inode.permit(tx, caller, wanted)?;
             }
             let truncates = options.truncate && !created && inode.is_regular(tx);
             if truncates {
@@ -76,9 +75,6 @@ impl Microfs {
                 ((created || truncates) && options.write, WROTE),
             ] {
                 flags |= if set { flag } else { 0 };
-            }
-            if options.path_only {
-                flags &= !(MAY_READ | MAY_WRITE | WROTE);
             }
             let handle = tx.new_handle(slot, inode, flags)?;
             Ok(Opened { handle: handle.id, inode: inode.id, created, is_directory })

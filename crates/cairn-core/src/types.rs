@@ -187,8 +187,21 @@ pub struct OpenOptions {
     pub directory: bool,
     /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
     pub no_follow: bool,
-    /// Only name the file, neither read nor write (`O_PATH`).
+    /// Only name the file, neither read nor write (`O_PATH`): only `directory` and `no_follow` have an effect then.
     pub path_only: bool,
+}
+
+impl OpenOptions {
+    /// Without those that have no effect.
+    pub fn effective(self) -> OpenOptions {
+        let naming = OpenOptions {
+            directory: self.directory,
+            no_follow: self.no_follow,
+            path_only: true,
+            ..OpenOptions::default()
+        };
+        if self.path_only { naming } else { self }
+    }
 }
 
 /// A file that was opened.

@@ -27,24 +27,24 @@ fn options(flags: i32) -> Result<OpenOptions> {
     if has(libc::O_CREAT | libc::O_DIRECTORY) {
         return Err(Errno(libc::EINVAL));
     }
-    let path_only = has(libc::O_PATH);
     let (read, write) = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         libc::O_RDWR => (true, true),
         _ => return Err(Errno(libc::EINVAL)),
     };
-    Ok(OpenOptions {
-        read: read && !path_only,
-        write: write && !path_only,
-        append: has(libc::O_APPEND) && !path_only,
-        create: has(libc::O_CREAT) && !path_only,
-        exclusive: has(libc::O_EXCL) && !path_only,
-        truncate: has(libc::O_TRUNC) && !path_only,
+    let options = OpenOptions {
+        read,
+        write,
+        append: has(libc::O_APPEND),
+        create: has(libc::O_CREAT),
+        exclusive: has(libc::O_EXCL),
+        truncate: has(libc::O_TRUNC),
         directory: has(libc::O_DIRECTORY),
         no_follow: has(libc::O_NOFOLLOW),
-        path_only,
-    })
+        path_only: has(libc::O_PATH),
+    };
+    Ok(options.effective())
 }
 
 /// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` is refused with `EOPNOTSUPP`; flags

@@ -4,8 +4,8 @@
 
 use cairn_core::Memory;
 use cairn_core::{
-    Committed, Error, HandleId, InodeId, OpenOptions, Position, ProcessIdentity, ROOT, ReadPlan,
-    RenameMode, Result, SlotId,
+    Committed, Credentials, Error, HandleId, InodeId, OpenOptions, Position, ProcessIdentity, ROOT,
+    ReadPlan, RenameMode, Result, SlotId,
 };
 use cairn_testing::driver::{Process, WriteInFlight};
 use cairn_testing::tier::Tier;
@@ -474,6 +474,25 @@ fn rest_of_a_call_after_its_close_leaves_other_files_alone() {
     assert_eq!(contents(&process, again), b"");
     process.close(again).unwrap();
     process.fs.check().unwrap();
+}
+
+/// Mechanism: an open that only names a file needs no permission, but emptied it if that was asked for, too. Consequence:
+/// whoever could reach a file could empty it (not through the POSIX layer, which drops the option). Fix: such an open
+/// does nothing but name.
+#[test]
+fn opening_a_file_only_to_name_it_changes_nothing() {
+    let world = World::new(64, 64);
+    let owner = world.process(SUPERUSER);
+    let stranger = world.process(Credentials { uid: 1, gid: 1 });
+    let (handle, _) = open(&owner, b"file", READ_WRITE);
+    write(&owner, handle, 0, &[1; 100]);
+    let options = OpenOptions { truncate: true, path_only: true, ..APPEND };
+    let (named, _) = open(&stranger, b"file", options);
+    assert_eq!(contents(&owner, handle), [1; 100]);
+    let info = stranger.fs.handle(named).unwrap();
+    assert!(info.path_only && !info.read && !info.write && !info.append);
+    let missing = owner.fs.open_file(&owner.caller(), ROOT, b"missing", options, 0o644);
+    assert_eq!(missing.map(|opened| opened.created), Err(Error::NotFound));
 }
 
 /// Mechanism: emptying a file that is empty already was taken for growing it. Consequence: a file whose writer had died
