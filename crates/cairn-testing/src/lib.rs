@@ -1,8 +1,9 @@
-//! What tests Cairn: a reference model, a driver that moves the bytes, simulated and real processes that die.
+//! What tests Cairn: a reference model, a driver that moves the bytes, media and processes that fail.
 //! Never shipped.
 
 pub mod content;
 pub mod driver;
+pub mod faulty;
 pub mod model;
 mod names;
 pub mod path;

@@ -1,0 +1,116 @@
+//! What a power failure leaves: the durable bytes and any subset of the sectors written since the last flush.
+//!
+//! Must stay true: only an `Effect` changes a disk, so that a recorded run and its replay cannot differ.
+
+use super::image::Image;
+use super::pages::Pages;
+use super::survivors::Survivors;
+use cairn_core::SECTOR_BYTES;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A write of whole sectors that is not flushed yet.
+#[derive(Clone)]
+pub(super) struct Write {
+    pub offset: u64,
+    pub bytes: Arc<[u8]>,
+}
+
+/// What an access did to the disk.
+pub(super) enum Effect {
+    /// Wrote sectors, in several pieces if some of them were left out.
+    Write(Vec<Write>),
+    /// Flushed: these sectors are durable; what is not, is lost.
+    Settle(Survivors),
+    /// Claimed to have flushed.
+    Nothing,
+    /// Turned over a bit, counted from the start of the media, wherever its sector is kept.
+    Flip(u64),
+}
+
+impl Effect {
+    /// Whether it is an operation of its own, before and after which the power can fail.
+    pub fn is_operation(&self) -> bool {
+        !matches!(self, Effect::Flip(_))
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Disk {
+    durable: Pages,
+    pending: Vec<Write>,
+}
+
+impl Disk {
+    /// Everything is durable.
+    pub fn new(durable: Pages) -> Disk {
+        Disk { durable, pending: Vec::new() }
+    }
+
+    pub fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Write(writes) => self.pending.extend_from_slice(writes),
+            Effect::Settle(survivors) => {
+                land(&mut self.durable, &self.pending, survivors);
+                self.pending.clear();
+            }
+            Effect::Nothing => {}
+            Effect::Flip(bit) => self.flip(*bit),
+        }
+    }
+
+    /// Sectors of each write since the last flush, in order.
+    pub fn pending(&self) -> Vec<usize> {
+        lengths(&self.pending)
+    }
+
+    /// What is there after a power failure.
+    pub fn image(&self, survivors: &Survivors) -> Image {
+        let mut pages = self.durable.clone();
+        land(&mut pages, &self.pending, survivors);
+        Image::from(pages)
+    }
+
+    fn flip(&mut self, bit: u64) {
+        self.durable.flip(bit);
+        for write in &mut self.pending {
+            if let Some(at) = (bit / 8).checked_sub(write.offset) {
+                let mut bytes = write.bytes.to_vec();
+                if let Some(byte) = bytes.get_mut(at as usize) {
+                    *byte ^= 1 << (bit % 8);
+                    write.bytes = bytes.into();
+                }
+            }
+        }
+    }
+}
+
+fn lengths(writes: &[Write]) -> Vec<usize> {
+    writes.iter().map(|write| write.bytes.len() / SECTOR_BYTES).collect()
+}
+
+/// Writes the sectors that survive.
+fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors) {
+    if *survivors == Survivors::None {
+        return;
+    }
+    let lengths = lengths(pending);
+    let mask = survivors.mask(&lengths);
+    let mut first = 0;
+    for (write, length) in pending.iter().zip(lengths) {
+        for run in surviving_runs(&mask[first..][..length]) {
+            pages.write(write.offset + run.start as u64, &write.bytes[run]);
+        }
+        first += length;
+    }
+}
+
+/// The surviving byte ranges of a write, neighbouring sectors joined.
+pub(super) fn surviving_runs(mask: &[bool]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    mask.chunk_by(|left, right| left == right).filter_map(move |run| {
+        let start = at;
+        at += run.len() * SECTOR_BYTES;
+        run[0].then_some(start..at)
+    })
+}
