@@ -2,6 +2,7 @@
 //! Never shipped.
 
 pub mod content;
+pub mod crash;
 pub mod driver;
 pub mod faulty;
 pub mod model;
