@@ -12,6 +12,9 @@ use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX,
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Times a transaction makes room in the log that others use up before it.
+const LOG_ROOM_ATTEMPTS_MAX: usize = 1000;
+
 /// When an operation on a durable tier survives the loss of the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -140,7 +143,7 @@ impl Microfs {
     ) -> Result<R> {
         let Some(durable) = &self.durable else { return self.transact_unlogged(change) };
         let mut change = Some(change);
-        loop {
+        for _ in 0..LOG_ROOM_ATTEMPTS_MAX {
             let head = self.log_head();
             let done = self.transact_unlogged(|tx| match self.has_log_room(tx) {
                 true => change.take().map(|change| change(tx)).transpose(),
@@ -154,6 +157,7 @@ impl Microfs {
                 None => self.make_log_room()?,
             }
         }
+        Err(Error::NoSpace)
     }
 
     /// As `transact`, for what appends nothing to the log.

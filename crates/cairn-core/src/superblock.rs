@@ -7,7 +7,7 @@
 //! checksum is right and every region lies inside the media.
 
 use crate::error::{Error, Result};
-use crate::layout::{Checksum, Geometry};
+use crate::layout::{Checksum, Geometry, LOG_WORDS};
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::types::{TIERS_MAX, Timestamp};
 
@@ -20,7 +20,7 @@ const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
 const COPIES: [u64; 2] = [0, BLOCK];
 /// Blocks of the log ring: this share of the media, within these limits.
 const LOG_SHARE: u64 = 64;
-const LOG_BLOCKS_MIN: u64 = 64;
+const LOG_BLOCKS_MIN: u64 = 3 * LOG_WORDS as u64 * 8 / BLOCK;
 const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 /// One inode for so many bytes of the media, within these limits.
 const BYTES_PER_INODE: u64 = 64 << 10;

@@ -29,6 +29,7 @@ mod short_path;
 pub mod store;
 pub mod sys;
 mod upkeep;
+mod workspace;
 
 pub use device::Device;
 pub use namespace::Namespace;
@@ -36,3 +37,4 @@ pub use ram::RamDevice;
 pub use segment::MetaSegment;
 pub use store::{Store, StoreError};
 pub use sys::Errno;
+pub use workspace::Workspace;

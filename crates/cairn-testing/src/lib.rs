@@ -4,6 +4,7 @@
 pub mod content;
 pub mod crash;
 pub mod driver;
+pub mod durable;
 pub mod faulty;
 pub mod model;
 mod names;

@@ -1,6 +1,7 @@
 //! A tier whose bytes are on the heap, and a segment that several simulated processes share.
 
 use cairn_core::{Acquired, Checksum, Geometry, HeapMemory, Memory, Result};
+use cairn_device::Workspace;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,6 +46,28 @@ impl Tier for HeapTier {
 pub struct SharedMemory(pub Arc<HeapMemory>);
 
 impl Memory for SharedMemory {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        self.0.lock()
+    }
+
+    fn unlock(&self) {
+        self.0.unlock();
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.0.back(first_word, word_count)
+    }
+}
+
+/// One private segment, seen by several instances of `Microfs`; cheap however large it is.
+#[derive(Clone)]
+pub struct SharedWorkspace(pub Arc<Workspace>);
+
+impl Memory for SharedWorkspace {
     fn words(&self) -> &[AtomicU64] {
         self.0.words()
     }

@@ -1,0 +1,71 @@
+//! Zeroed private memory to rebuild a namespace in: for recovery that only looks, snapshots and tests.
+//!
+//! Pages exist once they are touched, so a namespace with few files takes little of it, however large it may grow.
+//! Does not guard against other processes: nobody else can see it.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cairn_core::{Acquired, Error, Memory, Result};
+
+/// Words of one namespace, in an anonymous mapping.
+pub struct Workspace {
+    words: NonNull<AtomicU64>,
+    count: usize,
+    locked: AtomicBool,
+}
+
+// SAFETY: the mapping is owned by the value and reached only as a slice of atomics.
+unsafe impl Send for Workspace {}
+// SAFETY: as above.
+unsafe impl Sync for Workspace {}
+
+impl Workspace {
+    /// So many zeroed words. Errors: `NoSpace` if the address space has no room.
+    pub fn new(count: usize) -> Result<Workspace> {
+        let bytes = count.checked_mul(size_of::<u64>()).filter(|&bytes| bytes > 0);
+        let bytes = bytes.ok_or(Error::Invalid)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, flags, -1, 0) };
+        let words = match start {
+            libc::MAP_FAILED => None,
+            start => NonNull::new(start.cast()),
+        };
+        let words = words.ok_or(Error::NoSpace)?;
+        Ok(Workspace { words, count, locked: AtomicBool::new(false) })
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made; the borrow checker sees to it that no slice of it is left.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * size_of::<u64>()) };
+    }
+}
+
+impl Memory for Workspace {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has `count` words, page-aligned and zeroed, and lives as long as `self`.
+        unsafe { core::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        while self.locked.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        Ok(Acquired::Clean)
+    }
+
+    fn unlock(&self) {
+        self.locked.store(false, Ordering::Release);
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        match first_word.checked_add(word_count) {
+            Some(end) if end <= self.count => Ok(()),
+            _ => Err(Error::NoSpace),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A durable namespace after every crash: what was synced is there, what is there was written.
+//!
+//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one, `CAIRN_CRASH_POINT` one crash of it.
+
+use cairn_core::{Durability, Microfs, Superblock, recover};
+use cairn_device::Workspace;
+use cairn_testing::crash::{Budget, for_every_crash};
+use cairn_testing::durable::{Window, Workload, attach, check, format};
+use cairn_testing::faulty::{FaultyMedia, Image, MediaTier};
+use cairn_testing::random::for_each_seed;
+use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
+use std::sync::Arc;
+
+const MEDIA_BYTES: u64 = 6 << 20;
+const STEPS: usize = 60;
+const SEEDS: u64 = 12;
+/// Crashes of one workload.
+const IMAGES: u64 = 400;
+
+fn empty() -> (Image, Superblock) {
+    let image = Image::filled(MEDIA_BYTES, 0xdb);
+    let superblock = format(&image);
+    (image, superblock)
+}
+
+fn memory(superblock: &Superblock) -> SharedWorkspace {
+    let words = superblock.geometry.segment_bytes() as usize / 8;
+    SharedWorkspace(Arc::new(Workspace::new(words).expect("there is address space")))
+}
+
+/// Random operations until the media fail or all are done.
+fn run(media: &Arc<FaultyMedia>, superblock: &Superblock, seed: u64, note: &mut dyn FnMut(Window)) {
+    let memory = memory(superblock);
+    if recover(media.as_ref(), &memory, CHECKSUM).is_err() {
+        return;
+    }
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone(), Durability::Sync);
+    let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
+    let process = attach(fs.expect("it was recovered"), 1, tier).expect("there is a slot");
+    let mut workload = Workload::new(&process, seed);
+    for _ in 0..STEPS {
+        if !workload.step(note) {
+            return;
+        }
+    }
+}
+
+/// What is left on `image` must be one of the states of `window`.
+fn judge(image: Image, superblock: &Superblock, window: &Window) -> Result<(), String> {
+    let memory = memory(superblock);
+    let media = Arc::new(image);
+    recover(media.as_ref(), &memory, CHECKSUM).map_err(|error| format!("recovery: {error:?}"))?;
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone(), Durability::Sync);
+    let tier = Arc::new(MediaTier::new(media, superblock.data_offset));
+    let process = attach(fs.map_err(|error| format!("open: {error:?}"))?, 2, tier);
+    let process = process.map_err(|error| format!("attach: {error:?}"))?;
+    match window.is_empty() {
+        true => process.fs.check().map(drop).map_err(|error| format!("{error:?}")),
+        false => check(&process, window),
+    }
+}
+
+#[test]
+fn crash_at_any_write_leaves_what_was_synced() {
+    let (base, superblock) = empty();
+    let mut images = 0;
+    for_each_seed(SEEDS, |seed| {
+        let tried = for_every_crash(
+            &base,
+            &Budget::new(IMAGES, seed),
+            |media, progress| run(media, &superblock, seed, &mut |window| progress.note(window)),
+            |image, window: &Window| judge(image, &superblock, window),
+        );
+        images += tried.unwrap_or_else(|failure| panic!("{failure}")).images;
+    });
+    println!("{images} crashes");
+}
