@@ -82,9 +82,12 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
     let mut changed = false;
     loop {
         let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return false };
-        let Some(segment) = device.mappable() else { return false };
+        // A file has all its space since it was made.
+        let Some(segment) = device.mappable().filter(|segment| segment.in_memory) else {
+            return false;
+        };
         // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
-        let segment = unsafe { BorrowedFd::borrow_raw(segment) };
+        let segment = unsafe { BorrowedFd::borrow_raw(segment.descriptor) };
         let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
         changed |= used_bytes > ahead.used_bytes;
         ahead.used_bytes = used_bytes;

@@ -1,4 +1,4 @@
-//! What a tier must be able to do. RAM implements it here; files, NVMe and DAX will.
+//! What a tier must be able to do. RAM and files implement it here; NVMe and DAX will.
 //!
 //! Must stay true: an implementation checks every range against its own size before it touches
 //! anything; it never turns a failure into success.
@@ -7,6 +7,17 @@
 use core::sync::atomic::AtomicBool;
 
 use cairn_core::Result;
+
+/// Where the bytes of a tier can be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mappable {
+    /// The file, open for reading and writing, still owned by the device.
+    pub descriptor: i32,
+    /// Where the tier's first byte stands in it.
+    pub offset: u64,
+    /// The file is memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see `media_file`.
+    pub in_memory: bool,
+}
 
 /// One tier of a namespace, addressed by bytes from its start.
 ///
@@ -50,7 +61,6 @@ pub trait Device: Send + Sync {
     /// Calls `visit` with each descriptor the device keeps open.
     fn descriptors(&self, visit: &mut dyn FnMut(i32));
 
-    /// A descriptor in which the tier's bytes stand at the same offsets, for mapping files; `None`
-    /// if there is none.
-    fn mappable(&self) -> Option<i32>;
+    /// Where the tier's bytes can be mapped, for reading; `None` if nowhere.
+    fn mappable(&self) -> Option<Mappable>;
 }

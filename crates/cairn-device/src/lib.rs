@@ -16,22 +16,27 @@ pub mod copy;
 pub mod descriptor;
 pub mod device;
 pub mod directory;
+pub mod file;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 pub mod huge;
 pub mod lock;
 pub mod mapping;
+pub mod media_file;
 pub mod namespace;
 pub mod process;
 pub mod ram;
 pub mod segment;
 mod short_path;
+mod staging;
 pub mod store;
 pub mod sys;
 mod upkeep;
 mod workspace;
 
-pub use device::Device;
+pub use device::{Device, Mappable};
+pub use file::FileTier;
+pub use media_file::MediaFile;
 pub use namespace::Namespace;
 pub use ram::RamDevice;
 pub use segment::MetaSegment;

@@ -18,7 +18,7 @@ use cairn_core::{Error, Result};
 use crate::checksum;
 use crate::copy::{copy_crc, copy_out};
 use crate::descriptor::Descriptor;
-use crate::device::Device;
+use crate::device::{Device, Mappable};
 use crate::mapping::{LocalTable, Mapping, Populate, allocate};
 use crate::sys::{self, Errno, SysResult};
 
@@ -361,8 +361,8 @@ impl Device for RamDevice {
         visit(self.mapping.file().raw());
     }
 
-    fn mappable(&self) -> Option<i32> {
-        Some(self.mapping.file().raw())
+    fn mappable(&self) -> Option<Mappable> {
+        Some(Mappable { descriptor: self.mapping.file().raw(), offset: 0, in_memory: true })
     }
 }
 

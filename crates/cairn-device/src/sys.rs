@@ -102,6 +102,24 @@ pub fn fallocate(descriptor: i32, mode: i32, offset: u64, bytes: u64) -> SysResu
     unsafe { call!(libc::SYS_fallocate, descriptor, mode, offset, bytes) }.map(drop)
 }
 
+/// Returns when a file's data, and what is needed to find it, is on its device.
+pub fn fdatasync(descriptor: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_fdatasync, descriptor) }.map(drop)
+}
+
+/// Returns when a file or directory is on its device.
+pub fn fsync(descriptor: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_fsync, descriptor) }.map(drop)
+}
+
+/// Advises the kernel how an open file will be used (`POSIX_FADV_*`), all of it.
+pub fn fadvise(descriptor: i32, advice: i32) -> SysResult<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_fadvise64, descriptor, 0, 0, advice) }.map(drop)
+}
+
 /// Maps `bytes` of a file (or anonymous memory with `descriptor` -1) at an address of the kernel's
 /// choice; `MAP_FIXED` is refused.
 pub fn mmap(
@@ -400,6 +418,14 @@ pub fn mount(kind: &CStr, target: &CStr, flags: u64, data: &CStr) -> SysResult<(
 pub fn umount2(target: &CStr, flags: i32) -> SysResult<()> {
     // SAFETY: `target` is NUL-terminated.
     unsafe { call!(libc::SYS_umount2, target.as_ptr(), flags) }.map(drop)
+}
+
+/// Sixteen bytes that nobody else has.
+pub fn random() -> SysResult<[u8; 16]> {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes; so few are never a partial result.
+    unsafe { call!(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) }?;
+    Ok(bytes)
 }
 
 /// Wall-clock time.

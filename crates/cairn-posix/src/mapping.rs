@@ -11,8 +11,8 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use cairn_core::{HandleId, InodeId, OpenOptions, Position, ReadPlan};
-use cairn_device::Device;
 use cairn_device::descriptor::Descriptor;
+use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::io::{self, At};
@@ -220,13 +220,20 @@ impl Shared<'_> {
         let mut at = done;
         for run in plan.runs() {
             if let Some((tier, offset)) = run.source {
-                let file = read_only(self.mount.tier(tier)?)?;
+                let tier = self.mount.tier(tier)?.mappable().ok_or(Errno(libc::ENODEV))?;
+                let file = read_only(tier.descriptor)?;
                 let length = (run.bytes as usize).next_multiple_of(PAGE_BYTES);
                 let flags = libc::MAP_SHARED | libc::MAP_FIXED;
                 let (place, protection) =
                     (self.start.wrapping_byte_add(at), self.request.protection);
                 // SAFETY: the range lies in the reservation: a run ends at its end or within its last page.
-                unsafe { kernel::map(place, length, protection, flags, file.raw(), offset) }?;
+                unsafe {
+                    let offset = tier.offset + offset;
+                    kernel::map(place, length, protection, flags, file.raw(), offset)?;
+                    if !tier.in_memory {
+                        sys::madvise(place.cast(), length, libc::MADV_RANDOM)?;
+                    }
+                }
             }
             at += run.bytes as usize;
         }
@@ -235,8 +242,7 @@ impl Shared<'_> {
 }
 
 /// A descriptor of the tier that cannot be mapped for writing, not even by a later `mprotect`.
-fn read_only(device: &dyn Device) -> Result<Descriptor> {
-    let file = device.mappable().ok_or(Errno(libc::ENODEV))?;
+fn read_only(file: i32) -> Result<Descriptor> {
     let path = std::ffi::CString::new(format!("/proc/self/fd/{file}"));
     let path = path.map_err(|_| Errno(libc::EINVAL))?;
     Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)

@@ -58,7 +58,7 @@ fn write_over_blocks_of_every_warmth_stores_and_sums_exactly() {
 #[test]
 fn blocks_written_by_one_device_are_read_by_another_of_the_same_file() {
     let first = device(8);
-    let file = sys::dup(first.mappable().unwrap()).unwrap();
+    let file = sys::dup(first.mappable().unwrap().descriptor).unwrap();
     let second =
         RamDevice::new(Descriptor::from_raw(file), first.bytes(), BLOCK as u32, false).unwrap();
     let bytes = sample(8 * BLOCK);
@@ -153,7 +153,7 @@ fn prefault_allocates_up_to_its_budget_and_obeys_stop() {
     let device = device(64);
     let stop = AtomicBool::new(false);
     assert_eq!(device.prefault(10 * BLOCK as u64, &stop), Ok(10 * BLOCK as u64));
-    let stat = sys::fstat(device.mappable().unwrap()).unwrap();
+    let stat = sys::fstat(device.mappable().unwrap().descriptor).unwrap();
     assert_eq!(stat.st_blocks * 512, 10 * BLOCK as i64);
     stop.store(true, Ordering::Relaxed);
     assert_eq!(device.prefault(u64::MAX, &stop), Ok(0));

@@ -1,0 +1,116 @@
+//! The file tier: hugeblocks in a part of a medium's file.
+//!
+//! Must stay true: a range is checked against the tier before anything is transferred; the checksum of a write is of the
+//! bytes that were stored, because they are summed on the way into the buffer that is written.
+//! Does not sum or transfer anything under the core's lock: nothing of a file is ever warm.
+
+use core::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result};
+
+use crate::checksum;
+use crate::copy::{copy_crc, copy_out};
+use crate::device::{Device, Mappable};
+use crate::media_file::MediaFile;
+use crate::sys::{Errno, SysResult};
+
+/// A tier in a part of a file.
+#[derive(Debug)]
+pub struct FileTier {
+    file: Arc<MediaFile>,
+    data_offset: u64,
+    bytes: u64,
+}
+
+impl FileTier {
+    /// The tier in `bytes` of `file` from `data_offset` on. Errors: `EINVAL` if these are not pages of the file.
+    pub fn new(file: Arc<MediaFile>, data_offset: u64, bytes: u64) -> SysResult<FileTier> {
+        let is_whole = |value: u64| value % MEDIA_BLOCK_BYTES as u64 == 0;
+        let fits = data_offset.checked_add(bytes).is_some_and(|end| end <= Media::bytes(&*file));
+        match is_whole(data_offset) && is_whole(bytes) && fits {
+            true => Ok(FileTier { file, data_offset, bytes }),
+            false => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<MediaFile> {
+        &self.file
+    }
+
+    /// Where a range of the tier stands in the file.
+    fn place(&self, offset: u64, length: usize) -> Result<u64> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.bytes => Ok(self.data_offset + offset),
+            _ => Err(Error::Corrupt { what: "range outside its tier" }),
+        }
+    }
+}
+
+impl Device for FileTier {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
+        let mut raw = 0;
+        self.file.store(self.place(offset, length)?, length, |buffer, done, bytes| {
+            // SAFETY: the piece lies inside the caller's source and inside the buffer, which is ours alone.
+            let sum = unsafe { copy_crc(buffer, source.add(done), bytes) };
+            raw = if done == 0 { sum } else { checksum::shift(raw, bytes as u64) ^ sum };
+        })?;
+        Ok(raw)
+    }
+
+    fn write_warm(&self, _offset: u64, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
+        self.file.load(self.place(offset, length)?, length, |buffer, done, bytes| {
+            // SAFETY: the piece lies inside the caller's target and inside the buffer, which is ours alone.
+            unsafe { copy_out(target.add(done), buffer, bytes) };
+        })
+    }
+
+    fn zero(&self, offset: u64, length: usize) -> Result<()> {
+        self.file.store(self.place(offset, length)?, length, |buffer, _, bytes| {
+            // SAFETY: the buffer is ours alone and has room for the piece.
+            unsafe { buffer.write_bytes(0, bytes) };
+        })
+    }
+
+    fn checksum(&self, offset: u64, length: usize) -> Result<u32> {
+        let mut sum = 0;
+        self.file.load(self.place(offset, length)?, length, |buffer, _, bytes| {
+            // SAFETY: the piece was just read into the buffer, which is ours alone.
+            sum = checksum::crc32c(sum, unsafe { core::slice::from_raw_parts(buffer, bytes) });
+        })?;
+        Ok(sum)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn prefault(&self, budget_bytes: u64, _stop: &AtomicBool) -> Result<u64> {
+        // The file was allocated whole when it was made.
+        Ok(budget_bytes.min(self.bytes))
+    }
+
+    fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
+        self.file.descriptors(visit);
+    }
+
+    fn mappable(&self) -> Option<Mappable> {
+        Some(Mappable {
+            descriptor: self.file.ordinary(),
+            offset: self.data_offset,
+            in_memory: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

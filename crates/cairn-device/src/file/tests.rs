@@ -1,0 +1,206 @@
+//! The file tier at every alignment, under neighbours that share a page, and after SIGKILL.
+
+use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::media_file::tests::Place;
+
+const PAGE: usize = MEDIA_BLOCK_BYTES;
+const BYTES: u64 = 4 << 20;
+/// Where the tier starts in its file.
+const DATA: u64 = 64 << 10;
+
+fn tier(place: &Place) -> FileTier {
+    FileTier::new(Arc::new(place.file(DATA + BYTES)), DATA, BYTES).unwrap()
+}
+
+fn sample(length: usize, salt: u32) -> Vec<u8> {
+    let byte = |at: u32| ((at ^ salt).wrapping_mul(2_654_435_761) >> 11) as u8;
+    (0..length as u32).map(byte).collect()
+}
+
+fn write(tier: &FileTier, offset: usize, bytes: &[u8]) -> Result<u32> {
+    // SAFETY: the slice is readable and not part of the device.
+    unsafe { tier.write(offset as u64, bytes.as_ptr(), bytes.len()) }
+}
+
+fn read(tier: &FileTier, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; length];
+    // SAFETY: the vector is writable and not borrowed elsewhere.
+    unsafe { tier.read(offset as u64, bytes.as_mut_ptr(), length) }.unwrap();
+    bytes
+}
+
+#[test]
+fn writes_and_zeros_of_any_alignment_are_exact_and_summed() {
+    const LENGTHS: [usize; 9] =
+        [0, 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 32 << 10, (1 << 20) + 5000];
+    for place in Place::both() {
+        let tier = tier(&place);
+        let mut expected = vec![0; BYTES as usize];
+        for (salt, length) in LENGTHS.into_iter().enumerate() {
+            for start in [0, 1, PAGE - 1, PAGE, (1 << 20) - 7, (1 << 20) - PAGE] {
+                let bytes = sample(length, salt as u32);
+                let raw = write(&tier, start, &bytes).unwrap();
+                assert_eq!(raw, checksum::raw(&bytes), "{length} at {start}");
+                expected[start..start + length].copy_from_slice(&bytes);
+                let (cut, rest) = (start + length / 3, length / 2);
+                tier.zero(cut as u64, rest).unwrap();
+                expected[cut..cut + rest].fill(0);
+                assert_eq!(read(&tier, start, length), expected[start..start + length]);
+                let sum = tier.checksum(start as u64, length).unwrap();
+                assert_eq!(sum, checksum::crc32c(0, &expected[start..start + length]));
+            }
+        }
+        assert!(read(&tier, 0, BYTES as usize) == expected);
+        let mut before = [1; PAGE];
+        tier.file().read(DATA - PAGE as u64, &mut before).unwrap();
+        assert_eq!(before, [0; PAGE], "what is not the tier's is untouched");
+    }
+}
+
+#[test]
+fn range_outside_the_tier_is_refused_everywhere() {
+    let place = Place::in_memory();
+    let tier = tier(&place);
+    assert!(write(&tier, BYTES as usize - 1, &[0; 2]).is_err());
+    assert!(tier.zero(BYTES, 1).is_err());
+    assert!(tier.checksum(u64::MAX, 2).is_err());
+    assert_eq!(write(&tier, BYTES as usize, &[]), Ok(0));
+    for (offset, bytes) in [(1, BYTES), (DATA, BYTES + 1), (DATA, BYTES + PAGE as u64)] {
+        assert!(FileTier::new(tier.file().clone(), offset, bytes).is_err());
+    }
+}
+
+/// Two threads write the two halves of one page, again and again, with a third that writes the pages on both sides
+/// of it. Each looks at what it has written, and in the end nothing of anybody's is lost: neither
+/// to a read-modify-write of the page nor to a cached copy of its neighbours.
+#[test]
+fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
+    const ROUNDS: u64 = 400;
+    const MIDDLE: usize = 5 * PAGE;
+    for place in Place::both() {
+        let tier = tier(&place);
+        let other = FileTier::new(
+            Arc::new(MediaFile::open(&place.path.join("tier")).unwrap()),
+            DATA,
+            BYTES,
+        )
+        .unwrap();
+        let parts = [
+            (MIDDLE, PAGE / 2 + 3),
+            (MIDDLE + PAGE / 2 + 3, PAGE / 2 - 3),
+            (MIDDLE - 2 * PAGE, 2 * PAGE),
+            (MIDDLE + PAGE, 3 * PAGE),
+        ];
+        let finished = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for (writer, parts) in [&parts[..1], &parts[1..2], &parts[2..]].into_iter().enumerate()
+            {
+                let (tier, other, finished) = (&tier, &other, &finished);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        // Through either object, as processes do.
+                        let (first, second) =
+                            if round % 2 == 0 { (tier, other) } else { (other, tier) };
+                        for &(start, length) in parts {
+                            let bytes = sample(length, (round * 4) as u32 + writer as u32);
+                            write(first, start, &bytes).unwrap();
+                            assert!(read(second, start, length) == bytes, "{writer} in {round}");
+                        }
+                    }
+                    finished.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(finished.into_inner(), 3);
+        tier.flush().unwrap();
+        for (writer, &(start, length)) in [0, 1, 2, 2].into_iter().zip(&parts) {
+            let last = sample(length, (ROUNDS as u32 - 1) * 4 + writer);
+            assert!(read(&tier, start, length) == last, "{writer}");
+        }
+        let whole = sample(PAGE, 77);
+        write(&tier, MIDDLE, &whole).unwrap();
+        assert_eq!(read(&other, MIDDLE + 1, PAGE - 1), whole[1..]);
+    }
+}
+
+#[test]
+fn bytes_that_were_written_survive_the_writer() {
+    for place in Place::both() {
+        let tier = tier(&place);
+        let bytes = sample(10_000, 5);
+        // SAFETY: the child writes through a buffer of its own and is killed.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let _ = write(&tier, 1234, &bytes);
+            // SAFETY: takes no pointers.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` receives one int.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
+        assert_eq!(read(&tier, 1234, bytes.len()), bytes);
+    }
+}
+
+#[test]
+fn mapping_shows_what_is_written_on_either_way() {
+    for place in Place::both() {
+        let tier = tier(&place);
+        let mappable = tier.mappable().unwrap();
+        assert!(!mappable.in_memory);
+        let file = mappable.descriptor;
+        let start =
+            crate::sys::mmap(PAGE * 4, libc::PROT_READ, libc::MAP_SHARED, file, mappable.offset);
+        let start = start.unwrap();
+        // SAFETY: our fresh mapping.
+        unsafe { crate::sys::madvise(start, PAGE * 4, libc::MADV_RANDOM) }.unwrap();
+        for (salt, (offset, length)) in
+            [(0, 4 * PAGE), (PAGE + 1, 100), (PAGE, PAGE), (10, 3 * PAGE)].into_iter().enumerate()
+        {
+            let bytes = sample(length, salt as u32);
+            write(&tier, offset, &bytes).unwrap();
+            // SAFETY: inside the mapping, which nobody writes to now.
+            let seen = unsafe { core::slice::from_raw_parts(start.add(offset), length) };
+            assert!(seen == bytes, "{salt}");
+        }
+        // SAFETY: no reference into the mapping is left.
+        unsafe { crate::sys::munmap(start, PAGE * 4) }.unwrap();
+    }
+}
+
+/// Pages of the tier that the page cache holds.
+fn cached(tier: &FileTier) -> Vec<usize> {
+    let pages = BYTES as usize / PAGE;
+    let Mappable { descriptor, offset, .. } = tier.mappable().unwrap();
+    let start =
+        crate::sys::mmap(BYTES as usize, libc::PROT_READ, libc::MAP_SHARED, descriptor, offset);
+    let start = start.unwrap();
+    let mut present = vec![0_u8; pages];
+    // SAFETY: the mapping is ours, `present` has a byte for each of its pages, and nothing refers to it after.
+    unsafe {
+        assert_eq!(libc::mincore(start.cast(), BYTES as usize, present.as_mut_ptr()), 0);
+        crate::sys::munmap(start, BYTES as usize).unwrap();
+    }
+    (0..pages).filter(|&page| present[page] & 1 == 1).collect()
+}
+
+#[test]
+fn only_pages_used_in_part_are_cached_and_nothing_beside_them() {
+    let place = Place::on_disk();
+    let tier = tier(&place);
+    if !tier.file().direct() {
+        return;
+    }
+    write(&tier, 0, &sample(BYTES as usize, 1)).unwrap();
+    assert_eq!(cached(&tier), []);
+    for page in 10..14 {
+        read(&tier, page * PAGE, 100);
+    }
+    write(&tier, 20 * PAGE - 10, &sample(20 + PAGE, 2)).unwrap();
+    assert_eq!(cached(&tier), [10, 11, 12, 13, 19, 21]);
+    write(&tier, 10 * PAGE, &sample(3 * PAGE, 3)).unwrap();
+    assert_eq!(cached(&tier), [13, 19, 21]);
+}

@@ -1,0 +1,452 @@
+//! One preallocated file as the medium of a tier: `file:PATH:SIZE`.
+//!
+//! Whole pages travel by direct I/O. Parts of pages go through the kernel's page cache, which every process shares,
+//! which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views
+//! the same, page by page: a direct transfer first writes back what the cache has of its range, and a direct write drops it.
+//! Behind the tier's bytes stands one more page, the label: whose file this is.
+//! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them, would be
+//! written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
+//! where the file system's own unit is larger than a page. When a write returns, the bytes are the kernel's; durable after `flush`.
+//! Does not know what the bytes mean, and does not create a file in place of one that exists.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result};
+
+use crate::checksum;
+use crate::descriptor::Descriptor;
+use crate::directory::{StoreError, StoreResult, c_path};
+use crate::staging::{Buffer, STAGING_BYTES, Staging};
+use crate::sys::{self, Errno, SysResult};
+
+const PAGE: usize = MEDIA_BLOCK_BYTES;
+/// Magic of a label: "cairntr1".
+const MAGIC: [u8; 8] = *b"cairntr1";
+/// Version of the label written by this build.
+const VERSION: u32 = 1;
+// Fields of the label, by their offsets.
+const AT_VERSION: usize = 8;
+const AT_BYTES: usize = 16;
+const AT_IDENTITY: usize = 24;
+const AT_CHECKSUM: usize = PAGE - 4;
+
+/// What tells a tier from any other.
+pub type Identity = [u8; 16];
+
+/// Whether a file's space is taken when it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocation {
+    /// All of it: a full file system is found now and never later.
+    AtOnce,
+    /// As it is written to.
+    AsWritten,
+}
+
+/// An open file of a tier.
+#[derive(Debug)]
+pub struct MediaFile {
+    ordinary: Descriptor,
+    direct: Option<Descriptor>,
+    bytes: u64,
+    identity: Identity,
+    staging: Staging,
+}
+
+impl MediaFile {
+    /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice says what), no
+    /// space (`ENOSPC`), `bytes` is not a positive number of pages. What failed leaves nothing behind.
+    pub fn create(
+        path: &Path,
+        bytes: u64,
+        identity: Identity,
+        allocation: Allocation,
+    ) -> StoreResult<()> {
+        let failed = |errno| StoreError::new("create tier", path, errno);
+        if bytes == 0 || bytes % PAGE as u64 != 0 {
+            return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
+        }
+        // Past this limit the kernel does not only refuse: it also sends SIGXFSZ.
+        if bytes + PAGE as u64 > sys::soft_limit(libc::RLIMIT_FSIZE).map_err(failed)? {
+            return Err(failed(Errno(libc::EFBIG)).advise(
+                "the limit on file sizes is too small; raise it with ulimit -f unlimited",
+            ));
+        }
+        let name = c_path(path).map_err(failed)?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let file = match Descriptor::open(libc::AT_FDCWD, &name, flags, 0o600) {
+            Err(Errno(libc::EEXIST)) => return Err(in_the_way(path)),
+            result => result.map_err(failed)?,
+        };
+        // The label first: what a creator that dies leaves behind can be told from anybody else's file.
+        let made = sys::fchmod(file.raw(), 0o600)
+            .and_then(|()| put(&file, bytes, &label(bytes, &identity)))
+            .and_then(|()| match allocation {
+                Allocation::AtOnce => allocate(&file, bytes),
+                Allocation::AsWritten => Ok(()),
+            })
+            .and_then(|()| sys::fsync(file.raw()))
+            .and_then(|()| sync_parent(path));
+        made.map_err(|errno| {
+            let _ = sys::unlinkat(libc::AT_FDCWD, &name, 0);
+            failed(errno)
+        })
+    }
+
+    /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label says.
+    pub fn open(path: &Path) -> StoreResult<MediaFile> {
+        let failed = |errno| StoreError::new("open tier", path, errno);
+        let refused = |advice| failed(Errno(libc::EINVAL)).advise(advice);
+        let name = c_path(path).map_err(failed)?;
+        let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let ordinary = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map_err(failed)?;
+        let stat = sys::fstat(ordinary.raw()).map_err(failed)?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(refused("it is not a regular file"));
+        }
+        if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
+            return Err(failed(Errno(libc::EPERM)).advise("others could have written it"));
+        }
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(PAGE as u64);
+        if bytes == 0 || bytes % PAGE as u64 != 0 {
+            return Err(refused("it is not a tier of Cairn: its size is not a number of pages"));
+        }
+        sys::fadvise(ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
+        let ordinary = ordinary.raise();
+        let direct = match stat.st_blksize <= PAGE as i64 {
+            true => open_direct(&name, &stat).map_err(failed)?,
+            false => None,
+        };
+        let staging = Staging::new().map_err(failed)?;
+        let mut file =
+            MediaFile { ordinary, direct, bytes, identity: Identity::default(), staging };
+        let page = file.label().map_err(failed)?;
+        file.identity = read_label(&page, bytes).map_err(refused)?;
+        Ok(file)
+    }
+
+    /// Removes the file at `path` if it is the tier `identity`; anything else stays.
+    pub fn remove(path: &Path, identity: &Identity) -> StoreResult<()> {
+        if MediaFile::open(path).is_ok_and(|file| file.identity == *identity) {
+            let removed = c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0));
+            removed.map_err(|errno| StoreError::new("remove tier", path, errno))?;
+        }
+        Ok(())
+    }
+
+    /// What tells this tier from any other.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether whole pages bypass the page cache; false where the file system refuses that.
+    pub fn direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// The descriptor that goes through the page cache.
+    pub fn ordinary(&self) -> i32 {
+        self.ordinary.raw()
+    }
+
+    /// Calls `visit` with each descriptor this object keeps open.
+    pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
+        visit(self.ordinary.raw());
+        self.direct.iter().for_each(|direct| visit(direct.raw()));
+    }
+
+    /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
+    /// many bytes came before, how many to put there. Errors: `NoSpace` or `Io` (nothing or a part was stored),
+    /// `FileTooLarge` past the process's limit, `Corrupt` for a range outside.
+    pub fn store(
+        &self,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if offset + length as u64 > sys::soft_limit(libc::RLIMIT_FSIZE)? {
+            // The kernel would send a signal, too.
+            return Err(Error::FileTooLarge);
+        }
+        self.for_each_piece(offset, length, |buffer, at, done, bytes| {
+            let address = in_buffer(buffer, at);
+            fill(address, done, bytes);
+            for (part, file) in self.parts(at, bytes) {
+                // SAFETY: the part lies within the piece, which lies within the buffer.
+                unsafe {
+                    write_all(file, address.add(part.start), part.len(), at + part.start as u64)?
+                };
+            }
+            Ok(())
+        })
+    }
+
+    /// Fetches `length` bytes from `offset` on and hands them to `take`, piece after piece, as `store` asks for them.
+    /// Errors: as `store`.
+    pub fn load(
+        &self,
+        offset: u64,
+        length: usize,
+        mut take: impl FnMut(*const u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        self.for_each_piece(offset, length, |buffer, at, done, bytes| {
+            let address = in_buffer(buffer, at);
+            for (part, file) in self.parts(at, bytes) {
+                // SAFETY: the part lies within the piece, which lies within the buffer.
+                unsafe {
+                    read_all(file, address.add(part.start), part.len(), at + part.start as u64)?
+                };
+            }
+            take(address, done, bytes);
+            Ok(())
+        })
+    }
+
+    fn check(&self, offset: u64, length: usize) -> Result<()> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(Error::Corrupt { what: "range outside its tier" }),
+        }
+    }
+
+    /// Calls `transfer` with a buffer, a place in the file, the bytes before it and the bytes there, for parts that
+    /// end where a buffer does.
+    fn for_each_piece(
+        &self,
+        offset: u64,
+        length: usize,
+        mut transfer: impl FnMut(&Buffer<'_>, u64, usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        let buffer = self.staging.take()?;
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            let room = STAGING_BYTES - (at % STAGING_BYTES as u64) as usize;
+            let bytes = room.min(length - done);
+            transfer(&buffer, at, done, bytes)?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    /// The parts of `bytes` at `at`, none of them empty, and what each goes through: a part of a page, whole pages, a
+    /// part of a page.
+    fn parts(
+        &self,
+        at: u64,
+        bytes: usize,
+    ) -> impl Iterator<Item = (core::ops::Range<usize>, &Descriptor)> {
+        let direct = self.direct.as_ref().unwrap_or(&self.ordinary);
+        let head = (PAGE - at as usize % PAGE) % PAGE;
+        let body = head.min(bytes);
+        let tail = body + (bytes - body) / PAGE * PAGE;
+        [(0..body, &self.ordinary), (body..tail, direct), (tail..bytes, &self.ordinary)]
+            .into_iter()
+            .filter(|(part, _)| !part.is_empty())
+    }
+
+    /// Reads the page behind the tier's bytes. Gives up direct I/O if the file system did not mean it.
+    fn label(&mut self) -> SysResult<[u8; PAGE]> {
+        let read = |file: &Descriptor| {
+            let buffer = self.staging.take()?;
+            // SAFETY: the buffer is longer than a page and used here only.
+            unsafe {
+                read_all(file, buffer.address(), PAGE, self.bytes)?;
+                Ok(buffer.address().cast::<[u8; PAGE]>().read())
+            }
+        };
+        match self.direct.as_ref().map(read) {
+            Some(Err(Errno(libc::EINVAL))) => self.direct = None,
+            Some(result) => return result,
+            None => {}
+        }
+        read(&self.ordinary)
+    }
+}
+
+impl Media for MediaFile {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        check_unit(offset, target.len())?;
+        self.load(offset, target.len(), |address, done, bytes| {
+            // SAFETY: `load` hands out `target.len()` bytes in all, in a buffer that is no part of `target`.
+            let piece = unsafe { core::slice::from_raw_parts(address, bytes) };
+            target[done..done + bytes].copy_from_slice(piece);
+        })
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        check_unit(offset, source.len())?;
+        self.store(offset, source.len(), |address, done, bytes| {
+            // SAFETY: `store` gives room for `bytes`, in a buffer that is no part of `source`.
+            unsafe { core::ptr::copy_nonoverlapping(source[done..].as_ptr(), address, bytes) };
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        loop {
+            match sys::fdatasync(self.ordinary.raw()) {
+                Err(Errno(libc::EINTR)) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+}
+
+fn check_unit(offset: u64, length: usize) -> Result<()> {
+    match offset % PAGE as u64 == 0 && length % PAGE == 0 {
+        true => Ok(()),
+        false => Err(Error::Invalid),
+    }
+}
+
+/// Where the byte at `at` stands in the buffer: as far into a page as in the file.
+fn in_buffer(buffer: &Buffer<'_>, at: u64) -> *mut u8 {
+    // SAFETY: less than a page, and a buffer is longer.
+    unsafe { buffer.address().add(at as usize % PAGE) }
+}
+
+/// # Safety
+/// `source` is readable for `length` bytes.
+unsafe fn write_all(file: &Descriptor, source: *const u8, length: usize, at: u64) -> SysResult<()> {
+    transfer_all(length, |done| {
+        // SAFETY: `done` is less than `length`; the kernel only reads.
+        unsafe { sys::pwrite_raw(file.raw(), source.add(done), length - done, at + done as u64) }
+    })
+}
+
+/// # Safety
+/// `target` is writable for `length` bytes and nobody else uses them.
+unsafe fn read_all(file: &Descriptor, target: *mut u8, length: usize, at: u64) -> SysResult<()> {
+    transfer_all(length, |done| {
+        // SAFETY: `done` is less than `length`, and the bytes are the caller's.
+        unsafe { sys::pread_raw(file.raw(), target.add(done), length - done, at + done as u64) }
+    })
+}
+
+/// Repeats `transfer`, which is told how much is done, until `length` bytes are. What it did of a page is done again:
+/// direct I/O goes on at a page only.
+fn transfer_all(
+    length: usize,
+    mut transfer: impl FnMut(usize) -> SysResult<usize>,
+) -> SysResult<()> {
+    let mut done = 0;
+    loop {
+        match transfer(done) {
+            Ok(count) if count == length - done => return Ok(()),
+            Ok(count) if count >= PAGE => done += count / PAGE * PAGE,
+            // A device that goes on with less than a page at a time is broken.
+            Ok(_) => return Err(Errno(libc::EIO)),
+            Err(Errno(libc::EINTR)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// A second descriptor of the file, for direct I/O; None if the file system refuses.
+fn open_direct(name: &CString, known: &libc::stat) -> SysResult<Option<Descriptor>> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_DIRECT;
+    let direct = match Descriptor::open(libc::AT_FDCWD, name, flags, 0) {
+        Err(Errno(libc::EINVAL)) => return Ok(None),
+        result => result?.raise(),
+    };
+    let stat = sys::fstat(direct.raw())?;
+    match (stat.st_dev, stat.st_ino) == (known.st_dev, known.st_ino) {
+        true => Ok(Some(direct)),
+        // Somebody put another file there just now.
+        false => Err(Errno(libc::ESTALE)),
+    }
+}
+
+fn label(bytes: u64, identity: &Identity) -> [u8; PAGE] {
+    let mut page = [0; PAGE];
+    page[..MAGIC.len()].copy_from_slice(&MAGIC);
+    page[AT_VERSION..][..4].copy_from_slice(&VERSION.to_le_bytes());
+    page[AT_BYTES..][..8].copy_from_slice(&bytes.to_le_bytes());
+    page[AT_IDENTITY..][..16].copy_from_slice(identity);
+    let sum = checksum::crc32c(0, &page[..AT_CHECKSUM]);
+    page[AT_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+    page
+}
+
+/// The identity in a label. Errors: what is wrong with it.
+fn read_label(page: &[u8; PAGE], bytes: u64) -> core::result::Result<Identity, &'static str> {
+    if page[..MAGIC.len()] != MAGIC {
+        return Err("it is not a tier of Cairn: it has no label");
+    }
+    if page[AT_VERSION..][..4] != VERSION.to_le_bytes() {
+        return Err("it was made by a newer version of cairn; use that");
+    }
+    let mut identity = Identity::default();
+    identity.copy_from_slice(&page[AT_IDENTITY..][..16]);
+    match *page == label(bytes, &identity) {
+        true => Ok(identity),
+        false => Err("its label is damaged, or its size was changed"),
+    }
+}
+
+fn put(file: &Descriptor, at: u64, page: &[u8]) -> SysResult<()> {
+    // SAFETY: the slice is readable.
+    unsafe { write_all(file, page.as_ptr(), page.len(), at) }
+}
+
+/// Takes the space of the first `bytes`.
+fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
+    loop {
+        match sys::fallocate(file.raw(), 0, 0, bytes) {
+            Err(Errno(libc::EINTR)) => {}
+            Err(Errno(libc::EOPNOTSUPP)) => return write_zeros(file, bytes),
+            result => return result,
+        }
+    }
+}
+
+/// `allocate` for file systems that cannot do it otherwise.
+fn write_zeros(file: &Descriptor, bytes: u64) -> SysResult<()> {
+    let zeros = vec![0; STAGING_BYTES];
+    let mut done = 0;
+    while done < bytes {
+        let length = (zeros.len() as u64).min(bytes - done) as usize;
+        put(file, done, &zeros[..length])?;
+        done += length as u64;
+    }
+    Ok(())
+}
+
+/// Makes the file's name durable.
+fn sync_parent(path: &Path) -> SysResult<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => c_path(parent)?,
+        _ => c".".to_owned(),
+    };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    let directory = Descriptor::open(libc::AT_FDCWD, &parent, flags, 0)?;
+    match sys::fsync(directory.raw()) {
+        // Not every file system can do that to a directory.
+        Ok(()) | Err(Errno(libc::EINVAL)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The refusal to replace what is at `path`.
+fn in_the_way(path: &Path) -> StoreError {
+    let error = StoreError::new("create tier", path, Errno(libc::EEXIST));
+    match MediaFile::open(path) {
+        Ok(_) => error.advise("it is a tier of another store; remove that with cairn rm"),
+        Err(_) => error.advise("it is not a tier of Cairn; choose another path, or remove it"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
