@@ -31,6 +31,7 @@ mod short_path;
 mod staging;
 pub mod store;
 pub mod sys;
+pub mod tiers;
 mod upkeep;
 mod workspace;
 
@@ -42,4 +43,5 @@ pub use ram::RamDevice;
 pub use segment::MetaSegment;
 pub use store::{Store, StoreError};
 pub use sys::Errno;
+pub use tiers::TierPlace;
 pub use workspace::Workspace;

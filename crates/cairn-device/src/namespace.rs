@@ -9,19 +9,24 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
+use std::path::Path;
+use std::sync::Arc;
 
-use cairn_core::{Credentials, Geometry, Microfs};
+use cairn_core::{Credentials, Geometry, Media, Microfs, TIERS_MAX};
 
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::device::Device;
-use crate::directory::{Directory, StoreResult};
+use crate::directory::{Directory, StoreError, StoreResult};
+use crate::file::FileTier;
 use crate::huge::{self, HugePages};
+use crate::media_file::{Allocation, Identity, MediaFile};
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment};
 use crate::short_path::ShortPath;
 use crate::store::{self, HANDLES, Store, VOID};
 use crate::sys::{self, Errno, SysResult};
+use crate::tiers::{self, TierPlace};
 
 /// Tries for a free name in `void/`; other processes make names of their own.
 const STAND_IN_TRIES: u32 = 16;
@@ -37,42 +42,75 @@ pub struct Namespace {
     meta_descriptor: i32,
 }
 
-/// Creates the namespace `name` of `geometry` in `store`, with huge pages for its data if
-/// `want_huge_pages` and the system grants them; the result says. `zero_block_checksum` is set here.
-/// Errors: it exists (`EEXIST`); a tier other than the first is asked for (`EOPNOTSUPP`); no space.
+/// How a namespace is made.
+#[derive(Clone, Debug)]
+pub struct Creation {
+    /// Its shape; `zero_block_checksum` is set here.
+    pub geometry: Geometry,
+    /// What its tiers are made of, as many as the geometry has.
+    pub places: Vec<TierPlace>,
+    /// Ask for huge pages in memory.
+    pub want_huge_pages: bool,
+    /// When the space of files is taken.
+    pub allocation: Allocation,
+}
+
+/// Creates the namespace `name` of `geometry` in `store`, with one tier, in memory. Result and errors as `create`.
 pub fn create_namespace(
     store: &Store,
     name: &str,
-    mut geometry: Geometry,
+    geometry: Geometry,
     want_huge_pages: bool,
 ) -> StoreResult<HugePages> {
+    let places = vec![TierPlace::Ram];
+    let allocation = Allocation::AtOnce;
+    create(store, name, Creation { geometry, places, want_huge_pages, allocation })
+}
+
+/// Creates the namespace `name` in `store`. The result says whether its memory has huge pages.
+/// Errors: it exists, or something stands where a file is to be made (`EEXIST`); places and geometry do not fit, or more than
+/// one tier is in memory (`EINVAL`); no space.
+pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
-    if geometry.tier_blocks[0] == 0 || geometry.tier_blocks[1..].iter().any(|&blocks| blocks != 0) {
+    if !fits(&creation.geometry, &creation.places) {
         return Err(directory
-            .error("create namespace", &names.meta, Errno(libc::EOPNOTSUPP))
-            .advise("this build stores data in one RAM tier, tier 0"));
+            .error("create namespace", &names.meta, Errno(libc::EINVAL))
+            .advise("each tier has a size and a place, and one at most is in memory"));
     }
     let _exclusive = directory.exclusive()?;
     if directory.contains(&names.meta) {
         return Err(directory.error("create namespace", &names.meta, Errno(libc::EEXIST)));
     }
-    geometry.zero_block_checksum = checksum::zeros(u64::from(geometry.hugeblock_bytes));
-    let bytes = u64::from(geometry.tier_blocks[0]) * u64::from(geometry.hugeblock_bytes);
-    let huge_pages = match want_huge_pages {
-        true => huge::provide(directory, bytes)?,
-        false => HugePages::NotWanted,
-    };
-    create_data_segment(directory, &names, bytes, huge_pages == HugePages::Mounted)?;
-    let owner = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
-    let made = MetaSegment::create(directory, &names.meta, geometry.segment_bytes(), |memory| {
-        Microfs::format(memory, &geometry, checksum::crc32c, owner, sys::now())
+    // What a creator that died has left: without a meta segment nobody uses it.
+    remove_tiers(directory, &names)?;
+    let made = create_tiers(directory, &names, &creation).and_then(|huge_pages| {
+        create_meta(directory, &names, creation.geometry)?;
+        Ok(huge_pages)
     });
-    if let Err(error) = made {
-        remove_data_segment(directory, &names)?;
-        return Err(error);
+    if made.is_err() {
+        // The error that is reported is the first one.
+        let _ = remove_tiers(directory, &names);
     }
-    Ok(huge_pages)
+    made
+}
+
+/// Whether there is a place for each tier, and a tier for each place.
+fn fits(geometry: &Geometry, places: &[TierPlace]) -> bool {
+    let sizes = geometry.tier_blocks.iter().enumerate();
+    let in_memory = places.iter().filter(|place| **place == TierPlace::Ram).count();
+    (1..=TIERS_MAX).contains(&places.len())
+        && in_memory <= 1
+        && sizes.clone().all(|(tier, &blocks)| (blocks > 0) == (tier < places.len()))
+}
+
+fn create_meta(directory: &Directory, names: &Names, mut geometry: Geometry) -> StoreResult<()> {
+    geometry.zero_block_checksum = checksum::zeros(u64::from(geometry.hugeblock_bytes));
+    let owner = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
+    MetaSegment::create(directory, &names.meta, geometry.segment_bytes(), |memory| {
+        Microfs::format(memory, &geometry, checksum::crc32c, owner, sys::now())
+    })
+    .map(drop)
 }
 
 /// Opens the namespace `name` of `store`. Errors: it does not exist (`ENOENT`), its files are not
@@ -84,9 +122,14 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let meta_descriptor = memory.descriptor();
     let fs = Microfs::open(Box::new(memory), checksum::crc32c)
         .map_err(|error| directory.error("open namespace", &names.meta, error))?;
-    let ram = open_ram(&directory, &names, fs.geometry())?;
-    let tiers: Vec<Box<dyn Device>> = vec![Box::new(ram)];
+    let tiers = open_tiers(&directory, &names, fs.geometry())?;
     Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptor })
+}
+
+/// What the tiers of the namespace `name` of `store` are made of.
+pub fn places(store: &Store, name: &str) -> StoreResult<Vec<TierPlace>> {
+    let names = Names::new(store.directory(), name)?;
+    tiers::read(store.directory(), &names.tiers)
 }
 
 impl Namespace {
@@ -175,6 +218,7 @@ impl Namespace {
 /// The files of a namespace.
 struct Names {
     meta: CString,
+    tiers: CString,
     ram: CString,
     /// `ram` within the file system of huge pages; also what the link `ram` then contains.
     huge_ram: CString,
@@ -187,21 +231,96 @@ impl Names {
         let file = |text: String| CString::new(text).expect("a simple name contains no NUL");
         Ok(Names {
             meta: file(format!("{name}.meta")),
+            tiers: file(format!("{name}.tiers")),
             ram: file(format!("{name}.ram0")),
             huge_ram: file(format!("huge/{name}.ram0")),
         })
     }
 }
 
-/// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`. What a creator
-/// that died has left is replaced: without a meta segment nobody uses it.
+/// Makes the tiers of a namespace, after the list of them. What failed is removed by the caller.
+fn create_tiers(
+    directory: &Directory,
+    names: &Names,
+    creation: &Creation,
+) -> StoreResult<HugePages> {
+    tiers::write(directory, &names.tiers, &creation.places)?;
+    let mut huge_pages = HugePages::NotWanted;
+    for (tier, place) in creation.places.iter().enumerate() {
+        let bytes = tier_bytes(&creation.geometry, tier);
+        match place {
+            TierPlace::Ram => {
+                if creation.want_huge_pages {
+                    huge_pages = huge::provide(directory, bytes)?;
+                }
+                let is_huge = huge_pages == HugePages::Mounted;
+                create_data_segment(directory, names, bytes, is_huge)?;
+            }
+            TierPlace::File { path, identity } => {
+                MediaFile::create(path, bytes, *identity, creation.allocation)?;
+            }
+        }
+    }
+    Ok(huge_pages)
+}
+
+/// Removes what `create_tiers` made, and nothing else of the same name.
+fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
+    // A list that was not finished named no file yet that was made.
+    for place in tiers::read(directory, &names.tiers).unwrap_or_default() {
+        place.remove()?;
+    }
+    directory.remove_file(&names.tiers)?;
+    directory.remove_file(&names.ram)?;
+    directory.remove_file(&names.huge_ram)
+}
+
+/// Opens the tiers in order.
+fn open_tiers(
+    directory: &Directory,
+    names: &Names,
+    geometry: &Geometry,
+) -> StoreResult<Vec<Box<dyn Device>>> {
+    let places = tiers::read(directory, &names.tiers)?;
+    if !fits(geometry, &places) {
+        return Err(directory
+            .error("open namespace", &names.tiers, Errno(libc::EIO))
+            .advise("it contradicts the namespace's metadata; the store is damaged"));
+    }
+    let mut tiers: Vec<Box<dyn Device>> = Vec::with_capacity(places.len());
+    for (tier, place) in places.iter().enumerate() {
+        let bytes = tier_bytes(geometry, tier);
+        tiers.push(match place {
+            TierPlace::Ram => Box::new(open_ram(directory, names, bytes, geometry)?),
+            TierPlace::File { path, identity } => Box::new(open_file(path, identity, bytes)?),
+        });
+    }
+    Ok(tiers)
+}
+
+fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {
+    u64::from(geometry.tier_blocks[tier]) * u64::from(geometry.hugeblock_bytes)
+}
+
+fn open_file(path: &Path, identity: &Identity, bytes: u64) -> StoreResult<FileTier> {
+    let failed = |errno: Errno| {
+        StoreError::new("open tier", path, errno)
+            .advise("it is the tier of another store, or was replaced; this store has lost its own")
+    };
+    let file = MediaFile::open(path)?;
+    if file.identity() != identity || Media::bytes(&file) != bytes {
+        return Err(failed(Errno(libc::EIO)));
+    }
+    FileTier::new(Arc::new(file), 0, bytes).map_err(failed)
+}
+
+/// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`.
 fn create_data_segment(
     directory: &Directory,
     names: &Names,
     bytes: u64,
     huge_pages: bool,
 ) -> StoreResult<()> {
-    remove_data_segment(directory, names)?;
     if !huge_pages {
         return segment::create_file(directory, &names.ram, bytes).map(drop);
     }
@@ -210,12 +329,12 @@ fn create_data_segment(
         .map_err(|errno| directory.error("create link", &names.ram, errno))
 }
 
-fn remove_data_segment(directory: &Directory, names: &Names) -> StoreResult<()> {
-    directory.remove_file(&names.ram)?;
-    directory.remove_file(&names.huge_ram)
-}
-
-fn open_ram(directory: &Directory, names: &Names, geometry: &Geometry) -> StoreResult<RamDevice> {
+fn open_ram(
+    directory: &Directory,
+    names: &Names,
+    expected: u64,
+    geometry: &Geometry,
+) -> StoreResult<RamDevice> {
     let mut target = [0_u8; 256];
     let huge_pages = match sys::readlinkat(directory.raw(), &names.ram, &mut target) {
         // Only to where we put it ourselves.
@@ -224,7 +343,6 @@ fn open_ram(directory: &Directory, names: &Names, geometry: &Geometry) -> StoreR
     };
     let name = if huge_pages { &names.huge_ram } else { &names.ram };
     let (file, bytes) = segment::open_file(directory, name)?;
-    let expected = u64::from(geometry.tier_blocks[0]) * u64::from(geometry.hugeblock_bytes);
     if bytes != expected {
         return Err(directory
             .error("open data segment", name, Errno(libc::EIO))
@@ -334,11 +452,89 @@ mod tests {
     }
 
     #[test]
-    fn second_tier_is_refused_with_advice() {
+    fn tiers_without_a_place_and_places_without_a_tier_are_refused() {
         let scratch = Scratch::new();
-        let tiers = Geometry { tier_blocks: [128, 1, 0, 0], ..geometry() };
-        let error = create_namespace(&store(&scratch), "node", tiers, false).unwrap_err();
-        assert_eq!(error.errno, libc::EOPNOTSUPP);
+        let store = store(&scratch);
+        let file = || TierPlace::new_file(&scratch.0.path().join("tier")).unwrap();
+        for (tier_blocks, places) in [
+            ([128, 1, 0, 0], vec![TierPlace::Ram]),
+            ([128, 0, 0, 0], vec![TierPlace::Ram, file()]),
+            ([128, 0, 1, 0], vec![TierPlace::Ram, file()]),
+            ([128, 1, 0, 0], vec![TierPlace::Ram, TierPlace::Ram]),
+            ([0; 4], vec![]),
+        ] {
+            let creation = Creation { places, ..spilling(&scratch, tier_blocks) };
+            let error = create(&store, "node", creation).unwrap_err();
+            assert_eq!(error.errno, libc::EINVAL);
+        }
+    }
+
+    fn spilling(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX]) -> Creation {
+        let path = scratch.0.path().join("tier");
+        Creation {
+            geometry: Geometry { tier_blocks, ..geometry() },
+            places: vec![TierPlace::Ram, TierPlace::new_file(&path).unwrap()],
+            want_huge_pages: false,
+            allocation: Allocation::AtOnce,
+        }
+    }
+
+    #[test]
+    fn tiers_open_in_order_and_leave_with_the_store() {
+        let scratch = Scratch::new();
+        let store = store(&scratch);
+        let creation = spilling(&scratch, [4, 8, 0, 0]);
+        create(&store, "node", creation.clone()).unwrap();
+        assert_eq!(places(&store, "node").unwrap(), creation.places);
+        let namespace = open_namespace(&store, "node").unwrap();
+        let bytes: Vec<u64> = namespace.tiers.iter().map(|tier| tier.bytes()).collect();
+        assert_eq!(bytes, [4 * 32 * 1024, 8 * 32 * 1024]);
+        let in_memory = |tier: usize| namespace.tiers[tier].mappable().unwrap().in_memory;
+        assert_eq!((in_memory(0), in_memory(1)), (true, false));
+        let path = scratch.0.path().join("tier");
+        assert!(path.exists());
+        store.remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn file_in_the_way_is_refused_and_what_was_made_is_removed() {
+        let scratch = Scratch::new();
+        let store = store(&scratch);
+        let path = scratch.0.path().join("tier");
+        std::fs::write(&path, b"mine").unwrap();
+        let error = create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap_err();
+        assert_eq!((error.errno, &error.path), (libc::EEXIST, &path));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        assert!(!store.directory().contains(c"node.ram0"));
+        assert!(!store.directory().contains(c"node.tiers"));
+    }
+
+    #[test]
+    fn file_of_a_dead_creator_is_replaced() {
+        let scratch = Scratch::new();
+        let store = store(&scratch);
+        let dead = spilling(&scratch, [4, 8, 0, 0]);
+        tiers::write(store.directory(), c"node.tiers", &dead.places).unwrap();
+        let TierPlace::File { path, identity } = &dead.places[1] else { panic!() };
+        MediaFile::create(path, 1 << 20, *identity, Allocation::AsWritten).unwrap();
+        create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
+        assert!(open_namespace(&store, "node").is_ok());
+    }
+
+    #[test]
+    fn file_of_another_store_is_not_taken_for_ones_own() {
+        let scratch = Scratch::new();
+        let store = store(&scratch);
+        let path = scratch.0.path().join("tier");
+        create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(open_namespace(&store, "node").err().unwrap().errno, libc::ENOENT);
+        MediaFile::create(&path, 8 * 32 * 1024, [7; 16], Allocation::AtOnce).unwrap();
+        let error = open_namespace(&store, "node").err().unwrap();
+        assert_eq!((error.errno, &error.path), (libc::EIO, &path));
+        store.remove().unwrap();
+        assert!(path.exists(), "it is not ours to remove");
     }
 
     #[test]

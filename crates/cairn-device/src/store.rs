@@ -3,6 +3,7 @@
 //! ```text
 //! <root>/cairn-<uid>/<job>/        0700
 //!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
+//!   <ns>.tiers                     what its tiers are made of, if not of memory alone
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
 //!   void/                          where working directories' stand-ins are made and removed
 //!   huge/                          file system of huge pages, where one could be mounted
@@ -18,7 +19,9 @@ use std::path::{Path, PathBuf};
 
 use crate::directory::{Directory, StoreResult, c_path};
 use crate::huge;
+use crate::namespace;
 use crate::sys::{self, Errno};
+use crate::tiers::TierPlace;
 
 pub use crate::directory::StoreError;
 
@@ -67,11 +70,16 @@ impl Store {
 
     /// Names of the namespaces, sorted.
     pub fn namespaces(&self) -> StoreResult<Vec<String>> {
+        self.names_with(".meta")
+    }
+
+    /// What comes before `suffix` in the names of files that end with it, sorted.
+    fn names_with(&self, suffix: &str) -> StoreResult<Vec<String>> {
         let mut names = Vec::new();
         // A new descriptor, because listing moves the directory's offset.
         let directory = Directory::open(self.path())?;
         let mut visit = |name: &CStr, _| {
-            let name = name.to_str().ok().and_then(|name| name.strip_suffix(".meta"));
+            let name = name.to_str().ok().and_then(|name| name.strip_suffix(suffix));
             names.extend(name.map(str::to_owned));
             true
         };
@@ -81,10 +89,15 @@ impl Store {
         Ok(names)
     }
 
-    /// Removes the store with everything in it, and the user's directory if that was the last.
+    /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last.
     /// Processes that have it mapped keep working on what no one else will see.
     pub fn remove(self) -> StoreResult<()> {
         let guard = self.directory.exclusive()?;
+        for name in self.names_with(".tiers")? {
+            // Of a damaged list nothing is known to be ours.
+            let places = namespace::places(&self, &name).unwrap_or_default();
+            places.iter().try_for_each(TierPlace::remove)?;
+        }
         huge::withdraw(&self.directory)?;
         Directory::open(self.path())?.clear()?;
         let failed = |errno: Errno| StoreError::new("remove directory", self.path(), errno);

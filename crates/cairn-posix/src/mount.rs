@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, StaleBlock, Timestamp};
-use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_device::media_file::Allocation;
+use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
 
 use crate::configuration::{self, Configuration, Scope};
@@ -387,8 +388,19 @@ fn rank_namespace(
     for blocks in &mut geometry.tier_blocks {
         *blocks = (*blocks / local_size).max(RANK_BLOCKS_MIN.min(*blocks));
     }
-    let huge_pages = store.directory().contains(huge::NAME);
-    match create_namespace(store, &name, geometry, huge_pages) {
+    let mut places = namespace::places(store, NODE)?;
+    for place in &mut places {
+        *place = place
+            .beside(&name)
+            .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
+    }
+    let creation = Creation {
+        geometry,
+        places,
+        want_huge_pages: store.directory().contains(huge::NAME),
+        allocation: Allocation::AtOnce,
+    };
+    match namespace::create(store, &name, creation) {
         Err(error) if error.errno != libc::EEXIST => Err(error),
         _ => open_namespace(store, &name),
     }

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
+
 use cairn_core::Geometry;
-use cairn_device::Store;
-use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_device::media_file::Allocation;
+use cairn_device::namespace::{self, Creation, open_namespace};
+use cairn_device::{Store, TierPlace};
 use cairn_posix::configuration::{self, Scope};
 use cairn_posix::{file, mount};
 use common::{at, create};
@@ -16,23 +19,34 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
     let store = Store::create(&root, "job").unwrap();
     let geometry = Geometry {
         hugeblock_bytes: 32 << 10,
-        tier_blocks: [1024, 0, 0, 0],
+        tier_blocks: [1024, 512, 0, 0],
         inode_capacity: 4096,
         mount: b"/cairn".to_vec(),
         zero_block_checksum: 0,
         durable: false,
     };
-    create_namespace(&store, "node", geometry, false).unwrap();
+    let places = vec![TierPlace::Ram, TierPlace::new_file(&root.join("tier")).unwrap()];
+    let allocation = Allocation::AsWritten;
+    let creation = Creation { geometry, places, want_huge_pages: false, allocation };
+    namespace::create(&store, "node", creation).unwrap();
     let path = store.path().to_owned();
     let scope = Scope::Rank { rank: 3, local_size: 4 };
     configuration::set(path.as_os_str().as_encoded_bytes(), b"/cairn", scope).unwrap();
     let file = create("mine");
     file::close(file).unwrap();
     assert_eq!(store.namespaces().unwrap(), ["node", "rank-3"]);
-    assert_eq!(mount::current().unwrap().fs().geometry().tier_blocks, [256, 0, 0, 0]);
+    assert_eq!(mount::current().unwrap().fs().geometry().tier_blocks, [256, 128, 0, 0]);
+    let file = root.join("tier.rank-3").metadata().unwrap();
+    assert_eq!(file.len(), 128 * (32 << 10) + 4096);
+    assert!(file.blocks() * 512 >= file.len(), "its space is taken");
+    let file = root.join("tier").metadata().unwrap();
+    assert!(file.blocks() * 512 < 1 << 20, "nobody uses the node's");
     assert!(file::stat(&at("mine"), true).is_ok());
     let node = open_namespace(&store, "node").unwrap();
     let usage = node.fs.usage().unwrap();
     assert_eq!((usage.inodes, usage.attachments, usage.handles), (1, 0, 0));
+    drop(node);
+    store.remove().unwrap();
+    assert!(std::fs::read_dir(&root).unwrap().next().is_none());
     std::fs::remove_dir_all(root).unwrap();
 }

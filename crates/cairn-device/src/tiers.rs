@@ -1,0 +1,179 @@
+//! What the tiers of a namespace are made of: `<ns>.tiers`, one line per tier in order of preference.
+//!
+//! ```text
+//! ram
+//! file 30313233343536373839616263646566 /nvme/cairn
+//! ```
+//! Must stay true: the list is there before the files it names are made, so that whoever removes the store, or makes it again after
+//! a creator that died, finds them. A namespace without a list has one tier, in memory.
+//! Does not know their sizes; the namespace's geometry does.
+
+use core::ffi::CStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use cairn_core::TIERS_MAX;
+
+use crate::descriptor::Descriptor;
+use crate::directory::{Directory, StoreResult};
+use crate::media_file::{Identity, MediaFile};
+use crate::sys::{self, Errno, SysResult};
+
+/// Longest list: a few words and a longest path per tier.
+const LIST_BYTES_MAX: usize = TIERS_MAX * (libc::PATH_MAX as usize + 64);
+
+/// What a tier is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TierPlace {
+    /// The store's own segment in shared memory.
+    Ram,
+    /// A file.
+    File {
+        /// Its absolute path.
+        path: PathBuf,
+        /// What its label says.
+        identity: Identity,
+    },
+}
+
+impl TierPlace {
+    /// A file that is to be made at `path`.
+    pub fn new_file(path: &Path) -> SysResult<TierPlace> {
+        Ok(TierPlace::File { path: path.to_owned(), identity: sys::random()? })
+    }
+
+    /// The same kind of place for another namespace: a file beside this one, with `.name` added.
+    pub fn beside(&self, name: &str) -> SysResult<TierPlace> {
+        match self {
+            TierPlace::Ram => Ok(TierPlace::Ram),
+            TierPlace::File { path, .. } => {
+                let path = [path.as_os_str().as_bytes(), b".", name.as_bytes()].concat();
+                TierPlace::new_file(Path::new(&std::ffi::OsString::from_vec(path)))
+            }
+        }
+    }
+
+    /// Removes what stands outside the store, if it is this tier's.
+    pub fn remove(&self) -> StoreResult<()> {
+        match self {
+            TierPlace::Ram => Ok(()),
+            TierPlace::File { path, identity } => MediaFile::remove(path, identity),
+        }
+    }
+
+    fn append_line(&self, list: &mut Vec<u8>) {
+        match self {
+            TierPlace::Ram => list.extend(b"ram\n"),
+            TierPlace::File { path, identity } => {
+                list.extend(b"file ");
+                let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+                list.extend(identity.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+                list.push(b' ');
+                list.extend(path.as_os_str().as_bytes());
+                list.push(b'\n');
+            }
+        }
+    }
+
+    fn parse(line: &[u8]) -> Option<TierPlace> {
+        if line == b"ram" {
+            return Some(TierPlace::Ram);
+        }
+        let (digits, path) = line.strip_prefix(b"file ")?.split_at_checked(32)?;
+        let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/"))?;
+        let mut identity = Identity::default();
+        for (byte, pair) in identity.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+        Some(TierPlace::File { path, identity })
+    }
+}
+
+/// Writes the list `name` of a namespace that is being made; none for a single tier in memory.
+/// Errors: a path that is relative or contains a line feed (`EINVAL`).
+pub fn write(directory: &Directory, name: &CStr, places: &[TierPlace]) -> StoreResult<()> {
+    let failed = |errno| directory.error("write", name, errno);
+    if places == [TierPlace::Ram] {
+        return Ok(());
+    }
+    let mut list = Vec::new();
+    places.iter().for_each(|place| place.append_line(&mut list));
+    if parse(&list).as_deref() != Some(places) {
+        return Err(failed(Errno(libc::EINVAL)).advise("a tier has an absolute path of one line"));
+    }
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    let file = Descriptor::open(directory.raw(), name, flags, 0o600).map_err(failed)?;
+    match sys::write(file.raw(), &list).map_err(failed)? {
+        count if count == list.len() => Ok(()),
+        _ => Err(failed(Errno(libc::ENOSPC))),
+    }
+}
+
+/// Reads the list `name`. Errors: it is damaged (`EIO`).
+pub fn read(directory: &Directory, name: &CStr) -> StoreResult<Vec<TierPlace>> {
+    let failed = |errno| directory.error("read", name, errno);
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = match Descriptor::open(directory.raw(), name, flags, 0) {
+        Err(Errno(libc::ENOENT)) => return Ok(vec![TierPlace::Ram]),
+        result => result.map_err(failed)?,
+    };
+    let mut list = vec![0; LIST_BYTES_MAX];
+    let length = sys::read(file.raw(), &mut list).map_err(failed)?;
+    let damaged = || failed(Errno(libc::EIO)).advise("the store is damaged");
+    parse(&list[..length]).ok_or_else(damaged)
+}
+
+fn parse(list: &[u8]) -> Option<Vec<TierPlace>> {
+    let lines = list.strip_suffix(b"\n")?.split(|&byte| byte == b'\n');
+    lines.map(TierPlace::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::tests::Scratch;
+
+    fn file(path: &str) -> TierPlace {
+        TierPlace::new_file(Path::new(path)).unwrap()
+    }
+
+    #[test]
+    fn list_is_read_as_it_was_written() {
+        let scratch = Scratch::new();
+        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b")];
+        write(&scratch.0, c"node.tiers", &places).unwrap();
+        assert_eq!(read(&scratch.0, c"node.tiers").unwrap(), places);
+        assert_ne!(places[1].beside("x").unwrap(), places[1]);
+        let TierPlace::File { path, .. } = places[2].beside("rank-3").unwrap() else { panic!() };
+        assert_eq!(path, Path::new("/b.rank-3"));
+    }
+
+    #[test]
+    fn single_tier_in_memory_needs_no_list() {
+        let scratch = Scratch::new();
+        write(&scratch.0, c"node.tiers", &[TierPlace::Ram]).unwrap();
+        assert!(!scratch.0.contains(c"node.tiers"));
+        assert_eq!(read(&scratch.0, c"node.tiers").unwrap(), [TierPlace::Ram]);
+    }
+
+    #[test]
+    fn paths_that_a_line_cannot_hold_are_refused() {
+        let scratch = Scratch::new();
+        for path in ["relative", "/two\nlines", ""] {
+            let error = write(&scratch.0, c"node.tiers", &[file(path)]).unwrap_err();
+            assert_eq!(error.errno, libc::EINVAL, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn damaged_list_is_refused() {
+        let scratch = Scratch::new();
+        let id = "0".repeat(32);
+        for list in ["", "ram", "disk\n", "file /a\n", &format!("file {id} a\n"), "ram\n\n"] {
+            std::fs::write(scratch.0.path().join("list"), list).unwrap();
+            let error = read(&scratch.0, c"list").unwrap_err();
+            assert_eq!(error.errno, libc::EIO, "{list:?}");
+        }
+    }
+}
