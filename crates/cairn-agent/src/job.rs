@@ -53,13 +53,18 @@ impl fmt::Display for Scope {
 pub enum DeviceKind {
     /// Shared memory of the node.
     Ram,
+    /// A file.
+    File,
 }
 
 /// One tier of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSpec {
     /// What it is made of.
     pub device: DeviceKind,
+    /// Where it is, absolute; None in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
     /// Its capacity.
     pub bytes: u64,
 }
@@ -154,7 +159,10 @@ mod tests {
             mount: "/cairn".into(),
             persist: Some("/scratch/out".into()),
             scope: Scope::Node,
-            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 1 << 30 }],
+            tiers: vec![
+                TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },
+                TierSpec { device: DeviceKind::File, path: Some("/a:b".into()), bytes: 1 << 20 },
+            ],
             created: 1,
             command: vec!["lmp".into()],
         };

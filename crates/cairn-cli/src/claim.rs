@@ -9,10 +9,11 @@ use crate::request::{Request, address_space_bytes, fit_segment};
 use crate::store::{OpenStore, Roots, refuse};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
-use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope};
-use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT};
-use cairn_device::Store;
-use cairn_device::namespace::create_namespace;
+use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, TIERS_MAX};
+use cairn_device::media_file::Allocation;
+use cairn_device::namespace::{self, Creation};
+use cairn_device::{Store, TierPlace};
 use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
@@ -74,8 +75,8 @@ impl Claim {
     pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
-        let (root, note) = roots.for_new(request.tier_bytes)?;
-        let tier = request.tier_for(&root)?;
+        let (root, note) = roots.for_new(request.memory_bytes())?;
+        let tiers = request.tiers_for(&root, &mount)?;
         let name = match &request.job {
             Some(job) => job.clone(),
             None => free_name(roots, command),
@@ -93,7 +94,7 @@ impl Claim {
             mount,
             persist: request.persist.clone(),
             scope: request.scope.unwrap_or(Scope::Node),
-            tiers: vec![tier],
+            tiers,
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };
@@ -116,11 +117,30 @@ impl Claim {
     }
 
     fn make_namespace(&self, store: &Store, huge_pages: bool) -> Result<()> {
-        let bytes = self.store.job.tiers.first().map_or(0, |tier| tier.bytes);
-        let blocks = u32::try_from(bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT)).unwrap_or(u32::MAX);
-        let mut geometry = Geometry::new(self.store.job.mount.as_bytes(), [blocks, 0, 0, 0], 0);
+        let job = &self.store.job;
+        let mut tier_blocks = [0; TIERS_MAX];
+        for (blocks, tier) in tier_blocks.iter_mut().zip(&job.tiers) {
+            let count = tier.bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT);
+            *blocks = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
         fit_segment(&mut geometry, address_space_bytes());
-        create_namespace(store, NODE, geometry, huge_pages)?;
+        let place = |tier: &TierSpec| match &tier.path {
+            None => Ok(TierPlace::Ram),
+            Some(path) => TierPlace::new_file(path)
+                .map_err(|errno| store.directory().error("name a tier of", c"", errno)),
+        };
+        let creation = Creation {
+            geometry,
+            places: job.tiers.iter().map(place).collect::<Result<_, _>>()?,
+            want_huge_pages: huge_pages,
+            // Ranks have files of their own; nobody writes to the node's.
+            allocation: match job.scope {
+                Scope::Node => Allocation::AtOnce,
+                Scope::Rank => Allocation::AsWritten,
+            },
+        };
+        namespace::create(store, NODE, creation)?;
         Ok(())
     }
 

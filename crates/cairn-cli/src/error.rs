@@ -33,16 +33,37 @@ pub enum Error {
         text: String,
     },
     /// A tier that is none.
-    #[error("{text:?} is not a tier; write ram:SIZE, as in ram:8G")]
+    #[error(
+        "{text:?} is not a tier; write ram:SIZE or file:PATH:SIZE, as in ram:8G or \
+         file:/nvme/cairn:100G"
+    )]
     Tier {
         /// What was given.
         text: String,
     },
-    /// More than one tier.
-    #[error("{count} tiers were given; this version has one, in memory: give one --tier ram:SIZE")]
+    /// Too many tiers.
+    #[error("{count} tiers were given; a store has at most {most}")]
     TooManyTiers {
         /// How many.
         count: usize,
+        /// How many are allowed.
+        most: usize,
+    },
+    /// Two tiers in one place.
+    #[error("{text:?} is the second tier in one place; give it once")]
+    TierTwice {
+        /// What was given.
+        text: String,
+    },
+    /// A tier's file that cannot be made.
+    #[error("the tier {} {problem}; {advice}", path.display())]
+    TierFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        advice: &'static str,
     },
     /// A tier too small for anything.
     #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]

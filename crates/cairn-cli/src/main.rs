@@ -27,6 +27,7 @@ mod signals;
 mod size;
 mod status;
 mod store;
+mod tier;
 mod verify;
 
 use crate::error::{EXIT_USAGE, Result};

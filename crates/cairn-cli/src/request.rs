@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::settings::RunSettings;
 use crate::size;
 use crate::store::check_job_name;
+use crate::tier::{self, TIER_BYTES_MIN};
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
 use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
-use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MOUNT_BYTES_MAX};
+use cairn_core::{Geometry, MOUNT_BYTES_MAX};
 use cairn_device::store::free_bytes;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -19,8 +20,6 @@ use std::path::{Path, PathBuf};
 
 /// Where the store appears unless the user says otherwise.
 const MOUNT_DEFAULT: &str = "/cairn";
-/// Smallest tier.
-const TIER_BYTES_MIN: u64 = 1 << 20;
 /// Part of a limited address space that a tier has unless the user says otherwise: one in so many.
 const ADDRESSES_DEFAULT_SHARE: u64 = 4;
 /// Part of it that the meta segment may have.
@@ -39,8 +38,9 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What the store is made of: ram:SIZE [default: half of the memory that is free]
-    #[arg(long, value_name = "KIND:SIZE", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
+    /// What the store is made of: ram:SIZE or file:PATH:SIZE; repeated, or a list with commas: the next takes what does
+    /// not fit into those before it [default: ram with half of the memory that is free]
+    #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
@@ -82,8 +82,8 @@ pub struct Request {
     pub job: Option<String>,
     /// The mount prefix.
     pub mount: Option<String>,
-    /// The size of the RAM tier.
-    pub tier_bytes: Option<u64>,
+    /// The tiers in order of preference; none if nothing was said.
+    pub tiers: Vec<TierSpec>,
     /// The persist directory, absolute.
     pub persist: Option<PathBuf>,
     /// The scope.
@@ -105,7 +105,7 @@ impl Request {
         let request = Request {
             job: arguments.job.or(settings.job),
             mount: arguments.mount.or(settings.mount).map(checked_mount).transpose()?,
-            tier_bytes: tier_bytes(&tiers)?,
+            tiers: tier::parse_all(&tiers)?,
             persist: match arguments.persist.or(settings.persist) {
                 Some(path) => Some(checked_persist(&path)?),
                 None => None,
@@ -140,24 +140,32 @@ impl Request {
         self.mount.clone().unwrap_or_else(|| MOUNT_DEFAULT.to_string())
     }
 
-    /// The tier of a new store below `root`: what was asked for if it fits, else half of what is
-    /// free.
-    pub fn tier_for(&self, root: &Path) -> Result<TierSpec> {
+    /// Memory that a new store needs; None: as much as can be had.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let in_memory = self.tiers.iter().filter(|tier| tier.device == DeviceKind::Ram);
+        (!self.tiers.is_empty()).then(|| in_memory.map(|tier| tier.bytes).sum())
+    }
+
+    /// The tiers of a new store below `root` at `mount`: what was asked for if it fits; if nothing was, half of the
+    /// memory that is free.
+    pub fn tiers_for(&self, root: &Path, mount: &str) -> Result<Vec<TierSpec>> {
         let free = free_bytes(root).map_err(crate::store::refuse)?;
-        let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
-        let bytes = match self.tier_bytes {
-            None => {
-                let addresses = address_space_bytes().unwrap_or(u64::MAX);
-                (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE)
+        if self.tiers.is_empty() {
+            let addresses = address_space_bytes().unwrap_or(u64::MAX);
+            let share = (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE);
+            let bytes = tier::whole_blocks(share.max(TIER_BYTES_MIN));
+            return Ok(vec![TierSpec { device: DeviceKind::Ram, path: None, bytes }]);
+        }
+        for tier in &self.tiers {
+            match &tier.path {
+                Some(path) => tier::check_new_file(path, tier.bytes, mount)?,
+                None => {
+                    check_memory(tier.bytes, free, root)?;
+                    check_addresses(tier.bytes, address_space_bytes())?;
+                }
             }
-            Some(bytes) => {
-                check_tier(bytes, free, root)?;
-                check_addresses(bytes, address_space_bytes())?;
-                bytes
-            }
-        };
-        let bytes = bytes.max(TIER_BYTES_MIN) / block_bytes * block_bytes;
-        Ok(TierSpec { device: DeviceKind::Ram, bytes })
+        }
+        Ok(self.tiers.clone())
     }
 
     /// Refuses options that say something else than the store that is resumed.
@@ -169,11 +177,9 @@ impl Request {
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
-        let tier = |bytes: u64| format!("ram:{}", size::exact(bytes));
-        let stored_bytes = job.tiers.first().map_or(0, |tier| tier.bytes);
-        let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
-        let given_bytes = self.tier_bytes.map(|bytes| bytes / block_bytes * block_bytes);
-        differ("--tier", given_bytes.map(tier), tier(stored_bytes))?;
+        let list = |tiers: &[TierSpec]| tiers.iter().map(tier::shown).collect::<Vec<_>>().join(",");
+        let given = Some(list(&self.tiers)).filter(|_| !self.tiers.is_empty());
+        differ("--tier", given, list(&job.tiers))?;
         let text = |path: &PathBuf| path.display().to_string();
         let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
         differ("--persist", self.persist.as_ref().map(text), stored)?;
@@ -221,23 +227,7 @@ pub fn checked_persist(path: &Path) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-fn tier_bytes(tiers: &[String]) -> Result<Option<u64>> {
-    let text = match tiers {
-        [] => return Ok(None),
-        [one] => one,
-        several => return Err(Error::TooManyTiers { count: several.len() }),
-    };
-    let size_text =
-        text.strip_prefix("ram:").ok_or_else(|| Error::Tier { text: text.to_string() })?;
-    let bytes =
-        size::parse(size_text).ok_or_else(|| Error::Size { text: size_text.to_string() })?;
-    match bytes >= TIER_BYTES_MIN {
-        true => Ok(Some(bytes)),
-        false => Err(Error::TierTooSmall { bytes, least_bytes: TIER_BYTES_MIN }),
-    }
-}
-
-fn check_tier(bytes: u64, free: u64, root: &Path) -> Result<()> {
+fn check_memory(bytes: u64, free: u64, root: &Path) -> Result<()> {
     let limits = [
         (meminfo_bytes("MemTotal:"), "the memory of this machine".to_string()),
         (cgroup_limit_bytes(), "the memory limit of this job".to_string()),
@@ -332,7 +322,7 @@ mod tests {
             (tier(&["8G"]), "not a tier"),
             (tier(&["disk:8G"]), "not a tier"),
             (tier(&["ram:1"]), "too small"),
-            (tier(&["ram:1G", "ram:2G"]), "2 tiers"),
+            (tier(&["ram:1G", "ram:2G"]), "second tier in one place"),
         ] {
             let error = request(arguments).expect_err(part);
             let text = error.to_string();
@@ -364,7 +354,7 @@ mod tests {
             mount: "/cairn".into(),
             persist: None,
             scope: Scope::Node,
-            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 1 << 30 }],
+            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             created: 0,
             command: Vec::new(),
         };

@@ -47,8 +47,8 @@ pub struct StoreReport {
     created: u64,
     /// The command it was made for.
     command: Vec<String>,
-    /// Its tiers.
-    tiers: Vec<TierSpec>,
+    /// Its tiers, in order of preference.
+    tiers: Vec<TierReport>,
     /// Bytes of its tiers in use, all namespaces together.
     used_bytes: u64,
     /// Processes attached, those of Cairn included.
@@ -59,6 +59,15 @@ pub struct StoreReport {
     agent: Option<Status>,
     /// Why it cannot be used, if so; the other fields then may be zero.
     trouble: Option<String>,
+}
+
+/// A tier.
+#[derive(Debug, Serialize)]
+struct TierReport {
+    #[serde(flatten)]
+    spec: TierSpec,
+    /// Bytes in use, all namespaces together.
+    used_bytes: u64,
 }
 
 /// Regular files by state.
@@ -114,7 +123,7 @@ fn report(store: &OpenStore) -> StoreReport {
         scope: job.scope,
         created: job.created,
         command: job.command.clone(),
-        tiers: job.tiers.clone(),
+        tiers: job.tiers.iter().cloned().map(|spec| TierReport { spec, used_bytes: 0 }).collect(),
         used_bytes: 0,
         processes: 0,
         files: FileCounts::default(),
@@ -141,7 +150,10 @@ fn report(store: &OpenStore) -> StoreReport {
 fn count_volume(volume: &Volume, report: &mut StoreReport) -> Result<()> {
     let root = cairn_agent::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
-    report.used_bytes += usage.used_blocks.iter().sum::<u64>() * usage.hugeblock_bytes;
+    for (tier, used_blocks) in report.tiers.iter_mut().zip(usage.used_blocks) {
+        tier.used_bytes += used_blocks * usage.hugeblock_bytes;
+        report.used_bytes += used_blocks * usage.hugeblock_bytes;
+    }
     report.processes += usage.processes;
     let files = &mut report.files;
     for (_, node) in volume.tree()?.into_iter().filter(|(_, node)| node.kind == Kind::File) {
@@ -171,8 +183,13 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     add("command", report.command.join(" "));
     add("store", format!("{} at {}", report.store.display(), report.mount));
-    let capacity = report.tiers.iter().map(|tier| tier.bytes).sum();
-    add("memory", format!("{} of {} used", human(report.used_bytes), human(capacity)));
+    for TierReport { spec, used_bytes } in &report.tiers {
+        let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
+        match &spec.path {
+            Some(path) => add("file", format!("{used}, {}", path.display())),
+            None => add("memory", used),
+        }
+    }
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));
     for (name, number, bytes) in [

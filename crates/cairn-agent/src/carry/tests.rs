@@ -70,7 +70,7 @@ impl World {
             mount: "/cairn".into(),
             persist: Some(scratch.join("out")),
             scope: Scope::Node,
-            tiers: vec![TierSpec { device: DeviceKind::Ram, bytes: 0 }],
+            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             created: 0,
             command: Vec::new(),
         };

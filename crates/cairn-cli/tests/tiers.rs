@@ -1,0 +1,148 @@
+//! Stores of several tiers: what does not fit into memory goes to a file, and comes back from there.
+
+mod common;
+
+use common::{Ran, Sandbox};
+use std::fs;
+use std::path::PathBuf;
+
+/// A store with 2 MiB of memory that spills into a file of 64 MiB.
+struct Spilling {
+    sandbox: Sandbox,
+}
+
+impl Spilling {
+    fn new() -> Spilling {
+        Spilling { sandbox: Sandbox::new() }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.sandbox.work().join("tier:1")
+    }
+
+    fn run(&self, job: &str, options: &[&str], script: &str) -> Ran {
+        let file = format!("file:{}:64M", self.file().display());
+        let mut arguments = vec!["run", "--job", job, "--tier", "ram:2M", "--tier", &file];
+        arguments.extend(options);
+        arguments.extend(["--", "python3", "-c", script]);
+        self.sandbox.cairn(&arguments)
+    }
+
+    fn tiers(&self, job: &str) -> serde_json::Value {
+        self.sandbox.cairn(&["status", job, "--json"]).succeeds().json()[0]["tiers"].clone()
+    }
+}
+
+/// Makes bytes that differ everywhere, and writes files of 20 MiB in pieces of every kind of size.
+const WRITE: &str = "
+import hashlib, mmap, os, random
+MIB = 1 << 20
+content = random.Random(7).randbytes(20 * MIB)
+def write(path, sizes):
+    with open(path, 'wb', buffering=0) as file:
+        at = 0
+        while at < len(content):
+            for size in sizes:
+                at += file.write(content[at:at + size])
+def check(path):
+    with open(path, 'rb') as file:
+        assert file.read() == content, path
+        file.seek(5 * MIB + 4097)
+        assert file.read(100) == content[5 * MIB + 4097:][:100]
+";
+
+fn script(rest: &str) -> String {
+    format!("{WRITE}\n{rest}")
+}
+
+#[test]
+fn file_larger_than_the_memory_spills_is_read_back_drained_and_verified() {
+    let store = Spilling::new();
+    let out = store.sandbox.out();
+    let persist = ["--persist", out.to_str().expect("UTF-8")];
+    let write = "write('/cairn/large', [5000, 1, MIB, 4096, 70_001])
+check('/cairn/large')
+with open('/cairn/large', 'r+b', buffering=0) as file:
+    for at in (3 * MIB + 17, 9 * MIB - 3, 15 * MIB):
+        file.seek(at)
+        file.write(bytes(8000))
+        content = content[:at] + bytes(8000) + content[at + 8000:]
+check('/cairn/large')
+shared = mmap.mmap(os.open('/cairn/large', os.O_RDONLY), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+assert shared[:] == content
+private = mmap.mmap(os.open('/cairn/large', os.O_RDONLY), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+assert private[:] == content
+open('digest', 'w').write(hashlib.sha256(content).hexdigest())";
+    let ran = store.run("spill", &persist, &script(write)).succeeds();
+    ran.says("verified").says("store removed");
+    assert!(!store.file().exists(), "the file goes with the store");
+    let sum = std::process::Command::new("sha256sum").arg(out.join("large")).output();
+    let sum = String::from_utf8(sum.expect("starts").stdout).expect("is text");
+    let digest = fs::read_to_string(store.sandbox.work().join("digest")).expect("was written");
+    assert_eq!(sum.split_whitespace().next(), Some(digest.as_str()));
+    store.sandbox.cairn(&["verify", "--persist", persist[1]]).succeeds();
+}
+
+#[test]
+fn status_names_each_tier_and_a_kept_store_goes_on_with_its_file() {
+    let store = Spilling::new();
+    store.run("kept", &[], &script("write('/cairn/large', [MIB])\nos.kill(os.getpid(), 9)"));
+    let tiers = store.tiers("kept");
+    assert_eq!((&tiers[0]["device"], &tiers[1]["device"]), (&"ram".into(), &"file".into()));
+    assert_eq!(tiers[1]["path"], store.file().to_str().expect("UTF-8"));
+    assert_eq!(tiers[1]["bytes"], 64 << 20);
+    assert_eq!(tiers[0]["used_bytes"], 2 << 20, "memory first: {tiers}");
+    assert_eq!(tiers[1]["used_bytes"], 18 << 20, "then the file: {tiers}");
+    let text = store.sandbox.cairn(&["status", "kept"]).succeeds();
+    let line = format!("  file      18.0 MiB of 64.0 MiB used, {}", store.file().display());
+    assert!(text.stdout.contains("  memory    2.00 MiB of 2.00 MiB used\n"), "{}", text.stdout);
+    assert!(text.stdout.contains(&line), "{}", text.stdout);
+
+    let arguments = ["run", "--job", "kept", "--tier", "ram:2M", "--", "true"];
+    store.sandbox.cairn(&arguments).refused_with("contradicts the store of job kept");
+    store.run("kept", &[], &script("check('/cairn/large')")).succeeds();
+    store.sandbox.cairn(&["rm", "kept", "--discard"]).succeeds();
+    assert!(!store.file().exists());
+}
+
+#[test]
+fn space_ends_where_the_last_tier_does() {
+    let store = Spilling::new();
+    let fill = "try:
+    for number in range(10):
+        write(f'/cairn/{number}', [MIB])
+    raise SystemExit('there was room')
+except OSError as error:
+    assert error.errno == 28, error
+os.remove('/cairn/1')
+write('/cairn/1', [12_345])
+check('/cairn/0')
+check('/cairn/1')";
+    store.run("full", &["--discard"], &script(fill)).succeeds();
+}
+
+#[test]
+fn file_that_stands_there_is_refused_and_left_alone() {
+    let store = Spilling::new();
+    fs::write(store.file(), "mine").expect("writes");
+    let ran = store.run("there", &[], "pass").refused_with("exists");
+    assert!(ran.stderr.contains("tier:1"), "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(store.file()).expect("is there"), "mine");
+    fs::remove_file(store.file()).expect("removes");
+
+    store.run("owner", &[], "open('/cairn/f', 'w').write('data')").succeeds();
+    store.run("other", &[], "pass").refused_with("exists");
+    let read = "assert open('/cairn/f').read() == 'data'";
+    store.run("owner", &[], read).succeeds();
+}
+
+#[test]
+fn store_that_lost_its_file_says_so() {
+    let store = Spilling::new();
+    store.run("lost", &[], "open('/cairn/f', 'w').write('data')").succeeds();
+    fs::rename(store.file(), store.sandbox.work().join("elsewhere")).expect("renames");
+    let ran = store.run("lost", &[], "pass").refused_with("tier:1");
+    assert!(ran.stderr.contains("no such file"), "{}", ran.stderr);
+    fs::rename(store.sandbox.work().join("elsewhere"), store.file()).expect("renames");
+    store.run("lost", &[], "assert open('/cairn/f').read() == 'data'").succeeds();
+}
