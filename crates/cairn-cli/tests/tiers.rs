@@ -146,3 +146,37 @@ fn store_that_lost_its_file_says_so() {
     fs::rename(store.sandbox.work().join("elsewhere"), store.file()).expect("renames");
     store.run("lost", &[], "assert open('/cairn/f').read() == 'data'").succeeds();
 }
+
+#[test]
+fn processes_that_share_pages_of_a_file_tier_lose_nothing_of_each_other() {
+    let store = Spilling::new();
+    let out = store.sandbox.out();
+    let persist = ["--persist", out.to_str().expect("UTF-8")];
+    // Records of no particular size in turn, written three times over while a reader looks on.
+    let script = "import os, sys
+WRITERS, RECORD, COUNT = 4, 5003, 500
+def record(round, number):
+    return bytes([1 + (round * 7 + number) % 251]) * RECORD
+file = os.open('/cairn/shared', os.O_RDWR | os.O_CREAT)
+os.pwrite(file, bytes(4 << 20), 0)
+children = []
+for writer in range(WRITERS):
+    child = os.fork()
+    if child == 0:
+        for round in range(3):
+            for number in range(writer, WRITERS * COUNT, WRITERS):
+                bytes_written = os.pwrite(file, record(round, number), number * RECORD)
+                assert bytes_written == RECORD
+                if number % 8 == writer:
+                    assert os.pread(file, RECORD, number * RECORD) == record(round, number)
+        os._exit(0)
+    children.append(child)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+for number in range(WRITERS * COUNT):
+    assert os.pread(file, RECORD, number * RECORD) == record(2, number), number";
+    store.run("shared", &persist, script).succeeds().says("verified");
+    let drained = fs::read(out.join("shared")).expect("is there");
+    let expected = |at: usize| 1 + ((14 + at / 5003) % 251) as u8;
+    assert_eq!(drained.len(), 2000 * 5003);
+    assert!(drained.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
+}
