@@ -80,6 +80,9 @@ pub struct State {
 /// The states since the last sync, oldest first.
 pub type Window = Vec<Arc<State>>;
 
+/// An operation that was prepared; true if it made everything before it durable.
+type Act<'p> = Box<dyn FnOnce(&mut Workload<'p>) -> Result<bool>>;
+
 /// Random operations of one process and what they should lead to.
 pub struct Workload<'p> {
     process: &'p Process,
@@ -131,7 +134,7 @@ impl<'p> Workload<'p> {
         }
     }
 
-    fn draw(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn draw(&mut self) -> Act<'p> {
         match self.random.below(16) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
@@ -154,7 +157,7 @@ impl<'p> Workload<'p> {
         !name.starts_with(b"dir/") || self.state.names.get(&b"dir"[..]) == Some(&Node::Directory)
     }
 
-    fn nothing() -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn nothing() -> Act<'p> {
         Box::new(|_| Ok(false))
     }
 
@@ -197,7 +200,7 @@ impl<'p> Workload<'p> {
         state.content = Arc::new(content);
     }
 
-    fn append(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn append(&mut self) -> Act<'p> {
         let Some(name) = self.file_name() else { return Self::nothing() };
         let file = self.file_at(name);
         let length = match self.random.below(3) {
@@ -214,7 +217,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn overwrite(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn overwrite(&mut self) -> Act<'p> {
         let Some(name) = self.file_name() else { return Self::nothing() };
         let file = self.file_at(name);
         let size = self.state.files[&file].content.len() as u64;
@@ -246,7 +249,7 @@ impl<'p> Workload<'p> {
         Ok(false)
     }
 
-    fn truncate(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn truncate(&mut self) -> Act<'p> {
         let Some(name) = self.file_name() else { return Self::nothing() };
         let file = self.file_at(name);
         let size = self.state.files[&file].content.len() as u64;
@@ -261,7 +264,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn unlink(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn unlink(&mut self) -> Act<'p> {
         let name = *self.random.pick(&NAMES);
         match self.state.names.get(name) {
             None => Self::nothing(),
@@ -294,7 +297,7 @@ impl<'p> Workload<'p> {
         self.open.retain(|(_, file)| files.contains_key(file));
     }
 
-    fn rename(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn rename(&mut self) -> Act<'p> {
         let (from, to) = (*self.random.pick(&NAMES), *self.random.pick(&NAMES));
         let movable = |node: Option<&Node>| !matches!(node, Some(Node::Directory));
         let (old, new) = (self.state.names.get(from).cloned(), self.state.names.get(to).cloned());
@@ -319,7 +322,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn link(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn link(&mut self) -> Act<'p> {
         let (from, to) = (*self.random.pick(&NAMES), *self.random.pick(&NAMES));
         let Some(node @ Node::File(_)) = self.state.names.get(from).cloned() else {
             return Self::nothing();
@@ -334,7 +337,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn directory(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn directory(&mut self) -> Act<'p> {
         if self.state.names.contains_key(&b"dir"[..]) {
             return Self::nothing();
         }
@@ -345,7 +348,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn symlink(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn symlink(&mut self) -> Act<'p> {
         if self.state.names.contains_key(&b"link"[..]) {
             return Self::nothing();
         }
@@ -358,7 +361,7 @@ impl<'p> Workload<'p> {
         })
     }
 
-    fn close(&mut self) -> Box<dyn FnOnce(&mut Self) -> Result<bool>> {
+    fn close(&mut self) -> Act<'p> {
         if self.open.is_empty() {
             return Self::nothing();
         }
