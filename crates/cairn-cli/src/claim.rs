@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 use crate::request::{Request, address_space_bytes, fit_segment};
 use crate::store::{OpenStore, Roots, refuse};
+use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
@@ -64,7 +65,7 @@ impl Claim {
         let device_store = Store::open(directory).map_err(refuse)?;
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
-            claim.make_namespace(&device_store, request.huge_pages)?;
+            claim.make_namespace(&device_store, request)?;
         }
         // Refuses a damaged or newer namespace before anything runs on it.
         claim.store.volumes()?;
@@ -103,7 +104,7 @@ impl Claim {
             Ok(Claim { store, is_new: true, _lock: lock })
         });
         let made = made.and_then(|claim| {
-            claim.make_namespace(&device_store, request.huge_pages)?;
+            claim.make_namespace(&device_store, request)?;
             Ok(claim)
         });
         if let (Ok(_), Some(note)) = (&made, note) {
@@ -116,7 +117,7 @@ impl Claim {
         made
     }
 
-    fn make_namespace(&self, store: &Store, huge_pages: bool) -> Result<()> {
+    fn make_namespace(&self, store: &Store, request: &Request) -> Result<()> {
         let job = &self.store.job;
         let mut tier_blocks = [0; TIERS_MAX];
         for (blocks, tier) in tier_blocks.iter_mut().zip(&job.tiers) {
@@ -124,24 +125,65 @@ impl Claim {
             *blocks = u32::try_from(count).unwrap_or(u32::MAX);
         }
         let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
+        geometry.durability = Some(request.durability).filter(|_| job.tiers[0].path.is_some());
         fit_segment(&mut geometry, address_space_bytes());
-        let place = |tier: &TierSpec| match &tier.path {
-            None => Ok(TierPlace::Ram),
-            Some(path) => TierPlace::new_file(path)
-                .map_err(|errno| store.directory().error("name a tier of", c"", errno)),
+        let place = |tier: &TierSpec| -> Result<TierPlace> {
+            match &tier.path {
+                None => Ok(TierPlace::Ram),
+                Some(path) => match self.kept_tier(path, tier)? {
+                    Some(place) => Ok(place),
+                    None => TierPlace::new_file(path).map_err(|errno| {
+                        store.directory().error("name a tier of", c"", errno).into()
+                    }),
+                },
+            }
         };
         let creation = Creation {
             geometry,
             places: job.tiers.iter().map(place).collect::<Result<_, _>>()?,
-            want_huge_pages: huge_pages,
+            want_huge_pages: request.huge_pages,
             // Ranks have files of their own; nobody writes to the node's.
             allocation: match job.scope {
                 Scope::Node => Allocation::AtOnce,
                 Scope::Rank => Allocation::AsWritten,
             },
         };
+        let recovers =
+            matches!(&creation.places[..], [TierPlace::File { path, .. }] if path.exists());
         namespace::create(store, NODE, creation)?;
+        if recovers {
+            let root = cairn_agent::FilePath::root();
+            let mut inodes = 0;
+            for volume in self.store.volumes()? {
+                let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
+                inodes += usage.inodes.saturating_sub(1);
+            }
+            eprintln!(
+                "cairn: recovered {inodes} files and directories from {}",
+                tier::shown(&job.tiers[0])
+            );
+        }
         Ok(())
+    }
+
+    /// The first tier, if it holds what an earlier store kept there. Errors: that had another prefix or size.
+    fn kept_tier(&self, path: &Path, tier: &TierSpec) -> Result<Option<TierPlace>> {
+        let job = &self.store.job;
+        if job.tiers.len() > 1 {
+            return Ok(None);
+        }
+        let Some((place, superblock)) = TierPlace::existing_file(path)? else { return Ok(None) };
+        let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
+        let kept = TierSpec { bytes: superblock.bytes, ..tier.clone() };
+        for (option, given, stored) in [
+            ("--mount", job.mount.clone(), mount),
+            ("--tier", tier::shown(tier), tier::shown(&kept)),
+        ] {
+            if given != stored {
+                return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
+            }
+        }
+        Ok(Some(place))
     }
 
     /// Ends the agent and removes the store with everything in it.

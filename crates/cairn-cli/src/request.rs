@@ -11,7 +11,7 @@ use crate::tier::{self, TIER_BYTES_MIN};
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
 use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
-use cairn_core::{Geometry, MOUNT_BYTES_MAX};
+use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX};
 use cairn_device::store::free_bytes;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -42,6 +42,10 @@ pub struct StoreArguments {
     /// not fit into those before it [default: ram with half of the memory that is free]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
+    /// When what is written to a file as the first tier survives the loss of the node's memory: when a file is closed or
+    /// synced, or when each operation returns [default: fsync]
+    #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
+    pub durability: Option<DurabilityArgument>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
     pub persist: Option<PathBuf>,
@@ -64,6 +68,15 @@ pub enum ScopeArgument {
     Node,
     /// One tree for each rank
     Rank,
+}
+
+/// When an operation on a durable first tier is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArgument {
+    /// When the file is closed or synced
+    Fsync,
+    /// When the operation returns
+    Op,
 }
 
 /// When to use huge pages.
@@ -92,6 +105,8 @@ pub struct Request {
     pub force: bool,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// When an operation on a durable first tier is durable.
+    pub durability: Durability,
 }
 
 impl Request {
@@ -113,6 +128,10 @@ impl Request {
             scope: scope(arguments.scope, settings.scope)?,
             force: arguments.force || settings.force.unwrap_or(false),
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
+            durability: match arguments.durability {
+                Some(DurabilityArgument::Op) => Durability::Operation,
+                _ => Durability::Sync,
+            },
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;
@@ -158,6 +177,8 @@ impl Request {
         }
         for tier in &self.tiers {
             match &tier.path {
+                // It holds what an earlier store of this tier kept.
+                Some(path) if self.tiers.len() == 1 && path.is_file() => {}
                 Some(path) => tier::check_new_file(path, tier.bytes, mount)?,
                 None => {
                     check_memory(tier.bytes, free, root)?;

@@ -11,8 +11,8 @@ use crate::claim::{Claim, FLUSH, SNAPSHOT};
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::layout::{
-    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH, MEDIA_FAILED,
-    PAGE_WORDS, SNAPSHOT_NUMBER,
+    Durability, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH,
+    MEDIA_FAILED, PAGE_WORDS, SNAPSHOT_NUMBER,
 };
 use crate::log_media::{self, PAYLOAD_WORDS, block_of};
 use crate::media::{MEDIA_BLOCK_BYTES, Media, write_words};
@@ -63,11 +63,8 @@ struct Batch {
 }
 
 impl Durable {
-    pub(crate) fn new(
-        media: Arc<dyn Media>,
-        superblock: Superblock,
-        each_operation: bool,
-    ) -> Durable {
+    pub(crate) fn new(media: Arc<dyn Media>, superblock: Superblock) -> Durable {
+        let each_operation = superblock.geometry.durability == Some(Durability::Operation);
         let unknown = ProcessIdentity { pid: u32::MAX, pid_namespace: 0, start_time: 0 };
         Durable { media, superblock, each_operation, identity: Mutex::new(unknown) }
     }

@@ -3,9 +3,10 @@
 use crate::error::{Error, Result};
 use crate::flush::Durable;
 use crate::inode::Inode;
-use crate::layout::{self, Checksum, Geometry, Layout};
+use crate::layout::{self, Checksum, Geometry, Layout, MEDIA_EPOCH};
 use crate::media::Media;
 use crate::memory::Memory;
+use crate::snapshot;
 use crate::superblock::Superblock;
 use crate::transaction::{Local, Transaction};
 use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX, Timestamp};
@@ -14,15 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Times a transaction makes room in the log that others use up before it.
 const LOG_ROOM_ATTEMPTS_MAX: usize = 1000;
-
-/// When an operation on a durable tier survives the loss of the node's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// When `sync` was called after it.
-    Sync,
-    /// When it returns (NVMe-CR, section III-E).
-    Operation,
-}
 
 /// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
 pub struct Microfs {
@@ -73,11 +65,13 @@ impl Microfs {
         memory: Box<dyn Memory>,
         checksum: Checksum,
         media: Arc<dyn Media>,
-        durability: Durability,
     ) -> Result<Microfs> {
         let superblock = Superblock::read(media.as_ref(), checksum)?;
-        let each_operation = durability == Durability::Operation;
-        Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock, each_operation)))
+        let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
+        if snapshot::epoch(media.as_ref(), &superblock, checksum) != epoch {
+            return Err(Error::Corrupt { what: "media that another store recovered meanwhile" });
+        }
+        Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock)))
     }
 
     fn open_any(
@@ -87,7 +81,9 @@ impl Microfs {
     ) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
         let expected = durable.as_ref().map(|durable| &durable.superblock.geometry);
-        if geometry.durable != durable.is_some() || expected.is_some_and(|one| *one != geometry) {
+        if geometry.durability.is_some() != durable.is_some()
+            || expected.is_some_and(|one| *one != geometry)
+        {
             return Err(Error::Invalid);
         }
         let layout = Layout::new(&geometry);

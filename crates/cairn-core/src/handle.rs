@@ -167,12 +167,20 @@ impl Microfs {
         })
     }
 
-    /// This process's last descriptor of `handle` was closed.
+    /// This process's last descriptor of `handle` was closed. What was written through it is durable when this
+    /// returns, if the first tier is. Errors: `Io`: it is closed, but not durable.
     pub fn release(&self, slot: SlotId, handle: HandleId, now: Timestamp) -> Result<()> {
-        self.transact(|tx| {
+        let ended = self.transact(|tx| {
             let slot = tx.slot(slot)?;
-            tx.release_handle(slot, handle, true, now)
-        })
+            let open = tx.handle(handle)?;
+            let ended = open.references(tx) == 1 && open.flags(tx) & WROTE != 0;
+            tx.release_handle(slot, handle, true, now)?;
+            Ok(ended)
+        })?;
+        match ended {
+            true => self.sync(),
+            false => Ok(()),
+        }
     }
 
     /// The handle that has this number now. Errors: `BadHandle` if none is open.

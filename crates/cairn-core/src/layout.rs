@@ -44,7 +44,7 @@ const H_INODE_CAPACITY: usize = 16;
 const H_SEGMENT_WORDS: usize = 17;
 const H_MOUNT_BYTES: usize = 18;
 const H_MOUNT: usize = 19;
-const H_DURABLE: usize = 51;
+const H_DURABILITY: usize = 51;
 const H_CHECKSUM: usize = 63;
 
 // Dynamic words of page 0.
@@ -95,8 +95,32 @@ pub struct Geometry {
     pub mount: Vec<u8>,
     /// CRC32C of a hugeblock of zeros.
     pub zero_block_checksum: u32,
-    /// The first tier survives the loss of memory: log and snapshots are on its media.
-    pub durable: bool,
+    /// If the first tier survives the loss of memory: log and snapshots are on its media.
+    pub durability: Option<Durability>,
+}
+
+/// When an operation on a durable tier survives the loss of the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When `Microfs::sync` was called after it.
+    Sync = 1,
+    /// When it returns (NVMe-CR, section III-E).
+    Operation = 2,
+}
+
+impl Durability {
+    pub(crate) fn encode(durability: Option<Durability>) -> u64 {
+        durability.map_or(0, |durability| durability as u64)
+    }
+
+    pub(crate) fn decode(word: u64) -> Result<Option<Durability>> {
+        match word {
+            0 => Ok(None),
+            1 => Ok(Some(Durability::Sync)),
+            2 => Ok(Some(Durability::Operation)),
+            _ => Err(Error::Corrupt { what: "durability" }),
+        }
+    }
 }
 
 /// A kind of fixed-size record.
@@ -167,7 +191,7 @@ impl Geometry {
             inode_capacity: 4 << 20,
             mount: mount.to_vec(),
             zero_block_checksum,
-            durable: false,
+            durability: None,
         }
     }
 
@@ -233,7 +257,7 @@ impl Layout {
             }
         });
         Layout {
-            durable: geometry.durable,
+            durable: geometry.durability.is_some(),
             hugeblock_bytes: u64::from(geometry.hugeblock_bytes),
             hugeblock_shift: geometry.hugeblock_bytes.trailing_zeros(),
             undo,
@@ -288,7 +312,7 @@ pub(crate) fn write_header(
     }
     put(H_INODE_CAPACITY, u64::from(geometry.inode_capacity));
     put(H_SEGMENT_WORDS, layout.segment_words as u64);
-    put(H_DURABLE, u64::from(geometry.durable));
+    put(H_DURABILITY, Durability::encode(geometry.durability));
     put(H_MOUNT_BYTES, geometry.mount.len() as u64);
     for (index, chunk) in geometry.mount.chunks(8).enumerate() {
         let mut bytes = [0; 8];
@@ -335,7 +359,7 @@ pub(crate) fn read_header(memory: &dyn Memory, checksum: Checksum) -> Result<Geo
         inode_capacity: small(H_INODE_CAPACITY)?,
         mount,
         zero_block_checksum: small(H_ZERO_CHECKSUM)?,
-        durable: small(H_DURABLE)? != 0,
+        durability: Durability::decode(get(H_DURABILITY))?,
     };
     geometry.validate().map_err(|_| Error::Corrupt { what: "geometry" })?;
     if Layout::new(&geometry).segment_words > words.len() {

@@ -50,9 +50,9 @@ mod write;
 pub use check::Report;
 pub use error::{Error, Result};
 pub use flush::LogUsage;
-pub use fs::{Durability, Microfs};
+pub use fs::Microfs;
 pub use layout::{
-    Checksum, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
+    Checksum, Durability, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
 pub use media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};

@@ -238,7 +238,8 @@ impl Microfs {
             slot.set_flags(tx, ENDS_CLEAN);
             Ok(slot.keeper(tx))
         })?;
-        self.reap(slot, ending, now).map(drop)
+        self.reap(slot, ending, now)?;
+        self.sync()
     }
 
     /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was

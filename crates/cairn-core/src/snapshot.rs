@@ -110,6 +110,11 @@ fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Ve
     found
 }
 
+/// The epoch of the newest snapshot: whoever recovered the media last began it.
+pub(crate) fn epoch(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Option<u64> {
+    headers(media, superblock, checksum).first().map(|header| header.epoch)
+}
+
 /// Reads the records of a snapshot. Errors: `Corrupt` if they are damaged; `Io`.
 fn read(
     media: &dyn Media,

@@ -7,7 +7,7 @@
 //! checksum is right and every region lies inside the media.
 
 use crate::error::{Error, Result};
-use crate::layout::{Checksum, Geometry, LOG_WORDS};
+use crate::layout::{Checksum, Durability, Geometry, LOG_WORDS};
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::types::{TIERS_MAX, Timestamp};
 
@@ -47,12 +47,15 @@ const W_LOG_BLOCKS: usize = 43;
 const W_SLOT_BLOCKS: usize = 44;
 const W_DATA: usize = 45;
 const W_DATA_BLOCKS: usize = 46;
+const W_DURABILITY: usize = 47;
 
 /// What to make of a media.
 #[derive(Clone, Debug)]
 pub struct MediaOptions {
     /// Unit of allocation, bytes.
     pub hugeblock_bytes: u32,
+    /// When an operation is durable.
+    pub durability: Durability,
     /// Absolute path below which the namespace appears.
     pub mount: Vec<u8>,
     /// CRC32C of a hugeblock of zeros.
@@ -100,7 +103,7 @@ impl Superblock {
             bytes,
             geometry: Geometry {
                 inode_capacity: inodes as u32,
-                durable: true,
+                durability: Some(options.durability),
                 ..Geometry::new(&options.mount, [0; TIERS_MAX], options.zero_block_checksum)
             },
             log_blocks,
@@ -137,6 +140,7 @@ impl Superblock {
         for (index, &byte) in geometry.mount.iter().enumerate() {
             words[W_MOUNT + index / 8] |= u64::from(byte) << (8 * (index % 8));
         }
+        words[W_DURABILITY] = Durability::encode(geometry.durability);
         words[W_LOG_BLOCKS] = self.log_blocks;
         words[W_SLOT_BLOCKS] = self.slot_blocks;
         words[W_DATA] = self.data_offset;
@@ -182,7 +186,7 @@ impl Superblock {
         geometry.hugeblock_bytes = small(W_HUGEBLOCK)?;
         geometry.inode_capacity = small(W_INODES)?;
         geometry.tier_blocks[0] = small(W_DATA_BLOCKS)?;
-        geometry.durable = true;
+        geometry.durability = Durability::decode(words[W_DURABILITY])?;
         geometry.validate().map_err(|_| Error::Corrupt { what: "superblock geometry" })?;
         let superblock = Superblock {
             identity: [words[W_IDENTITY], words[W_IDENTITY + 1]],
@@ -203,7 +207,8 @@ impl Superblock {
     fn fits(&self, media_bytes: u64) -> bool {
         let hugeblock = u64::from(self.geometry.hugeblock_bytes);
         let blocks = u64::from(self.geometry.tier_blocks[0]);
-        let reasonable = self.log_blocks >= 2
+        let reasonable = self.geometry.durability.is_some()
+            && self.log_blocks >= 2
             && self.slot_blocks >= 2
             && self.log_blocks <= media_bytes / BLOCK
             && self.slot_blocks <= media_bytes / BLOCK;

@@ -9,18 +9,26 @@
 //! where the file system's own unit is larger than a page. When a write returns, the bytes are the kernel's; durable after `flush`.
 //! Does not know what the bytes mean, and does not create a file in place of one that exists.
 
+use core::time::Duration;
 use std::ffi::CString;
 use std::path::Path;
 
-use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result};
+use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Result};
 
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
+use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
+use crate::workspace::Workspace;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
+/// How often somebody who waits for another process lets it run before it sleeps, for how long it sleeps, and in which
+/// rounds it looks whether that process still exists.
+const YIELDS: u32 = 50;
+const WAIT: Duration = Duration::from_micros(50);
+const CHECK_EVERY: u32 = 100;
 /// Magic of a label: "cairntr1".
 const MAGIC: [u8; 8] = *b"cairntr1";
 /// Version of the label written by this build.
@@ -95,6 +103,21 @@ impl MediaFile {
 
     /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
+        MediaFile::open_as(path, libc::LOCK_SH)
+    }
+
+    /// As `open`, while nobody else has it open. Errors: somebody has (`EWOULDBLOCK`).
+    pub fn open_alone(path: &Path) -> StoreResult<MediaFile> {
+        MediaFile::open_as(path, libc::LOCK_EX)
+    }
+
+    /// Lets others open the file, too.
+    pub fn share(&self) -> SysResult<()> {
+        sys::flock(self.ordinary.raw(), libc::LOCK_SH | libc::LOCK_NB)
+    }
+
+    fn open_as(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
+        let sharing = sharing | libc::LOCK_NB;
         let failed = |errno| StoreError::new("open tier", path, errno);
         let refused = |advice| failed(Errno(libc::EINVAL)).advise(advice);
         let name = c_path(path).map_err(failed)?;
@@ -111,6 +134,9 @@ impl MediaFile {
         if bytes == 0 || bytes % PAGE as u64 != 0 {
             return Err(refused("it is not a tier of Cairn: its size is not a number of pages"));
         }
+        sys::flock(ordinary.raw(), sharing).map_err(|errno| {
+            failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
+        })?;
         sys::fadvise(ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
         let ordinary = ordinary.raise();
         let direct = match stat.st_blksize <= PAGE as i64 {
@@ -301,6 +327,20 @@ impl Media for MediaFile {
                 result => return Ok(result?),
             }
         }
+    }
+
+    fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
+        // A flush takes from tens of microseconds to tens of milliseconds.
+        match round < YIELDS {
+            true => std::thread::yield_now(),
+            // A sleep that is cut short is as good.
+            false => drop(sys::nanosleep(WAIT)),
+        }
+        round % CHECK_EVERY == CHECK_EVERY - 1 && !process::is_alive(owner)
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Workspace::new(words)?))
     }
 }
 

@@ -12,7 +12,9 @@ use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
 
-use cairn_core::{Credentials, Geometry, Media, Microfs, TIERS_MAX};
+use cairn_core::{
+    Credentials, Durability, Error, Geometry, MediaOptions, Microfs, Superblock, TIERS_MAX,
+};
 
 use crate::checksum;
 use crate::descriptor::Descriptor;
@@ -45,7 +47,8 @@ pub struct Namespace {
 /// How a namespace is made.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its shape; `zero_block_checksum` is set here.
+    /// Its shape; `zero_block_checksum` is set here. What its first tier is durable for, `durability`, counts if that is a
+    /// file; then the file's size decides about the rest.
     pub geometry: Geometry,
     /// What its tiers are made of, as many as the geometry has.
     pub places: Vec<TierPlace>,
@@ -68,15 +71,16 @@ pub fn create_namespace(
 }
 
 /// Creates the namespace `name` in `store`. The result says whether its memory has huge pages.
-/// Errors: it exists, or something stands where a file is to be made (`EEXIST`); places and geometry do not fit, or more than
-/// one tier is in memory (`EINVAL`); no space.
+/// A file that is the first tier and holds a namespace already is recovered from instead of made.
+/// Errors: it exists, or something stands where a file is to be made (`EEXIST`); places and geometry do not fit, more than
+/// one tier is in memory, or others follow a file (`EINVAL`); no space; the file is in use (`EWOULDBLOCK`) or damaged.
 pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
     if !fits(&creation.geometry, &creation.places) {
         return Err(directory
             .error("create namespace", &names.meta, Errno(libc::EINVAL))
-            .advise("each tier has a size and a place, and one at most is in memory"));
+            .advise("one tier at most is in memory; a file as the first tier is the only one"));
     }
     let _exclusive = directory.exclusive()?;
     if directory.contains(&names.meta) {
@@ -84,6 +88,10 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     }
     // What a creator that died has left: without a meta segment nobody uses it.
     remove_tiers(directory, &names)?;
+    if let [TierPlace::File { path, identity }] = &creation.places[..] {
+        return create_durable(directory, &names, (path, identity), &creation)
+            .map(|()| HugePages::NotWanted);
+    }
     let made = create_tiers(directory, &names, &creation).and_then(|huge_pages| {
         create_meta(directory, &names, creation.geometry)?;
         Ok(huge_pages)
@@ -95,12 +103,68 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     made
 }
 
+/// Makes a namespace on a file, or makes it again from what the file holds. A file that was there stays whatever fails.
+fn create_durable(
+    directory: &Directory,
+    names: &Names,
+    (path, identity): (&Path, &Identity),
+    creation: &Creation,
+) -> StoreResult<()> {
+    let is_new = !path.exists();
+    tiers::write(directory, &names.tiers, &creation.places)?;
+    let made = (|| {
+        if is_new {
+            let bytes = tier_bytes(&creation.geometry, 0);
+            MediaFile::create(path, bytes, *identity, creation.allocation)?;
+        }
+        let file = MediaFile::open_alone(path)?;
+        check_identity(path, &file, identity)?;
+        let failed = |error: Error| StoreError::new("recover", path, error);
+        if is_new {
+            format(&file, creation).map_err(failed)?;
+        }
+        let superblock = Superblock::read(&file, checksum::crc32c).map_err(failed)?;
+        let bytes = superblock.geometry.segment_bytes();
+        MetaSegment::create(directory, &names.meta, bytes, |memory| {
+            cairn_core::recover(&file, memory, checksum::crc32c).map(drop)
+        })?;
+        file.share().map_err(|errno| StoreError::new("open tier", path, errno))
+    })();
+    if made.is_err() {
+        // The error that is reported is the first one.
+        let _ = match is_new {
+            true => remove_tiers(directory, names),
+            false => directory.remove_file(&names.tiers),
+        };
+    }
+    made
+}
+
+fn format(file: &MediaFile, creation: &Creation) -> cairn_core::Result<()> {
+    let geometry = &creation.geometry;
+    let half = |at: usize| {
+        file.identity()[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    let options = MediaOptions {
+        hugeblock_bytes: geometry.hugeblock_bytes,
+        durability: geometry.durability.unwrap_or(Durability::Sync),
+        mount: geometry.mount.clone(),
+        zero_block_checksum: checksum::zeros(u64::from(geometry.hugeblock_bytes)),
+        identity: [half(0), half(8)],
+        now: sys::now(),
+    };
+    let owner = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
+    cairn_core::format_media(file, &options, checksum::crc32c, owner).map(drop)
+}
+
 /// Whether there is a place for each tier, and a tier for each place.
 fn fits(geometry: &Geometry, places: &[TierPlace]) -> bool {
+    let durable_alone = matches!(places, [TierPlace::Ram, ..] | [TierPlace::File { .. }]);
     let sizes = geometry.tier_blocks.iter().enumerate();
     let in_memory = places.iter().filter(|place| **place == TierPlace::Ram).count();
     (1..=TIERS_MAX).contains(&places.len())
         && in_memory <= 1
+        && durable_alone
         && sizes.clone().all(|(tier, &blocks)| (blocks > 0) == (tier < places.len()))
 }
 
@@ -120,10 +184,42 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let names = Names::new(&directory, name)?;
     let memory = MetaSegment::open(&directory, &names.meta)?;
     let meta_descriptor = memory.descriptor();
-    let fs = Microfs::open(Box::new(memory), checksum::crc32c)
-        .map_err(|error| directory.error("open namespace", &names.meta, error))?;
-    let tiers = open_tiers(&directory, &names, fs.geometry())?;
+    let failed = |error: Error| directory.error("open namespace", &names.meta, error);
+    let (fs, tiers) = match &tiers::read(&directory, &names.tiers)?[..] {
+        [TierPlace::File { path, identity }] => open_durable(memory, path, identity)?,
+        places => {
+            let fs = Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?;
+            let tiers = open_tiers(&directory, &names, fs.geometry(), places)?;
+            (fs, tiers)
+        }
+    };
     Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptor })
+}
+
+/// Opens a namespace whose log and blocks are in the file at `path`.
+fn open_durable(
+    memory: MetaSegment,
+    path: &Path,
+    identity: &Identity,
+) -> StoreResult<(Microfs, Vec<Box<dyn Device>>)> {
+    let failed = |error: Error| StoreError::new("open tier", path, error);
+    let file = Arc::new(MediaFile::open(path)?);
+    check_identity(path, &file, identity)?;
+    let superblock = Superblock::read(file.as_ref(), checksum::crc32c).map_err(failed)?;
+    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, file.clone());
+    let fs = fs.map_err(failed)?;
+    let tier = FileTier::new(file, superblock.data_offset, tier_bytes(fs.geometry(), 0));
+    let tier = tier.map_err(|errno| StoreError::new("open tier", path, errno))?;
+    Ok((fs, vec![Box::new(tier)]))
+}
+
+fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreResult<()> {
+    match file.identity() == identity {
+        true => Ok(()),
+        false => Err(StoreError::new("open tier", path, Errno(libc::EIO)).advise(
+            "it is the tier of another store, or was replaced; this store has lost its own",
+        )),
+    }
 }
 
 /// What the tiers of the namespace `name` of `store` are made of.
@@ -280,9 +376,9 @@ fn open_tiers(
     directory: &Directory,
     names: &Names,
     geometry: &Geometry,
+    places: &[TierPlace],
 ) -> StoreResult<Vec<Box<dyn Device>>> {
-    let places = tiers::read(directory, &names.tiers)?;
-    if !fits(geometry, &places) {
+    if !fits(geometry, places) {
         return Err(directory
             .error("open namespace", &names.tiers, Errno(libc::EIO))
             .advise("it contradicts the namespace's metadata; the store is damaged"));
@@ -303,15 +399,10 @@ fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {
 }
 
 fn open_file(path: &Path, identity: &Identity, bytes: u64) -> StoreResult<FileTier> {
-    let failed = |errno: Errno| {
-        StoreError::new("open tier", path, errno)
-            .advise("it is the tier of another store, or was replaced; this store has lost its own")
-    };
     let file = MediaFile::open(path)?;
-    if file.identity() != identity || Media::bytes(&file) != bytes {
-        return Err(failed(Errno(libc::EIO)));
-    }
-    FileTier::new(Arc::new(file), 0, bytes).map_err(failed)
+    check_identity(path, &file, identity)?;
+    FileTier::new(Arc::new(file), 0, bytes)
+        .map_err(|errno| StoreError::new("open tier", path, errno))
 }
 
 /// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`.
@@ -363,7 +454,7 @@ mod tests {
             tier_blocks: [128, 0, 0, 0],
             mount: b"/cairn".to_vec(),
             zero_block_checksum: 0,
-            durable: false,
+            durability: None,
             inode_capacity: 1000,
         }
     }

@@ -12,10 +12,11 @@ use core::ffi::CStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use cairn_core::TIERS_MAX;
+use cairn_core::{Error, Superblock, TIERS_MAX};
 
+use crate::checksum;
 use crate::descriptor::Descriptor;
-use crate::directory::{Directory, StoreResult};
+use crate::directory::{Directory, StoreError, StoreResult};
 use crate::media_file::{Identity, MediaFile};
 use crate::sys::{self, Errno, SysResult};
 
@@ -40,6 +41,19 @@ impl TierPlace {
     /// A file that is to be made at `path`.
     pub fn new_file(path: &Path) -> SysResult<TierPlace> {
         Ok(TierPlace::File { path: path.to_owned(), identity: sys::random()? })
+    }
+
+    /// A file that is there and what it holds; none if nothing is there.
+    /// Errors: what is there holds no namespace, or is in use.
+    pub fn existing_file(path: &Path) -> StoreResult<Option<(TierPlace, Superblock)>> {
+        if path.symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        let file = MediaFile::open_alone(path)?;
+        let superblock = Superblock::read(&file, checksum::crc32c)
+            .map_err(|error: Error| StoreError::new("recover", path, error))?;
+        let place = TierPlace::File { path: path.to_owned(), identity: *file.identity() };
+        Ok(Some((place, superblock)))
     }
 
     /// The same kind of place for another namespace: a file beside this one, with `.name` added.

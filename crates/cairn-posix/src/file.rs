@@ -7,7 +7,7 @@
 use cairn_core::{
     Attributes, Caller, Error, HandleId, InodeId, OpenOptions, TimeUpdate, Timestamp, Truncation,
 };
-use cairn_device::{Device, sys};
+use cairn_device::sys;
 
 use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
@@ -249,20 +249,12 @@ pub fn sync(handle: HandleId) -> Result<()> {
         return Err(Errno(libc::EBADF));
     }
     upkeep::seal_handle(mount, handle)?;
-    sync_tiers(mount)
+    Ok(mount.fs().sync()?)
 }
 
 /// As `syncfs(2)`.
 pub fn sync_all() -> Result<()> {
-    sync_tiers(mount::current()?)
-}
-
-fn sync_tiers(mount: &Mount) -> Result<()> {
-    for tier in mount.tiers() {
-        let device: &dyn Device = tier;
-        device.flush()?;
-    }
-    Ok(())
+    Ok(mount::current()?.fs().sync()?)
 }
 
 /// As `fcntl(F_GETFL)`. Flags without effect are not kept.

@@ -180,11 +180,6 @@ impl Mount {
         Ok(self.namespace.stand_in()?)
     }
 
-    /// All tiers.
-    pub(crate) fn tiers(&self) -> impl Iterator<Item = &dyn Device> {
-        self.namespace.tiers.iter().map(Box::as_ref)
-    }
-
     /// Calls `visit` with each descriptor that the store itself keeps open.
     pub(crate) fn internal_descriptors(&self, visit: &mut dyn FnMut(i32)) {
         self.namespace.descriptors(visit);

@@ -23,7 +23,7 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
         inode_capacity: 4096,
         mount: b"/cairn".to_vec(),
         zero_block_checksum: 0,
-        durable: false,
+        durability: None,
     };
     let places = vec![TierPlace::Ram, TierPlace::new_file(&root.join("tier")).unwrap()];
     let allocation = Allocation::AsWritten;

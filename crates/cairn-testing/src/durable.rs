@@ -10,9 +10,9 @@ use crate::random::Random;
 use crate::tier::{CHECKSUM, Tier};
 use crate::world::SUPERUSER;
 use cairn_core::{
-    Error, HandleId, InodeId, MODE_DIRECTORY, MODE_SYMLINK, MODE_TYPE, Media, MediaOptions,
-    Microfs, OpenOptions, Position, ProcessIdentity, ROOT, RenameMode, Result, Superblock,
-    Timestamp, format_media,
+    Durability, Error, HandleId, InodeId, MODE_DIRECTORY, MODE_SYMLINK, MODE_TYPE, Media,
+    MediaOptions, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, RenameMode, Result,
+    Superblock, Timestamp, format_media,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ const OPEN: OpenOptions = OpenOptions {
 pub fn options() -> MediaOptions {
     MediaOptions {
         hugeblock_bytes: BLOCK_BYTES,
+        durability: Durability::Sync,
         mount: crate::path::MOUNT.to_vec(),
         zero_block_checksum: CHECKSUM(0, &[0; BLOCK_BYTES as usize]),
         identity: [0x1234_5678, 0x9abc_def0],

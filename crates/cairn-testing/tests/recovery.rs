@@ -2,7 +2,7 @@
 //!
 //! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one, `CAIRN_CRASH_POINT` one crash of it.
 
-use cairn_core::{Durability, Microfs, Superblock, recover};
+use cairn_core::{Microfs, Superblock, recover};
 use cairn_device::Workspace;
 use cairn_testing::crash::{Budget, for_every_crash};
 use cairn_testing::durable::{Window, Workload, attach, check, format};
@@ -34,7 +34,7 @@ fn run(media: &Arc<FaultyMedia>, superblock: &Superblock, seed: u64, note: &mut 
     if recover(media.as_ref(), &memory, CHECKSUM).is_err() {
         return;
     }
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone(), Durability::Sync);
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
     let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
     let process = attach(fs.expect("it was recovered"), 1, tier).expect("there is a slot");
     let mut workload = Workload::new(&process, seed);
@@ -50,7 +50,7 @@ fn judge(image: Image, superblock: &Superblock, window: &Window) -> Result<(), S
     let memory = memory(superblock);
     let media = Arc::new(image);
     recover(media.as_ref(), &memory, CHECKSUM).map_err(|error| format!("recovery: {error:?}"))?;
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone(), Durability::Sync);
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
     let tier = Arc::new(MediaTier::new(media, superblock.data_offset));
     let process = attach(fs.map_err(|error| format!("open: {error:?}"))?, 2, tier);
     let process = process.map_err(|error| format!("attach: {error:?}"))?;

@@ -39,7 +39,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
             inode_capacity: 4096,
             mount: b"/cairn".to_vec(),
             zero_block_checksum: 0,
-            durable: false,
+            durability: None,
         };
         create_namespace(&store, "node", geometry, false).unwrap();
         let path = store.path().to_owned();

@@ -33,7 +33,7 @@ pub fn store(blocks: u32, inode_capacity: u32) {
             inode_capacity,
             mount: b"/cairn".to_vec(),
             zero_block_checksum: 0,
-            durable: false,
+            durability: None,
         };
         create_namespace(&store, "node", geometry, false).expect("a namespace");
         let path = store.path().as_os_str().as_encoded_bytes();
