@@ -98,7 +98,7 @@ fn refused(path: &Path, problem: String, advice: &'static str) -> Error {
     Error::TierFile { path: path.to_path_buf(), problem, advice }
 }
 
-/// Refuses a file that cannot be made: something is there already, it would be hidden by the mount, or there is no room.
+/// Refuses a file that cannot be made: something is there already, the mount would hide it, or there is no room.
 pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
     let refused = |problem: String, advice| Err(refused(path, problem, advice));
     if path.starts_with(mount) {

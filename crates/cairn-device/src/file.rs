@@ -1,7 +1,7 @@
 //! The file tier: hugeblocks in a part of a medium's file.
 //!
-//! Must stay true: a range is checked against the tier before anything is transferred; the checksum of a write is of the
-//! bytes that were stored, because they are summed on the way into the buffer that is written.
+//! Must stay true: a range is checked against the tier before anything is transferred; the checksum of a write is of
+//! the bytes that were stored, because they are summed on the way into the buffer that is written.
 //! Does not sum or transfer anything under the core's lock: nothing of a file is ever warm.
 
 use core::sync::atomic::AtomicBool;

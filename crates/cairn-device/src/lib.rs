@@ -20,6 +20,7 @@ pub mod file;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 pub mod huge;
+pub mod label;
 pub mod lock;
 pub mod mapping;
 pub mod media_file;

@@ -1,12 +1,13 @@
 //! One preallocated file as the medium of a tier: `file:PATH:SIZE`.
 //!
 //! Whole pages travel by direct I/O. Parts of pages go through the kernel's page cache, which every process shares,
-//! which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views
-//! the same, page by page: a direct transfer first writes back what the cache has of its range, and a direct write drops it.
+//! which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views the
+//! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it.
 //! Behind the tier's bytes stands one more page, the label: whose file this is.
-//! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them, would be
-//! written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
-//! where the file system's own unit is larger than a page. When a write returns, the bytes are the kernel's; durable after `flush`.
+//! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them,
+//! would be written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
+//! where the file system's own unit is larger than a page. When a write returns, the bytes are the kernel's; they are
+//! durable after `flush`.
 //! Does not know what the bytes mean, and does not create a file in place of one that exists.
 
 use core::time::Duration;
@@ -15,9 +16,9 @@ use std::path::Path;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Result};
 
-use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
+use crate::label::{self, Identity};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
@@ -29,18 +30,6 @@ const PAGE: usize = MEDIA_BLOCK_BYTES;
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
-/// Magic of a label: "cairntr1".
-const MAGIC: [u8; 8] = *b"cairntr1";
-/// Version of the label written by this build.
-const VERSION: u32 = 1;
-// Fields of the label, by their offsets.
-const AT_VERSION: usize = 8;
-const AT_BYTES: usize = 16;
-const AT_IDENTITY: usize = 24;
-const AT_CHECKSUM: usize = PAGE - 4;
-
-/// What tells a tier from any other.
-pub type Identity = [u8; 16];
 
 /// Whether a file's space is taken when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +77,7 @@ impl MediaFile {
         };
         // The label first: what a creator that dies leaves behind can be told from anybody else's file.
         let made = sys::fchmod(file.raw(), 0o600)
-            .and_then(|()| put(&file, bytes, &label(bytes, &identity)))
+            .and_then(|()| put(&file, bytes, &label::encode(bytes, &identity)))
             .and_then(|()| match allocation {
                 Allocation::AtOnce => allocate(&file, bytes),
                 Allocation::AsWritten => Ok(()),
@@ -101,7 +90,8 @@ impl MediaFile {
         })
     }
 
-    /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label says.
+    /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label
+    /// says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
         MediaFile::open_as(path, libc::LOCK_SH)
     }
@@ -147,7 +137,7 @@ impl MediaFile {
         let mut file =
             MediaFile { ordinary, direct, bytes, identity: Identity::default(), staging };
         let page = file.label().map_err(failed)?;
-        file.identity = read_label(&page, bytes).map_err(refused)?;
+        file.identity = label::decode(&page, bytes).map_err(refused)?;
         Ok(file)
     }
 
@@ -406,33 +396,6 @@ fn open_direct(name: &CString, known: &libc::stat) -> SysResult<Option<Descripto
         true => Ok(Some(direct)),
         // Somebody put another file there just now.
         false => Err(Errno(libc::ESTALE)),
-    }
-}
-
-fn label(bytes: u64, identity: &Identity) -> [u8; PAGE] {
-    let mut page = [0; PAGE];
-    page[..MAGIC.len()].copy_from_slice(&MAGIC);
-    page[AT_VERSION..][..4].copy_from_slice(&VERSION.to_le_bytes());
-    page[AT_BYTES..][..8].copy_from_slice(&bytes.to_le_bytes());
-    page[AT_IDENTITY..][..16].copy_from_slice(identity);
-    let sum = checksum::crc32c(0, &page[..AT_CHECKSUM]);
-    page[AT_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
-    page
-}
-
-/// The identity in a label. Errors: what is wrong with it.
-fn read_label(page: &[u8; PAGE], bytes: u64) -> core::result::Result<Identity, &'static str> {
-    if page[..MAGIC.len()] != MAGIC {
-        return Err("it is not a tier of Cairn: it has no label");
-    }
-    if page[AT_VERSION..][..4] != VERSION.to_le_bytes() {
-        return Err("it was made by a newer version of cairn; use that");
-    }
-    let mut identity = Identity::default();
-    identity.copy_from_slice(&page[AT_IDENTITY..][..16]);
-    match *page == label(bytes, &identity) {
-        true => Ok(identity),
-        false => Err("its label is damaged, or its size was changed"),
     }
 }
 

@@ -4,8 +4,8 @@
 //! ram
 //! file 30313233343536373839616263646566 /nvme/cairn
 //! ```
-//! Must stay true: the list is there before the files it names are made, so that whoever removes the store, or makes it again after
-//! a creator that died, finds them. A namespace without a list has one tier, in memory.
+//! Must stay true: the list is there before the files it names are made, so that whoever removes the store, or makes
+//! it again after a creator that died, finds them. A namespace without a list has one tier, in memory.
 //! Does not know their sizes; the namespace's geometry does.
 
 use core::ffi::CStr;
@@ -17,7 +17,8 @@ use cairn_core::{Error, Superblock, TIERS_MAX};
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreError, StoreResult};
-use crate::media_file::{Identity, MediaFile};
+use crate::label::Identity;
+use crate::media_file::MediaFile;
 use crate::sys::{self, Errno, SysResult};
 
 /// Longest list: a few words and a longest path per tier.
