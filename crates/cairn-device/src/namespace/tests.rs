@@ -1,0 +1,235 @@
+//! Tests of namespaces: made, opened, refused.
+
+use super::*;
+use crate::directory::tests::Scratch;
+
+fn geometry() -> Geometry {
+    Geometry {
+        hugeblock_bytes: 32 * 1024,
+        tier_blocks: [128, 0, 0, 0],
+        mount: b"/cairn".to_vec(),
+        zero_block_checksum: 0,
+        durability: None,
+        inode_capacity: 1000,
+    }
+}
+
+fn store(scratch: &Scratch) -> Store {
+    Store::create(scratch.0.path(), "job").unwrap()
+}
+
+#[test]
+fn created_namespace_opens_with_a_working_tier() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let huge = create_namespace(&store, "node", geometry(), false).unwrap();
+    assert_eq!(huge, HugePages::NotWanted);
+    let namespace = open_namespace(&store, "node").unwrap();
+    assert_eq!(namespace.tiers[0].bytes(), 128 * 32 * 1024);
+    assert_eq!(store.namespaces().unwrap(), ["node"]);
+    let mut count = 0;
+    namespace.descriptors(&mut |descriptor| count += i32::from(descriptor > 2));
+    assert_eq!(count, 3);
+}
+
+#[test]
+fn namespace_that_exists_is_not_replaced() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let error = create_namespace(&store, "node", geometry(), false).unwrap_err();
+    assert_eq!(error.errno, libc::EEXIST);
+    assert!(open_namespace(&store, "node").is_ok());
+}
+
+#[test]
+fn leftovers_of_a_dead_creator_are_replaced() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    std::fs::write(store.path().join("node.ram0"), b"half").unwrap();
+    std::fs::write(store.path().join("node.meta.new"), b"half").unwrap();
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    assert!(open_namespace(&store, "node").is_ok());
+}
+
+#[test]
+fn data_segment_of_the_wrong_size_is_refused() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let path = store.path().join("node.ram0");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let error = open_namespace(&store, "node").err().unwrap();
+    assert_eq!((error.errno, error.path), (libc::EIO, path));
+}
+
+#[test]
+fn refusal_of_the_core_says_what_is_wrong() {
+    use cairn_core::Error;
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let path = store.path().join("node.meta");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let refusal_with = |word: u64, value: u64| {
+        file.write_all_at(&value.to_le_bytes(), 8 * word).unwrap();
+        open_namespace(&store, "node").err().unwrap().refusal
+    };
+    let newer = cairn_core::FORMAT_VERSION + 1;
+    let unsupported = refusal_with(cairn_core::LOCK_WORDS as u64 + 1, u64::from(newer));
+    let supported = cairn_core::FORMAT_VERSION;
+    assert_eq!(unsupported, Some(Error::UnsupportedVersion { found: newer, supported }));
+    let corrupt = refusal_with(cairn_core::LOCK_WORDS as u64, 0);
+    assert!(matches!(corrupt, Some(Error::Corrupt { .. })), "{corrupt:?}");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(open_namespace(&store, "node").err().unwrap().refusal, None);
+}
+
+#[test]
+fn link_to_a_foreign_data_segment_is_not_followed() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let path = store.path().join("node.ram0");
+    std::fs::rename(&path, store.path().join("other")).unwrap();
+    std::os::unix::fs::symlink("other", &path).unwrap();
+    assert_eq!(open_namespace(&store, "node").err().unwrap().errno, libc::ELOOP);
+}
+
+#[test]
+fn tiers_without_a_place_and_places_without_a_tier_are_refused() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let file = || TierPlace::new_file(&scratch.0.path().join("tier")).unwrap();
+    for (tier_blocks, places) in [
+        ([128, 1, 0, 0], vec![TierPlace::Ram]),
+        ([128, 0, 0, 0], vec![TierPlace::Ram, file()]),
+        ([128, 0, 1, 0], vec![TierPlace::Ram, file()]),
+        ([128, 1, 0, 0], vec![TierPlace::Ram, TierPlace::Ram]),
+        ([0; 4], vec![]),
+    ] {
+        let creation = Creation { places, ..spilling(&scratch, tier_blocks) };
+        let error = create(&store, "node", creation).unwrap_err();
+        assert_eq!(error.errno, libc::EINVAL);
+    }
+}
+
+fn spilling(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX]) -> Creation {
+    let path = scratch.0.path().join("tier");
+    Creation {
+        geometry: Geometry { tier_blocks, ..geometry() },
+        places: vec![TierPlace::Ram, TierPlace::new_file(&path).unwrap()],
+        want_huge_pages: false,
+        allocation: Allocation::AtOnce,
+    }
+}
+
+#[test]
+fn tiers_open_in_order_and_leave_with_the_store() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let creation = spilling(&scratch, [4, 8, 0, 0]);
+    create(&store, "node", creation.clone()).unwrap();
+    assert_eq!(places(&store, "node").unwrap(), creation.places);
+    let namespace = open_namespace(&store, "node").unwrap();
+    let bytes: Vec<u64> = namespace.tiers.iter().map(|tier| tier.bytes()).collect();
+    assert_eq!(bytes, [4 * 32 * 1024, 8 * 32 * 1024]);
+    let in_memory = |tier: usize| namespace.tiers[tier].mappable().unwrap().in_memory;
+    assert_eq!((in_memory(0), in_memory(1)), (true, false));
+    let path = scratch.0.path().join("tier");
+    assert!(path.exists());
+    store.remove().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn file_in_the_way_is_refused_and_what_was_made_is_removed() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let path = scratch.0.path().join("tier");
+    std::fs::write(&path, b"mine").unwrap();
+    let error = create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap_err();
+    assert_eq!((error.errno, &error.path), (libc::EEXIST, &path));
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    assert!(!store.directory().contains(c"node.ram0"));
+    assert!(!store.directory().contains(c"node.tiers"));
+}
+
+#[test]
+fn file_of_a_dead_creator_is_replaced() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let dead = spilling(&scratch, [4, 8, 0, 0]);
+    tiers::write(store.directory(), c"node.tiers", &dead.places).unwrap();
+    let TierPlace::File { path, identity } = &dead.places[1] else { panic!() };
+    MediaFile::create(path, 1 << 20, *identity, Allocation::AsWritten).unwrap();
+    create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
+    assert!(open_namespace(&store, "node").is_ok());
+}
+
+#[test]
+fn file_of_another_store_is_not_taken_for_ones_own() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let path = scratch.0.path().join("tier");
+    create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(open_namespace(&store, "node").err().unwrap().errno, libc::ENOENT);
+    MediaFile::create(&path, 8 * 32 * 1024, [7; 16], Allocation::AtOnce).unwrap();
+    let error = open_namespace(&store, "node").err().unwrap();
+    assert_eq!((error.errno, &error.path), (libc::EIO, &path));
+    store.remove().unwrap();
+    assert!(path.exists(), "it is not ours to remove");
+}
+
+#[test]
+fn huge_pages_are_used_where_the_system_grants_them() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let huge = create_namespace(&store, "node", geometry(), true).unwrap();
+    let namespace = open_namespace(&store, "node").unwrap();
+    let link = std::fs::read_link(store.path().join("node.ram0"));
+    assert_eq!(link.is_ok(), huge == HugePages::Mounted);
+    let bytes = vec![7_u8; 100_000];
+    // SAFETY: the vector is readable and not part of the device.
+    let raw = unsafe { namespace.tiers[0].write(5, bytes.as_ptr(), bytes.len()) }.unwrap();
+    assert_eq!(raw, checksum::raw(&bytes));
+    store.remove().unwrap();
+    assert!(!scratch.0.contains(c"cairn-0/job"));
+}
+
+#[test]
+fn placeholder_is_a_socket_that_cannot_be_reopened() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let namespace = open_namespace(&store, "node").unwrap();
+    let (first, inode) = namespace.placeholder(7).unwrap();
+    let (second, same) = namespace.placeholder(7).unwrap();
+    let (other, different) = namespace.placeholder(8).unwrap();
+    assert_eq!(inode, same);
+    assert_ne!(inode, different);
+    let mut path = ShortPath::new();
+    path.push(b"/proc/self/fd/");
+    path.push_number(first as u64);
+    let reopened = sys::openat(libc::AT_FDCWD, &path, libc::O_RDWR, 0);
+    assert_eq!(reopened, Err(Errno(libc::ENXIO)));
+    assert_eq!(sys::write(first, b"x"), Err(Errno(libc::EBADF)));
+    [first, second, other].iter().for_each(|&open| sys::close(open).unwrap());
+}
+
+#[test]
+fn stand_in_directory_is_nameless_and_finds_nothing() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    create_namespace(&store, "node", geometry(), false).unwrap();
+    let namespace = open_namespace(&store, "node").unwrap();
+    let (first, inode) = namespace.stand_in().unwrap();
+    let (second, other) = namespace.stand_in().unwrap();
+    assert_ne!(inode, other);
+    let flags = libc::O_CREAT | libc::O_RDWR;
+    assert_eq!(sys::openat(first, c"file", flags, 0o600), Err(Errno(libc::ENOENT)));
+    assert!(std::fs::read_dir(store.path().join("void")).unwrap().next().is_none());
+    [first, second].iter().for_each(|&open| sys::close(open).unwrap());
+}
