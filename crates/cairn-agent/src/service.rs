@@ -3,8 +3,8 @@
 //! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
 //! nobody needs it.
-//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, one per
-//! connection.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, the snapshots, one
+//! per connection.
 
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
@@ -15,6 +15,7 @@ use crate::job::{AGENT_LOCK, AGENT_LOG, Job, RUN_LOCK};
 use crate::prefault;
 use crate::protocol::Phase;
 use crate::shared::Shared;
+use crate::snapshot;
 use crate::watch::Watch;
 use std::collections::HashMap;
 use std::fs::File;
@@ -83,6 +84,8 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     };
     // Without this one the store is only slower.
     let _ = spawn("prefault", prefault::run);
+    // Without this one programs write their snapshots themselves.
+    let _ = spawn("snapshot", snapshot::run);
     let keeper = spawn("keeper", keeper_loop);
     if let Err(error) = &keeper {
         shared.stop();

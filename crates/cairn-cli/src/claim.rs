@@ -172,7 +172,9 @@ impl Claim {
         if job.tiers.len() > 1 {
             return Ok(None);
         }
-        let Some((place, superblock)) = TierPlace::existing_file(path)? else { return Ok(None) };
+        let Some((place, superblock)) = TierPlace::existing_file(path).map_err(refuse)? else {
+            return Ok(None);
+        };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
         let kept = TierSpec { bytes: superblock.bytes, ..tier.clone() };
         for (option, given, stored) in [

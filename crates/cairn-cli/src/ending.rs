@@ -122,9 +122,12 @@ impl Ending<'_> {
             Safety::StoreOnly(report) => {
                 let files = count(report.files, "file");
                 let bytes = human(report.bytes);
+                let place = match &self.job.tiers[0].path {
+                    None => "the memory of this node".to_string(),
+                    Some(path) => path.display().to_string(),
+                };
                 let mut lines = vec![format!(
-                    "{files}, {bytes}, only in the memory of this node: nothing was drained, there \
-                     is no --persist"
+                    "{files}, {bytes}, only in {place}: nothing was drained, there is no --persist"
                 )];
                 lines.extend(left_over(report));
                 lines

@@ -10,6 +10,7 @@ use cairn_agent::job::{Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::protocol::{Phase, Status};
 use cairn_agent::volume::Volume;
+use cairn_core::Durability;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -68,6 +69,18 @@ struct TierReport {
     spec: TierSpec,
     /// Bytes in use, all namespaces together.
     used_bytes: u64,
+    /// The log of a durable tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<LogReport>,
+}
+
+/// The log of a durable tier, all namespaces together.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct LogReport {
+    /// When operations are durable: `fsync` or `op`.
+    durability: &'static str,
+    used_bytes: u64,
+    total_bytes: u64,
 }
 
 /// Regular files by state.
@@ -123,7 +136,12 @@ fn report(store: &OpenStore) -> StoreReport {
         scope: job.scope,
         created: job.created,
         command: job.command.clone(),
-        tiers: job.tiers.iter().cloned().map(|spec| TierReport { spec, used_bytes: 0 }).collect(),
+        tiers: job
+            .tiers
+            .iter()
+            .cloned()
+            .map(|spec| TierReport { spec, used_bytes: 0, log: None })
+            .collect(),
         used_bytes: 0,
         processes: 0,
         files: FileCounts::default(),
@@ -154,6 +172,16 @@ fn count_volume(volume: &Volume, report: &mut StoreReport) -> Result<()> {
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
         report.used_bytes += used_blocks * usage.hugeblock_bytes;
     }
+    if let Some(log) = volume.fs().log_usage().map_err(volume.error("measure", &root))? {
+        let durability = match volume.fs().geometry().durability {
+            Some(Durability::Operation) => "op",
+            _ => "fsync",
+        };
+        let sum = report.tiers[0].log.get_or_insert_default();
+        sum.durability = durability;
+        sum.used_bytes += log.used_bytes;
+        sum.total_bytes += log.total_bytes;
+    }
     report.processes += usage.processes;
     let files = &mut report.files;
     for (_, node) in volume.tree()?.into_iter().filter(|(_, node)| node.kind == Kind::File) {
@@ -183,11 +211,15 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     add("command", report.command.join(" "));
     add("store", format!("{} at {}", report.store.display(), report.mount));
-    for TierReport { spec, used_bytes } in &report.tiers {
+    for TierReport { spec, used_bytes, log } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match &spec.path {
             Some(path) => add("file", format!("{used}, {}", path.display())),
             None => add("memory", used),
+        }
+        if let Some(LogReport { durability, used_bytes, total_bytes }) = log {
+            let used = format!("{} of {} used", human(*used_bytes), human(*total_bytes));
+            add("log", format!("{used}, durable at {durability}"));
         }
     }
     let files = &report.files;

@@ -59,7 +59,7 @@ impl Microfs {
         Microfs::open_any(memory, checksum, None)
     }
 
-    /// Opens an existing namespace, which was made by [`recover`](crate::recover) from this media.
+    /// Opens an existing namespace, which was made by [`recover`](crate::recover()) from this media.
     /// Errors: as `open`; `Invalid` if the namespace is not durable.
     pub fn open_durable(
         memory: Box<dyn Memory>,

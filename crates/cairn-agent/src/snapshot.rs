@@ -1,0 +1,55 @@
+//! Snapshots of durable namespaces, so that their logs stay short and no program has to write one.
+//!
+//! One is due when no file is open and the log is no longer short (NVMe-CR, section III-F: the application computes),
+//! and in any case when the log is half full.
+//! Does not know what a snapshot is; the core makes it from the media, beside everything that goes on.
+
+use crate::shared::Shared;
+use cairn_core::LogUsage;
+use std::collections::HashSet;
+use std::time::Duration;
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Part of the log that may be used while no file is open, and in any case: one in so many.
+const QUIET_SHARE: u64 = 8;
+const BUSY_SHARE: u64 = 2;
+
+/// Runs until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut failed: HashSet<String> = HashSet::new();
+    while !shared.is_stopping() {
+        for volume in shared.volumes().0 {
+            let usage = volume.fs().log_usage();
+            if !usage.is_ok_and(|usage| usage.is_some_and(is_due)) {
+                continue;
+            }
+            match volume.fs().write_snapshot() {
+                Ok(()) => _ = failed.remove(volume.name()),
+                // Said once: a program that finds the log full tries again, and hears of it.
+                Err(error) => {
+                    if failed.insert(volume.name().to_string()) {
+                        eprintln!("cannot write a snapshot of {}: {error}", volume.name());
+                    }
+                }
+            }
+        }
+        shared.sleep(LOOK_EVERY);
+    }
+}
+
+fn is_due(log: LogUsage) -> bool {
+    let share = if log.busy { BUSY_SHARE } else { QUIET_SHARE };
+    log.used_bytes > log.total_bytes / share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshot_is_due_at_half_or_when_quiet_at_an_eighth() {
+        let log = |used_bytes, busy| LogUsage { used_bytes, total_bytes: 800, busy };
+        assert!(!is_due(log(100, false)) && is_due(log(101, false)));
+        assert!(!is_due(log(400, true)) && is_due(log(401, true)));
+    }
+}

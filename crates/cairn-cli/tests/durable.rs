@@ -1,0 +1,145 @@
+//! A file as the first tier: what was closed is there after the node's memory is lost.
+
+mod common;
+
+use common::{Ran, Sandbox};
+use std::fs;
+use std::process::Command;
+
+/// A place with a tier in a file.
+struct Place {
+    sandbox: Sandbox,
+    tier: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let sandbox = Sandbox::new();
+        let tier = format!("file:{}:32M", sandbox.work().join("tier").display());
+        Place { sandbox, tier }
+    }
+
+    fn run(&self, job: &str, options: &[&str], script: &str) -> Ran {
+        let mut arguments = vec!["run", "--job", job, "--tier", &self.tier];
+        arguments.extend(options);
+        arguments.extend(["--", "bash", "-c", script]);
+        self.sandbox.cairn(&arguments)
+    }
+
+    /// Loses everything of the job that is in memory, as a crash of the node does.
+    fn lose_memory(&self, job: &str) {
+        self.kill_agent(job);
+        fs::remove_dir_all(self.sandbox.store(job)).expect("the store is there");
+    }
+
+    fn kill_agent(&self, job: &str) {
+        let agent = self.sandbox.cairn(&["status", job, "--json"]).succeeds().json();
+        if let Some(pid) = agent[0]["agent"]["pid"].as_u64() {
+            let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            assert!(killed.is_ok_and(|status| status.success()), "the agent was there");
+        }
+    }
+}
+
+const WRITE: &str = "mkdir -p /cairn/d && seq 100000 >/cairn/d/numbers && ln -s numbers /cairn/d/link && \
+                     echo one >/cairn/a && mv /cairn/a /cairn/b && chmod 640 /cairn/b && rm -f /cairn/gone";
+
+#[test]
+fn memory_is_lost_then_the_next_job_finds_what_was_closed() {
+    let place = Place::new();
+    place.run("first", &[], WRITE).succeeds();
+    place.lose_memory("first");
+    let again = place.run(
+        "second",
+        &[],
+        "md5sum </cairn/d/link; seq 100000 | md5sum; cat /cairn/b; stat -c %a /cairn/b",
+    );
+    let again = again.succeeds();
+    let lines: Vec<&str> = again.stdout.lines().collect();
+    assert_eq!(lines[0], lines[1]);
+    assert_eq!(lines[2..], ["one", "640"]);
+    assert!(
+        again.stderr.contains("recovered 4 files and directories from file:"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn file_that_was_open_when_memory_was_lost_is_unclean_and_what_was_synced_is_in_it() {
+    let place = Place::new();
+    let script = "exec 3>/cairn/log; seq 1000 >&3; sync /cairn/log; kill -9 $$";
+    assert_ne!(place.run("first", &[], script).code, Some(0));
+    place.lose_memory("first");
+    let again = place.run("second", &[], "wc -l </cairn/log").succeeds();
+    assert_eq!(again.stdout.trim(), "1000");
+    let status = place.sandbox.cairn(&["status", "second", "--json"]).succeeds().json();
+    assert_eq!(status[0]["files"]["unclean"], 1, "{status}");
+}
+
+#[test]
+fn every_operation_is_durable_when_that_is_asked_for() {
+    let place = Place::new();
+    let script =
+        "exec 3>/cairn/log; for i in 1 2 3; do echo $i >&3; done; mkdir /cairn/d; kill -9 $$";
+    assert_ne!(place.run("first", &["--durability", "op"], script).code, Some(0));
+    place.lose_memory("first");
+    let again = place.run("second", &[], "cat /cairn/log; ls /cairn").succeeds();
+    assert_eq!(again.stdout, "1\n2\n3\nd\nlog\n");
+}
+
+#[test]
+fn thousands_of_operations_then_the_log_has_been_cut_and_all_is_recovered() {
+    let place = Place::new();
+    let script = "for i in $(seq 4000); do : >/cairn/n$((i % 50)); mv /cairn/n$((i % 50)) /cairn/m$((i % 30)); done; \
+                  ls /cairn | md5sum";
+    let first = place.run("first", &[], script).succeeds();
+    let status = place.sandbox.cairn(&["status", "first", "--json"]).succeeds().json();
+    let log = &status[0]["tiers"][0]["log"];
+    assert!(log["used_bytes"].as_u64() < log["total_bytes"].as_u64(), "{log}");
+    place.lose_memory("first");
+    let again = place.run("second", &[], "ls /cairn | md5sum").succeeds();
+    assert_eq!(again.stdout, first.stdout);
+}
+
+#[test]
+fn tier_of_a_store_that_lives_is_refused_to_another() {
+    let place = Place::new();
+    place.run("first", &[], "echo kept >/cairn/file").succeeds();
+    let inner = format!(
+        "{} run --force --job second --tier {} -- true; echo $?",
+        common::CAIRN,
+        place.tier
+    );
+    let script = format!("exec 3</cairn/file; {inner}");
+    let ran = place.run("first", &[], &script).succeeds();
+    assert_eq!(ran.stdout, "2\n");
+    assert!(ran.stderr.contains("another store uses it"), "{}", ran.stderr);
+    assert_eq!(place.run("first", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
+}
+
+#[test]
+fn store_whose_tier_was_recovered_elsewhere_is_refused() {
+    let place = Place::new();
+    place.run("first", &[], "echo kept >/cairn/file").succeeds();
+    place.kill_agent("first");
+    let moved = place.sandbox.root().join("aside");
+    fs::rename(place.sandbox.store("first"), &moved).expect("nobody uses it");
+    place.run("second", &[], "cat /cairn/file; echo more >>/cairn/file").succeeds();
+    let back = place.sandbox.store("second").with_file_name("first");
+    fs::rename(&moved, back).expect("there is nothing");
+    let refused = place.run("first", &[], "cat /cairn/file");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\nmore\n");
+}
+
+#[test]
+fn tier_kept_from_another_prefix_or_size_is_refused_and_kept() {
+    let place = Place::new();
+    place.run("first", &[], "echo kept >/cairn/file").succeeds();
+    place.lose_memory("first");
+    place.run("second", &["--mount", "/other"], "true").refused_with("--mount");
+    let smaller = place.tier.replace(":32M", ":16M");
+    place.sandbox.cairn(&["run", "--tier", &smaller, "--", "true"]).refused_with("--tier");
+    assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
+}
