@@ -3,12 +3,14 @@
 
 pub mod content;
 pub mod crash;
+pub mod damage;
 pub mod driver;
 pub mod durable;
 pub mod faulty;
 pub mod model;
 mod names;
 pub mod path;
+pub mod play;
 pub mod portrait;
 pub mod random;
 pub mod shared;

@@ -1,6 +1,7 @@
-//! Pseudo-random numbers with a seed that is printed: the seed is the bug report.
+//! Pseudo-random numbers with a seed that is printed: the seed is the bug report. For a fuzzer, choices spelled out
+//! in bytes instead.
 //!
-//! Must stay true: the same seed gives the same numbers on every machine and in every build.
+//! Must stay true: the same seed, or the same bytes, give the same numbers on every machine and in every build.
 //! Not for anything that must not be guessed.
 
 /// Variable that sets how many seeds a randomised test runs.
@@ -10,20 +11,51 @@ pub const SEED_VARIABLE: &str = "CAIRN_TEST_SEED";
 /// Variable that, if set, makes the crash tests visit every point instead of a sample.
 pub const SOAK_VARIABLE: &str = "CAIRN_SOAK";
 
-/// A stream of pseudo-random numbers (splitmix64).
+/// A stream of numbers: pseudo-random (splitmix64), or chosen by somebody.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
+    /// What decides instead of the state, and how much of it is used up.
+    choices: Option<(Vec<u8>, usize)>,
 }
 
 impl Random {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Random {
-        Random { state: seed }
+        Random { state: seed, choices: None }
+    }
+
+    /// The choices that `bytes` spell: a small number takes one byte, a larger one as many as it needs. Where they
+    /// are used up, every choice is the first one.
+    pub fn from_choices(bytes: &[u8]) -> Random {
+        Random { state: 0, choices: Some((bytes.to_vec(), 0)) }
+    }
+
+    /// Whether the bytes that choose are used up.
+    pub fn is_used_up(&self) -> bool {
+        self.choices.as_ref().is_some_and(|(bytes, used)| *used >= bytes.len())
+    }
+
+    /// The next `count` bytes of the choices as a number.
+    fn choose(&mut self, count: usize) -> Option<u64> {
+        let (bytes, used) = self.choices.as_mut()?;
+        let rest = &bytes[(*used).min(bytes.len())..];
+        let mut number = [0; 8];
+        let taken = count.min(rest.len());
+        number[..taken].copy_from_slice(&rest[..taken]);
+        *used += count;
+        Some(u64::from_le_bytes(number))
     }
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
+        if let Some(chosen) = self.choose(8) {
+            return chosen;
+        }
+        self.mix()
+    }
+
+    fn mix(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,7 +65,8 @@ impl Random {
 
     /// A number below `bound`, which is positive.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
+        let bytes = (64 - (bound - 1).leading_zeros()).div_ceil(8);
+        self.choose(bytes as usize).unwrap_or_else(|| self.mix()) % bound
     }
 
     /// True once in `times` on average.
@@ -48,7 +81,10 @@ impl Random {
 
     /// `length` bytes, never zero, so that a hole is told from data.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| (self.draw() % 255 + 1) as u8).collect()
+        if let Some(seed) = self.choose(1) {
+            self.state = seed;
+        }
+        (0..length).map(|_| (self.mix() % 255 + 1) as u8).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use cairn_core::{Acquired, Checksum, Geometry, HeapMemory, Memory, Result};
 use cairn_device::Workspace;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The checksum routine that tests hand to the core.
@@ -82,6 +82,24 @@ impl Memory for SharedWorkspace {
 
     fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
         self.0.back(first_word, word_count)
+    }
+}
+
+/// Makes every word zero in time that grows with the pages in use, not with the segment. Nobody else may use it.
+pub fn clear(memory: &HeapMemory) {
+    const PAGE_BYTES: usize = 4096;
+    let words = memory.words();
+    let start = words.as_ptr() as usize;
+    let whole =
+        start.next_multiple_of(PAGE_BYTES)..(start + size_of_val(words)) & !(PAGE_BYTES - 1);
+    let (before, behind) = ((whole.start - start) / 8, (whole.end - start) / 8);
+    // SAFETY: the pages lie inside the words, which are private memory of this process that the allocator got from
+    // the kernel without a file: given back, they read as zeros, and a zeroed atomic is a valid one.
+    let given_back =
+        unsafe { libc::madvise(whole.start as *mut _, whole.len(), libc::MADV_DONTNEED) };
+    assert_eq!(given_back, 0, "{}", std::io::Error::last_os_error());
+    for word in words[..before].iter().chain(&words[behind..]) {
+        word.store(0, Ordering::Relaxed);
     }
 }
 

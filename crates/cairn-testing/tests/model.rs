@@ -3,8 +3,8 @@
 //!
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
-use cairn_core::{Credentials, Error, ROOT};
-use cairn_testing::model::Kind;
+use cairn_core::{Error, ROOT};
+use cairn_testing::play::{USERS, act, act_on_names};
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
 use cairn_testing::step::Generator;
@@ -13,73 +13,6 @@ use std::collections::BTreeSet;
 
 const ACTIONS: usize = 400;
 const VERIFY_EVERY: usize = 12;
-const PROCESSES_MAX: usize = 5;
-const USERS: [Credentials; 4] = [
-    Credentials { uid: 0, gid: 0 },
-    Credentials { uid: 0, gid: 0 },
-    Credentials { uid: 1000, gid: 100 },
-    Credentials { uid: 1001, gid: 100 },
-];
-
-/// One random action of a random process.
-fn act(simulation: &mut Simulation, generator: &mut Generator) {
-    let index = generator.random.below(simulation.processes.len() as u64) as usize;
-    generator.holder = simulation.processes[index].slot.0;
-    let is_writable_file = |kind: &Kind, write: bool| matches!(kind, Kind::File(_)) && write;
-    let files = simulation
-        .reference
-        .places(generator.holder, |node, open| is_writable_file(&node.kind, open.options.write));
-    match generator.random.below(100) {
-        0..14 if !files.is_empty() => {
-            let place = *generator.random.pick(&files);
-            let at = (!generator.random.one_in(3)).then(|| generator.offset());
-            let length = generator.length() as usize;
-            let bytes = generator.random.bytes(length);
-            let transfers = generator.random.one_in(2);
-            simulation.begin_write(index, place, at, &bytes, transfers);
-        }
-        14..32 if simulation.writes_in_flight() > 0 => {
-            let which = generator.random.below(simulation.writes_in_flight() as u64) as usize;
-            if generator.random.one_in(5) {
-                simulation.abort_write(which);
-            } else {
-                simulation.continue_write(which);
-            }
-        }
-        32..35 if !files.is_empty() => {
-            let place = *generator.random.pick(&files);
-            simulation.begin_settle(index, place);
-        }
-        35..38 if simulation.settles_in_flight() > 0 => {
-            let which = generator.random.below(simulation.settles_in_flight() as u64) as usize;
-            let gives_up = generator.random.one_in(8);
-            simulation.continue_settle(which, gives_up);
-        }
-        38..41 if !files.is_empty() => {
-            let place = *generator.random.pick(&files);
-            simulation.seal(index, place);
-        }
-        41 => simulation.reclaim(index),
-        42 if simulation.processes.len() < PROCESSES_MAX => {
-            let born = !generator.random.one_in(4);
-            simulation.fork(index, born);
-        }
-        43 if simulation.processes.len() < PROCESSES_MAX => {
-            let user = *generator.random.pick(&USERS);
-            simulation.start(user);
-        }
-        44 | 45 if simulation.processes.len() > 1 => {
-            let clean = generator.random.one_in(3);
-            simulation.end(index, clean);
-        }
-        46 => simulation.world.memory.0.simulate_owner_death(),
-        _ => {
-            let step = generator.step(&mut simulation.reference);
-            simulation.take(index, &step);
-        }
-    }
-}
-
 fn run(seed: u64, names_only: bool) {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[40, 64, 200, 512]);
@@ -93,10 +26,7 @@ fn run(seed: u64, names_only: bool) {
     let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
     for action in 0..ACTIONS {
         if names_only {
-            let index = generator.random.below(simulation.processes.len() as u64) as usize;
-            generator.holder = simulation.processes[index].slot.0;
-            let step = generator.step(&mut simulation.reference);
-            simulation.take(index, &step);
+            act_on_names(&mut simulation, &mut generator);
         } else {
             act(&mut simulation, &mut generator);
         }
