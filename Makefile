@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps soak bench install clean
+.PHONY: help build demo test apps soak fuzz bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,10 @@ apps: ## The unmodified programs of tests/apps only
 
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing
+
+fuzz: ## Feed damaged metadata, operations, paths and texts, guided by coverage (FUZZ_SECONDS=n FUZZ_RUNS=n)
+	@scripts/setup.sh build fuzz
+	scripts/fuzz.sh
 
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench

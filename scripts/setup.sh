@@ -2,7 +2,7 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | demo
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -26,7 +26,8 @@ needs_of() {
         printf '%s\n' 'python3 /usr/bin/python3' 'g++ c++' 'tar tar' 'gzip gzip' 'util-linux setpriv' \
             'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff'
         ;;
-    *) fail "unknown need '$1' (known: build, test, demo)" ;;
+    fuzz) printf '%s\n' 'g++ c++' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo)" ;;
     esac
 }
 
@@ -84,7 +85,7 @@ check_rust_tools() {
     fi
 }
 
-[ $# -gt 0 ] || fail "say what for: scripts/setup.sh build|test|demo…"
+[ $# -gt 0 ] || fail "say what for: scripts/setup.sh build|test|fuzz|demo…"
 missing=()
 for what in "$@"; do
     needs=$(needs_of "$what") || exit 1

@@ -7,6 +7,7 @@ pub mod damage;
 pub mod driver;
 pub mod durable;
 pub mod faulty;
+pub mod fuzz;
 pub mod model;
 mod names;
 pub mod path;

@@ -94,7 +94,11 @@ fn is_exhaustion(error: Error) -> bool {
 impl Simulation {
     /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an inspector.
     pub fn new(blocks: u32, inodes: u32) -> Simulation {
-        let world = World::new(blocks, inodes);
+        Simulation::of(World::new(blocks, inodes))
+    }
+
+    /// The same on a given namespace, which is empty.
+    pub fn of(world: World) -> Simulation {
         let inspector = world.process(SUPERUSER);
         let creator = Caller { now: Timestamp(1), ..inspector.caller() };
         let mut simulation = Simulation {
@@ -191,7 +195,8 @@ impl Simulation {
         self.handles.get(place).copied().flatten().ok_or(Error::BadHandle)
     }
 
-    fn inode(&self, place: Place) -> Result<InodeId> {
+    /// The file that is open in a place.
+    pub fn inode(&self, place: Place) -> Result<InodeId> {
         Ok(self.inspector.fs.handle(self.handle(place)?)?.inode)
     }
 

@@ -1,8 +1,8 @@
 //! A small namespace on the heap, and processes that attach to it.
 
 use crate::driver::{Clock, Process};
-use crate::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
-use cairn_core::{Credentials, HeapMemory, Microfs, ProcessIdentity};
+use crate::tier::{CHECKSUM, HeapTier, SharedMemory, Tier, small_geometry};
+use cairn_core::{Credentials, Geometry, HeapMemory, Microfs, ProcessIdentity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ pub struct World {
     /// The shared words.
     pub memory: SharedMemory,
     /// The tier.
-    pub tier: Arc<HeapTier>,
+    pub tier: Arc<dyn Tier>,
     /// The node's clock.
     pub clock: Clock,
     next_pid: AtomicU32,
@@ -25,10 +25,14 @@ impl World {
     pub fn new(blocks: u32, inodes: u32) -> World {
         let geometry = small_geometry(blocks, inodes);
         let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
+    }
+
+    /// The same on a given tier, in a zeroed segment of the right length.
+    pub fn on(memory: SharedMemory, tier: Arc<dyn Tier>, geometry: &Geometry) -> World {
         let clock = Clock::default();
-        let formatted = Microfs::format(&memory, &geometry, CHECKSUM, SUPERUSER, clock.tick());
+        let formatted = Microfs::format(&memory, geometry, CHECKSUM, SUPERUSER, clock.tick());
         formatted.expect("the geometry is valid");
-        let tier = Arc::new(HeapTier::new(&geometry));
         World { memory, tier, clock, next_pid: AtomicU32::new(1) }
     }
 

@@ -8,7 +8,6 @@ use cairn_core::{
     ReadPlan, RenameMode, Result, SlotId,
 };
 use cairn_testing::driver::{Process, WriteInFlight};
-use cairn_testing::tier::Tier;
 use cairn_testing::world::{SUPERUSER, World};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicBool;

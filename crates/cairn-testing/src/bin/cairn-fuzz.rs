@@ -1,0 +1,20 @@
+//! Gives the target that `CAIRN_FUZZ_TARGET` names to libFuzzer, whose options the command line is.
+//! `scripts/fuzz.sh` builds it with coverage and runs it.
+#![no_main]
+
+use cairn_testing::fuzz::{Target, target};
+use libfuzzer_sys::fuzz_target;
+use std::sync::OnceLock;
+
+/// Variable that names the target.
+const TARGET_VARIABLE: &str = "CAIRN_FUZZ_TARGET";
+
+fn chosen() -> &'static Target {
+    static CHOSEN: OnceLock<&'static Target> = OnceLock::new();
+    CHOSEN.get_or_init(|| {
+        let name = std::env::var(TARGET_VARIABLE).unwrap_or_default();
+        target(&name).unwrap_or_else(|| panic!("{TARGET_VARIABLE}={name}: there is no such target"))
+    })
+}
+
+fuzz_target!(|input: &[u8]| (chosen().run)(input));

@@ -1,0 +1,38 @@
+//! Fuzz targets: functions that take any bytes and panic only if Cairn is wrong.
+//!
+//! `src/bin/cairn-fuzz.rs` gives them to the fuzzer, `tests/corpus.rs` replays the inputs kept below `fuzz/`.
+//! Must stay true: the same bytes do the same, and no target waits, sleeps or reads anything but its input.
+//! A new target is a function here, a line in `TARGETS` and a directory `fuzz/corpus/NAME` with an input or more.
+
+mod canary;
+mod meta_segment;
+mod operations;
+mod parsers;
+mod paths;
+
+/// Something to fuzz.
+pub struct Target {
+    /// Its name on the command line and below `fuzz/`.
+    pub name: &'static str,
+    /// What is done with an input.
+    pub run: fn(&[u8]),
+    /// Longest input worth trying, bytes.
+    pub bytes_max: u32,
+    /// A bug is planted: the fuzzer has to find it, or is not worth its time.
+    pub planted: bool,
+}
+
+/// Everything there is to fuzz.
+pub const TARGETS: &[Target] = &[
+    Target { name: "meta_segment", run: meta_segment::run, bytes_max: 256, planted: false },
+    Target { name: "operations", run: operations::run, bytes_max: 512, planted: false },
+    Target { name: "paths", run: paths::run, bytes_max: 512, planted: false },
+    Target { name: "parsers", run: parsers::run, bytes_max: 2048, planted: false },
+    Target { name: "canary_length", run: canary::length, bytes_max: 64, planted: true },
+    Target { name: "canary_store", run: canary::store, bytes_max: 512, planted: true },
+];
+
+/// The target of that name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

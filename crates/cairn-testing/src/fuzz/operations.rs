@@ -1,0 +1,67 @@
+//! Sequences of operations by several processes, which must give what the reference model gives.
+//!
+//! The input spells the choices that the random model test draws: which process does what, when a write in flight
+//! goes on, who forks and who dies.
+
+use crate::play::{USERS, act};
+use crate::random::Random;
+use crate::simulation::Simulation;
+use crate::step::Generator;
+use crate::tier::{HeapTier, SharedMemory, Tier, clear, small_geometry};
+use crate::world::World;
+use cairn_core::{Geometry, HeapMemory};
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+/// Actions of one run at most.
+const ACTIONS_MAX: usize = 120;
+/// Actions after which everything is compared, besides at the end.
+const VERIFY_EVERY: usize = 40;
+/// Hugeblocks and inodes: few, so that they run out.
+const SIZE: (u32, u32) = (64, 24);
+
+thread_local! {
+    /// Used again by every run of the thread: making it takes longer than a run.
+    static SEGMENT: OnceCell<SharedMemory> = const { OnceCell::new() };
+}
+
+/// An empty namespace on the tier that `tier` makes.
+pub(super) fn world(tier: impl FnOnce(&Geometry) -> Arc<dyn Tier>) -> World {
+    let geometry = small_geometry(SIZE.0, SIZE.1);
+    let words = geometry.segment_bytes() as usize / 8;
+    let memory = SEGMENT.with(|segment| {
+        segment.get_or_init(|| SharedMemory(Arc::new(HeapMemory::new(words)))).clone()
+    });
+    // A run that panicked may have left it locked.
+    memory.0.simulate_owner_death();
+    clear(&memory.0);
+    World::on(memory, tier(&geometry), &geometry)
+}
+
+/// Plays the actions that the input says.
+pub(super) fn run(input: &[u8]) {
+    play(input, world(|geometry| Arc::new(HeapTier::new(geometry))));
+}
+
+/// The same on a given namespace.
+pub(super) fn play(input: &[u8], world: World) {
+    let mut simulation = Simulation::of(world);
+    for user in &USERS[1..3] {
+        simulation.start(*user);
+    }
+    let mut random = Random::from_choices(input);
+    let reach = *random.pick(&[9000, 40_000, 100_000]);
+    let write_bytes = *random.pick(&[300, 5000, 20_000]);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 1..=ACTIONS_MAX {
+        if generator.random.is_used_up() {
+            break;
+        }
+        act(&mut simulation, &mut generator);
+        if action % VERIFY_EVERY == 0 {
+            simulation.verify();
+        }
+    }
+    simulation.verify();
+    simulation.finish();
+}
