@@ -96,6 +96,11 @@ impl Process {
         u64::from(self.fs.geometry().hugeblock_bytes)
     }
 
+    /// Fetches bytes of the tier, as a plan names them.
+    pub fn fetch(&self, offset: u64, target: &mut [u8]) {
+        self.tier.read(offset, target);
+    }
+
     fn block(&self, block: u32) -> Vec<u8> {
         let mut bytes = vec![0; self.block_bytes() as usize];
         self.tier.read(u64::from(block) * self.block_bytes(), &mut bytes);

@@ -1,0 +1,106 @@
+//! The table of descriptors that are ours, shared by the threads of one process, over a kernel that is a list.
+//!
+//! Each call on the table is one step: what happens between the instructions of one call is not explored.
+
+use crate::stage::moment;
+use crate::{explore, find};
+use cairn_posix::HandleId;
+use cairn_posix::table;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// First number the simulated kernel gives; those of the test itself are below.
+const FIRST: i32 = 500;
+/// A file that several threads have open.
+const SHARED: HandleId = HandleId(9);
+
+/// Gives the lowest number that is free, as the kernel does.
+#[derive(Default)]
+struct Kernel(Mutex<Vec<bool>>);
+
+impl Kernel {
+    fn open(&self) -> i32 {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = used.iter().position(|used| !used).unwrap_or(used.len());
+        match used.get_mut(free) {
+            Some(place) => *place = true,
+            None => used.push(true),
+        }
+        FIRST + free as i32
+    }
+
+    fn close(&self, number: i32) {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        used[(number - FIRST) as usize] = false;
+    }
+}
+
+type Close = fn(&Kernel, i32) -> Option<table::Left>;
+
+fn open(kernel: &Kernel, handle: HandleId) -> i32 {
+    let number = kernel.open();
+    moment();
+    assert_eq!(table::enter(number, handle), Ok(None), "the number was free");
+    moment();
+    number
+}
+
+fn close(kernel: &Kernel, number: i32) -> Option<table::Left> {
+    let left = table::leave(number);
+    moment();
+    kernel.close(number);
+    moment();
+    table::closed(number);
+    left
+}
+
+/// Frees the number before it is taken out of the table.
+fn close_too_early(kernel: &Kernel, number: i32) -> Option<table::Left> {
+    kernel.close(number);
+    moment();
+    let left = table::leave(number);
+    moment();
+    table::closed(number);
+    left
+}
+
+/// Opens a file of its own and the shared one, and closes both, twice.
+fn use_descriptors(kernel: &Kernel, own: HandleId, close: Close) {
+    for _ in 0..2 {
+        let (mine, shared) = (open(kernel, own), open(kernel, SHARED));
+        assert_eq!((table::lookup(mine), table::lookup(shared)), (Some(own), Some(SHARED)));
+        let left = close(kernel, mine);
+        assert_eq!(left, Some(table::Left { handle: own, last: true, unsealed: false }));
+        moment();
+        assert_eq!(table::lookup(shared), Some(SHARED), "another number was closed");
+        let left = close(kernel, shared);
+        assert_eq!(left, Some(table::Left { handle: SHARED, last: false, unsealed: false }));
+    }
+}
+
+fn descriptors(close: Close) {
+    let kernel = Arc::new(Kernel::default());
+    // The last schedule may have ended in the middle.
+    for number in FIRST..FIRST + 20 {
+        table::forget(number);
+    }
+    let kept = open(&kernel, SHARED);
+    let threads: Vec<_> = (10..12)
+        .map(|own| {
+            let kernel = kernel.clone();
+            shuttle::thread::spawn(move || use_descriptors(&kernel, HandleId(own), close))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("it ended");
+    }
+    let left = close(&kernel, kept);
+    assert_eq!(left, Some(table::Left { handle: SHARED, last: true, unsealed: false }));
+    assert!(!table::holds(SHARED) && table::range(FIRST, FIRST + 20).next().is_none());
+}
+
+// One test: the table is one per process.
+#[test]
+fn numbers_are_used_again_then_each_leads_to_its_file_and_closing_too_early_is_found() {
+    explore(|| descriptors(close));
+    find(|| descriptors(close_too_early));
+}

@@ -1,0 +1,495 @@
+//! Explores interleavings of a few processes at the moments that matter: around and inside transactions, and in the
+//! middle of transfers; processes die there, too.
+//!
+//! A failure prints its schedule: `CAIRN_TEST_SCHEDULE=<schedule> cargo test -p cairn-testing --test schedules NAME`
+//! replays it, as long as the code takes the same steps. `CAIRN_TEST_SEEDS=n` explores n times 100 schedules, half of
+//! them chosen at random, half by random priorities (PCT); `CAIRN_TEST_SEED=s` repeats one seed.
+//! Does not explore what the hardware reorders, nor deaths between two changes of a transaction;
+//! `death_at_every_change.rs` does the latter.
+
+mod descriptors;
+mod stage;
+
+use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
+use cairn_testing::driver::Process;
+use cairn_testing::random::for_each_seed;
+use shuttle::scheduler::{
+    PctScheduler, RandomScheduler, ReplayScheduler, Schedule, Scheduler, Task, TaskId,
+};
+use shuttle::{Config, FailurePersistence, Runner};
+use stage::{Defect, Stage, check, wait};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Variable that replays one schedule.
+const SCHEDULE_VARIABLE: &str = "CAIRN_TEST_SCHEDULE";
+/// Seeds unless the environment says otherwise.
+const SEEDS: u64 = 3;
+/// Schedules that one seed gives, for each way to choose them.
+const SCHEDULES: usize = 50;
+/// Switches that a priority schedule places at random.
+const DEPTH: usize = 4;
+/// Schedules within which a planted defect has to be found.
+const CANARY_SCHEDULES: usize = 2000;
+/// Attempts at something that others keep busy.
+const PATIENCE: usize = 500;
+
+const BLOCK: usize = 4096;
+
+const OPTIONS: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    create: true,
+    exclusive: false,
+    truncate: false,
+    directory: false,
+    no_follow: false,
+    path_only: false,
+};
+
+fn run(scheduler: impl Scheduler + 'static, play: fn()) {
+    let mut config = Config::new();
+    // Frames of unoptimised code are large.
+    config.stack_size = 1 << 20;
+    // For planted defects, too: whoever runs first decides for all tests of the program.
+    config.failure_persistence = FailurePersistence::Print;
+    Runner::new(scheduler, config).run(play);
+}
+
+/// Plays many schedules, or the one that the environment gives.
+fn explore(play: fn()) {
+    if let Ok(schedule) = std::env::var(SCHEDULE_VARIABLE) {
+        return run(ReplayScheduler::new_from_encoded(&schedule), play);
+    }
+    for_each_seed(SEEDS, |seed| {
+        run(RandomScheduler::new_from_seed(seed, SCHEDULES), play);
+        run(PctScheduler::new_from_seed(seed, DEPTH, SCHEDULES), play);
+    });
+}
+
+/// Passes a scheduler's choices on and remembers those of the last schedule.
+struct Recorded<S> {
+    scheduler: S,
+    last: Arc<Mutex<Schedule>>,
+}
+
+impl<S> Recorded<S> {
+    fn last(&self) -> MutexGuard<'_, Schedule> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Scheduler> Scheduler for Recorded<S> {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        let schedule = self.scheduler.new_execution()?;
+        *self.last() = schedule.clone();
+        Some(schedule)
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let chosen = self.scheduler.next_task(runnable, current, is_yielding)?;
+        self.last().push_task(chosen);
+        Some(chosen)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.last().push_random();
+        self.scheduler.next_u64()
+    }
+}
+
+/// Plays until something fails; returns what was said then.
+fn failure_of(scheduler: impl Scheduler + 'static, play: fn()) -> Option<String> {
+    let played = AssertUnwindSafe(|| run(scheduler, play));
+    let said = catch_unwind(played).err()?;
+    let text = said.downcast_ref::<String>().cloned();
+    text.or_else(|| said.downcast_ref::<&str>().map(ToString::to_string))
+}
+
+/// Finds a planted defect, and again when the schedule that showed it is replayed.
+fn find(play: fn()) {
+    let last = Arc::new(Mutex::new(Schedule::new(0)));
+    let scheduler = PctScheduler::new_from_seed(1, DEPTH, CANARY_SCHEDULES);
+    let found = failure_of(Recorded { scheduler, last: last.clone() }, play);
+    assert!(found.is_some(), "the defect is not found within {CANARY_SCHEDULES} schedules");
+    let schedule = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let again = failure_of(ReplayScheduler::new_from_schedule(schedule), play);
+    assert_eq!(found, again, "the schedule that showed the defect shows it again");
+}
+
+/// Repeats what fails only because others are in the way, or because there is no space yet.
+fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
+    for _ in 0..PATIENCE {
+        match act() {
+            Ok(result) => return Some(result),
+            Err(Error::Busy | Error::NoSpace) => wait(),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    None
+}
+
+/// Writes as the POSIX layer does: whoever finds others in the way waits, and keeps the place of an append meanwhile.
+/// Returns how much of it found space.
+fn write(process: &Process, handle: HandleId, at: Position, bytes: &[u8]) -> usize {
+    let caller = process.caller();
+    if process.write_small(&caller, handle, at, bytes).expect("it is open").is_some() {
+        return bytes.len();
+    }
+    let begun = patiently(|| process.begin_write(&caller, handle, at, bytes));
+    let Some(mut write) = begun else { return 0 };
+    process.transfer(&mut write).expect("the tier takes bytes");
+    while !process.commit(&caller, &mut write).expect("it was planned") {
+        if patiently(|| process.replan(&caller, handle, &mut write)).is_none() {
+            process.abort(&caller, &write).expect("it can always be given up");
+            break;
+        }
+    }
+    write.done as usize
+}
+
+fn open(process: &Process, path: &[u8], options: OpenOptions) -> HandleId {
+    process.fs.open_file(&process.caller(), ROOT, path, options, 0o644).expect("it opens").handle
+}
+
+/// Makes a file of these bytes and leaves it open.
+fn create(process: &Process, path: &[u8], bytes: &[u8]) -> HandleId {
+    let handle = open(process, path, OPTIONS);
+    let written = process.write(&process.caller(), handle, Position::At(0), bytes);
+    assert_eq!(written, Ok((0, bytes.len() as u64)));
+    handle
+}
+
+fn read_all(process: &Process, handle: HandleId) -> Vec<u8> {
+    let read = process.read(&process.caller(), handle, Position::At(0), 1 << 20);
+    read.expect("it is open for reading").1
+}
+
+fn truncate(process: &Process, path: &[u8], size: u64) {
+    let inode = process.fs.resolve(&process.caller(), ROOT, path, true).expect("it exists");
+    patiently(|| process.truncate(&process.caller(), inode, size));
+}
+
+/// One process renames to and fro, one makes and removes names, both mortal; one looks.
+fn names(defect: Defect) {
+    let stage = Stage::new(8, defect);
+    let agent = stage.process();
+    let caller = agent.caller();
+    agent.fs.make_directory(&caller, ROOT, b"d", 0o755).expect("the name is new");
+    let moved = open(&agent, b"a", OPTIONS);
+    stage.start_mortal(|process| {
+        let (here, there) = ((ROOT, &b"a"[..]), (ROOT, &b"d/b"[..]));
+        for (from, to) in [(here, there), (there, here), (here, there)] {
+            let renamed = process.fs.rename(&process.caller(), from, to, RenameMode::Replace);
+            renamed.expect("nobody else renames it");
+        }
+    });
+    stage.start_mortal(|process| {
+        for _ in 0..2 {
+            process.close(open(process, b"d/c", OPTIONS)).expect("it is open");
+            process.fs.unlink(&process.caller(), ROOT, b"d/c").expect("nobody else removes it");
+        }
+    });
+    stage.start(|process| {
+        for _ in 0..3 {
+            check(process);
+        }
+    });
+    stage.settle(&agent);
+    let exists = |path: &[u8]| agent.fs.resolve(&agent.caller(), ROOT, path, true).is_ok();
+    assert!(exists(b"a") != exists(b"d/b"), "it has one name");
+    let inode = agent.fs.handle(moved).expect("it is open").inode;
+    assert_eq!(agent.fs.attributes(inode).expect("it is open").links, 1);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn names_are_changed_by_mortals_then_each_change_happened_or_did_not() {
+    explore(|| names(Defect::None));
+}
+
+#[test]
+fn lock_that_lets_everybody_in_is_found() {
+    find(|| names(Defect::LockLetsIn));
+}
+
+#[test]
+fn death_in_the_lock_that_nobody_sees_is_found() {
+    find(|| names(Defect::DeathUnseen));
+}
+
+/// Reads as a reader would that does not look whether what it read is still the file's.
+fn read_carelessly(process: &Process, handle: HandleId) -> Vec<u8> {
+    let caller = process.caller();
+    let plan = process.fs.plan_read(&caller, handle, Position::At(0), 1 << 20).expect("it is open");
+    let mut bytes = Vec::new();
+    for run in plan.runs() {
+        let start = bytes.len();
+        bytes.resize(start + run.bytes as usize, 0);
+        if let Some((_, offset)) = run.source {
+            process.fetch(offset, &mut bytes[start..]);
+        }
+    }
+    bytes
+}
+
+/// A file is read while a mortal empties it and another fills a new file with the blocks it frees.
+fn reading(read: fn(&Process, HandleId) -> Vec<u8>) {
+    let stage = Stage::new(4, Defect::None);
+    let agent = stage.process();
+    create(&agent, b"a", &[b'a'; 3 * BLOCK]);
+    stage.start(move |process| {
+        let handle = open(process, b"a", OPTIONS);
+        for _ in 0..3 {
+            let bytes = read(process, handle);
+            let foreign = bytes.iter().find(|&&byte| byte != b'a');
+            assert_eq!(foreign, None, "bytes of another file among {}", bytes.len());
+        }
+    });
+    stage.start_mortal(|process| {
+        truncate(process, b"a", BLOCK as u64 + 100);
+        truncate(process, b"a", 0);
+        process.reclaim().expect("orphans can be freed");
+    });
+    stage.start_mortal(|process| {
+        let handle = open(process, b"b", OPTIONS);
+        let bytes = [b'b'; 3 * BLOCK];
+        write(process, handle, Position::At(0), &bytes);
+    });
+    stage.settle(&agent);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn file_is_emptied_while_it_is_read_then_no_foreign_bytes_are_seen() {
+    explore(|| reading(read_all));
+}
+
+#[test]
+fn reader_that_does_not_look_back_is_found() {
+    find(|| reading(read_carelessly));
+}
+
+/// An open file is read to its end although it was unlinked and blocks are wanted.
+fn unlinking() {
+    let stage = Stage::new(5, Defect::None);
+    let agent = stage.process();
+    agent.close(create(&agent, b"a", &[b'a'; 2 * BLOCK])).expect("it is open");
+    let reader = stage.process();
+    let handle = open(&reader, b"a", OPTIONS);
+    stage.start_mortal(|process| {
+        let _ = process.fs.unlink(&process.caller(), ROOT, b"a");
+        process.reclaim().expect("orphans can be freed");
+    });
+    stage.start_mortal(|process| {
+        let handle = open(process, b"b", OPTIONS);
+        let bytes = [b'b'; 4 * BLOCK];
+        write(process, handle, Position::At(0), &bytes);
+    });
+    stage.start(move |_| {
+        for _ in 0..3 {
+            assert!(read_all(&reader, handle) == [b'a'; 2 * BLOCK], "an open file keeps its bytes");
+        }
+        reader.close(handle).expect("it is open");
+        reader.reclaim().expect("orphans can be freed");
+    });
+    stage.settle(&agent);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn open_file_is_unlinked_then_its_reader_keeps_its_bytes() {
+    explore(unlinking);
+}
+
+/// A mortal overwrites a file while another process empties it and a third fills a new file.
+fn overwriting(defect: Defect) {
+    let stage = Stage::new(4, defect);
+    let agent = stage.process();
+    create(&agent, b"a", &[b'a'; 3 * BLOCK]);
+    stage.start_mortal(|process| {
+        let handle = open(process, b"a", OPTIONS);
+        for (at, length) in [(0, 2 * BLOCK), (100, BLOCK), (BLOCK as u64, 50)] {
+            let bytes = vec![b'w'; length];
+            write(process, handle, Position::At(at), &bytes);
+        }
+    });
+    stage.start(|process| {
+        truncate(process, b"a", 0);
+        process.reclaim().expect("orphans can be freed");
+    });
+    let mine = stage.process();
+    stage.start(move |_| {
+        let handle = open(&mine, b"b", OPTIONS);
+        let bytes = [b'b'; 2 * BLOCK];
+        let length = write(&mine, handle, Position::At(0), &bytes);
+        for _ in 0..3 {
+            let bytes = read_all(&mine, handle);
+            assert!(bytes == vec![b'b'; length], "bytes of another file's writer");
+        }
+        mine.close(handle).expect("it is open");
+    });
+    stage.settle(&agent);
+    verify(&agent, b"a", &|_, byte| matches!(byte, 0 | b'a' | b'w'));
+    verify(&agent, b"b", &|_, byte| byte == b'b');
+    drop(agent);
+    stage.end();
+}
+
+/// Every byte of a file is one that may be there, and the checksums are right.
+fn verify(process: &Process, path: &[u8], may_be: &dyn Fn(usize, u8) -> bool) {
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, OPTIONS, 0o644);
+    let opened = opened.expect("it opens");
+    let bytes = read_all(process, opened.handle);
+    for (at, &byte) in bytes.iter().enumerate() {
+        assert!(may_be(at, byte), "byte {at} of {} is {byte:#x}", String::from_utf8_lossy(path));
+    }
+    process.verify_blocks(opened.inode, opened.handle).expect("its blocks can be checked");
+    process.close(opened.handle).expect("it is open");
+}
+
+#[test]
+fn file_is_emptied_while_it_is_overwritten_then_writes_reach_no_other_file() {
+    explore(|| overwriting(Defect::None));
+}
+
+#[test]
+fn freeing_of_blocks_that_are_being_written_is_found() {
+    find(|| overwriting(Defect::PinsUnseen));
+}
+
+/// Bytes that follow each other, and how often.
+fn lengths(bytes: &[u8]) -> Vec<(u8, usize)> {
+    bytes.chunk_by(|one, next| one == next).map(|run| (run[0], run.len())).collect()
+}
+
+/// Two processes append records while a third reads what is there.
+fn appending(first_is_mortal: bool) {
+    const RECORD: [usize; 2] = [3000, 700];
+    const RECORDS: usize = 3;
+    let append = OpenOptions { append: true, ..OPTIONS };
+    let stage = Stage::new(8, Defect::None);
+    let agent = stage.process();
+    agent.close(create(&agent, b"log", b"")).expect("it is open");
+    let writer = move |number: usize| {
+        move |process: &Process| {
+            let handle = open(process, b"log", append);
+            for record in 0..RECORDS {
+                let bytes = vec![(16 * (number + 1) + record) as u8; RECORD[number]];
+                let written = write(process, handle, Position::Cursor, &bytes);
+                assert_eq!(written, bytes.len(), "there is space for all");
+            }
+        }
+    };
+    match first_is_mortal {
+        true => stage.start_mortal(writer(0)),
+        false => stage.start(writer(0)),
+    }
+    stage.start(writer(1));
+    let length_of = |fill: u8| RECORD[usize::from(fill >> 4) - 1];
+    // The fills of the records in a log, in order. What a writer left that died is some of its bytes, then zeros.
+    let records = move |mut log: &[u8]| {
+        let mut fills = Vec::new();
+        while let Some(&fill) = log.first() {
+            let length = if fill == 0 { RECORD[0] } else { length_of(fill) };
+            let (record, rest) = log.split_at_checked(length).expect("no record is cut");
+            match lengths(record)[..] {
+                [(0, _)] | [_, (0, _)] if first_is_mortal && fill >> 4 <= 1 => {}
+                [_] if fill != 0 => fills.push(fill),
+                _ => panic!("record {fill:#x} is not whole: {:x?}", lengths(record)),
+            }
+            log = rest;
+        }
+        fills
+    };
+    let known = stage.process();
+    stage.start(move |_| {
+        let handle = open(&known, b"log", OPTIONS);
+        let mut before = Vec::new();
+        for _ in 0..3 {
+            let fills = records(&read_all(&known, handle));
+            assert!(fills.starts_with(&before), "{before:?} became {fills:?}");
+            before = fills;
+        }
+        known.close(handle).expect("it is open");
+    });
+    let died = stage.settle(&agent);
+    let log = open(&agent, b"log", OPTIONS);
+    let mut fills = records(&read_all(&agent, log));
+    for number in 0..2 {
+        let own: Vec<u8> = fills.iter().copied().filter(|fill| fill >> 4 == number + 1).collect();
+        assert!(own.is_sorted(), "a writer's records are in order: {own:?}");
+    }
+    fills.sort_unstable();
+    fills.dedup();
+    if died == 0 {
+        assert_eq!(fills, [0x10, 0x11, 0x12, 0x20, 0x21, 0x22]);
+    }
+    assert!(fills.ends_with(&[0x20, 0x21, 0x22]), "the living writer's records: {fills:x?}");
+    verify(&agent, b"log", &|_, _| true);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn two_append_then_every_record_is_there_once_and_whole() {
+    explore(|| appending(false));
+}
+
+#[test]
+fn appender_dies_then_the_records_of_the_other_are_there() {
+    explore(|| appending(true));
+}
+
+/// A file is cut, grown and written behind its old end while it is read: what is between is zeros.
+fn growing() {
+    const CUT: usize = 100;
+    const GROWN: usize = 6000;
+    let stage = Stage::new(8, Defect::None);
+    let agent = stage.process();
+    create(&agent, b"a", &[b'a'; BLOCK + 1000]);
+    let may_be = |at: usize, byte: u8| match byte {
+        b'a' => at < BLOCK + 1000,
+        b'w' => at >= GROWN,
+        0 => at >= CUT,
+        _ => false,
+    };
+    stage.start_mortal(|process| {
+        truncate(process, b"a", CUT as u64);
+        truncate(process, b"a", GROWN as u64);
+    });
+    stage.start_mortal(|process| {
+        let handle = open(process, b"a", OPTIONS);
+        let at = Position::At(GROWN as u64);
+        write(process, handle, at, &[b'w'; 3000]);
+        let _ = process.seal(process.fs.handle(handle).expect("it is open").inode);
+    });
+    let reader = stage.process();
+    stage.start(move |_| {
+        let handle = open(&reader, b"a", OPTIONS);
+        for _ in 0..3 {
+            for (at, &byte) in read_all(&reader, handle).iter().enumerate() {
+                assert!(may_be(at, byte), "byte {at} is {byte:#x}");
+            }
+        }
+        reader.close(handle).expect("it is open");
+    });
+    stage.settle(&agent);
+    verify(&agent, b"a", &may_be);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn file_is_cut_and_grown_then_what_is_between_is_zeros() {
+    explore(growing);
+}
