@@ -2,6 +2,7 @@
 //!
 //! Whatever is accepted is written and read again, and must be the same. The first byte of an input chooses the reader.
 
+#[allow(dead_code, reason = "only the parser is of interest here")]
 #[path = "../../../cairn-cli/src/size.rs"]
 mod size;
 
