@@ -35,6 +35,10 @@ pub fn visit(volume: &Volume) -> Result<Visit> {
             visit.reaped += 1;
         }
     }
+    if volume.fs().orphans() > 0 {
+        // On a durable tier blocks are free only when that is on the media.
+        volume.fs().sync().map_err(failed())?;
+    }
     reclaim(volume, None)?;
     Ok(visit)
 }

@@ -20,8 +20,8 @@ use crate::snapshot;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
 use crate::types::ProcessIdentity;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Log blocks that are kept free, so that a flush in progress always finds room.
 const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) + 2;
@@ -32,8 +32,8 @@ pub(crate) struct Durable {
     pub superblock: Superblock,
     /// Every operation is durable when it returns (NVMe-CR), not only what `sync` was called for.
     pub each_operation: bool,
-    /// Who this process is, for its duties.
-    identity: Mutex<ProcessIdentity>,
+    /// Who this process is, for its duties. No lock: a forked child would inherit it taken.
+    identity: [AtomicU64; 3],
 }
 
 /// How full the log on the media is.
@@ -65,12 +65,25 @@ struct Batch {
 impl Durable {
     pub(crate) fn new(media: Arc<dyn Media>, superblock: Superblock) -> Durable {
         let each_operation = superblock.geometry.durability == Some(Durability::Operation);
-        let unknown = ProcessIdentity { pid: u32::MAX, pid_namespace: 0, start_time: 0 };
-        Durable { media, superblock, each_operation, identity: Mutex::new(unknown) }
+        Durable {
+            media,
+            superblock,
+            each_operation,
+            identity: [AtomicU64::new(u64::from(u32::MAX)), AtomicU64::new(0), AtomicU64::new(0)],
+        }
     }
 
     fn identity(&self) -> ProcessIdentity {
-        *self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+        let [pid, pid_namespace, start_time] =
+            [0, 1, 2].map(|word| self.identity[word].load(Ordering::Relaxed));
+        ProcessIdentity { pid: pid as u32, pid_namespace, start_time }
+    }
+
+    fn set_identity(&self, identity: ProcessIdentity) {
+        let words = [u64::from(identity.pid), identity.pid_namespace, identity.start_time];
+        for (own, word) in self.identity.iter().zip(words) {
+            own.store(word, Ordering::Relaxed);
+        }
     }
 }
 
@@ -78,7 +91,7 @@ impl Microfs {
     /// Says who this process is. Duties it had under this identity are void: whatever thread had them is gone.
     pub fn introduce(&self, identity: ProcessIdentity) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
-        *durable.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity;
+        durable.set_identity(identity);
         self.transact_unlogged(|tx| {
             for duty in [FLUSH, SNAPSHOT] {
                 if duty.owner(tx) == Some(identity) {

@@ -275,12 +275,6 @@ impl Transaction<'_> {
         self.layout.durable && orphan.freed_at(self) > self.get(LOG_DURABLE)
     }
 
-    /// Whether the first orphan could be freed if the log were on the media.
-    pub(crate) fn orphans_await_log(&self) -> bool {
-        let first = InodeId(self.get(ORPHAN_FIRST) as u32);
-        first.0 != 0 && self.inode(first).is_ok_and(|orphan| self.awaits_log(orphan))
-    }
-
     /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
     pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
         // A read that a close in another thread overtook must not take what is in these blocks next.

@@ -210,6 +210,13 @@ impl Transaction<'_> {
         }
     }
 
+    /// Whether a block is in use whose checksum is in this page.
+    fn page_is_used(&self, region: &TierRegion, page: usize) -> bool {
+        const WORDS: usize = CHECKSUMS_PER_PAGE / 64;
+        let end = (region.blocks as usize).div_ceil(64).min((page + 1) * WORDS);
+        (page * WORDS..end).any(|word| self.get(region.used + word) != 0)
+    }
+
     /// Moves the pages of checksums that differ from the media's into `pages`, which has room for all.
     pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<usize>) {
         let region = self.layout.tiers[0];
@@ -222,7 +229,7 @@ impl Transaction<'_> {
             while bits != 0 {
                 let page = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if page < count {
+                if page < count && self.page_is_used(&region, page) {
                     pages.push(page);
                 }
             }

@@ -320,6 +320,7 @@ impl Microfs {
     /// In the child, before anything else. Errors: `Invalid` if its slot was reaped with its spawner, or taken up
     /// already: `attach` then.
     pub fn spawn_child(&self, child: SlotId, identity: ProcessIdentity) -> Result<()> {
+        self.introduce(identity)?;
         self.transact(|tx| {
             let child = tx.slot(child)?;
             if child.state(tx) != EMBRYO {

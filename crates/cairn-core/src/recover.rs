@@ -12,6 +12,7 @@ use crate::layout::{
 use crate::log_media::{PAYLOAD_WORDS, block_of};
 use crate::media::{MEDIA_BLOCK_BYTES, Media, read_words};
 use crate::memory::Memory;
+use crate::pool::BlockRun;
 use crate::replay::{Image, Seal};
 use crate::snapshot::{self, Header, Rebuilt};
 use crate::superblock::{MediaOptions, Superblock};
@@ -111,7 +112,9 @@ fn put_into_use(
     }
     image.transact(|tx| {
         // The table on the media may be ahead of what the log says about last blocks.
-        tx.mark_all_checksums_dirty();
+        for &Seal { block, .. } in &seals {
+            tx.mark_checksums_dirty(BlockRun { tier: 0, first: block, count: 1 });
+        }
         let lsn = image.lsn;
         tx.set(LSN, lsn);
         if let Some(header) = snapshot {

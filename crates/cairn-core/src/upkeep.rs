@@ -180,16 +180,13 @@ impl Microfs {
         })
     }
 
-    /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at once.
+    /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at once. On a durable tier
+    /// blocks wait until a `sync` has made durable that they are free.
     pub fn reclaim(&self, slot: Option<SlotId>) -> Result<bool> {
-        let (more, awaits_log) = self.transact(|tx| {
+        self.transact(|tx| {
             let slot = slot.map(|slot| tx.slot(slot)).transpose()?;
-            Ok((tx.reclaim_batch(slot)?, tx.orphans_await_log()))
-        })?;
-        if awaits_log {
-            self.sync()?;
-        }
-        Ok(more || awaits_log)
+            tx.reclaim_batch(slot)
+        })
     }
 
     /// Deleted or emptied files whose blocks are not free yet; read without the lock.

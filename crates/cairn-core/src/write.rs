@@ -169,6 +169,23 @@ impl Microfs {
         at: Position,
         length: u64,
     ) -> Result<WritePlan> {
+        match self.plan_write_once(caller, handle, at, length) {
+            Err(Error::NoSpace) if self.durable.is_some() && self.orphans() > 0 => {
+                self.sync()?;
+                while self.reclaim(Some(caller.slot))? {}
+                self.plan_write_once(caller, handle, at, length)
+            }
+            result => result,
+        }
+    }
+
+    fn plan_write_once(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        length: u64,
+    ) -> Result<WritePlan> {
         let (plan, may_begin) = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;

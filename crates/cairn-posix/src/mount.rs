@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, StaleBlock, Timestamp};
+use cairn_device::TierPlace;
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
@@ -388,6 +389,12 @@ fn rank_namespace(
         *place = place
             .beside(&name)
             .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
+    }
+    if let [TierPlace::File { path, .. }] = &places[..] {
+        // What this rank had there before the node's memory was lost.
+        if let Some((kept, _)) = TierPlace::existing_file(path)? {
+            places = vec![kept];
+        }
     }
     let creation = Creation {
         geometry,
