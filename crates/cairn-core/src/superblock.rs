@@ -26,8 +26,9 @@ const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 const BYTES_PER_INODE: u64 = 64 << 10;
 const INODES_MIN: u64 = 1024;
 const INODES_MAX: u64 = 4 << 20;
-/// Bytes of a snapshot slot for an inode with its name, and for an extent in the worst case, one to a block.
-const SLOT_BYTES_PER_INODE: u64 = 256;
+/// Bytes of a snapshot slot for an inode with its names, of which there are two at most on average or one of two
+/// records, and for an extent in the worst case, one to a block: a snapshot always fits, so the log can always be cut.
+const SLOT_BYTES_PER_INODE: u64 = 352;
 const SLOT_BYTES_PER_BLOCK: u64 = 56;
 /// Beyond this a slot does not grow with the number of blocks: long extents are the rule.
 const SLOT_BYTES_MAX: u64 = 2 << 30;

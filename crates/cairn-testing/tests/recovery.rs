@@ -2,7 +2,7 @@
 //!
 //! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one, `CAIRN_CRASH_POINT` one crash of it.
 
-use cairn_core::{Microfs, Superblock, recover};
+use cairn_core::{Microfs, ROOT, Superblock, recover};
 use cairn_device::Workspace;
 use cairn_testing::crash::{Budget, for_every_crash};
 use cairn_testing::durable::{Window, Workload, attach, check, format};
@@ -74,4 +74,37 @@ fn crash_at_any_write_leaves_what_was_synced() {
         images += tried.unwrap_or_else(|failure| panic!("{failure}")).images;
     });
     println!("{images} crashes");
+}
+
+/// A slot is laid out for the most that a namespace can hold, so the log can be cut and names removed however full it is.
+#[test]
+fn namespace_is_full_of_names_then_its_snapshot_fits() {
+    for length in [1, 48, 104, 250] {
+        let (image, superblock) = empty();
+        let media = Arc::new(image);
+        let memory = memory(&superblock);
+        recover(media.as_ref(), &memory, CHECKSUM).expect("it was just made");
+        let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
+        let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
+        let process = attach(fs.expect("recovered"), 1, tier).expect("there is a slot");
+        let name = |number: usize| {
+            let text = format!("{number:0>5}");
+            [text.as_bytes(), &vec![b'x'; length]].concat()
+        };
+        let make = |number: usize| match number % 3 {
+            // Every third is another name of the one before.
+            2 => {
+                let caller = process.caller();
+                let (old, new) = (name(number - 1), name(number));
+                process.fs.link(&caller, (ROOT, &old), (ROOT, &new), false)
+            }
+            _ => process.fs.symlink(&process.caller(), b"target", ROOT, &name(number)).map(drop),
+        };
+        let made = (0..).take_while(|&number| make(number).is_ok()).count();
+        assert!(made > 300, "{made}");
+        process.fs.write_snapshot().expect("it fits");
+        process.fs.unlink(&process.caller(), ROOT, &name(0)).expect("there is room in the log");
+        process.fs.sync().expect("the media work");
+        process.fs.check().expect("nothing is damaged");
+    }
 }
