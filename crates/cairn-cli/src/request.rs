@@ -128,10 +128,7 @@ impl Request {
             scope: scope(arguments.scope, settings.scope)?,
             force: arguments.force || settings.force.unwrap_or(false),
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
-            durability: match arguments.durability {
-                Some(DurabilityArgument::Op) => Durability::Operation,
-                _ => Durability::Sync,
-            },
+            durability: durability(arguments.durability, settings.durability)?,
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;
@@ -300,6 +297,18 @@ fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Opt
             name: "run.scope",
             value: value.to_string(),
             expected: "node or rank",
+        }),
+    }
+}
+
+fn durability(argument: Option<DurabilityArgument>, setting: Option<String>) -> Result<Durability> {
+    match (argument, setting.as_deref()) {
+        (Some(DurabilityArgument::Op), _) | (None, Some("op")) => Ok(Durability::Operation),
+        (Some(DurabilityArgument::Fsync), _) | (None, None | Some("fsync")) => Ok(Durability::Sync),
+        (None, Some(value)) => Err(Error::Value {
+            name: "run.durability",
+            value: value.to_string(),
+            expected: "fsync or op",
         }),
     }
 }

@@ -43,6 +43,8 @@ pub struct RunSettings {
     pub force: Option<bool>,
     /// `--huge-pages`.
     pub huge_pages: Option<String>,
+    /// `--durability`.
+    pub durability: Option<String>,
 }
 
 /// The section `[store]`.

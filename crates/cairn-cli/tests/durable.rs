@@ -86,6 +86,8 @@ fn every_operation_is_durable_when_that_is_asked_for() {
     place.lose_memory("first");
     let again = place.run("second", &[], "cat /cairn/log; ls /cairn").succeeds();
     assert_eq!(again.stdout, "1\n2\n3\nd\nlog\n");
+    let status = place.sandbox.cairn(&["status", "second", "--json"]).succeeds().json();
+    assert_eq!(status[0]["tiers"][0]["log"]["durability"], "op", "the tier remembers");
 }
 
 #[test]
