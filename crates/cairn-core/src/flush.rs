@@ -146,6 +146,10 @@ impl Microfs {
                         if result == Err(Error::Io) {
                             tx.set(MEDIA_FAILED, 1);
                         }
+                        if result.is_err() {
+                            // Those that were taken may not have been written.
+                            tx.mark_all_checksums_dirty();
+                        }
                         Ok(())
                     })?;
                     result?;
