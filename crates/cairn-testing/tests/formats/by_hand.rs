@@ -1,0 +1,163 @@
+//! Media format 1 read by its description alone (docs/FORMAT.md), without the code that reads and writes it.
+//!
+//! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
+
+use cairn_core::Media;
+use cairn_testing::faulty::Image;
+use cairn_testing::tier::CHECKSUM;
+use std::collections::BTreeSet;
+
+const BLOCK: u64 = 4096;
+const PAYLOAD_WORDS: u64 = 508;
+/// Numbers of parameters of the records 1 to 18.
+const PARAMETERS: [usize; 18] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3];
+
+fn text(name: &[u8; 8]) -> u64 {
+    u64::from_le_bytes(*name)
+}
+
+fn words(image: &Image, offset: u64, count: u64) -> Vec<u64> {
+    let mut bytes = vec![0; (count * 8).next_multiple_of(BLOCK) as usize];
+    image.read(offset, &mut bytes).expect("it lies inside");
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    bytes.chunks(8).map(word).take(count as usize).collect()
+}
+
+fn sum(words: &[u64]) -> u64 {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    u64::from(CHECKSUM(0, &bytes))
+}
+
+/// CRC32C of a block, of which the word that holds it is left out.
+fn sum_without(block: &[u64], at: usize) -> u64 {
+    sum(&[&block[..at], &block[at + 1..]].concat())
+}
+
+/// The superblock's words.
+pub struct Superblock(Vec<u64>);
+
+impl Superblock {
+    pub fn read(image: &Image) -> Superblock {
+        let block = words(image, 0, 512);
+        assert_eq!(block, words(image, BLOCK, 512), "the copy differs");
+        assert_eq!((block[0], block[1]), (text(b"cairndev"), 1));
+        assert_eq!(block[2], sum_without(&block, 2));
+        assert!(block[48..].iter().all(|&word| word == 0), "nothing is left over");
+        Superblock(block)
+    }
+
+    /// Identity, media bytes, hugeblock bytes, inodes, data blocks, durability.
+    pub fn shape(&self) -> [u64; 7] {
+        [3, 4, 5, 6, 7, 46, 47].map(|at| self.0[at])
+    }
+
+    /// The mount prefix.
+    pub fn mount(&self) -> Vec<u8> {
+        let bytes = self.0[11..43].iter().flat_map(|word| word.to_le_bytes());
+        bytes.take(self.0[10] as usize).collect()
+    }
+
+    /// Where the first hugeblock stands.
+    pub fn data(&self) -> u64 {
+        self.0[45]
+    }
+
+    fn slot(&self, number: u64) -> u64 {
+        (4 + self.0[43] + number * self.0[44]) * BLOCK
+    }
+
+    /// Where the table of checksums stands.
+    pub fn checksums(&self) -> u64 {
+        self.slot(2)
+    }
+
+    fn brand(&self, epoch: u64) -> u64 {
+        self.0[3] ^ self.0[4].rotate_left(32) ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Words of the log from `position` on, as far as it goes.
+    fn log(&self, image: &Image, position: u64, epoch: u64) -> Vec<u64> {
+        let valid = |block: &[u64], sequence: u64| {
+            let mut summed = block.to_vec();
+            summed[2] &= 0xffff_ffff;
+            block[..2] == [text(b"cairnlog"), sequence]
+                && block[3] == self.brand(epoch)
+                && block[2] >> 32 == sum(&summed)
+        };
+        let mut log = Vec::new();
+        let mut sequence = position / PAYLOAD_WORDS;
+        loop {
+            let block = words(image, (4 + sequence % self.0[43]) * BLOCK, 512);
+            if !valid(&block, sequence) {
+                break;
+            }
+            assert_eq!(block[2] & 0xffff_ffff, PAYLOAD_WORDS, "a block in the ring is full");
+            log.extend(&block[4..]);
+            sequence += 1;
+        }
+        let tails = [2, 3].map(|place| words(image, place * BLOCK, 512));
+        let tails = tails.iter().filter(|block| valid(block, sequence));
+        if let Some(block) = tails.max_by_key(|block| block[2] & 0xffff_ffff) {
+            log.extend(&block[4..4 + (block[2] & 0xffff_ffff) as usize]);
+        }
+        log.split_off((position % PAYLOAD_WORDS) as usize)
+    }
+}
+
+/// A snapshot.
+pub struct Snapshot {
+    pub number: u64,
+    pub position: u64,
+    pub lsn: u64,
+    pub epoch: u64,
+    /// Its records' operations.
+    pub operations: BTreeSet<u16>,
+}
+
+/// The snapshots in both slots, the older one first.
+pub fn snapshots(image: &Image, superblock: &Superblock) -> [Snapshot; 2] {
+    let mut snapshots = [0, 1].map(|slot| {
+        let block = words(image, superblock.slot(slot), 512);
+        assert_eq!((block[0], block[1] % 2), (text(b"cairnsnp"), slot));
+        assert_eq!((block[2], block[3]), (sum_without(&block, 2), superblock.brand(0)));
+        let content = words(image, superblock.slot(slot) + BLOCK, block[6]);
+        assert_eq!(block[7], sum(&content));
+        let (operations, rest) = read_records(&content, None);
+        assert_eq!(rest, 0, "a snapshot ends with a record");
+        let (number, position, lsn, epoch) = (block[1], block[4], block[5], block[8]);
+        Snapshot { number, position, lsn, epoch, operations }
+    });
+    snapshots.sort_by_key(|snapshot| snapshot.number);
+    snapshots
+}
+
+/// Operations in the log after a snapshot.
+pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> BTreeSet<u16> {
+    let log = superblock.log(image, snapshot.position, snapshot.epoch);
+    let (operations, rest) = read_records(&log, Some(snapshot.lsn));
+    assert_eq!(rest, 0, "the log ends with a record");
+    operations
+}
+
+/// The operations of the records in `words`, and how many words are left. LSNs follow `lsn`, or are 0.
+fn read_records(words: &[u64], mut lsn: Option<u64>) -> (BTreeSet<u16>, usize) {
+    let mut operations = BTreeSet::new();
+    let mut rest = words;
+    while let Some(&header) = rest.first() {
+        let (operation, length) = (header as u16, (header >> 16 & 0xffff) as usize);
+        if length > rest.len() || !(1..=18).contains(&operation) {
+            break;
+        }
+        let (record, behind) = rest.split_at(length);
+        let shape = header & 0xffff_ffff;
+        assert_eq!(header >> 32, sum(&[&[shape], &record[1..]].concat()));
+        lsn = lsn.map(|lsn| lsn + 1);
+        assert_eq!(record[1], lsn.unwrap_or(0), "LSNs ascend by one");
+        let name_at = 3 + PARAMETERS[usize::from(operation) - 1];
+        let name_words = record[name_at].div_ceil(8) as usize;
+        assert_eq!(length, name_at + 1 + name_words, "operation {operation}");
+        operations.insert(operation);
+        rest = behind;
+    }
+    (operations, rest.len())
+}

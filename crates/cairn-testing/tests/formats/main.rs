@@ -1,0 +1,330 @@
+//! Images of the formats that were released: each opens with the code of today, and today's are of the same format.
+//!
+//! An image holds names of every kind, a log after a snapshot, and a file that was open when the node's memory was lost.
+//! `CAIRN_WRITE_IMAGES=1` writes the image of the current format again; one of an older format is never touched.
+//! A change of the format raises its version, and adds an image here.
+
+mod by_hand;
+mod sparse;
+
+use cairn_core::{
+    Attributes, Caller, Credentials, Error, InodeId, Media, Microfs, OpenOptions, Position, ROOT,
+    RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover, recover_read_only,
+};
+use cairn_device::Workspace;
+use cairn_testing::driver::Process;
+use cairn_testing::durable::{BLOCK_BYTES, attach, format};
+use cairn_testing::faulty::{ByteMedia, Image, MediaTier};
+use cairn_testing::portrait::portrait;
+use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+const MEDIA_BYTES: u64 = 2 << 20;
+/// What stands at the beginning of the image's file.
+const ABOUT: &str =
+    "Media of Cairn, media format 1. Sectors that are not zeros: offset, length, bytes.
+Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats";
+/// Every operation of a log.
+const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
+/// Every operation of a snapshot with files, directories and symbolic links.
+const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
+const READ: OpenOptions = OpenOptions {
+    read: true,
+    write: false,
+    append: false,
+    create: false,
+    exclusive: false,
+    truncate: false,
+    directory: false,
+    no_follow: true,
+    path_only: false,
+};
+const SOMEBODY: Credentials = Credentials { uid: 5, gid: 6 };
+const WRITE: OpenOptions = OpenOptions { write: true, create: true, ..READ };
+
+/// What was written to the file `salt`.
+fn content(salt: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 3 + at * at / 7) as u8 ^ salt).collect()
+}
+
+/// A namespace in use.
+struct Store {
+    process: Process,
+    media: Arc<Image>,
+}
+
+impl Store {
+    /// Recovers what `image` holds.
+    fn recovered(image: &Image) -> Store {
+        let media = Arc::new(image.clone());
+        let superblock = Superblock::read(media.as_ref(), CHECKSUM).expect("it has a superblock");
+        let memory = memory(&superblock);
+        recover(media.as_ref(), &memory, CHECKSUM).expect("it can be recovered");
+        let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
+        let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
+        let process = attach(fs.expect("it was just recovered"), 1, tier);
+        Store { process: process.expect("there is a slot"), media }
+    }
+
+    fn fs(&self) -> &Microfs {
+        &self.process.fs
+    }
+
+    /// Writes `bytes` at `at` and leaves the file open.
+    fn write(&self, path: &[u8], at: u64, bytes: &[u8]) -> (InodeId, cairn_core::HandleId) {
+        let caller = self.process.caller();
+        let opened = self.fs().open_file(&caller, ROOT, path, WRITE, 0o640).unwrap();
+        let written = self.process.write(&caller, opened.handle, Position::At(at), bytes).unwrap();
+        assert_eq!(written, (at, bytes.len() as u64));
+        (opened.inode, opened.handle)
+    }
+
+    /// Writes `bytes` at `at`, seals the blocks and closes the file.
+    fn put(&self, path: &[u8], at: u64, bytes: &[u8]) -> InodeId {
+        let (inode, handle) = self.write(path, at, bytes);
+        assert!(self.process.seal(inode).unwrap());
+        self.process.close(handle).unwrap();
+        inode
+    }
+
+    fn read(&self, path: &[u8]) -> (Attributes, Vec<u8>) {
+        let caller = self.process.caller();
+        let opened = self.fs().open_file(&caller, ROOT, path, READ, 0).unwrap();
+        self.process.verify_blocks(opened.inode, opened.handle).unwrap();
+        let attributes = self.fs().attributes(opened.inode).unwrap();
+        let read = self.process.read(&caller, opened.handle, Position::At(0), attributes.size);
+        self.process.close(opened.handle).unwrap();
+        (attributes, read.unwrap().1)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) {
+        self.fs().rename(&self.process.caller(), (ROOT, from), (ROOT, to), mode).unwrap();
+    }
+}
+
+fn memory(superblock: &Superblock) -> SharedWorkspace {
+    let words = superblock.geometry.segment_bytes() as usize / 8;
+    SharedWorkspace(Arc::new(Workspace::new(words).expect("there is address space")))
+}
+
+/// Media as this build makes them: operations of every kind, a snapshot, and again operations of every kind.
+fn written_today() -> Image {
+    let image = Image::filled(MEDIA_BYTES, 0);
+    format(&image);
+    let store = Store::recovered(&image);
+    operations_of_every_kind(&store, b"before", 1);
+    store.fs().write_snapshot().unwrap();
+    operations_of_every_kind(&store, b"after", 2);
+    // More than a block of the log.
+    let file = store.fs().resolve(&store.process.caller(), ROOT, b"after/kept", true).unwrap();
+    for time in 5_941..=6_000 {
+        let (caller, modified) = (store.process.caller(), TimeUpdate::At(Timestamp(time)));
+        store.fs().set_times(&caller, file, TimeUpdate::Omit, modified).unwrap();
+    }
+    // Not closed when the memory is lost; its first block was being overwritten.
+    let (_, handle) = store.write(b"open", 0, &content(9, 4_200));
+    store.fs().sync().unwrap();
+    let caller = store.process.caller();
+    store.process.write(&caller, handle, Position::At(100), &content(8, 50)).unwrap();
+    store.fs().sync().unwrap();
+    store.media.as_ref().clone()
+}
+
+/// Makes a directory `under` with files, and logs every operation there is.
+fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
+    let fs = store.fs();
+    let path = |name: &str| [under, b"/", name.as_bytes()].concat();
+    let caller = store.process.caller();
+    fs.make_directory(&caller, ROOT, under, 0o777).unwrap();
+    let somebody = Caller { credentials: SOMEBODY, ..caller };
+    fs.make_directory(&somebody, ROOT, &path("theirs"), 0o711).unwrap();
+    let kept = store.put(&path("kept"), 0, &content(salt, 4_300));
+    store.put(&path("overwritten"), 0, &content(salt, 4_500));
+    store.put(&path("overwritten"), 4_000, &content(salt + 100, 200));
+    let (cut, handle) = store.write(&path("cut"), 0, &content(salt, 4_500));
+    assert_eq!(fs.truncate(&caller, cut, 4_200), Ok(Truncation::Done));
+    assert!(store.process.seal(cut).unwrap());
+    store.process.close(handle).unwrap();
+    store.put(&path("holes"), 20_000, &content(salt, 100));
+    store.put(&path("old name"), 0, &content(salt + 10, 30));
+    store.rename(&path("old name"), &path("new name"), RenameMode::Replace);
+    store.put(&path("replacing"), 0, &content(salt + 20, 40));
+    store.put(&path("replaced"), 0, &content(salt + 30, 50));
+    store.rename(&path("replacing"), &path("replaced"), RenameMode::Replace);
+    store.put(&path("one"), 0, &content(salt + 40, 60));
+    store.put(&path("two"), 0, &content(salt + 50, 70));
+    store.rename(&path("one"), &path("two"), RenameMode::Exchange);
+    for name in ["removed", "evicted"] {
+        store.put(&path(name), 0, &content(salt, 80));
+    }
+    fs.unlink(&caller, ROOT, &path("removed")).unwrap();
+    fs.evict(&caller, ROOT, &path("evicted")).unwrap();
+    store.process.reclaim().unwrap();
+    fs.link(&caller, (ROOT, &path("kept")), (ROOT, &path("second name")), false).unwrap();
+    fs.symlink(&caller, &[b"../".as_slice(), &path("kept")].concat(), ROOT, &path("link")).unwrap();
+    let caller = store.process.caller();
+    fs.set_mode(&caller, kept, 0o604).unwrap();
+    fs.set_owner(&caller, kept, Some(SOMEBODY.uid), Some(SOMEBODY.gid)).unwrap();
+    let [accessed, modified] = [7_000, 6_000].map(|time| TimeUpdate::At(Timestamp(time)));
+    fs.set_times(&caller, kept, accessed, modified).unwrap();
+    let version = fs.attributes(kept).unwrap().version;
+    fs.mark_drained(kept, version, caller.now).unwrap();
+    fs.sync().unwrap();
+}
+
+/// Content of the files below `under` that `operations_of_every_kind` leaves.
+fn files(salt: u8) -> Vec<(&'static str, Vec<u8>)> {
+    let mut overwritten = content(salt, 4_500);
+    overwritten[4_000..4_200].copy_from_slice(&content(salt + 100, 200));
+    let mut holes = vec![0; 20_000];
+    holes.extend(content(salt, 100));
+    vec![
+        ("cut", content(salt, 4_500)[..4_200].to_vec()),
+        ("holes", holes),
+        ("kept", content(salt, 4_300)),
+        ("new name", content(salt + 10, 30)),
+        ("one", content(salt + 50, 70)),
+        ("overwritten", overwritten),
+        ("replaced", content(salt + 20, 40)),
+        ("second name", content(salt, 4_300)),
+        ("two", content(salt + 40, 60)),
+    ]
+}
+
+/// Checksums of a file's blocks; `None` for holes.
+fn checksums(content: &[u8]) -> Vec<Option<u32>> {
+    let block = |bytes: &[u8]| {
+        let mut block = bytes.to_vec();
+        block.resize(BLOCK_BYTES as usize, 0);
+        block.iter().any(|&byte| byte != 0).then(|| CHECKSUM(0, &block))
+    };
+    content.chunks(BLOCK_BYTES as usize).map(block).collect()
+}
+
+/// Everything that was written is there, and nothing else.
+fn expect_everything(image: &Image) {
+    let store = Store::recovered(image);
+    assert_eq!(store.fs().geometry().mount, cairn_testing::path::MOUNT);
+    let seen = portrait(store.fs()).unwrap();
+    let mut names = vec![String::new(), "/open".to_owned()];
+    for (under, salt) in [("before", 1), ("after", 2)] {
+        names.extend([format!("/{under}"), format!("/{under}/link"), format!("/{under}/theirs")]);
+        for (name, content) in files(salt) {
+            let path = format!("{under}/{name}");
+            let (attributes, found) = store.read(path.as_bytes());
+            let stored = &seen.tree[format!("/{path}").as_bytes()].checksums;
+            let (used, rest) = stored.split_at(content.len().div_ceil(BLOCK_BYTES as usize));
+            assert!(found == content, "content of {path}");
+            assert_eq!(used, checksums(&content), "{path}");
+            assert!(rest.iter().all(Option::is_none), "{path}");
+            assert_eq!((attributes.unclean, attributes.opens), (false, 1), "{path}");
+            names.push(format!("/{path}"));
+        }
+        let entry = |name: &str| &seen.tree[format!("/{under}/{name}").as_bytes()];
+        let kept = entry("kept").attributes;
+        assert_eq!((kept.mode, kept.links), (0o100_604, 2));
+        assert_eq!((kept.uid, kept.gid), (SOMEBODY.uid, SOMEBODY.gid));
+        assert_eq!((kept.accessed, kept.modified), (Timestamp(7_000), Timestamp(6_000)));
+        // By a clock that starts with 1.
+        assert!(kept.born < kept.changed && kept.changed < kept.modified, "{kept:?}");
+        assert_ne!(kept.born, Timestamp(0));
+        let theirs = entry("theirs").attributes;
+        assert_eq!((theirs.mode, theirs.links), (0o040_711, 2));
+        assert_eq!((theirs.uid, theirs.gid), (SOMEBODY.uid, SOMEBODY.gid));
+        assert_eq!(kept.drained_version, kept.version);
+        assert_eq!(entry("cut").attributes.mode, 0o100_640);
+        assert_eq!(entry("link").target, format!("../{under}/kept").into_bytes());
+    }
+    names.sort();
+    let found = seen.tree.keys().map(|path| String::from_utf8_lossy(path).into_owned());
+    assert_eq!(found.collect::<Vec<_>>(), names);
+    let (open, found) = store.read(b"open");
+    let mut expected = content(9, 4_200);
+    expected[100..150].copy_from_slice(&content(8, 50));
+    assert!(open.unclean && found == expected);
+    assert!(seen.tree[&b"/open"[..]].checksums.iter().all(Option::is_none), "none is trusted");
+}
+
+/// The image is what docs/FORMAT.md says.
+fn expect_described_format(image: &Image) {
+    let superblock = by_hand::Superblock::read(image);
+    let shape = [0x1234_5678, 0x9abc_def0, MEDIA_BYTES, 4096, 1024];
+    let blocks = (MEDIA_BYTES - superblock.data()) / 4096;
+    assert_eq!(
+        (&superblock.shape()[..5], &superblock.shape()[5..]),
+        (&shape[..], &[blocks, 1][..])
+    );
+    assert_eq!(superblock.mount(), cairn_testing::path::MOUNT);
+    let [older, newer] = by_hand::snapshots(image, &superblock);
+    assert_eq!((older.number, newer.number, older.epoch, newer.epoch), (1, 2, 2, 2));
+    assert_eq!(older.position % 508, 0, "an epoch begins with a block");
+    assert!(older.lsn < newer.lsn && older.position < newer.position);
+    assert!(newer.operations.iter().eq(&SNAPSHOT_OPERATIONS));
+    for snapshot in [&older, &newer] {
+        let operations = by_hand::log(image, &superblock, snapshot);
+        assert!(operations.into_iter().eq(LOG_OPERATIONS));
+    }
+    let mut block = vec![0; BLOCK_BYTES as usize];
+    image.read(superblock.data(), &mut block).unwrap();
+    let mut table = [0; 4096];
+    image.read(superblock.checksums(), &mut table).unwrap();
+    // Block 0 was written once, whole.
+    assert_eq!(table[..4], CHECKSUM(0, &block).to_le_bytes());
+}
+
+/// The image of media format 1, written again first if that is asked for.
+fn kept() -> Image {
+    static IMAGE: LazyLock<Image> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/media-1.image");
+        if std::env::var_os("CAIRN_WRITE_IMAGES").is_some() {
+            std::fs::write(&path, sparse::pack(&written_today(), ABOUT)).unwrap();
+        }
+        sparse::unpack(&std::fs::read(&path).expect("the image is kept beside this file"))
+    });
+    IMAGE.clone()
+}
+
+#[test]
+fn image_of_media_format_1_is_recovered_with_names_contents_and_checksums() {
+    expect_everything(&kept());
+}
+
+#[test]
+fn image_of_media_format_1_is_what_the_page_on_formats_says() {
+    expect_described_format(&kept());
+}
+
+#[test]
+fn media_written_today_are_of_the_same_format() {
+    let image = written_today();
+    expect_described_format(&image);
+    expect_everything(&image);
+}
+
+#[test]
+fn recovery_that_only_looks_changes_no_byte() {
+    let image = kept();
+    let before = image.to_vec();
+    let superblock = Superblock::read(&image, CHECKSUM).unwrap();
+    let found = recover_read_only(&image, &memory(&superblock), CHECKSUM).unwrap();
+    assert_eq!((found.snapshot, found.fell_back), (2, false));
+    assert!(image.to_vec() == before);
+}
+
+#[test]
+fn media_of_a_newer_format_are_refused_and_left_alone() {
+    let image = kept();
+    let mut block = vec![0; 4096];
+    image.read(0, &mut block).unwrap();
+    block[8] = 2;
+    for copy in [0, 4096] {
+        image.write_bytes(copy, &block).unwrap();
+    }
+    let before = image.to_vec();
+    let error = Superblock::read(&image, CHECKSUM).unwrap_err();
+    assert!(matches!(error, Error::UnsupportedVersion { found: 2, .. }), "{error:?}");
+    let memory = SharedWorkspace(Arc::new(Workspace::new(512).unwrap()));
+    assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
+    assert!(image.to_vec() == before);
+}
