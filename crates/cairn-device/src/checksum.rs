@@ -33,6 +33,14 @@ pub fn shift(raw: u32, zero_bytes: u64) -> u32 {
     shift_portable(raw, zero_bytes)
 }
 
+/// Raw checksum of data with checksum `before` (0 for none) followed by `bytes` with checksum `sum`.
+pub fn join(before: u32, sum: u32, bytes: u64) -> u32 {
+    match before {
+        0 => sum,
+        before => shift(before, bytes) ^ sum,
+    }
+}
+
 /// Standard checksum of A followed by B, given those of A and B and the length of B in bytes.
 pub fn combine(crc_a: u32, crc_b: u32, bytes_b: u64) -> u32 {
     shift(crc_a, bytes_b) ^ crc_b

@@ -34,6 +34,25 @@ pub trait Device: Send + Sync {
     /// `source` is readable for `length` bytes, which are not part of this device's mapping.
     unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32>;
 
+    /// Stores consecutive blocks of `block_bytes` and hands out the raw checksum of each, in order. Errors: as `write`.
+    ///
+    /// # Safety
+    /// As `write`, for `count` blocks.
+    unsafe fn write_blocks(
+        &self,
+        offset: u64,
+        source: *const u8,
+        block_bytes: usize,
+        count: usize,
+        take: &mut dyn FnMut(u32) -> Result<()>,
+    ) -> Result<()> {
+        for at in (0..count).map(|index| index * block_bytes) {
+            // SAFETY: the block lies inside what the caller vouches for.
+            take(unsafe { self.write(offset + at as u64, source.add(at), block_bytes) }?)?;
+        }
+        Ok(())
+    }
+
     /// Stores a few bytes if that takes neither a fault nor I/O nor a wait in this process; false, and nothing done,
     /// otherwise.
     fn write_warm(&self, offset: u64, bytes: &[u8]) -> bool;

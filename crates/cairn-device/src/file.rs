@@ -13,6 +13,7 @@ use crate::checksum;
 use crate::copy::{copy_crc, copy_out};
 use crate::device::{Device, Mappable};
 use crate::media_file::MediaFile;
+use crate::staging::STAGING_BYTES;
 use crate::sys::{Errno, SysResult};
 
 /// A tier in a part of a file.
@@ -58,9 +59,43 @@ impl Device for FileTier {
         self.file.store(self.place(offset, length)?, length, |buffer, done, bytes| {
             // SAFETY: the piece lies inside the caller's source and inside the buffer, which is ours alone.
             let sum = unsafe { copy_crc(buffer, source.add(done), bytes) };
-            raw = if done == 0 { sum } else { checksum::shift(raw, bytes as u64) ^ sum };
+            raw = checksum::join(raw, sum, bytes as u64);
         })?;
         Ok(raw)
+    }
+
+    unsafe fn write_blocks(
+        &self,
+        offset: u64,
+        source: *const u8,
+        block_bytes: usize,
+        count: usize,
+        take: &mut dyn FnMut(u32) -> Result<()>,
+    ) -> Result<()> {
+        let at_once = (STAGING_BYTES / block_bytes).max(1);
+        let mut sums = [0; STAGING_BYTES / MEDIA_BLOCK_BYTES];
+        for first in (0..count).step_by(at_once) {
+            let sums = &mut sums[..at_once.min(count - first)];
+            let (at, length) = (first * block_bytes, sums.len() * block_bytes);
+            sums.fill(0);
+            self.file.store(
+                self.place(offset + at as u64, length)?,
+                length,
+                |buffer, done, bytes| {
+                    for part in (0..bytes).step_by(block_bytes) {
+                        let length = block_bytes.min(bytes - part);
+                        // SAFETY: as in `write`.
+                        let sum = unsafe {
+                            copy_crc(buffer.add(part), source.add(at + done + part), length)
+                        };
+                        let raw = &mut sums[(done + part) / block_bytes];
+                        *raw = checksum::join(*raw, sum, length as u64);
+                    }
+                },
+            )?;
+            sums.iter().try_for_each(|&sum| take(sum))?;
+        }
+        Ok(())
     }
 
     fn write_warm(&self, _offset: u64, _bytes: &[u8]) -> bool {

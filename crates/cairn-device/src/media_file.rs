@@ -233,8 +233,8 @@ impl MediaFile {
         }
     }
 
-    /// Calls `transfer` with a buffer, a place in the file, the bytes before it and the bytes there, for parts that
-    /// end where a buffer does.
+    /// Calls `transfer` with a buffer, a place in the file, the bytes before it and the bytes there, for parts as long
+    /// as a buffer.
     fn for_each_piece(
         &self,
         offset: u64,
@@ -245,7 +245,7 @@ impl MediaFile {
         let mut done = 0;
         while done < length {
             let at = offset + done as u64;
-            let room = STAGING_BYTES - (at % STAGING_BYTES as u64) as usize;
+            let room = STAGING_BYTES - at as usize % PAGE;
             let bytes = room.min(length - done);
             transfer(&buffer, at, done, bytes)?;
             done += bytes;

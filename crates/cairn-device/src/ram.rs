@@ -266,11 +266,7 @@ impl Device for RamDevice {
                     false => self.write_cold(part.start, start, part.len())?,
                 }
             };
-            raw = if part.start == first {
-                sum
-            } else {
-                checksum::shift(raw, part.len() as u64) ^ sum
-            };
+            raw = checksum::join(raw, sum, part.len() as u64);
             Ok(())
         })?;
         Ok(raw)

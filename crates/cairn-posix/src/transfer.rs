@@ -76,6 +76,11 @@ impl<'a> Buffers<'a> {
         }
     }
 
+    /// Contiguous bytes that come next.
+    fn at_hand(&self) -> usize {
+        { *self }.take(usize::MAX).1
+    }
+
     /// Consumes up to `most` contiguous bytes; none are left when the length is 0.
     fn take(&mut self, most: usize) -> (*mut u8, usize) {
         while self.count > 0 {
@@ -140,29 +145,49 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
     let block_bytes = mount.fs().geometry().hugeblock_bytes;
     let mut overwrote = false;
     let mut filled = None;
-    for piece in plan.pieces() {
-        let device = mount.tier(piece.tier)?;
-        let raw = write_piece(device, &piece, block_bytes, source)?;
+    let mut pieces = plan.pieces().peekable();
+    while let Some(piece) = pieces.next() {
+        overwrote |= piece.kind == WriteKind::Overwrite;
+        let most = source.at_hand() / block_bytes as usize;
+        if most > 1 && is_whole(&piece, block_bytes) {
+            let mut count = 1;
+            let mut follows = |count| {
+                let next = pieces.next_if(|next| continues(&piece, count, next, block_bytes));
+                next.is_some()
+            };
+            while (count as usize) < most && follows(count) {
+                count += 1;
+            }
+            write_blocks(mount, &piece, count, source)?;
+            continue;
+        }
+        let raw = write_piece(mount.tier(piece.tier)?, &piece, block_bytes, source)?;
         let trailing = u64::from(block_bytes - piece.start - piece.length);
         match piece.kind {
-            WriteKind::Fresh => {
+            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
+            WriteKind::Overwrite if piece.length < block_bytes => {}
+            WriteKind::Fresh | WriteKind::Overwrite => {
                 let sum = checksum::of_sparse_block(raw, trailing, u64::from(block_bytes));
                 mount.fs().store_checksum(piece.tier, piece.block, sum)?;
             }
-            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
-            WriteKind::Overwrite => {
-                overwrote = true;
-                if piece.length == block_bytes {
-                    let sum = checksum::of_sparse_block(raw, 0, u64::from(block_bytes));
-                    mount.fs().store_checksum(piece.tier, piece.block, sum)?;
-                }
-            }
         }
     }
+    drop(pieces);
     if let Some((piece, term)) = filled {
         plan.fold(&piece, term);
     }
     Ok(overwrote)
+}
+
+/// Whether a piece gives a whole block new content.
+fn is_whole(piece: &WritePiece, block_bytes: u32) -> bool {
+    piece.length == block_bytes && piece.kind != WriteKind::Fill
+}
+
+/// Whether `next` is the block behind `count` whole ones that begin with `first`.
+fn continues(first: &WritePiece, count: u32, next: &WritePiece, block_bytes: u32) -> bool {
+    is_whole(next, block_bytes)
+        && (next.tier, next.block, next.kind) == (first.tier, first.block + count, first.kind)
 }
 
 /// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. False, and nothing done, if the
@@ -181,7 +206,7 @@ pub fn write_small(
         // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
         // application's, given to be read by this call.
         let sum = unsafe { copy_crc(room.as_mut_ptr().add(copied).cast(), start, bytes) };
-        raw = join(raw, sum, bytes);
+        raw = checksum::join(raw, sum, bytes as u64);
         copied += bytes;
         Ok(())
     })?;
@@ -198,12 +223,24 @@ pub fn write_small(
     Ok(written)
 }
 
-/// Raw checksum of bytes with checksum `before` followed by `length` bytes with checksum `sum`.
-fn join(before: u32, sum: u32, length: usize) -> u32 {
-    match before {
-        0 => sum,
-        before => checksum::shift(before, length as u64) ^ sum,
-    }
+/// Writes `count` whole blocks, which begin with that of `first` and stand in one buffer.
+fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buffers) -> Result<()> {
+    let block_bytes = mount.fs().geometry().hugeblock_bytes;
+    let (start, _) = source.take(count as usize * block_bytes as usize);
+    let offset = u64::from(first.block) * u64::from(block_bytes);
+    let mut block = first.block;
+    let mut store = |raw| {
+        let sum = checksum::of_sparse_block(raw, 0, u64::from(block_bytes));
+        mount.fs().store_checksum(first.tier, block, sum)?;
+        block += 1;
+        Ok(())
+    };
+    let device = mount.tier(first.tier)?;
+    // SAFETY: the buffer is the application's, given to be read by this call, and has so many bytes at hand.
+    let written = unsafe {
+        device.write_blocks(offset, start, block_bytes as usize, count as usize, &mut store)
+    };
+    Ok(written?)
 }
 
 /// Writes one piece and returns the raw checksum of its bytes.
@@ -226,7 +263,7 @@ fn write_piece(
     source.for_each(piece.length as usize, |start, length| {
         // SAFETY: the buffer is the application's, given to be read by this call.
         let sum = unsafe { device.write(at, start, length) }?;
-        raw = join(raw, sum, length);
+        raw = checksum::join(raw, sum, length as u64);
         at += length as u64;
         Ok(())
     })?;

@@ -32,6 +32,30 @@ fn read(tier: &FileTier, offset: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
+fn blocks_in_a_row_are_exact_and_each_is_summed() {
+    for place in Place::both() {
+        let tier = tier(&place);
+        for (block_bytes, count) in [(PAGE, 1), (PAGE, 600), (32 << 10, 100), (2 << 20, 2)] {
+            let bytes = sample(block_bytes * count, count as u32);
+            let mut sums = Vec::new();
+            let mut take = |sum| {
+                sums.push(sum);
+                Ok(())
+            };
+            // SAFETY: the vector is readable and not part of the device.
+            unsafe { tier.write_blocks(0, bytes.as_ptr(), block_bytes, count, &mut take) }.unwrap();
+            assert!(read(&tier, 0, bytes.len()) == bytes, "{count} blocks of {block_bytes}");
+            let expected = bytes.chunks(block_bytes).map(checksum::raw);
+            assert_eq!(sums, expected.collect::<Vec<_>>());
+        }
+        // SAFETY: as above.
+        let outside =
+            unsafe { tier.write_blocks(BYTES, [0; PAGE].as_ptr(), PAGE, 1, &mut |_| Ok(())) };
+        assert_eq!(outside, Err(Error::Corrupt { what: "range outside its tier" }));
+    }
+}
+
+#[test]
 fn writes_and_zeros_of_any_alignment_are_exact_and_summed() {
     const LENGTHS: [usize; 9] =
         [0, 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 32 << 10, (1 << 20) + 5000];

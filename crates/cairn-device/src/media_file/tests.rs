@@ -176,8 +176,9 @@ fn allocation_without_the_kernels_help_writes_every_byte() {
 fn blocks_are_stored_and_flushed_and_ranges_checked() {
     for place in Place::both() {
         let file = place.file(BYTES);
-        let bytes: Vec<u8> = (0..3 * PAGE as u32).map(|at| (at * 7) as u8).collect();
-        let at = STAGING_BYTES as u64 - PAGE as u64;
+        let length = (STAGING_BYTES + 3 * PAGE) as u32;
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
+        let at = PAGE as u64;
         file.write(at, &bytes).unwrap();
         file.flush().unwrap();
         let mut back = vec![0; bytes.len()];
