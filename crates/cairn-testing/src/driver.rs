@@ -96,15 +96,15 @@ impl Process {
         u64::from(self.fs.geometry().hugeblock_bytes)
     }
 
-    /// Fetches bytes of the tier, as a plan names them.
-    pub fn fetch(&self, offset: u64, target: &mut [u8]) {
-        self.tier.read(offset, target);
+    /// Fetches bytes of the tier, as a plan names them. Errors: `Io`.
+    pub fn fetch(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.tier.read(offset, target)
     }
 
-    fn block(&self, block: u32) -> Vec<u8> {
+    fn block(&self, block: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.block_bytes() as usize];
-        self.tier.read(u64::from(block) * self.block_bytes(), &mut bytes);
-        bytes
+        self.tier.read(u64::from(block) * self.block_bytes(), &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Plans a write. Frees what can be freed when the store is full, and settles the file's tail where that is
@@ -162,7 +162,7 @@ impl Process {
         let (start, end) = (piece.start as usize, piece.start as usize + bytes.len());
         let from = start - piece.zero_before as usize;
         let to = end + piece.zero_after as usize;
-        self.tier.write(block_start + from as u64, &alone[from..to]);
+        self.tier.write(block_start + from as u64, &alone[from..to])?;
         let whole = bytes.len() as u64 == self.block_bytes();
         if piece.kind == WriteKind::Fill {
             plan.fold(piece, checksum ^ self.fs.geometry().zero_block_checksum);
@@ -215,7 +215,7 @@ impl Process {
             let mut alone = vec![0; self.block_bytes() as usize];
             alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
             let block_start = u64::from(piece.block) * self.block_bytes();
-            self.tier.write(block_start + u64::from(piece.start), bytes);
+            self.tier.write(block_start + u64::from(piece.start), bytes).ok()?;
             Some(CHECKSUM(0, &alone) ^ self.fs.geometry().zero_block_checksum)
         };
         match self.fs.write_small(caller, handle, at, bytes.len() as u32, store)? {
@@ -269,7 +269,10 @@ impl Process {
         handle: HandleId,
         mut write: WriteInFlight,
     ) -> Result<(u64, u64)> {
-        self.transfer(&mut write)?;
+        if let Err(error) = self.transfer(&mut write) {
+            self.abort(caller, &write)?;
+            return Err(error);
+        }
         for _ in 0..ATTEMPTS_MAX {
             if self.commit(caller, &mut write)? {
                 return Ok((write.offset, write.done));
@@ -299,7 +302,7 @@ impl Process {
                 let start = bytes.len();
                 bytes.resize(start + run.bytes as usize, 0);
                 if let Some((_, offset)) = run.source {
-                    self.tier.read(offset, &mut bytes[start..]);
+                    self.tier.read(offset, &mut bytes[start..])?;
                 }
             }
             let left = length - bytes.len() as u64;
@@ -336,17 +339,18 @@ impl Process {
     }
 
     /// Zeroes what a settling asks for.
-    pub fn zero_tail(&self, plan: &SettlePlan) {
+    pub fn zero_tail(&self, plan: &SettlePlan) -> Result<()> {
         let zeros = vec![0; self.block_bytes() as usize - plan.from as usize];
         let block_start = u64::from(plan.block) * self.block_bytes();
-        self.tier.write(block_start + u64::from(plan.from), &zeros);
+        self.tier.write(block_start + u64::from(plan.from), &zeros)
     }
 
     /// Zeroes the tail of a file, so that it can grow. Errors: `Busy` while others write to it.
     pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         if let Some(plan) = self.fs.plan_settle(caller, inode)? {
-            self.zero_tail(&plan);
-            self.fs.commit_settle(caller, &plan, true)?;
+            let zeroed = self.zero_tail(&plan);
+            self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
+            zeroed?;
         }
         Ok(())
     }
@@ -356,11 +360,11 @@ impl Process {
         let mut stale = Vec::new();
         let version = self.fs.stale_blocks(inode, &mut stale)?;
         let sealed = stale.iter().map(|block| {
-            let mut bytes = self.block(block.block);
+            let mut bytes = self.block(block.block)?;
             bytes[block.bytes as usize..].fill(0);
-            (*block, CHECKSUM(0, &bytes))
+            Ok((*block, CHECKSUM(0, &bytes)))
         });
-        Ok((version, sealed.collect()))
+        Ok((version, sealed.collect::<Result<_>>()?))
     }
 
     /// Seals the file; false if somebody is writing to it.
@@ -416,7 +420,7 @@ impl Process {
     }
 
     fn verify_block(&self, inode: InodeId, file_block: u32, block: u32, size: u64) -> Result<()> {
-        let mut bytes = self.block(block);
+        let mut bytes = self.block(block)?;
         let visible = (size - u64::from(file_block) * self.block_bytes()).min(self.block_bytes());
         bytes[visible as usize..].fill(0);
         let mut stored = [None];

@@ -516,7 +516,7 @@ impl Simulation {
         let index = self.process_of(settle.slot);
         let process = &self.processes[index];
         if !settle.zeroed && !gives_up {
-            process.zero_tail(&settle.plan);
+            process.zero_tail(&settle.plan).expect("the heap does not fail");
             settle.zeroed = true;
             return self.settles.push(settle);
         }

@@ -10,10 +10,10 @@ pub const CHECKSUM: Checksum = cairn_device::checksum::crc32c;
 
 /// Bytes that a driver moves to and from. Ranges are those of the core's plans: outside the tier is a bug.
 pub trait Tier: Send + Sync {
-    /// Fetches bytes.
-    fn read(&self, offset: u64, target: &mut [u8]);
-    /// Stores bytes.
-    fn write(&self, offset: u64, source: &[u8]);
+    /// Fetches bytes. Errors: `Io`.
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()>;
+    /// Stores bytes. Errors: `Io`; some of them may be stored.
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()>;
 }
 
 /// A tier on the heap, full of garbage at first: whatever shows up unwritten was never zeroed.
@@ -30,14 +30,16 @@ impl HeapTier {
 }
 
 impl Tier for HeapTier {
-    fn read(&self, offset: u64, target: &mut [u8]) {
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         target.copy_from_slice(&bytes[offset as usize..][..target.len()]);
+        Ok(())
     }
 
-    fn write(&self, offset: u64, source: &[u8]) {
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         bytes[offset as usize..][..source.len()].copy_from_slice(source);
+        Ok(())
     }
 }
 

@@ -520,7 +520,8 @@ fn death_in_a_small_write_leaves_nothing_to_show_up_later() {
     let caller = process.caller();
     let dying = AssertUnwindSafe(|| {
         process.fs.write_small(&caller, handle, Position::At(200), 50, |piece| {
-            world.tier.write(u64::from(piece.block) * 4096 + u64::from(piece.start), &[7; 50]);
+            let at = u64::from(piece.block) * 4096 + u64::from(piece.start);
+            world.tier.write(at, &[7; 50]).expect("the heap does not fail");
             panic!("the process dies here");
         })
     });

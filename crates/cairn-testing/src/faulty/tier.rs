@@ -1,10 +1,8 @@
 //! The data part of media as the tier that a driver moves bytes to, so that data and metadata crash together.
 
-use super::GARBAGE;
 use crate::tier::Tier;
 use cairn_core::{Media, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Media that can be reached at any byte; a write reads, changes and writes the sectors it touches.
 pub trait ByteMedia: Media {
@@ -18,34 +16,21 @@ pub trait ByteMedia: Media {
 pub struct MediaTier {
     media: Arc<dyn ByteMedia>,
     data_offset: u64,
-    failures: AtomicU64,
 }
 
 impl MediaTier {
     /// The tier whose block 0 is at `data_offset`.
     pub fn new(media: Arc<dyn ByteMedia>, data_offset: u64) -> MediaTier {
-        MediaTier { media, data_offset, failures: AtomicU64::new(0) }
-    }
-
-    /// Accesses that failed so far. A driver commits no write during which this grew: `Tier` cannot say it.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Relaxed)
-    }
-
-    fn note(&self, result: Result<()>) -> bool {
-        self.failures.fetch_add(u64::from(result.is_err()), Relaxed);
-        result.is_ok()
+        MediaTier { media, data_offset }
     }
 }
 
 impl Tier for MediaTier {
-    fn read(&self, offset: u64, target: &mut [u8]) {
-        if !self.note(self.media.read_bytes(self.data_offset + offset, target)) {
-            target.fill(GARBAGE);
-        }
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.media.read_bytes(self.data_offset + offset, target)
     }
 
-    fn write(&self, offset: u64, source: &[u8]) {
-        self.note(self.media.write_bytes(self.data_offset + offset, source));
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.media.write_bytes(self.data_offset + offset, source)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::operations;
 use crate::tier::{HeapTier, Tier};
+use cairn_core::Result;
 use std::sync::Arc;
 
 /// The text that a record starts with.
@@ -28,13 +29,13 @@ pub(super) fn length(input: &[u8]) {
 struct Leaky(HeapTier);
 
 impl Tier for Leaky {
-    fn read(&self, offset: u64, target: &mut [u8]) {
-        self.0.read(offset, target);
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.0.read(offset, target)
     }
 
-    fn write(&self, offset: u64, source: &[u8]) {
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
         let zeros = source.iter().rev().take_while(|&&byte| byte == 0).count();
-        self.0.write(offset, &source[..source.len() - zeros]);
+        self.0.write(offset, &source[..source.len() - zeros])
     }
 }
 

@@ -234,7 +234,7 @@ fn read_carelessly(process: &Process, handle: HandleId) -> Vec<u8> {
         let start = bytes.len();
         bytes.resize(start + run.bytes as usize, 0);
         if let Some((_, offset)) = run.source {
-            process.fetch(offset, &mut bytes[start..]);
+            process.fetch(offset, &mut bytes[start..]).expect("the heap works");
         }
     }
     bytes

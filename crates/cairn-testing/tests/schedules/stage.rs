@@ -197,22 +197,24 @@ impl Memory for View {
 struct InterruptedTier(HeapTier);
 
 impl Tier for InterruptedTier {
-    fn read(&self, offset: u64, target: &mut [u8]) {
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let (first, second) = target.split_at_mut(target.len() / 2);
         moment();
-        self.0.read(offset, first);
+        self.0.read(offset, first)?;
         moment();
-        self.0.read(offset + first.len() as u64, second);
+        self.0.read(offset + first.len() as u64, second)?;
         moment();
+        Ok(())
     }
 
-    fn write(&self, offset: u64, source: &[u8]) {
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
         let (first, second) = source.split_at(source.len() / 2);
         moment();
-        self.0.write(offset, first);
+        self.0.write(offset, first)?;
         moment();
-        self.0.write(offset + first.len() as u64, second);
+        self.0.write(offset + first.len() as u64, second)?;
         moment();
+        Ok(())
     }
 }
 
