@@ -57,8 +57,10 @@ pub(crate) fn read_words(media: &dyn Media, offset: u64, words: &mut [u64]) -> R
     debug_assert_eq!(words.len() % MEDIA_BLOCK_WORDS, 0);
     let mut bytes = vec![0; words.len() * 8];
     media.read(offset, &mut bytes)?;
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    for (word, source) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(source);
+        *word = u64::from_le_bytes(bytes);
     }
     Ok(())
 }

@@ -42,7 +42,8 @@ pub use recording::{Recording, Replay};
 pub use survivors::Survivors;
 pub use tier::{ByteMedia, MediaTier};
 
-use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result, SECTOR_BYTES};
+use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, Result, SECTOR_BYTES};
+use cairn_device::Workspace;
 use disk::{Disk, Effect, Write, surviving_runs};
 use pages::Pages;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -167,6 +168,10 @@ impl Media for FaultyMedia {
         };
         state.take_effect(effect);
         result
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Workspace::new(words)?))
     }
 }
 

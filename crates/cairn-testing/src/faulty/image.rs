@@ -3,7 +3,8 @@
 use super::pages::Pages;
 use super::tier::ByteMedia;
 use super::{assert_whole_blocks, check_range};
-use cairn_core::{Media, Result};
+use cairn_core::{Media, Memory, Result};
+use cairn_device::Workspace;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes of media. Shares what it has in common with other images; a clone, a change, and a crash image cost
@@ -64,6 +65,10 @@ impl Media for Image {
 
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Workspace::new(words)?))
     }
 }
 
