@@ -85,6 +85,7 @@ impl<'m> Image<'m> {
     }
 
     /// Applies the records in `words` until they end or break off, and returns how many words that were.
+    /// A symbolic link counts only with its target.
     /// Log records follow each other in LSN; those of a snapshot (`ordered` false) have none.
     pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
         let mut at = 0;
@@ -94,6 +95,11 @@ impl<'m> Image<'m> {
                 if record.lsn != self.lsn.wrapping_add(1) {
                     break;
                 }
+                if record.operation == Operation::Symlink
+                    && !self.target_follows(&words[at + length..], &record)
+                {
+                    break;
+                }
                 self.lsn = record.lsn;
             }
             self.apply(&record)?;
@@ -101,6 +107,15 @@ impl<'m> Image<'m> {
             at += length;
         }
         Ok(at)
+    }
+
+    /// Whether the target of a symbolic link comes next. A torn write may have left the one record without the other.
+    fn target_follows(&self, words: &[u64], link: &Record) -> bool {
+        Record::decode(words, self.checksum).is_some_and(|(_, next)| {
+            next.operation == Operation::Target
+                && next.lsn == link.lsn.wrapping_add(1)
+                && next.parameters[0] == link.parameters[1]
+        })
     }
 
     fn apply(&mut self, record: &Record) -> Result<()> {
