@@ -1,77 +1,120 @@
-//! A durable namespace after every crash: what was synced is there, what is there was written.
+//! A durable namespace after every crash, and after crashes of what was recovered: what was synced is there, what is
+//! there was written.
 //!
-//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one, `CAIRN_CRASH_POINT` one crash of it.
+//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with `CAIRN_CRASH_ROUND`,
+//! `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
 
-use cairn_core::{Error, Microfs, ROOT, Superblock, recover};
-use cairn_device::Workspace;
-use cairn_testing::crash::{Budget, Progress, for_every_crash};
-use cairn_testing::durable::{Window, Workload, attach, check, format};
-use cairn_testing::faulty::{ByteMedia, FaultyMedia, Image, MediaTier};
-use cairn_testing::random::for_each_seed;
-use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
+use cairn_core::{Error, ROOT, Superblock};
+use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
+use cairn_testing::durable::{
+    Crew, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
+};
+use cairn_testing::faulty::{ByteMedia, Image, Survivors};
+use cairn_testing::random::{Random, for_each_seed, soaking};
 use std::sync::Arc;
 
-const MEDIA_BYTES: u64 = 6 << 20;
-const STEPS: usize = 60;
-const SEEDS: u64 = 12;
-/// Crashes of one workload.
-const IMAGES: u64 = 400;
+const STEPS: usize = 50;
+const SEEDS: u64 = 24;
+/// Crashes in a row, each of what the one before it left.
+const ROUNDS: u64 = 4;
+/// Crashes of one round that are tried.
+const IMAGES: u64 = 60;
+const SOAK_IMAGES: u64 = 150;
 
-fn empty() -> (Image, Superblock) {
-    let image = Image::filled(MEDIA_BYTES, 0xdb);
-    let superblock = format(&image);
-    (image, superblock)
+/// One round: a workload on what the crash before left.
+struct Round<'a> {
+    setting: &'a Setting,
+    superblock: &'a Superblock,
+    base: Image,
+    /// What recovery makes of `base`.
+    state: State,
+    seed: u64,
 }
 
-fn memory(superblock: &Superblock) -> SharedWorkspace {
-    let words = superblock.geometry.segment_bytes() as usize / 8;
-    SharedWorkspace(Arc::new(Workspace::new(words).expect("there is address space")))
-}
-
-/// Random operations until the media fail or all are done.
-fn run(media: &Arc<FaultyMedia>, superblock: &Superblock, seed: u64, note: &mut dyn FnMut(Window)) {
-    let memory = memory(superblock);
-    if recover(media.as_ref(), &memory, CHECKSUM).is_err() {
-        return;
+impl<'a> Round<'a> {
+    fn new(
+        setting: &'a Setting,
+        superblock: &'a Superblock,
+        base: Image,
+        seed: u64,
+    ) -> Result<Round<'a>, String> {
+        let state = recovered_state(&base, superblock)?;
+        Ok(Round { setting, superblock, base, state, seed })
     }
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-    let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
-    let process = attach(fs.expect("it was recovered"), 1, tier).expect("there is a slot");
-    let mut workload = Workload::new(&process, seed);
-    for _ in 0..STEPS {
-        if !workload.step(note) {
+
+    /// Recovery, then random operations until the media fail or all are done.
+    fn run(&self, media: Arc<dyn ByteMedia>, note: &mut dyn FnMut(Window)) {
+        note(vec![Arc::new(self.state.clone())]);
+        let Ok(crew) = Crew::recover(media, self.superblock, self.setting.processes) else {
             return;
+        };
+        let mut workload = Workload::new(crew, self.setting, self.state.clone(), self.seed);
+        for _ in 0..STEPS {
+            if !workload.step(note) {
+                return;
+            }
         }
     }
+
+    /// Every crash of the round, as far as the budget goes, recovery at its beginning included.
+    fn crash(&self, images: u64, wrap: Wrap<'_>) -> Result<Report, String> {
+        for_every_crash(
+            &self.base,
+            &Budget::new(images, self.seed),
+            |media, progress| self.run(wrap(media.clone()), &mut |window| progress.note(window)),
+            |image, window: &Window| judge(image, self.superblock, window),
+        )
+        .map_err(|failure| failure.to_string())
+    }
+
+    /// What one random crash leaves.
+    fn crashed_base(&self, operations: u64) -> Image {
+        let random = &mut Random::new(self.seed ^ 0xc4a5);
+        let operation = random.below(operations + 1);
+        let (media, _) = run_until_power_fails(&self.base, operation, |media, progress| {
+            self.run(plain(media.clone()), &mut |window| progress.note(window));
+        });
+        media.crash(&Survivors::Random(random.draw()))
+    }
+}
+
+fn recovered_state(image: &Image, superblock: &Superblock) -> Result<State, String> {
+    let said = |error| format!("recovery: {error:?}");
+    let (process, _) = recover_and_attach(Arc::new(image.clone()), superblock).map_err(said)?;
+    Ok(look(&process).map_err(said)?.state())
 }
 
 /// What is left on `image` must be one of the states of `window`.
 fn judge(image: Image, superblock: &Superblock, window: &Window) -> Result<(), String> {
-    let memory = memory(superblock);
-    let media = Arc::new(image);
-    recover(media.as_ref(), &memory, CHECKSUM).map_err(|error| format!("recovery: {error:?}"))?;
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-    let tier = Arc::new(MediaTier::new(media, superblock.data_offset));
-    let process = attach(fs.map_err(|error| format!("open: {error:?}"))?, 2, tier);
-    let process = process.map_err(|error| format!("attach: {error:?}"))?;
-    match window.is_empty() {
-        true => process.fs.check().map(drop).map_err(|error| format!("{error:?}")),
-        false => check(&process, window),
+    let recovered = recover_and_attach(Arc::new(image), superblock);
+    let (process, _) = recovered.map_err(|error| format!("recovery: {error:?}"))?;
+    check(&process, window)
+}
+
+/// Crash after crash; returns how many were tried.
+fn rounds(seed: u64) -> Result<u64, String> {
+    let setting = Setting::draw(seed);
+    let (mut base, superblock) = setting.format();
+    let only = cairn_testing::random::environment_number("CAIRN_CRASH_ROUND");
+    let images = if soaking() { SOAK_IMAGES } else { IMAGES };
+    let mut tried = 0;
+    for number in 0..ROUNDS {
+        let here = |message| format!("CAIRN_CRASH_ROUND={number}: {message}\n{setting:?}");
+        let round_seed = Random::new(seed * ROUNDS + number).draw();
+        let round = Round::new(&setting, &superblock, base, round_seed).map_err(here)?;
+        let images = if only.is_none_or(|only| only == number) { images } else { 0 };
+        let report = round.crash(images, &plain).map_err(here)?;
+        tried += report.images;
+        base = round.crashed_base(report.operations);
     }
+    Ok(tried)
 }
 
 #[test]
-fn crash_at_any_write_leaves_what_was_synced() {
-    let (base, superblock) = empty();
+fn crash_after_crash_leaves_what_was_synced() {
     let mut images = 0;
     for_each_seed(SEEDS, |seed| {
-        let tried = for_every_crash(
-            &base,
-            &Budget::new(IMAGES, seed),
-            |media, progress| run(media, &superblock, seed, &mut |window| progress.note(window)),
-            |image, window: &Window| judge(image, &superblock, window),
-        );
-        images += tried.unwrap_or_else(|failure| panic!("{failure}")).images;
+        images += rounds(seed).unwrap_or_else(|message| panic!("{message}"))
     });
     println!("{images} crashes");
 }
@@ -82,27 +125,22 @@ fn crash_at_any_write_leaves_what_was_synced() {
 /// Fix: replay stops before a link whose target does not follow.
 #[test]
 fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
-    let (base, superblock) = empty();
+    let setting = Setting::simple();
+    let (base, superblock) = setting.format();
     let target = [b't'; 3000];
-    let start = |media: Arc<dyn ByteMedia>| {
-        let memory = memory(&superblock);
-        recover(media.as_ref(), &memory, CHECKSUM).expect("recovers");
-        let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-        let tier = Arc::new(MediaTier::new(media, superblock.data_offset));
-        attach(fs.expect("it was recovered"), 1, tier).expect("there is a slot")
-    };
     let tried = for_every_crash(
         &base,
         &Budget::new(u64::MAX, 1),
         |media, _: &Progress<()>| {
-            let process = start(media.clone());
+            let crew = Crew::recover(media.clone(), &superblock, 1).expect("nothing fails");
+            let process = &crew.processes[0];
             for name in [b"first", b"other"] {
                 process.fs.symlink(&process.caller(), &target, ROOT, name).expect("links");
             }
             process.fs.sync().expect("syncs");
         },
         |image, ()| {
-            let process = start(Arc::new(image));
+            let (process, _) = recover_and_attach(Arc::new(image), &superblock).expect("recovers");
             for name in [b"first", b"other"] {
                 let mut found = Vec::new();
                 match process.fs.read_link(&process.caller(), ROOT, name, &mut found) {
@@ -113,20 +151,16 @@ fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
             Ok(())
         },
     );
-    tried.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{:?}", tried.unwrap_or_else(|failure| panic!("{failure}")));
 }
 
 /// A slot is laid out for the most that a namespace can hold, so the log can be cut and names removed however full it is.
 #[test]
 fn namespace_is_full_of_names_then_its_snapshot_fits() {
     for length in [1, 48, 104, 250] {
-        let (image, superblock) = empty();
-        let media = Arc::new(image);
-        let memory = memory(&superblock);
-        recover(media.as_ref(), &memory, CHECKSUM).expect("it was just made");
-        let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-        let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
-        let process = attach(fs.expect("recovered"), 1, tier).expect("there is a slot");
+        let (image, superblock) = Setting::simple().format();
+        let recovered = recover_and_attach(Arc::new(image), &superblock);
+        let (process, _) = recovered.expect("it was just made");
         let name = |number: usize| {
             let text = format!("{number:0>5}");
             [text.as_bytes(), &vec![b'x'; length]].concat()

@@ -13,14 +13,16 @@ use cairn_core::{
 };
 use cairn_device::Workspace;
 use cairn_testing::driver::Process;
-use cairn_testing::durable::{BLOCK_BYTES, attach, format};
-use cairn_testing::faulty::{ByteMedia, Image, MediaTier};
+use cairn_testing::durable::{Setting, attach, memory};
+use cairn_testing::faulty::{ByteMedia, Image};
 use cairn_testing::portrait::portrait;
 use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 const MEDIA_BYTES: u64 = 2 << 20;
+/// Unit of allocation.
+const BLOCK_BYTES: u32 = 4096;
 /// What stands at the beginning of the image's file.
 const ABOUT: &str =
     "Media of Cairn, media format 1. Sectors that are not zeros: offset, length, bytes.
@@ -61,9 +63,7 @@ impl Store {
         let superblock = Superblock::read(media.as_ref(), CHECKSUM).expect("it has a superblock");
         let memory = memory(&superblock);
         recover(media.as_ref(), &memory, CHECKSUM).expect("it can be recovered");
-        let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-        let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
-        let process = attach(fs.expect("it was just recovered"), 1, tier);
+        let process = attach(memory, media.clone(), &superblock, 1);
         Store { process: process.expect("there is a slot"), media }
     }
 
@@ -103,15 +103,10 @@ impl Store {
     }
 }
 
-fn memory(superblock: &Superblock) -> SharedWorkspace {
-    let words = superblock.geometry.segment_bytes() as usize / 8;
-    SharedWorkspace(Arc::new(Workspace::new(words).expect("there is address space")))
-}
-
 /// Media as this build makes them: operations of every kind, a snapshot, and again operations of every kind.
 fn written_today() -> Image {
     let image = Image::filled(MEDIA_BYTES, 0);
-    format(&image);
+    Setting::simple().make_on(&image);
     let store = Store::recovered(&image);
     operations_of_every_kind(&store, b"before", 1);
     store.fs().write_snapshot().unwrap();

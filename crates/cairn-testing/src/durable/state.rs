@@ -1,0 +1,231 @@
+//! What programs see of a namespace at a moment, and which of these states a crash may leave.
+//!
+//! After a crash the namespace is one of the states since the last sync: names as of one moment; every file with a size
+//! and content it had at some moment since then. Bytes overwritten in place and not synced may be old or new, one by one;
+//! of a write that was under way the first part may be there.
+
+use super::OPEN;
+use crate::driver::Process;
+use cairn_core::{
+    Error, InodeId, MODE_DIRECTORY, MODE_SYMLINK, MODE_TYPE, OpenOptions, Position, ROOT, Result,
+};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Content of a file, and which of its bytes may be lost by a crash because they were overwritten.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileState {
+    pub content: Arc<Vec<u8>>,
+    /// Counts overwrites: between two states with the same number bytes were only added or cut.
+    pub overwrites: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Directory,
+    Symlink(Vec<u8>),
+    /// The number stands for the file, whatever its names.
+    File(u64),
+}
+
+/// What a program sees at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    pub(super) names: BTreeMap<Vec<u8>, Node>,
+    pub(super) files: BTreeMap<u64, FileState>,
+}
+
+impl State {
+    fn sizes(&self) -> BTreeMap<u64, usize> {
+        self.files.iter().map(|(&file, state)| (file, state.content.len())).collect()
+    }
+}
+
+/// The states since the last sync, oldest first.
+pub type Window = Vec<Arc<State>>;
+
+/// What was found in a namespace.
+pub struct Seen {
+    names: BTreeMap<Vec<u8>, Node>,
+    files: BTreeMap<u64, Content>,
+}
+
+struct Content {
+    bytes: Vec<u8>,
+    /// Every block of it has a checksum, which is right.
+    verified: bool,
+}
+
+impl Seen {
+    /// The state in which everything is as it was found.
+    pub fn state(self) -> State {
+        let whole = |content: Content| FileState { content: content.bytes.into(), overwrites: 0 };
+        let files = self.files.into_iter().map(|(file, content)| (file, whole(content)));
+        State { names: self.names, files: files.collect() }
+    }
+
+    /// For each file of `state` what was found, if names, kinds and links are those of `state`.
+    fn matched<'s>(&'s self, state: &State) -> Option<BTreeMap<u64, &'s Content>> {
+        let mut files = BTreeMap::new();
+        let mut inodes = BTreeSet::new();
+        if state.names.len() != self.names.len() {
+            return None;
+        }
+        for ((name, node), (other, found)) in state.names.iter().zip(&self.names) {
+            match (node, found) {
+                _ if name != other => return None,
+                (Node::File(file), Node::File(inode)) => {
+                    let known = files.insert(*file, *inode);
+                    let is_new = inodes.insert(*inode);
+                    if known.map_or(!is_new, |known| known != *inode) {
+                        return None;
+                    }
+                }
+                _ if node == found => {}
+                _ => return None,
+            }
+        }
+        Some(files.into_iter().map(|(file, inode)| (file, &self.files[&inode])).collect())
+    }
+
+    /// The last state of `window` with the names that were found, with the content that was found. `None` if that may not be.
+    pub(super) fn latest_in(&self, window: &[Arc<State>]) -> Option<State> {
+        let matching = window.iter().rev().find_map(|state| Some((state, self.matched(state)?)));
+        let (state, files) = matching?;
+        let mut state = state.as_ref().clone();
+        for (file, content) in files {
+            if !file_fits(window, file, &content.bytes) {
+                return None;
+            }
+            let file = state.files.get_mut(&file).expect("it has a name");
+            if *file.content != content.bytes {
+                file.content = Arc::new(content.bytes.clone());
+                file.overwrites += 1;
+            }
+        }
+        Some(state)
+    }
+}
+
+/// Whether what `process` sees is what a crash may have left; says what is not.
+pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<(), String> {
+    let said = |error: Error| format!("{error:?}");
+    check_accounts(process)?;
+    let seen = look(process).map_err(said)?;
+    seen.check(window, &|_| true)
+}
+
+impl Seen {
+    /// As `check`, but files of which some block has no checksum to prove it may hold anything.
+    pub fn check_proven(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
+        self.check(window, &|content| content.verified)
+    }
+
+    fn check(
+        &self,
+        window: &[Arc<State>],
+        counts: &dyn Fn(&Content) -> bool,
+    ) -> std::result::Result<(), String> {
+        let candidates: Vec<_> = window.iter().filter_map(|state| self.matched(state)).collect();
+        if candidates.is_empty() {
+            let allowed: Vec<_> = window.iter().map(|state| &state.names).collect();
+            return Err(format!("names {:?}, allowed {allowed:?}", self.names));
+        }
+        let misfits = |files: &BTreeMap<u64, &Content>| {
+            let misfit = |(file, content): (&u64, &&Content)| {
+                let fits = !counts(content) || file_fits(window, *file, &content.bytes);
+                (!fits).then_some((*file, content.bytes.len()))
+            };
+            files.iter().filter_map(misfit).collect::<Vec<_>>()
+        };
+        let misfits: Vec<_> = candidates.iter().map(misfits).collect();
+        match misfits.iter().any(Vec::is_empty) {
+            true => Ok(()),
+            false => {
+                let sizes: Vec<_> = window.iter().map(|state| state.sizes()).collect();
+                Err(format!("content of (file, size) {misfits:?}, allowed sizes {sizes:?}"))
+            }
+        }
+    }
+}
+
+/// No block is lost, and no file is held by nobody.
+fn check_accounts(process: &Process) -> std::result::Result<(), String> {
+    let report = process.fs.check().map_err(|error| format!("{error:?}"))?;
+    let whole = report.free_blocks + report.file_blocks == report.capacity_blocks
+        && (report.orphaned_blocks, report.reserved_blocks, report.handles) == (0, 0, 0);
+    if whole { Ok(()) } else { Err(format!("not everything is accounted for: {report:?}")) }
+}
+
+/// Whether `content` is that of the file at some moment; byte by byte if it was overwritten meanwhile.
+fn file_fits(window: &[Arc<State>], file: u64, content: &[u8]) -> bool {
+    let states: Vec<_> = window.iter().filter_map(|state| state.files.get(&file)).collect();
+    if states.iter().any(|state| *state.content == content) {
+        return true;
+    }
+    let sized = |one: &FileState, next: &FileState| {
+        let (one, next, found) = (one.content.len(), next.content.len(), content.len());
+        (one..=next).contains(&found) || found == one || found == next
+    };
+    let mut steps = states.windows(2).filter(|pair| sized(pair[0], pair[1]));
+    let overwritten = states.first().map(|s| s.overwrites) != states.last().map(|s| s.overwrites);
+    if !overwritten {
+        return steps.any(|pair| pair[1].content.starts_with(content));
+    }
+    steps.next().is_some()
+        && content.iter().enumerate().all(|(at, byte)| {
+            states.iter().any(|state| state.content.get(at).is_some_and(|one| one == byte))
+        })
+}
+
+/// Everything there is, with every checksum verified.
+pub fn look(process: &Process) -> Result<Seen> {
+    let mut seen = Seen { names: BTreeMap::new(), files: BTreeMap::new() };
+    let mut left = vec![(ROOT, Vec::new())];
+    while let Some((directory, prefix)) = left.pop() {
+        let mut entries: Vec<(Vec<u8>, InodeId)> = Vec::new();
+        process.fs.list(&process.caller(), directory, 0, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.inode));
+            true
+        })?;
+        for (name, inode) in entries {
+            let path = [&prefix[..], &name].concat();
+            let node = match process.fs.attributes(inode)?.mode & MODE_TYPE {
+                MODE_DIRECTORY => {
+                    left.push((inode, [&path[..], b"/"].concat()));
+                    Node::Directory
+                }
+                MODE_SYMLINK => {
+                    let mut target = Vec::new();
+                    process.fs.read_link(&process.caller(), ROOT, &path, &mut target)?;
+                    Node::Symlink(target)
+                }
+                _ => {
+                    let file = u64::from(inode.0);
+                    if let Entry::Vacant(place) = seen.files.entry(file) {
+                        place.insert(read(process, &path)?);
+                    }
+                    Node::File(file)
+                }
+            };
+            seen.names.insert(path, node);
+        }
+    }
+    Ok(seen)
+}
+
+fn read(process: &Process, path: &[u8]) -> Result<Content> {
+    let options = OpenOptions { write: false, create: false, ..OPEN };
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, options, 0)?;
+    process.verify_blocks(opened.inode, opened.handle)?;
+    let size = process.fs.attributes(opened.inode)?.size;
+    let block_bytes = u64::from(process.fs.geometry().hugeblock_bytes);
+    let mut checksums = vec![None; size.div_ceil(block_bytes) as usize];
+    process.fs.checksums(opened.inode, 0, &mut checksums)?;
+    let (_, bytes) = process.read(&process.caller(), opened.handle, Position::At(0), size)?;
+    process.close(opened.handle)?;
+    let mut blocks = bytes.chunks(block_bytes as usize).zip(&checksums);
+    let verified = blocks.all(|(block, sum)| sum.is_some() || block.iter().all(|&byte| byte == 0));
+    Ok(Content { bytes, verified })
+}

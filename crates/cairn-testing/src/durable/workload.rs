@@ -1,0 +1,403 @@
+//! Random operations of the processes of a namespace, and for each the state that programs would see.
+//!
+//! An operation is prepared, its outcome noted, then carried out; so whatever is interrupted was noted before.
+//! If its process dies in it, the others bury it, and what they see decides which state it left.
+
+use super::crew::{Crew, Died};
+use super::state::{FileState, Node, State, Window, look};
+use super::{OPEN, Setting, TARGET_BYTES_MAX};
+use crate::driver::Process;
+use crate::random::Random;
+use cairn_core::{Durability, Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// A file does not grow beyond so many blocks.
+const FILE_BLOCKS_MAX: u64 = 16;
+
+/// An operation that was prepared; true if it made everything before it durable.
+type Act<'w> = Box<dyn FnOnce(&mut Workload<'w>) -> Result<bool> + 'w>;
+
+/// A description of a file, held open by a process.
+#[derive(Clone, Copy)]
+struct Open {
+    pid_slot: usize,
+    handle: HandleId,
+    file: u64,
+    appends: bool,
+}
+
+/// Random operations and what they should lead to.
+pub struct Workload<'w> {
+    crew: Crew,
+    setting: &'w Setting,
+    random: Random,
+    state: State,
+    window: Window,
+    open: Vec<Open>,
+    next_file: u64,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+impl<'w> Workload<'w> {
+    /// A workload on a namespace that is as `state` says, all of it durable.
+    pub fn new(crew: Crew, setting: &'w Setting, state: State, seed: u64) -> Workload<'w> {
+        let next_file = state.files.keys().max().map_or(1, |last| last + 1);
+        let mut workload = Workload {
+            crew,
+            setting,
+            random: Random::new(seed),
+            window: vec![Arc::new(state.clone())],
+            state,
+            open: Vec::new(),
+            next_file,
+            turn: 0,
+        };
+        if setting.mortal {
+            workload.replace_last().expect("a process can be replaced");
+        }
+        workload
+    }
+
+    /// The states that a crash may leave.
+    pub fn window(&self) -> Window {
+        self.window.clone()
+    }
+
+    /// The processes.
+    pub fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is carried out. False:
+    /// the media failed.
+    pub fn step(&mut self, note: &mut dyn FnMut(Window)) -> bool {
+        let before = self.window.len() - 1;
+        self.turn = self.random.below(self.crew.processes.len() as u64) as usize;
+        let act = self.draw();
+        self.push_state();
+        note(self.window.clone());
+        let synced = match catch_unwind(AssertUnwindSafe(|| act(self))) {
+            Ok(result) => result,
+            Err(payload) if payload.is::<Died>() => self.bury(before, note),
+            Err(payload) => resume_unwind(payload),
+        };
+        match synced {
+            Ok(synced) => {
+                let changed = self.window.len() > before + 1;
+                if synced || changed && self.setting.durability == Durability::Operation {
+                    self.window.drain(..self.window.len() - 1);
+                    note(self.window.clone());
+                }
+                true
+            }
+            Err(Error::Io) => false,
+            Err(error) => panic!("an operation that should work: {error:?}"),
+        }
+    }
+
+    fn push_state(&mut self) {
+        if self.window.last().is_none_or(|last| **last != self.state) {
+            self.window.push(Arc::new(self.state.clone()));
+        }
+    }
+
+    /// The last process died in an operation that began in state `before` of the window. True if what it left is durable.
+    fn bury(&mut self, before: usize, note: &mut dyn FnMut(Window)) -> Result<bool> {
+        let last = self.crew.processes.len() - 1;
+        assert_eq!(self.turn, last, "only the last one is mortal");
+        self.open.retain(|open| open.pid_slot != last);
+        self.replace_last()?;
+        let seen = look(&self.crew.processes[0])?;
+        let left = seen.latest_in(&self.window[before..]);
+        self.state = left.expect("a death leaves the state before the operation, or after it");
+        let known = |open: &Open| self.state.files.contains_key(&open.file);
+        self.open.retain(known);
+        self.push_state();
+        note(self.window.clone());
+        let syncs = self.setting.durability == Durability::Operation || self.random.one_in(2);
+        if syncs {
+            self.crew.processes[0].fs.sync()?;
+        }
+        Ok(syncs)
+    }
+
+    fn replace_last(&mut self) -> Result<()> {
+        self.crew.replace_last(Crew::short_life(&mut self.random))
+    }
+
+    fn process(&self) -> &Process {
+        &self.crew.processes[self.turn]
+    }
+
+    fn draw(&mut self) -> Act<'w> {
+        match self.random.below(17) {
+            0..4 => self.append(),
+            4..6 => self.overwrite(),
+            6 => self.truncate(),
+            7 => self.unlink(),
+            8..10 => self.rename(),
+            10 => self.link(),
+            11 => self.directory(),
+            12..14 => self.symlink(),
+            14 => self.close(),
+            15 => Box::new(|this| this.process().fs.sync().map(|()| true)),
+            _ if self.random.one_in(4) => {
+                Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
+            }
+            _ => Box::new(|this| this.process().reclaim().map(|()| false)),
+        }
+    }
+
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.setting.hugeblock_bytes)
+    }
+
+    fn pick_name(&mut self) -> &'w [u8] {
+        let setting = self.setting;
+        self.random.pick::<Vec<u8>>(&setting.names)
+    }
+
+    fn parent_exists(&self, name: &[u8]) -> bool {
+        !name.starts_with(b"dir/") || self.state.names.get(&b"dir"[..]) == Some(&Node::Directory)
+    }
+
+    fn nothing() -> Act<'w> {
+        Box::new(|_| Ok(false))
+    }
+
+    /// A name that is or could be a file's.
+    fn file_name(&mut self) -> Option<&'w [u8]> {
+        let name = self.pick_name();
+        let usable = match self.state.names.get(name) {
+            None => self.parent_exists(name) && name != b"dir" && name != b"link",
+            Some(node) => matches!(node, Node::File(_)),
+        };
+        usable.then_some(name)
+    }
+
+    fn file_at(&mut self, name: &[u8]) -> u64 {
+        if let Some(Node::File(file)) = self.state.names.get(name) {
+            return *file;
+        }
+        let file = self.next_file;
+        self.next_file += 1;
+        self.state.names.insert(name.to_vec(), Node::File(file));
+        let content = Arc::default();
+        self.state.files.insert(file, FileState { content, overwrites: 0 });
+        // Made first and written to then.
+        self.push_state();
+        file
+    }
+
+    fn open(&mut self, name: &[u8], file: u64, appends: bool) -> Result<HandleId> {
+        let pid_slot = self.turn;
+        let fits =
+            |open: &&Open| (open.pid_slot, open.file, open.appends) == (pid_slot, file, appends);
+        if let Some(open) = self.open.iter().find(fits) {
+            return Ok(open.handle);
+        }
+        let options = OpenOptions { append: appends, ..OPEN };
+        let caller = self.process().caller();
+        let handle = self.process().fs.open_file(&caller, ROOT, name, options, 0o644)?.handle;
+        self.open.push(Open { pid_slot, handle, file, appends });
+        Ok(handle)
+    }
+
+    fn change(&mut self, file: u64, change: impl FnOnce(&mut Vec<u8>)) {
+        let state = self.state.files.get_mut(&file).expect("the file has a name");
+        let mut content = state.content.as_ref().clone();
+        change(&mut content);
+        state.content = Arc::new(content);
+    }
+
+    fn append(&mut self) -> Act<'w> {
+        let Some(name) = self.file_name() else { return Self::nothing() };
+        let file = self.file_at(name);
+        let at = self.state.files[&file].content.len() as u64;
+        if at > FILE_BLOCKS_MAX * self.block_bytes() {
+            return self.truncate_file(name, file);
+        }
+        let length = match self.random.below(3) {
+            0 => self.random.below(200) + 1,
+            1 => self.random.below(3000) + 1,
+            _ => self.random.below(4 * self.block_bytes()) + 1,
+        };
+        let bytes = self.random.bytes(length as usize);
+        self.change(file, |content| content.extend(&bytes));
+        let appends = self.random.one_in(3);
+        let position = if appends { Position::Cursor } else { Position::At(at) };
+        Box::new(move |this| {
+            let handle = this.open(name, file, appends)?;
+            this.write(handle, position, &bytes)
+        })
+    }
+
+    fn overwrite(&mut self) -> Act<'w> {
+        let Some(name) = self.file_name() else { return Self::nothing() };
+        let file = self.file_at(name);
+        let size = self.state.files[&file].content.len() as u64;
+        // Sometimes past the end: a hole.
+        let at = self.random.below(size + 3 * self.block_bytes());
+        let length = self.random.below(2 * self.block_bytes()) + 1;
+        let bytes = self.random.bytes(length as usize);
+        self.change(file, |content| {
+            let end = at as usize + bytes.len();
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[at as usize..end].copy_from_slice(&bytes);
+        });
+        if at < size {
+            let state = self.state.files.get_mut(&file).expect("it was just changed");
+            state.overwrites += 1;
+        }
+        Box::new(move |this| {
+            let handle = this.open(name, file, false)?;
+            this.write(handle, Position::At(at), &bytes)
+        })
+    }
+
+    fn write(&mut self, handle: HandleId, at: Position, bytes: &[u8]) -> Result<bool> {
+        let written = self.process().write(&self.process().caller(), handle, at, bytes);
+        let (_, count) = written?;
+        assert_eq!(count, bytes.len() as u64, "there is space");
+        Ok(false)
+    }
+
+    fn truncate(&mut self) -> Act<'w> {
+        let Some(name) = self.file_name() else { return Self::nothing() };
+        let file = self.file_at(name);
+        self.truncate_file(name, file)
+    }
+
+    fn truncate_file(&mut self, name: &'w [u8], file: u64) -> Act<'w> {
+        let size = self.state.files[&file].content.len() as u64;
+        let to = self.random.below(size + size / 4 + 2);
+        self.change(file, |content| content.resize(to as usize, 0));
+        // What is written behind a cut goes where bytes stood before it.
+        self.state.files.get_mut(&file).expect("it has a name").overwrites += 1;
+        Box::new(move |this| {
+            let handle = this.open(name, file, false)?;
+            let inode = this.process().fs.handle(handle)?.inode;
+            this.process().truncate(&this.process().caller(), inode, to).map(|()| false)
+        })
+    }
+
+    fn unlink(&mut self) -> Act<'w> {
+        let name = self.pick_name();
+        match self.state.names.get(name) {
+            None => Self::nothing(),
+            Some(Node::Directory) => {
+                if self.state.names.keys().any(|other| other.starts_with(b"dir/")) {
+                    return Self::nothing();
+                }
+                self.state.names.remove(name);
+                Box::new(move |this| {
+                    let caller = this.process().caller();
+                    this.process().fs.remove_directory(&caller, ROOT, name).map(|()| false)
+                })
+            }
+            Some(_) => {
+                self.state.names.remove(name);
+                self.forget_nameless();
+                Box::new(move |this| {
+                    let caller = this.process().caller();
+                    this.process().fs.unlink(&caller, ROOT, name).map(|()| false)
+                })
+            }
+        }
+    }
+
+    /// Drops files without a name from the state; their descriptions stay open.
+    fn forget_nameless(&mut self) {
+        let State { names, files } = &mut self.state;
+        files.retain(|file, _| names.values().any(|node| *node == Node::File(*file)));
+        let files = &self.state.files;
+        self.open.retain(|open| files.contains_key(&open.file));
+    }
+
+    fn rename(&mut self) -> Act<'w> {
+        let (from, to) = (self.pick_name(), self.pick_name());
+        let movable = |node: Option<&Node>| !matches!(node, Some(Node::Directory));
+        let (old, new) = (self.state.names.get(from).cloned(), self.state.names.get(to).cloned());
+        let Some(moved) = old.clone() else { return Self::nothing() };
+        if from == to || to == b"dir" || !self.parent_exists(to) || old == new {
+            return Self::nothing();
+        }
+        if !movable(old.as_ref()) || !movable(new.as_ref()) {
+            return Self::nothing();
+        }
+        let exchange = new.is_some() && self.random.one_in(3);
+        self.state.names.insert(to.to_vec(), moved);
+        match new.filter(|_| exchange) {
+            Some(other) => self.state.names.insert(from.to_vec(), other),
+            None => self.state.names.remove(from),
+        };
+        self.forget_nameless();
+        let mode = if exchange { RenameMode::Exchange } else { RenameMode::Replace };
+        Box::new(move |this| {
+            let caller = this.process().caller();
+            this.process().fs.rename(&caller, (ROOT, from), (ROOT, to), mode).map(|()| false)
+        })
+    }
+
+    fn link(&mut self) -> Act<'w> {
+        let (from, to) = (self.pick_name(), self.pick_name());
+        let Some(node @ Node::File(_)) = self.state.names.get(from).cloned() else {
+            return Self::nothing();
+        };
+        if self.state.names.contains_key(to) || to == b"dir" || !self.parent_exists(to) {
+            return Self::nothing();
+        }
+        self.state.names.insert(to.to_vec(), node);
+        Box::new(move |this| {
+            let caller = this.process().caller();
+            this.process().fs.link(&caller, (ROOT, from), (ROOT, to), false).map(|()| false)
+        })
+    }
+
+    fn directory(&mut self) -> Act<'w> {
+        if self.state.names.contains_key(&b"dir"[..]) {
+            return Self::nothing();
+        }
+        self.state.names.insert(b"dir".to_vec(), Node::Directory);
+        Box::new(|this| {
+            let caller = this.process().caller();
+            this.process().fs.make_directory(&caller, ROOT, b"dir", 0o755).map(|_| false)
+        })
+    }
+
+    fn symlink(&mut self) -> Act<'w> {
+        if self.state.names.contains_key(&b"link"[..]) {
+            return Self::nothing();
+        }
+        let length = *self.random.pick(&[10, 300, TARGET_BYTES_MAX]);
+        let length = self.random.below(length as u64) as usize + 1;
+        let target: Vec<u8> = self.random.bytes(length).iter().map(|byte| byte % 26 + 97).collect();
+        self.state.names.insert(b"link".to_vec(), Node::Symlink(target.clone()));
+        Box::new(move |this| {
+            let caller = this.process().caller();
+            this.process().fs.symlink(&caller, &target, ROOT, b"link").map(|_| false)
+        })
+    }
+
+    fn close(&mut self) -> Act<'w> {
+        let mine: Vec<usize> =
+            (0..self.open.len()).filter(|&at| self.open[at].pid_slot == self.turn).collect();
+        if mine.is_empty() {
+            return Self::nothing();
+        }
+        let index = *self.random.pick(&mine);
+        let seals = self.random.one_in(2);
+        Box::new(move |this| {
+            let Open { handle, .. } = this.open.remove(index);
+            if seals {
+                let inode = this.process().fs.handle(handle)?.inode;
+                this.process().seal(inode)?;
+            }
+            this.process().close(handle).map(|()| false)
+        })
+    }
+}
