@@ -186,7 +186,6 @@ impl Microfs {
                 return Err(Error::Corrupt { what: "log positions" });
             }
             tx.set(LOG_FROZEN, batch.to);
-            tx.set(LOG_TAILS, batch.turn.wrapping_add(1));
             tx.take_dirty_checksums(&mut pages);
             Ok((batch, tx.get(MEDIA_EPOCH)))
         })?;
@@ -209,6 +208,8 @@ impl Microfs {
         media.flush()?;
         self.transact_unlogged(|tx| {
             tx.set(LOG_DURABLE, batch.to);
+            // Only now: a flush that is done again must not write over the tail that is durable.
+            tx.set(LOG_TAILS, batch.turn.wrapping_add(1));
             Ok(())
         })
     }

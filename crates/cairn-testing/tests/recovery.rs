@@ -6,11 +6,13 @@
 
 use cairn_core::{Error, ROOT, Superblock};
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
+use cairn_testing::driver::Process;
 use cairn_testing::durable::{
-    Crew, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
+    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
 };
 use cairn_testing::faulty::{ByteMedia, Image, Survivors};
 use cairn_testing::random::{Random, for_each_seed, soaking};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const STEPS: usize = 50;
@@ -152,6 +154,51 @@ fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
         },
     );
     println!("{:?}", tried.unwrap_or_else(|failure| panic!("{failure}")));
+}
+
+/// Mechanism: a flush took its turn between the two places of the log's tail when it began. If its process died before it
+/// wrote, the flush that followed had the other turn, which is the place of the tail that was durable.
+/// Consequence: a crash that tore that write lost operations that were synced.
+/// Fix: the turn passes when a flush is done.
+#[test]
+fn flush_after_a_flush_that_died_spares_the_durable_tail() {
+    let setting = Setting::simple();
+    let (base, superblock) = setting.format();
+    // So long that each changes more than one sector of the tail: a sector is not torn.
+    let names = [b'1', b'2', b'3', b'4'].map(|byte| [byte; 200]);
+    for life in 1..8 {
+        let tried = for_every_crash(
+            &base,
+            &Budget::new(u64::MAX, 1),
+            |media, progress: &Progress<usize>| {
+                let mut crew = Crew::recover(media.clone(), &superblock, 2).expect("recovers");
+                let make = |process: &Process, name: &[u8]| {
+                    process.fs.make_directory(&process.caller(), ROOT, name, 0o755).expect("makes");
+                };
+                for synced in 1..=2 {
+                    make(&crew.processes[0], &names[synced - 1]);
+                    crew.processes[0].fs.sync().expect("syncs");
+                    progress.note(synced);
+                }
+                crew.replace_last(life).expect("attaches");
+                make(&crew.processes[1], &names[2]);
+                let sync = catch_unwind(AssertUnwindSafe(|| crew.processes[1].fs.sync()));
+                assert!(sync.is_ok() || sync.is_err_and(|payload| payload.is::<Died>()));
+                make(&crew.processes[0], &names[3]);
+                crew.processes[0].fs.sync().expect("takes the flush over");
+            },
+            |image, synced| {
+                let recovered = recover_and_attach(Arc::new(image), &superblock);
+                let (process, _) = recovered.expect("recovers");
+                for name in &names[..*synced] {
+                    let found = process.fs.resolve(&process.caller(), ROOT, name, false);
+                    assert!(found.is_ok(), "life {life}: synced and lost: {:?}", name[0]);
+                }
+                Ok(())
+            },
+        );
+        tried.unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }
 
 /// A slot is laid out for the most that a namespace can hold, so the log can be cut and names removed however full it is.
