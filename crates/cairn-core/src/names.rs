@@ -110,7 +110,7 @@ impl Transaction<'_> {
         Some(Entry { inode: self.named_inode(record), hash, record })
     }
 
-    /// Adds `name`, which must be absent.
+    /// Adds `name`, which must be absent. Errors: `Corrupt` if it is not; `NoSpace`, `NoInodes`.
     pub(crate) fn add_name(
         &mut self,
         directory: InodeId,
@@ -119,12 +119,15 @@ impl Transaction<'_> {
     ) -> Result<()> {
         let wanted = hash_name(name);
         let mut hash = wanted;
-        while let Some((taken, _)) = NAMES
+        while let Some((taken, record)) = NAMES
             .ceiling(self, entry_key(directory, hash, 0))
             .and_then(|found| decode(directory, found))
         {
             if taken != hash {
                 break;
+            }
+            if self.text_equals(record, name) {
+                return Err(Error::Corrupt { what: "name given twice" });
             }
             hash += 1;
             if hash >= wanted + PROBES {

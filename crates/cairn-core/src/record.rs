@@ -84,6 +84,15 @@ impl Operation {
         OPERATIONS[self as usize - 1].1
     }
 
+    /// Whether it stands in the log or, if not `log`, in snapshots.
+    pub(crate) fn stands_in(self, log: bool) -> bool {
+        match self {
+            Operation::Target => true,
+            Operation::Inode | Operation::Name | Operation::Extent => !log,
+            _ => log,
+        }
+    }
+
     /// Whether a reader of the log must look at what it names; coalescing crosses none but `Write`.
     pub fn is_barrier(self) -> bool {
         !matches!(self, Operation::Write | Operation::Attributes | Operation::Drained)

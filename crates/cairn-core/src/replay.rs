@@ -3,8 +3,11 @@
 //! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from. Records say which
 //! inode and which blocks an operation took, so nothing is decided anew.
 //! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error.
+//! A right checksum is no reason to believe a record: whatever it says, an image that was a namespace stays one.
 //! Writes to a file that has no name any more are ignored: nobody can open it after a crash.
 //! Until [`Image::settle`] ran, an image has no free list of inodes, and the tail fields hold the seal of the last block.
+
+mod restore;
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
@@ -16,8 +19,8 @@ use crate::pool::BlockRun;
 use crate::record::{NameBuffer, Operation, Record};
 use crate::transaction::{Local, Transaction};
 use crate::types::{
-    Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, PATH_BYTES_MAX,
-    SlotId, Timestamp,
+    Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE,
+    NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT, SlotId, Timestamp,
 };
 
 /// In an image: somebody may have had the file open for writing.
@@ -90,6 +93,9 @@ impl<'m> Image<'m> {
     pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
         let mut at = 0;
         while let Some((length, record)) = Record::decode(&words[at..], self.checksum) {
+            if !record.operation.stands_in(ordered) {
+                return contradiction("record in the wrong place");
+            }
             if ordered {
                 // Whole and valid, but not the next one: it was there before.
                 if record.lsn != self.lsn.wrapping_add(1) {
@@ -236,6 +242,9 @@ fn apply(tx: &mut Transaction, record: &Record) -> Result<Option<Cut>> {
     let p = record.parameters;
     let now = record.time;
     match record.operation {
+        Operation::Create if p[2] as u32 & MODE_TYPE == MODE_SYMLINK => {
+            contradiction("symbolic link without target")
+        }
         Operation::Create => create(tx, p, name, now).map(|()| None),
         Operation::Symlink => {
             let parameters = [p[0], p[1], u64::from(MODE_SYMLINK | 0o777), p[2]];
@@ -243,25 +252,34 @@ fn apply(tx: &mut Transaction, record: &Record) -> Result<Option<Cut>> {
         }
         Operation::Target => {
             let inode = existing(tx, p[0])?;
+            if !inode.is_symlink(tx) || inode.target(tx) != 0 || name.is_empty() {
+                return contradiction("target of a symbolic link");
+            }
             let text = tx.store_text(name, inode.id)?;
             inode.set_target(tx, text);
             inode.set_size(tx, name.len() as u64);
             Ok(None)
         }
         Operation::Unlink | Operation::Evict => {
-            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
+            let (parent, inode) = (directory(tx, p[0])?, existing(tx, p[1])?);
             take_name(tx, parent, name, inode, now)?;
             inode.set_changed(tx, now.0);
             forget(tx, parent, inode)
         }
         Operation::Link => {
-            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
-            tx.link_name(parent, name, inode, now).map(|()| None)
+            let (parent, inode) = (directory(tx, p[0])?, existing(tx, p[1])?);
+            if inode.is_directory(tx) {
+                return contradiction("second name of a directory");
+            }
+            give_name(tx, parent, name, inode, now).map(|()| None)
         }
         Operation::Rename => rename(tx, p, name, now),
         Operation::Exchange => exchange(tx, p, name, now).map(|()| None),
         Operation::Attributes => {
             let inode = existing(tx, p[0])?;
+            if p[1] as u32 & MODE_TYPE != inode.kind(tx) {
+                return contradiction("kind of an inode");
+            }
             inode.set_mode(tx, p[1] as u32);
             inode.set_uid(tx, p[2] as u32);
             inode.set_gid(tx, p[3] as u32);
@@ -270,16 +288,13 @@ fn apply(tx: &mut Transaction, record: &Record) -> Result<Option<Cut>> {
             inode.set_changed(tx, now.0);
             Ok(None)
         }
-        Operation::Inode => restore_inode(tx, p).map(|()| None),
-        Operation::Name => {
-            let (parent, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
-            tx.add_name(parent.id, name, inode.id)?;
-            let entries = parent.held(tx);
-            parent.set_held(tx, entries.wrapping_add(1));
-            Ok(None)
-        }
+        Operation::Inode => restore::inode(tx, p).map(|()| None),
+        Operation::Name => restore::name(tx, p, name).map(|()| None),
         Operation::Extent => {
             let inode = existing(tx, p[0])?;
+            if !inode.is_regular(tx) {
+                return contradiction("blocks of what is no file");
+            }
             attach(tx, inode, p[1], p[2]).map(|()| None)
         }
         Operation::Close
@@ -308,12 +323,20 @@ fn existing(tx: &Transaction, id: u64) -> Result<Inode> {
         .map_err(|_| Error::Corrupt { what: "record of an inode that is not there" })
 }
 
+fn directory(tx: &Transaction, id: u64) -> Result<Inode> {
+    let inode = existing(tx, id)?;
+    match inode.is_directory(tx) {
+        true => Ok(inode),
+        false => contradiction("name in what is no directory"),
+    }
+}
+
 fn claim(tx: &mut Transaction, id: u64, mode: u32, caller: &Caller) -> Result<Inode> {
     let index = id as u32;
     if tx.inode(InodeId(index)).is_ok() || !tx.claim_record(SlabKind::Inode, index) {
         return contradiction("inode made twice");
     }
-    if !matches!(mode & crate::types::MODE_TYPE, MODE_DIRECTORY | MODE_REGULAR | MODE_SYMLINK) {
+    if !matches!(mode & MODE_TYPE, MODE_DIRECTORY | MODE_REGULAR | MODE_SYMLINK) {
         return contradiction("kind of an inode");
     }
     let inode = Inode { id: InodeId(index), at: tx.record(SlabKind::Inode, index) };
@@ -332,15 +355,49 @@ fn release(tx: &mut Transaction, inode: Inode) {
 }
 
 fn create(tx: &mut Transaction, p: &[u64], name: &[u8], now: Timestamp) -> Result<()> {
-    let parent = existing(tx, p[0])?;
+    let parent = directory(tx, p[0])?;
     let inode = claim(tx, p[1], p[2] as u32, &replayer(Credentials::unpack(p[3]), now))?;
-    tx.link_name(parent, name, inode, now)?;
+    give_name(tx, parent, name, inode, now)?;
     if inode.is_directory(tx) {
         inode.set_parent(tx, parent.id.0);
         inode.add_link(tx)?;
         parent.add_link(tx)?;
     } else if inode.is_regular(tx) {
         inode.add_flags(tx, WRITING);
+    }
+    Ok(())
+}
+
+/// Adds `name` of `inode` to `parent`.
+fn give_name(
+    tx: &mut Transaction,
+    parent: Inode,
+    name: &[u8],
+    inode: Inode,
+    now: Timestamp,
+) -> Result<()> {
+    permit_name(name)?;
+    tx.link_name(parent, name, inode, now)
+}
+
+fn permit_name(name: &[u8]) -> Result<()> {
+    let is_proper = !matches!(name, b"" | b"." | b"..")
+        && name.len() <= NAME_BYTES_MAX
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
+    match is_proper {
+        true => Ok(()),
+        false => contradiction("name that is none"),
+    }
+}
+
+/// `moved` is about to be in `to`: it must not be above it.
+fn permit_parent(tx: &Transaction, moved: Inode, to: Inode) -> Result<()> {
+    let mut above = to;
+    while moved.is_directory(tx) && above.id != ROOT {
+        if above.id == moved.id {
+            return contradiction("directory inside itself");
+        }
+        above = directory(tx, u64::from(above.parent(tx)))?;
     }
     Ok(())
 }
@@ -392,7 +449,8 @@ fn two_names(names: &[u8]) -> Result<(&[u8], &[u8])> {
 
 fn rename(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<Option<Cut>> {
     let (old, new) = two_names(names)?;
-    let (from, moved, to) = (existing(tx, p[0])?, existing(tx, p[1])?, existing(tx, p[2])?);
+    let (from, moved, to) = (directory(tx, p[0])?, existing(tx, p[1])?, directory(tx, p[2])?);
+    permit_parent(tx, moved, to)?;
     let mut cut = None;
     if p[3] != 0 {
         let victim = existing(tx, p[3])?;
@@ -402,7 +460,7 @@ fn rename(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Resu
     }
     take_name(tx, from, old, moved, now)?;
     moved.drop_link(tx);
-    tx.link_name(to, new, moved, now)?;
+    give_name(tx, to, new, moved, now)?;
     change_parent(tx, moved, from, to)?;
     Ok(cut)
 }
@@ -418,37 +476,18 @@ fn change_parent(tx: &mut Transaction, moved: Inode, from: Inode, to: Inode) -> 
 
 fn exchange(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<()> {
     let (name, other_name) = two_names(names)?;
-    let (directory, inode) = (existing(tx, p[0])?, existing(tx, p[1])?);
-    let (other_directory, other) = (existing(tx, p[2])?, existing(tx, p[3])?);
-    for (directory, name, inode) in [(directory, name, inode), (other_directory, other_name, other)]
-    {
-        take_name(tx, directory, name, inode, now)?;
+    let (parent, inode) = (directory(tx, p[0])?, existing(tx, p[1])?);
+    let (other_parent, other) = (directory(tx, p[2])?, existing(tx, p[3])?);
+    permit_parent(tx, inode, other_parent)?;
+    permit_parent(tx, other, parent)?;
+    for (parent, name, inode) in [(parent, name, inode), (other_parent, other_name, other)] {
+        take_name(tx, parent, name, inode, now)?;
         inode.drop_link(tx);
     }
-    tx.link_name(directory, name, other, now)?;
-    tx.link_name(other_directory, other_name, inode, now)?;
-    change_parent(tx, inode, directory, other_directory)?;
-    change_parent(tx, other, other_directory, directory)
-}
-
-fn restore_inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
-    let mode = (p[1] >> 32) as u32;
-    let caller = replayer(Credentials::unpack(p[3]), Timestamp(p[11]));
-    let inode = claim(tx, p[0], mode, &caller)?;
-    inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS);
-    inode.set_links(tx, p[2] as u32);
-    inode.set_parent(tx, p[4] as u32);
-    inode.set_size(tx, p[5]);
-    inode.set_version(tx, p[6]);
-    inode.set_drained_version(tx, p[7]);
-    inode.set_accessed(tx, p[8]);
-    inode.set_modified(tx, p[9]);
-    inode.set_changed(tx, p[10]);
-    if inode.is_regular(tx) {
-        set_seal(tx, inode, p[12]);
-        inode.set_size(tx, p[5]);
-    }
-    Ok(())
+    give_name(tx, parent, name, other, now)?;
+    give_name(tx, other_parent, other_name, inode, now)?;
+    change_parent(tx, inode, parent, other_parent)?;
+    change_parent(tx, other, other_parent, parent)
 }
 
 /// Gives the file blocks that must be free, where it must have a hole.
@@ -458,7 +497,9 @@ fn attach(tx: &mut Transaction, inode: Inode, file_block: u64, run: u64) -> Resu
         u32::try_from(file_block).map_err(|_| Error::Corrupt { what: "file block" })?;
     let tier = tx.layout.tiers.get(blocks.tier as usize);
     let inside = tier.is_some_and(|tier| blocks.end() <= tier.blocks);
-    if blocks.count == 0 || !inside || file_block.checked_add(blocks.count).is_none() {
+    let size_blocks = inode.size(tx).div_ceil(tx.layout.hugeblock_bytes);
+    let end = file_block.checked_add(blocks.count);
+    if blocks.count == 0 || !inside || end.is_none_or(|end| u64::from(end) > size_blocks) {
         return contradiction("run of blocks");
     }
     let free = (0..blocks.count).all(|index| !tx.is_used(blocks.tier, blocks.first + index));
@@ -511,12 +552,12 @@ fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Resul
     let Some(end) = p[1].checked_add(p[2]).filter(|&end| file_fits(tx, end)) else {
         return contradiction("end of a write");
     };
-    if p[4] != 0 {
-        attach(tx, inode, p[3], p[4])?;
-    }
     let shift = tx.layout.hugeblock_shift;
     let size = inode.size(tx).max(end);
     inode.set_size(tx, size);
+    if p[4] != 0 {
+        attach(tx, inode, p[3], p[4])?;
+    }
     // The seal is that of the block in which this write ended.
     if end >> shift == size >> shift {
         set_seal(tx, inode, p[5]);

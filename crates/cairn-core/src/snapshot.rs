@@ -82,7 +82,7 @@ impl Header {
             && block[2] == expected
             && block[3] == superblock.brand(0)
             && block[1] % 2 == slot
-            && block[4] < u64::MAX / 2
+            && block[1].max(block[4]).max(block[8]) < u64::MAX / 2
             && block[6] <= room;
         valid.then_some(Header {
             number: block[1],
@@ -171,6 +171,7 @@ pub(crate) fn rebuild(
         if image.replay(&words, false)? != words.len() {
             return Err(Error::Corrupt { what: "snapshot record" });
         }
+        image.check_snapshot()?;
         image.lsn = header.lsn;
         let mut end = replay_log(media, superblock, &header, image)?;
         if header.epoch != newest.epoch && image.lsn == newest.lsn {

@@ -204,13 +204,14 @@ impl Superblock {
         }
     }
 
-    /// Whether all regions follow each other inside the media.
+    /// Whether all regions follow each other inside the media, which are large enough for so many inodes.
     fn fits(&self, media_bytes: u64) -> bool {
         let hugeblock = u64::from(self.geometry.hugeblock_bytes);
         let blocks = u64::from(self.geometry.tier_blocks[0]);
         let reasonable = self.geometry.durability.is_some()
             && self.log_blocks >= 2
             && self.slot_blocks >= 2
+            && u64::from(self.geometry.inode_capacity) * SLOT_BYTES_PER_INODE <= media_bytes
             && self.log_blocks <= media_bytes / BLOCK
             && self.slot_blocks <= media_bytes / BLOCK;
         reasonable

@@ -14,6 +14,8 @@ pub mod path;
 pub mod play;
 pub mod portrait;
 pub mod random;
+pub mod recovery;
+pub mod sealed;
 pub mod shared;
 pub mod simulation;
 pub mod step;

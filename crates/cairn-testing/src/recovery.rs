@@ -1,0 +1,161 @@
+//! What is tried on media that may say anything: recovery, and use of what was recovered.
+//!
+//! Whatever they say, every call answers. What recovery accepts is a namespace: it passes its own check, before and after
+//! it was used, and can be recovered again.
+
+use crate::driver::Process;
+use crate::durable;
+use crate::faulty::{ByteMedia, Image, MediaTier};
+use crate::tier::{CHECKSUM, SharedWorkspace};
+use cairn_core::{
+    InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, Microfs, OpenOptions,
+    Position, ROOT, RenameMode, Result, Superblock, recover, recover_read_only,
+};
+use cairn_device::Workspace;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Bytes read of each file, at its beginning and at its end.
+const READ_BYTES: u64 = 10_000;
+/// Names used by operations on what was recovered.
+const PATHS: [&[u8]; 6] = [b"a", b"b", b"d", b"d/a", b"d/e", b"s"];
+
+/// An image that gives memory to rebuild a namespace in as a store does.
+pub struct Store(pub Image);
+
+impl Media for Store {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.0.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.0.write(offset, source)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Workspace::new(words)?))
+    }
+}
+
+impl ByteMedia for Store {
+    fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.0.read_bytes(offset, target)
+    }
+
+    fn write_bytes(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.0.write_bytes(offset, source)
+    }
+}
+
+fn workspace(superblock: &Superblock) -> Result<SharedWorkspace> {
+    let words = superblock.geometry.segment_bytes() as usize / 8;
+    Ok(SharedWorkspace(Arc::new(Workspace::new(words)?)))
+}
+
+/// Recovers the image and uses what that gives. Errors: why it is not taken for a namespace.
+pub fn recover_and_use(image: Image) -> Result<()> {
+    let media = Arc::new(Store(image));
+    let superblock = Superblock::read(media.as_ref(), CHECKSUM)?;
+    let seen = recover_read_only(media.as_ref(), &workspace(&superblock)?, CHECKSUM);
+    let process = open(&media, &superblock)?;
+    assert!(seen.is_ok(), "recovered, but not to look at: {seen:?}");
+    process.fs.check().expect("what was recovered is consistent");
+    visit(&process);
+    change(&process);
+    process.fs.check().expect("what was used is consistent");
+    // A log that is full, and a snapshot that has no room, are no fault of the reader.
+    let is_written = process.fs.sync().is_ok() && process.fs.write_snapshot().is_ok();
+    drop(process);
+    if is_written {
+        let again = open(&media, &superblock).expect("what was used can be recovered");
+        again.fs.check().expect("what was recovered again is consistent");
+    }
+    Ok(())
+}
+
+/// A process of the namespace that is recovered from the media.
+pub fn open(media: &Arc<Store>, superblock: &Superblock) -> Result<Process> {
+    let memory = workspace(superblock)?;
+    recover(media.as_ref(), &memory, CHECKSUM)?;
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
+    let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
+    durable::attach(fs.expect("what was recovered can be opened"), 1, tier)
+}
+
+/// Lists and reads everything.
+fn visit(process: &Process) {
+    let (fs, caller) = (&process.fs, process.caller());
+    let mut seen = BTreeSet::from([ROOT]);
+    let mut left = vec![ROOT];
+    while let Some(directory) = left.pop() {
+        let mut entries: Vec<InodeId> = Vec::new();
+        let _ = fs.list(&caller, directory, 0, &mut |entry| {
+            entries.push(entry.inode);
+            true
+        });
+        for inode in entries {
+            let Ok(attributes) = fs.attributes(inode) else { continue };
+            let _ = fs.path_of(inode);
+            match attributes.mode & MODE_TYPE {
+                MODE_DIRECTORY if seen.insert(inode) => left.push(inode),
+                MODE_REGULAR => read(process, inode, attributes.size),
+                _ => drop(fs.read_link(&caller, inode, b"", &mut Vec::new())),
+            }
+        }
+    }
+}
+
+fn read(process: &Process, inode: InodeId, size: u64) {
+    let (fs, caller) = (&process.fs, process.caller());
+    let options = OpenOptions { read: true, ..OpenOptions::default() };
+    let Ok(opened) = fs.open_file(&caller, inode, b"", options, 0) else { return };
+    for at in [0, size.saturating_sub(READ_BYTES)] {
+        let _ = process.read(&caller, opened.handle, Position::At(at), READ_BYTES);
+    }
+    let mut at = 0;
+    while let Ok(start) = fs.seek(opened.handle, at, libc::SEEK_DATA) {
+        let Ok(end) = fs.seek(opened.handle, start as i64, libc::SEEK_HOLE) else { break };
+        assert!(end > at as u64, "data without end");
+        at = end as i64;
+    }
+    let _ = process.close(opened.handle);
+}
+
+/// A few operations of every kind; any answer will do.
+fn change(process: &Process) {
+    let (fs, caller) = (&process.fs, process.caller());
+    let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
+    for path in PATHS {
+        let _ = fs.stat(&caller, ROOT, path, true);
+        let Ok(opened) = fs.open_file(&caller, ROOT, path, options, 0o644) else { continue };
+        let size = fs.attributes(opened.inode).map_or(0, |attributes| attributes.size);
+        for at in [0, size, size.saturating_add(5000)] {
+            let _ = process.write(&caller, opened.handle, Position::At(at), &[7; 5000]);
+        }
+        let _ = process.truncate(&caller, opened.inode, size / 2);
+        let _ = process.seal(opened.inode);
+        let _ = process.close(opened.handle);
+    }
+    let rename = |from: &[u8], to: &[u8], mode| {
+        let _ = fs.rename(&caller, (ROOT, from), (ROOT, to), mode);
+    };
+    let _ = fs.make_directory(&caller, ROOT, b"m", 0o755);
+    rename(b"d", b"m/d", RenameMode::Replace);
+    rename(b"a", b"b", RenameMode::Exchange);
+    rename(b"b", b"s", RenameMode::Replace);
+    let _ = fs.link(&caller, (ROOT, b"a"), (ROOT, b"m/l"), false);
+    let _ = fs.symlink(&caller, b"m/l", ROOT, b"t");
+    for path in [&b"a"[..], b"m/d/a", b"s"] {
+        let _ = fs.unlink(&caller, ROOT, path);
+    }
+    let _ = fs.remove_directory(&caller, ROOT, b"m/d/e");
+    let _ = process.reclaim();
+}

@@ -1,0 +1,207 @@
+//! Media whose checksums are right whatever they say: what lies behind them is reached.
+//!
+//! Written from docs/FORMAT.md, not from the core: an error there does not hide itself here.
+//! Does not judge whether what it seals makes sense.
+
+use crate::durable;
+use crate::faulty::{ByteMedia, Image};
+use crate::tier::CHECKSUM;
+use cairn_core::{MEDIA_BLOCK_BYTES, Superblock};
+use std::ops::Range;
+
+/// Words of a media block.
+pub const BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
+const LOG_HEADER_WORDS: usize = 4;
+/// Words of a log block that belong to the log's stream.
+pub const PAYLOAD_WORDS: usize = BLOCK_WORDS - LOG_HEADER_WORDS;
+/// Parameters of each operation, from number 1 on.
+pub const PARAMETERS: [usize; 18] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3];
+
+const LOG_MAGIC: u64 = u64::from_le_bytes(*b"cairnlog");
+const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
+const SUPERBLOCKS: [u64; 2] = [0, BLOCK];
+const LOG_TAILS: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
+const LOG_RING: u64 = 4 * BLOCK;
+
+/// Where what matters stands on media that were laid out as the superblock says.
+pub struct Places {
+    superblock: Superblock,
+}
+
+impl Places {
+    /// Those of the superblock.
+    pub fn of(superblock: &Superblock) -> Places {
+        Places { superblock: superblock.clone() }
+    }
+
+    /// One of the two superblocks.
+    pub fn superblock(&self, copy: u64) -> u64 {
+        SUPERBLOCKS[copy as usize % 2]
+    }
+
+    /// The full log block of that number.
+    pub fn log_block(&self, sequence: u64) -> u64 {
+        LOG_RING + sequence % self.superblock.log_blocks * BLOCK
+    }
+
+    /// One of the two places of the last log block.
+    pub fn log_tail(&self, turn: u64) -> u64 {
+        LOG_TAILS[turn as usize % 2]
+    }
+
+    /// The first block of the snapshot of that number.
+    pub fn slot(&self, number: u64) -> u64 {
+        let blocks = self.superblock.log_blocks + number % 2 * self.superblock.slot_blocks;
+        LOG_RING + blocks * BLOCK
+    }
+
+    /// The table of checksums.
+    pub fn checksums(&self) -> u64 {
+        self.slot(0) + 2 * self.superblock.slot_blocks * BLOCK
+    }
+
+    /// What blocks of the log of an epoch are marked with.
+    pub fn brand(&self, epoch: u64) -> u64 {
+        let [first, second] = self.superblock.identity;
+        first ^ second.rotate_left(32) ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Words at a place of the image.
+pub fn read(image: &Image, offset: u64, count: usize) -> Vec<u64> {
+    let mut bytes = vec![0; count * 8];
+    image.read_bytes(offset, &mut bytes).expect("the place is on the image");
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    bytes.chunks_exact(8).map(word).collect()
+}
+
+/// Puts words at a place of the image.
+pub fn write(image: &Image, offset: u64, words: &[u64]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    image.write_bytes(offset, &bytes).expect("the place is on the image");
+}
+
+fn sum(words: impl IntoIterator<Item = u64>) -> u64 {
+    let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    u64::from(CHECKSUM(0, &bytes))
+}
+
+/// The checksum of a superblock or of the first block of a snapshot, both in word 2, over all the others.
+fn seal_first_block(block: &mut [u64]) {
+    block[2] = sum(block.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, word)| *word));
+}
+
+/// Makes the checksum of a superblock right.
+pub fn seal_superblock(image: &Image, offset: u64) {
+    let mut block = read(image, offset, BLOCK_WORDS);
+    seal_first_block(&mut block);
+    write(image, offset, &block);
+}
+
+/// Seals the records in `words`, as far as their lengths lead.
+pub fn seal_records(words: &mut [u64]) {
+    let mut at = 0;
+    while at < words.len() {
+        let length = (words[at] >> 16 & 0xffff) as usize;
+        if length == 0 || length > words.len() - at {
+            return;
+        }
+        let record = &mut words[at..at + length];
+        record[0] &= 0xffff_ffff;
+        record[0] |= sum(record.iter().copied()) << 32;
+        at += length;
+    }
+}
+
+/// Words of the records of a snapshot: as many as its first block says, if they are there.
+pub fn snapshot_records(image: &Image, places: &Places, slot: u64) -> Range<u64> {
+    let start = places.slot(slot) + BLOCK;
+    let room = (places.superblock.slot_blocks - 1) * BLOCK_WORDS as u64;
+    let words = read(image, places.slot(slot), BLOCK_WORDS)[6].min(room);
+    start..start + words * 8
+}
+
+/// Seals the records of a snapshot, their checksum as a whole, and its first block.
+pub fn seal_snapshot(image: &Image, places: &Places, slot: u64) {
+    let range = snapshot_records(image, places, slot);
+    let mut records = read(image, range.start, ((range.end - range.start) / 8) as usize);
+    seal_records(&mut records);
+    write(image, range.start, &records);
+    let mut first = read(image, places.slot(slot), BLOCK_WORDS);
+    first[7] = sum(records);
+    seal_first_block(&mut first);
+    write(image, places.slot(slot), &first);
+}
+
+/// Makes `records` those of a snapshot, which is sealed.
+pub fn put_snapshot(image: &Image, places: &Places, slot: u64, records: &[u64]) {
+    let mut first = read(image, places.slot(slot), BLOCK_WORDS);
+    first[6] = records.len() as u64;
+    write(image, places.slot(slot), &first);
+    write(image, places.slot(slot) + BLOCK, records);
+    seal_snapshot(image, places, slot);
+}
+
+fn seal_log_block(block: &mut [u64]) {
+    block[2] &= 0xffff_ffff;
+    block[2] |= sum(block.iter().copied()) << 32;
+}
+
+/// Seals the blocks at `offsets`, and the records in the stream that they are.
+pub fn seal_log(image: &Image, offsets: &[u64]) {
+    let mut blocks: Vec<Vec<u64>> =
+        offsets.iter().map(|&offset| read(image, offset, BLOCK_WORDS)).collect();
+    let mut stream: Vec<u64> =
+        blocks.iter().flat_map(|block| block[LOG_HEADER_WORDS..].iter().copied()).collect();
+    seal_records(&mut stream);
+    for ((block, payload), &offset) in
+        blocks.iter_mut().zip(stream.chunks(PAYLOAD_WORDS)).zip(offsets)
+    {
+        block[LOG_HEADER_WORDS..].copy_from_slice(payload);
+        seal_log_block(block);
+        write(image, offset, block);
+    }
+}
+
+/// Makes `stream` the log of an epoch, from its very beginning.
+pub fn put_log(image: &Image, places: &Places, epoch: u64, stream: &[u64]) {
+    for (sequence, payload) in stream.chunks(PAYLOAD_WORDS).enumerate() {
+        let sequence = sequence as u64;
+        let mut block = vec![0; BLOCK_WORDS];
+        block[..LOG_HEADER_WORDS].copy_from_slice(&[
+            LOG_MAGIC,
+            sequence,
+            payload.len() as u64,
+            places.brand(epoch),
+        ]);
+        block[LOG_HEADER_WORDS..][..payload.len()].copy_from_slice(payload);
+        seal_log_block(&mut block);
+        let offset = match payload.len() {
+            PAYLOAD_WORDS => places.log_block(sequence),
+            _ => places.log_tail(0),
+        };
+        write(image, offset, &block);
+    }
+}
+
+/// Appends a record, whose number of parameters need not be right.
+pub fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, parameters: &[u64], name: &[u8]) {
+    let first = words.len();
+    words.extend([0, lsn, lsn.wrapping_mul(10)]);
+    words.extend(parameters);
+    words.push(name.len() as u64);
+    for chunk in name.chunks(8) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        words.push(u64::from_le_bytes(bytes));
+    }
+    words[first] = ((words.len() - first) as u64) << 16 | operation;
+    seal_records(&mut words[first..]);
+}
+
+/// Empty media of `bytes` bytes.
+pub fn empty(bytes: u64) -> (Image, Superblock) {
+    let image = Image::filled(bytes, 0xdb);
+    let superblock = durable::format(&image);
+    (image, superblock)
+}

@@ -1,0 +1,197 @@
+//! Media that lie, with checksums that are right: recovery says so and goes no further.
+//!
+//! Mechanism: whatever had a right checksum was believed. Consequence: what was recovered had names like `..`, a name
+//! twice, directories that nobody reaches, blocks behind the end of a file, and failed its own check; a symbolic link
+//! without target kept the log from ever being cut; a number at its limit ended the process. Fix: each record is checked
+//! against the namespace that it changes, those of a snapshot against each other, numbers against what can follow.
+//! Found by `make fuzz`, targets `log` and `media`.
+
+use cairn_core::{Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, Operation, ROOT};
+use cairn_testing::faulty::Image;
+use cairn_testing::recovery::recover_and_use;
+use cairn_testing::sealed::{self, Places};
+
+const MEDIA_BYTES: u64 = 4 << 20;
+const EPOCH: u64 = 1;
+const FIRST_SLOT: u64 = 0;
+const IN_ROOT: u64 = ROOT.0 as u64;
+const DIRECTORY: u64 = (MODE_DIRECTORY | 0o755) as u64;
+const FILE: u64 = (MODE_REGULAR | 0o644) as u64;
+const LINK: u64 = (MODE_SYMLINK | 0o777) as u64;
+/// One block, the first one.
+const RUN: u64 = 1 << 36;
+
+/// A record.
+#[derive(Clone)]
+struct Said {
+    operation: Operation,
+    parameters: Vec<u64>,
+    name: Vec<u8>,
+}
+
+fn said(operation: Operation, parameters: &[u64], name: &[u8]) -> Said {
+    Said { operation, parameters: parameters.to_vec(), name: name.to_vec() }
+}
+
+/// A new inode of that mode in `parent`.
+fn created(parent: u64, number: u64, mode: u64, name: &[u8]) -> Said {
+    said(Operation::Create, &[parent, number, mode, 0], name)
+}
+
+/// Of a snapshot: an inode.
+fn inode(number: u64, mode: u64, links: u64, parent: u64, size: u64) -> Said {
+    let parameters = [number, mode << 32, links, 0, parent, size, 1, 0, 1, 1, 1, 1, 0];
+    said(Operation::Inode, &parameters, b"")
+}
+
+/// Of a snapshot: a name of `number` in `parent`.
+fn named(parent: u64, number: u64, name: &[u8]) -> Said {
+    said(Operation::Name, &[parent, number], name)
+}
+
+fn words(records: &[Said]) -> Vec<u64> {
+    let mut words = Vec::new();
+    for (lsn, record) in (1..).zip(records) {
+        let operation = record.operation as u64;
+        sealed::append(&mut words, operation, lsn, &record.parameters, &record.name);
+    }
+    words
+}
+
+#[track_caller]
+fn assert_refused(image: Image, why: &'static str) {
+    assert_eq!(recover_and_use(image), Err(Error::Corrupt { what: why }));
+}
+
+/// An empty namespace after which a log says `records` is refused.
+#[track_caller]
+fn assert_log_refused(records: &[Said], why: &'static str) {
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    sealed::put_log(&image, &Places::of(&superblock), EPOCH, &words(records));
+    assert_refused(image, why);
+}
+
+/// A snapshot that says `records` after the root directory with `root_links` links is refused.
+#[track_caller]
+fn assert_snapshot_refused(root_links: u64, records: &[Said], why: &'static str) {
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    let root = inode(IN_ROOT, DIRECTORY, root_links, IN_ROOT, 0);
+    let all = [&[root], records].concat();
+    sealed::put_snapshot(&image, &Places::of(&superblock), FIRST_SLOT, &words(&all));
+    assert_refused(image, why);
+}
+
+#[test]
+fn names_in_the_log_are_none_then_it_is_refused() {
+    let long = [b'a'; 256];
+    for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &long] {
+        assert_log_refused(&[created(IN_ROOT, 2, FILE, name)], "name that is none");
+    }
+}
+
+#[test]
+fn names_in_the_log_make_no_tree_then_it_is_refused() {
+    let file = created(IN_ROOT, 2, FILE, b"a");
+    let directory = created(IN_ROOT, 2, DIRECTORY, b"a");
+    let below = created(2, 3, DIRECTORY, b"b");
+    assert_log_refused(&[file.clone(), created(2, 3, FILE, b"b")], "name in what is no directory");
+    assert_log_refused(&[file, created(IN_ROOT, 3, FILE, b"a")], "name given twice");
+    let link = said(Operation::Link, &[IN_ROOT, 2], b"b");
+    assert_log_refused(&[directory.clone(), link], "second name of a directory");
+    for change in [
+        said(Operation::Rename, &[IN_ROOT, 2, 3, 0], b"a\0c"),
+        said(Operation::Exchange, &[IN_ROOT, 2, 2, 3], b"a\0b"),
+    ] {
+        let records = [directory.clone(), below.clone(), change];
+        assert_log_refused(&records, "directory inside itself");
+    }
+}
+
+#[test]
+fn inodes_in_the_log_make_no_sense_then_it_is_refused() {
+    let file = created(IN_ROOT, 2, FILE, b"a");
+    let link = said(Operation::Symlink, &[IN_ROOT, 2, 0], b"a");
+    let target = |text| said(Operation::Target, &[2], text);
+    let becomes_directory = said(Operation::Attributes, &[2, DIRECTORY, 0, 0, 0, 0], b"");
+    // One block for the file block 5, by a write of 100 bytes at 0.
+    let beyond_its_end = said(Operation::Write, &[2, 0, 100, 5, RUN, 0], b"");
+    let of_snapshots = inode(2, DIRECTORY, 2, IN_ROOT, 0);
+    assert_log_refused(&[file.clone(), becomes_directory], "kind of an inode");
+    assert_log_refused(&[created(IN_ROOT, 2, LINK, b"a")], "symbolic link without target");
+    assert_log_refused(&[file.clone(), target(b"b")], "target of a symbolic link");
+    assert_log_refused(&[link.clone(), target(b"")], "target of a symbolic link");
+    assert_log_refused(&[link, target(b"b"), target(b"c")], "target of a symbolic link");
+    assert_log_refused(&[file, beyond_its_end], "run of blocks");
+    assert_log_refused(&[of_snapshots], "record in the wrong place");
+}
+
+#[test]
+fn names_in_a_snapshot_make_no_tree_then_it_is_refused() {
+    let file = inode(2, FILE, 1, 0, 0);
+    let directory = inode(2, DIRECTORY, 2, IN_ROOT, 0);
+    let (one, other) = (named(IN_ROOT, 2, b"a"), named(IN_ROOT, 2, b"b"));
+    let mutual = [
+        inode(2, DIRECTORY, 3, 3, 0),
+        inode(3, DIRECTORY, 3, 2, 0),
+        named(3, 2, b"a"),
+        named(2, 3, b"b"),
+    ];
+    assert_snapshot_refused(2, std::slice::from_ref(&file), "links of a file");
+    assert_snapshot_refused(2, &[file.clone(), one.clone(), other.clone()], "links of a file");
+    assert_snapshot_refused(3, &[], "links of a directory");
+    assert_snapshot_refused(2, &[directory.clone(), one.clone()], "links of a directory");
+    assert_snapshot_refused(4, &[directory.clone(), one.clone(), other], "links of a directory");
+    assert_snapshot_refused(2, &[directory], "links of a directory");
+    let elsewhere = inode(2, DIRECTORY, 2, 7, 0);
+    assert_snapshot_refused(3, &[elsewhere, one], "parent of a directory");
+    assert_snapshot_refused(2, &mutual, "directory inside itself");
+    assert_snapshot_refused(2, &[file, named(IN_ROOT, 2, b".")], "name that is none");
+}
+
+#[test]
+fn inodes_in_a_snapshot_make_no_sense_then_it_is_refused() {
+    let name = named(IN_ROOT, 2, b"a");
+    let link = inode(2, LINK, 1, 0, 0);
+    let endless = inode(2, FILE, 1, 0, u64::MAX);
+    let file = inode(2, FILE, 1, 0, 5000);
+    let beyond_its_end = said(Operation::Extent, &[2, 2, RUN], b"");
+    let of_root = said(Operation::Extent, &[IN_ROOT, 0, RUN], b"");
+    let of_logs = created(IN_ROOT, 2, FILE, b"a");
+    assert_snapshot_refused(2, &[link, name.clone()], "symbolic link without target");
+    assert_snapshot_refused(2, &[endless, name.clone()], "size of a file");
+    assert_snapshot_refused(2, &[file, name, beyond_its_end], "run of blocks");
+    assert_snapshot_refused(2, &[of_root], "blocks of what is no file");
+    assert_snapshot_refused(2, &[of_logs], "record in the wrong place");
+}
+
+#[test]
+fn snapshot_without_root_directory_is_recovered_then_it_is_refused() {
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    sealed::put_snapshot(&image, &Places::of(&superblock), FIRST_SLOT, &[]);
+    assert_refused(image, "record of an inode that is not there");
+}
+
+#[test]
+fn snapshot_counts_too_far_to_go_on_then_it_is_refused() {
+    const NUMBER: u64 = 1;
+    const EPOCH: u64 = 8;
+    for (word, last) in [(NUMBER, u64::MAX - 1), (EPOCH, u64::MAX)] {
+        let (image, superblock) = sealed::empty(MEDIA_BYTES);
+        let places = Places::of(&superblock);
+        sealed::write(&image, places.slot(FIRST_SLOT) + word * 8, &[last]);
+        sealed::seal_snapshot(&image, &places, FIRST_SLOT);
+        assert_refused(image, "no valid snapshot");
+    }
+}
+
+#[test]
+fn superblock_promises_more_inodes_than_the_media_can_hold_then_it_is_refused() {
+    const INODES: u64 = 7;
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    let places = Places::of(&superblock);
+    for copy in [0, 1] {
+        sealed::write(&image, places.superblock(copy) + INODES * 8, &[u64::from(u32::MAX) >> 4]);
+        sealed::seal_superblock(&image, places.superblock(copy));
+    }
+    assert_refused(image, "media shorter than its superblock says");
+}
