@@ -21,7 +21,7 @@ readonly CANARY_RUNS=5000000
 # Longer than so many seconds no input may take, and more than so many MiB none may need.
 readonly LIMITS=(-timeout=20 -rss_limit_mb=1024)
 # How many inputs of a target are kept, and how many bytes they may have together. The largest reach most.
-readonly KEPT_MAX=300
+readonly KEPT_MAX=100
 readonly KEPT_BYTES_MAX=200000
 
 readonly WORK=target/fuzz
@@ -109,8 +109,9 @@ fuzz() {
     mkdir -p "$directory" "$WORK/corpus/$target" "fuzz/corpus/$target"
     if run "$target" -runs="$RUNS" -max_total_time="$SECONDS_EACH" -print_final_stats=1 \
         -artifact_prefix="$directory/" "$WORK/corpus/$target" "fuzz/corpus/$target" >"$log" 2>&1; then
-        printf 'fuzz: %s: %s inputs, %s\n' "$target" \
+        printf 'fuzz: %s: %s inputs, %s a second, %s\n' "$target" \
             "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" \
+            "$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")" \
             "$(sed -n 's/^#.*DONE *\(cov: [0-9]*\).*/\1/p' "$log")"
         return 0
     fi
@@ -118,6 +119,13 @@ fuzz() {
     echo "fuzz: $target failed ($log)" >&2
     if [ -n "$(ls -A "$directory")" ]; then keep_crash "$target"; fi
     return 1
+}
+
+# What all these targets together did.
+total() {
+    cd "$WORK"
+    awk '/^stat::number_of_executed_units:/ { inputs += $2 }
+        END { printf "fuzz: %d targets, %d inputs\n", ARGC - 1, inputs }' "${@/%/.log}"
 }
 
 keep() {
@@ -178,4 +186,5 @@ while [ "$running" -gt 0 ]; do
     wait -n || failed=1
     running=$((running - 1))
 done
+if [ "$mode" = fuzz ]; then total "${chosen[@]}"; fi
 exit "$failed"

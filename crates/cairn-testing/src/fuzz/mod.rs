@@ -5,6 +5,8 @@
 //! A new target is a function here, a line in `TARGETS` and a directory `fuzz/corpus/NAME` with an input or more.
 
 mod canary;
+mod log;
+mod media;
 mod meta_segment;
 mod operations;
 mod parsers;
@@ -25,6 +27,8 @@ pub struct Target {
 /// Everything there is to fuzz.
 pub const TARGETS: &[Target] = &[
     Target { name: "meta_segment", run: meta_segment::run, bytes_max: 256, planted: false },
+    Target { name: "media", run: media::run, bytes_max: 256, planted: false },
+    Target { name: "log", run: log::run, bytes_max: 1024, planted: false },
     Target { name: "operations", run: operations::run, bytes_max: 512, planted: false },
     Target { name: "paths", run: paths::run, bytes_max: 512, planted: false },
     Target { name: "parsers", run: parsers::run, bytes_max: 2048, planted: false },

@@ -1,0 +1,131 @@
+//! Records that nobody would write, with checksums that are right, in a snapshot and in the log after it.
+//!
+//! The input says which: of inodes that are there or not, blocks given away twice, names that are none, directories moved
+//! into themselves, sizes without bound.
+
+use crate::faulty::Image;
+use crate::random::Random;
+use crate::recovery;
+use crate::sealed::{self, PARAMETERS, Places};
+use cairn_core::{
+    MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, NAME_BYTES_MAX, Operation, PATH_BYTES_MAX,
+};
+use std::cell::OnceCell;
+
+const MEDIA_BYTES: u64 = 4 << 20;
+/// Records at most, in the snapshot and in the log.
+const RECORDS_MAX: u64 = 48;
+/// Inode numbers below this are used most.
+const INODES: u64 = 10;
+const EPOCH: u64 = 1;
+
+thread_local! {
+    /// Empty media, used again by every run of the thread.
+    static EMPTY: OnceCell<(Image, Places)> = const { OnceCell::new() };
+}
+
+/// Writes the records that the input says, and recovers.
+pub(super) fn run(input: &[u8]) {
+    let mut choices = Random::from_choices(input);
+    let image = EMPTY.with(|empty| {
+        let (image, places) = empty.get_or_init(|| {
+            let (image, superblock) = sealed::empty(MEDIA_BYTES);
+            (image, Places::of(&superblock))
+        });
+        let image = image.clone();
+        if choices.one_in(3) {
+            add_to_snapshot(&image, places, &mut choices);
+        }
+        let mut log = Vec::new();
+        for lsn in 1..=choices.below(RECORDS_MAX + 1) {
+            let operation = choices.below(PARAMETERS.len() as u64) + 1;
+            append(&mut log, operation, lsn, &mut choices);
+        }
+        sealed::put_log(&image, places, EPOCH, &log);
+        image
+    });
+    let _ = recovery::recover_and_use(image);
+}
+
+/// The snapshot holds the root directory; what the input says follows.
+fn add_to_snapshot(image: &Image, places: &Places, choices: &mut Random) {
+    let root = sealed::snapshot_records(image, places, 0);
+    let mut records = sealed::read(image, root.start, ((root.end - root.start) / 8) as usize);
+    let of_snapshots =
+        [Operation::Inode, Operation::Inode, Operation::Name, Operation::Extent, Operation::Target];
+    for _ in 0..choices.below(RECORDS_MAX + 1) {
+        let operation = *choices.pick(&of_snapshots) as u64;
+        append(&mut records, operation, 0, choices);
+    }
+    sealed::put_snapshot(image, places, 0, &records);
+}
+
+fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, choices: &mut Random) {
+    let count = PARAMETERS[operation as usize - 1];
+    let mut parameters: Vec<u64> =
+        (0..count).map(|place| parameter(operation, place, choices)).collect();
+    if choices.one_in(16) {
+        let place = choices.below(count as u64) as usize;
+        parameters[place] = choices.draw();
+    }
+    let name = match operation {
+        4 | 13 => [&name(choices)[..], b"\0", &name(choices)].concat(),
+        2 | 3 | 5 | 6 | 7 | 11 | 17 => name(choices),
+        _ => Vec::new(),
+    };
+    let name = &name[..name.len().min(PATH_BYTES_MAX)];
+    sealed::append(words, operation, lsn, &parameters, name);
+}
+
+/// A value that this parameter could have.
+fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
+    const INODE: u64 = 0;
+    const MODE: u64 = 1;
+    const SIZE: u64 = 2;
+    const BLOCK: u64 = 3;
+    const RUN: u64 = 4;
+    const SMALL: u64 = 5;
+    let kind = match (operation, place) {
+        (_, 0) | (2..=6 | 11 | 13 | 17, 1) | (4 | 13, 2 | 3) => INODE,
+        (2, 2) | (10, 1) => MODE,
+        (16, 1) => return mode(choices) << 32 | choices.below(1 << 8),
+        (16, 4) => INODE,
+        (8, 1) | (9, 1 | 2) | (16, 5) => SIZE,
+        (9, 3) | (18, 1) => BLOCK,
+        (9, 4) | (18, 2) => RUN,
+        _ => SMALL,
+    };
+    match kind {
+        INODE => choices.below(INODES),
+        MODE => mode(choices),
+        SIZE => match choices.below(4) {
+            0 => choices.draw(),
+            _ => choices.below(5) * 4096 + choices.below(2) * 100,
+        },
+        BLOCK => choices.below(6),
+        RUN => match choices.below(4) {
+            0 => 0,
+            _ => (choices.below(4) + 1) << 36 | choices.below(64),
+        },
+        _ => choices.below(4),
+    }
+}
+
+fn mode(choices: &mut Random) -> u64 {
+    let kinds =
+        [MODE_DIRECTORY, MODE_DIRECTORY, MODE_REGULAR, MODE_REGULAR, MODE_SYMLINK, 0o060_000];
+    u64::from(*choices.pick(&kinds) | 0o755)
+}
+
+fn name(choices: &mut Random) -> Vec<u8> {
+    match choices.below(24) {
+        0 => Vec::new(),
+        1 => b".".to_vec(),
+        2 => b"..".to_vec(),
+        3 => b"a/b".to_vec(),
+        4 => b"a\0b".to_vec(),
+        5 => vec![b'n'; NAME_BYTES_MAX + choices.below(2) as usize],
+        6 => vec![b'n'; PATH_BYTES_MAX],
+        _ => vec![*choices.pick(b"abds")],
+    }
+}
