@@ -11,6 +11,7 @@
 use crate::error::Result;
 use crate::layout::Checksum;
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
+use crate::record::sum_words;
 use crate::superblock::Superblock;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cairnlog");
@@ -31,10 +32,8 @@ pub(crate) fn block_start(position: u64) -> u64 {
 }
 
 fn sum(block: &[u64], checksum: Checksum) -> u32 {
-    block.iter().enumerate().fold(0, |crc, (at, &word)| {
-        let word = if at == 2 { word & 0xffff_ffff } else { word };
-        checksum(crc, &word.to_le_bytes())
-    })
+    let without_crc = |(at, &word)| if at == 2 { word & 0xffff_ffff } else { word };
+    sum_words(checksum, 0, block.iter().enumerate().map(without_crc))
 }
 
 /// Writes the words from `block_start(from)` to `to`, which `word` gives by position. The partial block at the end

@@ -104,6 +104,24 @@ pub(crate) const RECORD_WORDS_MAX: usize = 600;
 /// Words before the parameters.
 pub(crate) const FIXED_WORDS: usize = 3;
 
+/// Bytes summed by one call of the checksum routine: nearly every record, and an eighth of a media block.
+const SUMMED_BYTES: usize = 512;
+
+/// Continues the checksum `crc` over words, little-endian.
+pub(crate) fn sum_words(checksum: Checksum, mut crc: u32, words: impl Iterator<Item = u64>) -> u32 {
+    let mut bytes = [0; SUMMED_BYTES];
+    let mut filled = 0;
+    for word in words {
+        bytes[filled..filled + 8].copy_from_slice(&word.to_le_bytes());
+        filled += 8;
+        if filled == bytes.len() {
+            crc = checksum(crc, &bytes);
+            filled = 0;
+        }
+    }
+    if filled > 0 { checksum(crc, &bytes[..filled]) } else { crc }
+}
+
 /// Word 0 of a record, computed over the words that follow it.
 pub(crate) fn header(
     checksum: Checksum,
@@ -112,17 +130,7 @@ pub(crate) fn header(
     word: impl Fn(u64) -> u64,
 ) -> u64 {
     let shape = length << 16 | operation as u64;
-    let mut crc = checksum(0, &shape.to_le_bytes());
-    let mut bytes = [0; 64];
-    let mut filled = 0;
-    for index in 1..length {
-        bytes[filled..filled + 8].copy_from_slice(&word(index).to_le_bytes());
-        filled += 8;
-        if filled == bytes.len() || index + 1 == length {
-            crc = checksum(crc, &bytes[..filled]);
-            filled = 0;
-        }
-    }
+    let crc = sum_words(checksum, 0, std::iter::once(shape).chain((1..length).map(word)));
     u64::from(crc) << 32 | shape
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from. Records say which
 //! inode and which blocks an operation took, so nothing is decided anew.
-//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error.
-//! A right checksum is no reason to believe a record: whatever it says, an image that was a namespace stays one.
+//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error, and
+//! the image is good for nothing. A right checksum is no reason to believe a record: whatever it says, an image that was a
+//! namespace stays one or is refused.
 //! Writes to a file that has no name any more are ignored: nobody can open it after a crash.
 //! Until [`Image::settle`] ran, an image has no free list of inodes, and the tail fields hold the seal of the last block.
 
@@ -81,6 +82,7 @@ impl<'m> Image<'m> {
         change: impl FnOnce(&mut Transaction) -> Result<R>,
     ) -> Result<R> {
         let mut tx = Transaction::begin(self.memory, &self.layout, self.checksum, &self.local)?;
+        tx.forgo_undo();
         match change(&mut tx) {
             Ok(value) => tx.commit().map(|()| value),
             Err(error) => Err(tx.corruption().unwrap_or(error)),
@@ -92,6 +94,7 @@ impl<'m> Image<'m> {
     /// Log records follow each other in LSN; those of a snapshot (`ordered` false) have none.
     pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
         let mut at = 0;
+        let mut buffer: NameBuffer = [0; PATH_BYTES_MAX + 1];
         while let Some((length, record)) = Record::decode(&words[at..], self.checksum) {
             if !record.operation.stands_in(ordered) {
                 return contradiction("record in the wrong place");
@@ -108,7 +111,8 @@ impl<'m> Image<'m> {
                 }
                 self.lsn = record.lsn;
             }
-            self.apply(&record)?;
+            let name = record.name(&mut buffer);
+            self.apply(&record, name)?;
             self.records += 1;
             at += length;
         }
@@ -124,12 +128,12 @@ impl<'m> Image<'m> {
         })
     }
 
-    fn apply(&mut self, record: &Record) -> Result<()> {
+    fn apply(&mut self, record: &Record, name: &[u8]) -> Result<()> {
         if let Operation::Create | Operation::Symlink | Operation::Inode = record.operation {
             let at = usize::from(record.operation != Operation::Inode);
             self.back_inode(record.parameters[at])?;
         }
-        let mut cut = self.transact(|tx| apply(tx, record))?;
+        let mut cut = self.transact(|tx| apply(tx, record, name))?;
         while let Some(Cut { inode, from_block }) = cut {
             let more = self.transact(|tx| {
                 let inode = tx.inode(inode)?;
@@ -236,9 +240,7 @@ fn replayer(credentials: Credentials, now: Timestamp) -> Caller {
     Caller { slot: SlotId(0), credentials, now }
 }
 
-fn apply(tx: &mut Transaction, record: &Record) -> Result<Option<Cut>> {
-    let mut buffer: NameBuffer = [0; PATH_BYTES_MAX + 1];
-    let name = record.name(&mut buffer);
+fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Cut>> {
     let p = record.parameters;
     let now = record.time;
     match record.operation {

@@ -13,7 +13,7 @@ use crate::layout::Checksum;
 use crate::log_media::Stream;
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::memory::Memory;
-use crate::record::{Operation, RECORD_WORDS_MAX, encode};
+use crate::record::{Operation, RECORD_WORDS_MAX, encode, sum_words};
 use crate::replay::Image;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
@@ -96,10 +96,11 @@ impl Header {
 }
 
 fn sum(block: &[u64], checksum: Checksum) -> u32 {
-    block.iter().enumerate().fold(0, |crc, (at, word)| match at {
-        2 => crc,
-        _ => checksum(crc, &word.to_le_bytes()),
-    })
+    sum_words(
+        checksum,
+        0,
+        block.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, &word)| word),
+    )
 }
 
 /// The headers of the valid slots, newest first. The records of a slot may be damaged all the same.
@@ -130,11 +131,7 @@ fn read(
         offset += chunk.len() as u64 * 8;
     }
     words.truncate(length);
-    let mut crc = 0;
-    for word in &words {
-        crc = checksum(crc, &word.to_le_bytes());
-    }
-    match crc == header.content {
+    match sum_words(checksum, 0, words.iter().copied()) == header.content {
         true => Ok(words),
         false => Err(Error::Corrupt { what: "snapshot checksum" }),
     }
@@ -275,9 +272,7 @@ impl Writer<'_> {
             return Err(Error::NoSpace);
         }
         write_words(self.media, self.offset, &self.pending[..count])?;
-        for word in self.pending.drain(..count) {
-            self.crc = (self.checksum)(self.crc, &word.to_le_bytes());
-        }
+        self.crc = sum_words(self.checksum, self.crc, self.pending.drain(..count));
         self.offset += bytes;
         self.words += count as u64;
         Ok(())

@@ -30,6 +30,7 @@ pub(crate) struct Transaction<'m> {
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
+    keeps_undo: bool,
     corrupt: Cell<Option<&'static str>>,
     finished: bool,
 }
@@ -74,6 +75,7 @@ impl<'m> Transaction<'m> {
             checksum,
             local,
             undo_used: 0,
+            keeps_undo: true,
             corrupt: Cell::new(None),
             finished: false,
         };
@@ -85,6 +87,11 @@ impl<'m> Transaction<'m> {
             }
         }
         Ok(transaction)
+    }
+
+    /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.
+    pub(crate) fn forgo_undo(&mut self) {
+        self.keeps_undo = false;
     }
 
     /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
@@ -121,6 +128,9 @@ impl<'m> Transaction<'m> {
         let old = word.load(Ordering::Relaxed);
         if old == value {
             return;
+        }
+        if !self.keeps_undo {
+            return word.store(value, Ordering::Relaxed);
         }
         // As `record_undo` for one word, which is nearly every change.
         if self.undo_used + 1 >= UNDO_WORDS - 1 {
@@ -197,6 +207,9 @@ impl<'m> Transaction<'m> {
         if !fits || at.checked_add(count).is_none_or(|end| end > self.words.len()) {
             self.mark_corrupt("transaction larger than its undo area");
             return false;
+        }
+        if !self.keeps_undo {
+            return true;
         }
         for offset in 0..count {
             let old = self.words[at + offset].load(Ordering::Relaxed);
