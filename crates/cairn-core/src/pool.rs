@@ -5,7 +5,7 @@
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
 //! cursor of the tier and put into the ring, so that processes allocate apart from each other.
 
-use crate::layout::{CHECKSUMS_PER_PAGE, TierRegion};
+use crate::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
 use crate::process::Slot;
 use crate::transaction::Transaction;
 
@@ -13,6 +13,9 @@ use crate::transaction::Transaction;
 pub(crate) const WARM_RUNS: usize = 32;
 /// Blocks claimed from the circular cursor at a time.
 const STRETCH_BLOCKS: u32 = 256;
+/// The same on a durable tier, where each stretch costs a record; but, if that is more, only so small a share of the tier.
+const DURABLE_STRETCH_BLOCKS: u32 = 8192;
+const DURABLE_STRETCH_SHARE: u32 = 64;
 /// Words after a tier's number of used blocks: where its cursor stands, and the end of what was ever handed out.
 const CURSOR: usize = 1;
 const TOUCHED: usize = 2;
@@ -109,7 +112,7 @@ impl Transaction<'_> {
                 return Some(found);
             }
         }
-        let stretch = self.next_stretch(tier, &region, wanted.max(STRETCH_BLOCKS))?;
+        let stretch = self.next_stretch(tier, &region, wanted)?;
         let found = BlockRun { count: stretch.count.min(wanted), ..stretch };
         if found.count < stretch.count {
             let rest =
@@ -275,13 +278,26 @@ impl Transaction<'_> {
         block.min(limit) - first
     }
 
+    /// Blocks of a stretch, and how many free ones the processes may have taken for themselves in that way. In memory the
+    /// latter does not count: better somebody else's share than a page that was never touched.
+    fn stretch_blocks(&self, region: &TierRegion) -> (u32, u32) {
+        if !self.layout.durable {
+            return (STRETCH_BLOCKS, 0);
+        }
+        let share = region.blocks / DURABLE_STRETCH_SHARE;
+        let stretch = share.clamp(STRETCH_BLOCKS, DURABLE_STRETCH_BLOCKS);
+        (stretch, stretch * self.records_in_use(SlabKind::Slot) as u32)
+    }
+
     /// The next free stretch after the tier's cursor, which is moved past it. The cursor circles in the part of the
     /// tier that was used before, whose memory exists already, as long as an eighth of that is free.
     fn next_stretch(&mut self, tier: u8, region: &TierRegion, wanted: u32) -> Option<BlockRun> {
+        let (stretch, taken) = self.stretch_blocks(region);
+        let wanted = wanted.max(stretch);
         let cursor = (self.get(region.counters + CURSOR) as u32).min(region.blocks);
         let touched = (self.get(region.counters + TOUCHED) as u32).min(region.blocks);
         let used = (self.get(region.counters) as u32).min(touched);
-        let roomy = touched - used >= wanted.max(touched / 8);
+        let roomy = (touched - used).saturating_sub(taken) >= wanted.max(touched / 8);
         let start = if roomy || touched == region.blocks { cursor } else { touched };
         let end = if roomy { touched } else { region.blocks };
         let first = self

@@ -5,10 +5,10 @@
 
 use crate::driver::Process;
 use crate::durable;
-use crate::faulty::{ByteMedia, Image, MediaTier};
+use crate::faulty::{ByteMedia, Image};
 use crate::tier::{CHECKSUM, SharedWorkspace};
 use cairn_core::{
-    InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, Microfs, OpenOptions,
+    InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions,
     Position, ROOT, RenameMode, Result, Superblock, recover, recover_read_only,
 };
 use cairn_device::Workspace;
@@ -85,9 +85,7 @@ pub fn recover_and_use(image: Image) -> Result<()> {
 pub fn open(media: &Arc<Store>, superblock: &Superblock) -> Result<Process> {
     let memory = workspace(superblock)?;
     recover(media.as_ref(), &memory, CHECKSUM)?;
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone());
-    let tier = Arc::new(MediaTier::new(media.clone(), superblock.data_offset));
-    durable::attach(fs.expect("what was recovered can be opened"), 1, tier)
+    durable::attach(memory, media.clone(), superblock, 1)
 }
 
 /// Lists and reads everything.

@@ -3,7 +3,7 @@
 //! Written from docs/FORMAT.md, not from the core: an error there does not hide itself here.
 //! Does not judge whether what it seals makes sense.
 
-use crate::durable;
+use crate::durable::Setting;
 use crate::faulty::{ByteMedia, Image};
 use crate::tier::CHECKSUM;
 use cairn_core::{MEDIA_BLOCK_BYTES, Superblock};
@@ -202,6 +202,6 @@ pub fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, parameters: &[u64]
 /// Empty media of `bytes` bytes.
 pub fn empty(bytes: u64) -> (Image, Superblock) {
     let image = Image::filled(bytes, 0xdb);
-    let superblock = durable::format(&image);
+    let superblock = Setting::simple().make_on(&image);
     (image, superblock)
 }

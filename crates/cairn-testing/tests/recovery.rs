@@ -4,14 +4,16 @@
 //! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with `CAIRN_CRASH_ROUND`,
 //! `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
 
-use cairn_core::{Error, ROOT, Superblock};
+use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, Superblock, recover_read_only};
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{
-    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
+    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, memory, plain,
+    recover_and_attach,
 };
 use cairn_testing::faulty::{ByteMedia, Image, Survivors};
 use cairn_testing::random::{Random, for_each_seed, soaking};
+use cairn_testing::tier::CHECKSUM;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -228,4 +230,37 @@ fn namespace_is_full_of_names_then_its_snapshot_fits() {
         process.fs.sync().expect("the media work");
         process.fs.check().expect("nothing is damaged");
     }
+}
+
+/// Mechanism: free blocks that another process had set apart counted as room in the used part of the tier, so the cursor
+/// circled through them. Consequence: files written in turn were interleaved block by block, with a record and an extent for
+/// every call. Fix: what processes set apart on a durable tier is not room.
+#[test]
+fn files_are_written_in_turn_then_each_leaves_a_record_per_stretch() {
+    const PROCESSES: usize = 8;
+    const BLOCKS: u64 = 512;
+    let setting = Setting::simple();
+    let media = Arc::new(Image::filled(64 << 20, 0));
+    let superblock = setting.make_on(media.as_ref());
+    let crew = Crew::recover(media.clone(), &superblock, PROCESSES).expect("it was just made");
+    let handles: Vec<_> = crew.processes.iter().map(create).collect();
+    let bytes = vec![7; setting.hugeblock_bytes as usize];
+    for block in 0..BLOCKS {
+        for (process, &handle) in crew.processes.iter().zip(&handles) {
+            let at = Position::At(block * bytes.len() as u64);
+            process.write(&process.caller(), handle, at, &bytes).expect("there is space");
+        }
+    }
+    crew.processes[0].fs.sync().expect("the media work");
+    let found = recover_read_only(media.as_ref(), &memory(&superblock), CHECKSUM);
+    // Each file is created, and has two stretches of 256 blocks.
+    assert_eq!(found.expect("the media work").lsn, PROCESSES as u64 * 3);
+}
+
+/// A file with the name of the process.
+fn create(process: &Process) -> HandleId {
+    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    let name = process.slot.0.to_string();
+    let opened = process.fs.open_file(&process.caller(), ROOT, name.as_bytes(), options, 0o600);
+    opened.expect("there is space").handle
 }
