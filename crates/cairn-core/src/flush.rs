@@ -45,6 +45,8 @@ pub struct LogUsage {
     pub total_bytes: u64,
     /// A file is open.
     pub busy: bool,
+    /// Times it was taken to the media: a flush for data and checksums and one for records each.
+    pub commits: u64,
 }
 
 /// What is to be done about a duty.
@@ -235,6 +237,7 @@ impl Microfs {
                 used_bytes: log_blocks_used(tx) * MEDIA_BLOCK_BYTES as u64,
                 total_bytes: durable.superblock.log_blocks * MEDIA_BLOCK_BYTES as u64,
                 busy: tx.records_in_use(crate::layout::SlabKind::Handle) > 0,
+                commits: tx.get(LOG_TAILS),
             }))
         })
     }

@@ -98,6 +98,15 @@ impl Microfs {
         Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages, durable })
     }
 
+    /// A view through which nothing is logged, to measure what the log costs; of a namespace in memory, whose log nobody
+    /// else reads.
+    #[doc(hidden)]
+    pub fn without_log(mut self) -> Microfs {
+        assert!(self.durable.is_none(), "a durable namespace is what its log says");
+        self.layout.logs = false;
+        self
+    }
+
     /// What the namespace was formatted with.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry

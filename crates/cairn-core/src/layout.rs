@@ -165,6 +165,8 @@ pub(crate) struct TierRegion {
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub durable: bool,
+    /// Off only in measurements.
+    pub logs: bool,
     pub hugeblock_bytes: u64,
     pub hugeblock_shift: u32,
     pub undo: usize,
@@ -258,6 +260,7 @@ impl Layout {
         });
         Layout {
             durable: geometry.durability.is_some(),
+            logs: true,
             hugeblock_bytes: u64::from(geometry.hugeblock_bytes),
             hugeblock_shift: geometry.hugeblock_bytes.trailing_zeros(),
             undo,

@@ -73,6 +73,9 @@ impl Transaction<'_> {
         parameters: &[u64],
         name: &[u8],
     ) {
+        if !self.layout.logs {
+            return;
+        }
         let length = FIXED_WORDS + parameters.len() + 1 + name.len().div_ceil(8);
         debug_assert!(length <= RECORD_WORDS_MAX && parameters.len() == operation.parameters());
         let head = self.checked_log_head();
@@ -163,6 +166,9 @@ impl Transaction<'_> {
         range: (u64, u64),
         added: Option<(u32, BlockRun)>,
     ) {
+        if !self.layout.logs {
+            return;
+        }
         let seal = match self.layout.durable {
             true => self.last_block_seal(inode, range.0 + range.1),
             false => 0,
