@@ -39,6 +39,7 @@ fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench
 	$(program) run --discard -- target/release/cairn-bench $(ROW)
+	$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW)
 
 install: build ## Install the command, its library, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

@@ -2,10 +2,14 @@
 //!
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
+//! The groups named "durable" are measured where the store's tier is a file, the others where it is memory.
 //! Measures; never asserts.
 
 mod data;
+mod durable;
+mod durable_files;
 mod measure;
+mod memory_media;
 mod metadata;
 mod process;
 
@@ -45,21 +49,28 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let wanted = |row: &str| command.is_empty() || row.contains(&command);
-    println!("{}", Row::header());
-    let groups: [(&str, Group); 6] = [
+    let groups: [(&str, Group); 12] = [
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
         ("metadata", metadata::rates),
         ("process", process::costs),
         ("memory", process::idle_memory),
+        ("durable recovery", durable::recovery),
+        ("durable records", durable::records),
+        ("durable metadata", durable::metadata),
+        ("durable log", durable_files::log_cost),
+        ("durable fsync", durable_files::fsyncs),
+        ("durable snapshot", durable_files::waits),
     ];
-    for (name, measure) in groups {
-        if wanted(name) {
-            measure(&places);
-        }
+    let durable = durable_files::durable_store().is_some();
+    let wanted = groups
+        .into_iter()
+        .filter(|(name, _)| name.contains(&command) && name.starts_with("durable") == durable);
+    if wanted.clone().count() > 0 {
+        println!("{}", Row::header());
     }
+    wanted.for_each(|(_, measure)| measure(&places));
     for directory in [&places.cairn, &places.tmpfs] {
         // A leftover directory of a benchmark harms nobody.
         let _ = std::fs::remove_dir_all(directory);

@@ -10,7 +10,7 @@ const INTERVAL: (usize, usize) = (1, PAIRS - 2);
 pub struct Row {
     name: String,
     unit: &'static str,
-    bar: f64,
+    bar: Option<f64>,
     ours: Vec<f64>,
     baseline: Vec<f64>,
     ratios: Vec<f64>,
@@ -24,18 +24,18 @@ fn median(values: &[f64]) -> f64 {
 
 impl Row {
     /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is on
-    /// ours / baseline; it is missed only if the whole interval lies below it.
+    /// ours / baseline, if there is one; it is missed only if the whole interval lies below it.
     pub fn compare(
         name: impl Into<String>,
         unit: &'static str,
-        bar: f64,
+        bar: impl Into<Option<f64>>,
         mut ours: impl FnMut() -> f64,
         mut baseline: impl FnMut() -> f64,
     ) {
         let mut row = Row {
             name: name.into(),
             unit,
-            bar,
+            bar: bar.into(),
             ours: Vec::new(),
             baseline: Vec::new(),
             ratios: Vec::new(),
@@ -66,9 +66,13 @@ impl std::fmt::Display for Row {
         let mut sorted = self.ratios.clone();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (sorted[INTERVAL.0], sorted[INTERVAL.1]);
+        let verdict = match self.bar {
+            Some(bar) => format!("{bar:>5.2}x {}", if high < bar { "MISSED" } else { "met" }),
+            None => format!("{:>6}", "-"),
+        };
         write!(
             f,
-            "{:<42} {:>9.3} {:>9.3} {:<6} {:>6.2}x   [{:>4.2}, {:>5.2}] {:>5.2}x {}",
+            "{:<42} {:>9.3} {:>9.3} {:<6} {:>6.2}x   [{:>4.2}, {:>5.2}] {verdict}",
             self.name,
             median(&self.ours),
             median(&self.baseline),
@@ -76,8 +80,6 @@ impl std::fmt::Display for Row {
             median(&sorted),
             low,
             high,
-            self.bar,
-            if high < self.bar { "MISSED" } else { "met" }
         )
     }
 }
@@ -116,4 +118,41 @@ pub fn report_difference(name: &str, unit: &str, with: &[f64], without: &[f64], 
         median(&differences),
         if low > bar { "MISSED" } else { "met" }
     );
+}
+
+/// Repeated measurements of one figure, with the least and the greatest; less is better. The bar, if there is one, is in the
+/// same unit, and missed only if all of them lie above it.
+pub fn report_limit(name: &str, unit: &str, values: &[f64], bar: impl Into<Option<f64>>) {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    let spread = match values.len() {
+        1 => String::new(),
+        _ => format!("[{low:>6.3}, {high:>6.3}]"),
+    };
+    print_limit(name, (median(values), None), unit, &spread, bar.into(), low);
+}
+
+/// The longest wait of each slice, beside something and without it: what counts is the longest of all.
+pub fn report_longest(name: &str, unit: &str, beside: &[f64], alone: &[f64], bar: Option<f64>) {
+    let longest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let shortest = beside.iter().copied().fold(f64::INFINITY, f64::min);
+    let spread = format!("[{shortest:>6.3}, {:>6.3}]", longest(beside));
+    let ours = longest(beside);
+    print_limit(name, (ours, Some(longest(alone))), unit, &spread, bar, ours);
+}
+
+fn print_limit(
+    name: &str,
+    (ours, baseline): (f64, Option<f64>),
+    unit: &str,
+    spread: &str,
+    bar: Option<f64>,
+    judged: f64,
+) {
+    let baseline = baseline.map_or(String::new(), |value| format!("{value:.3}"));
+    let verdict = match bar {
+        Some(bar) => format!("{bar:>6} {}", if judged > bar { "MISSED" } else { "met" }),
+        None => format!("{:>6}", "-"),
+    };
+    println!("{name:<42} {ours:>9.3} {baseline:>9} {unit:<6} {spread:>25} {verdict}");
 }

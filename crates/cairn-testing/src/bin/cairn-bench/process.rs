@@ -92,6 +92,8 @@ pub fn child(arguments: Vec<String>) {
         Some("start-preloaded") => {
             starts(Some(std::env::var("CAIRN_BENCH_PRELOAD").expect("set by the parent")))
         }
+        Some("names") => crate::durable_files::make_names(),
+        Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
         _ => std::process::exit(2),
     };
