@@ -74,6 +74,16 @@ impl Microfs {
         Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock)))
     }
 
+    /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed is changed in this
+    /// memory alone. Errors: as `open`; `Invalid` if the namespace is not durable.
+    pub fn open_recovered(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(memory.as_ref(), checksum)?;
+        match geometry.durability {
+            Some(_) => Microfs::over(memory, checksum, geometry, None),
+            None => Err(Error::Invalid),
+        }
+    }
+
     fn open_any(
         memory: Box<dyn Memory>,
         checksum: Checksum,
@@ -86,6 +96,15 @@ impl Microfs {
         {
             return Err(Error::Invalid);
         }
+        Microfs::over(memory, checksum, geometry, durable)
+    }
+
+    fn over(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        geometry: Geometry,
+        durable: Option<Durable>,
+    ) -> Result<Microfs> {
         let layout = Layout::new(&geometry);
         for (first, count) in layout.eager_ranges() {
             memory.back(first, count)?;

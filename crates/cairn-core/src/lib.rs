@@ -16,6 +16,7 @@ mod flush;
 mod fs;
 mod handle;
 mod inode;
+mod inspect;
 mod layout;
 mod log_media;
 mod map;
@@ -51,6 +52,9 @@ pub use check::Report;
 pub use error::{Error, Result};
 pub use flush::LogUsage;
 pub use fs::Microfs;
+pub use inspect::{
+    Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
+};
 pub use layout::{
     Checksum, Durability, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,

@@ -128,6 +128,53 @@ impl Stream {
     }
 }
 
+/// The blocks of one brand that are on the media, wherever they stand in the stream.
+pub(crate) struct Survey {
+    /// Sequence numbers of the full blocks in the ring.
+    pub full: Vec<u64>,
+    /// Sequence numbers of the two partial blocks.
+    pub tails: [Option<u64>; 2],
+    /// Place of a partial block that is neither blank nor valid, whatever its brand.
+    pub torn_tail: Option<u64>,
+}
+
+impl Survey {
+    /// Looks at every block. What cannot be read is not there.
+    pub(crate) fn take(
+        media: &dyn Media,
+        superblock: &Superblock,
+        (brand, checksum): (u64, Checksum),
+    ) -> Survey {
+        let mut survey = Survey { full: Vec::new(), tails: [None; 2], torn_tail: None };
+        let mut block = [0; MEDIA_BLOCK_WORDS];
+        for place in 0..superblock.log_blocks {
+            let read = read_words(media, superblock.log_block(place), &mut block);
+            let sequence = block[1];
+            let whole = read.is_ok()
+                && sequence % superblock.log_blocks == place
+                && payload(&block, sequence, brand, checksum).is_some();
+            survey.full.extend(whole.then_some(sequence));
+        }
+        for turn in 0..2 {
+            let offset = superblock.log_tail(turn);
+            if read_words(media, offset, &mut block).is_err()
+                || payload(&block, block[1], block[3], checksum).is_none()
+            {
+                let blank = block.iter().all(|&word| word == 0);
+                survey.torn_tail = survey.torn_tail.or((!blank).then_some(offset));
+            } else if block[3] == brand {
+                survey.tails[turn as usize] = Some(block[1]);
+            }
+        }
+        survey
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn count(&self) -> usize {
+        self.full.len() + self.tails.iter().flatten().count()
+    }
+}
+
 /// The words of the stream in a block, if it is what it should be.
 fn payload(block: &[u64], sequence: u64, brand: u64, checksum: Checksum) -> Option<&[u64]> {
     let used = block[2] & 0xffff_ffff;

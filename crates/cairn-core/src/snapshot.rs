@@ -34,7 +34,8 @@ pub(crate) struct Header {
     pub lsn: u64,
     /// Tells the log that follows from what a crash left behind.
     pub epoch: u64,
-    words: u64,
+    /// Words of its records.
+    pub words: u64,
     content: u32,
 }
 
@@ -68,7 +69,7 @@ impl Header {
         block
     }
 
-    fn read(
+    pub(crate) fn read(
         media: &dyn Media,
         superblock: &Superblock,
         checksum: Checksum,
@@ -111,13 +112,20 @@ fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Ve
     found
 }
 
+/// Whether nothing was ever written to a slot.
+pub(crate) fn is_blank(media: &dyn Media, superblock: &Superblock, slot: u64) -> bool {
+    let mut block = [0; MEDIA_BLOCK_WORDS];
+    let read = read_words(media, superblock.slot(slot), &mut block);
+    read.is_ok() && block.iter().all(|&word| word == 0)
+}
+
 /// The epoch of the newest snapshot: whoever recovered the media last began it.
 pub(crate) fn epoch(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Option<u64> {
     headers(media, superblock, checksum).first().map(|header| header.epoch)
 }
 
 /// Reads the records of a snapshot. Errors: `Corrupt` if they are damaged; `Io`.
-fn read(
+pub(crate) fn read(
     media: &dyn Media,
     superblock: &Superblock,
     checksum: Checksum,

@@ -17,7 +17,8 @@ pub const MEDIA_VERSION: u32 = 1;
 pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
 
 const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
-const COPIES: [u64; 2] = [0, BLOCK];
+/// Where the superblock and its copy stand.
+pub(crate) const COPIES: [u64; 2] = [0, BLOCK];
 /// Blocks of the log ring: this share of the media, within these limits.
 const LOG_SHARE: u64 = 64;
 const LOG_BLOCKS_MIN: u64 = 3 * LOG_WORDS as u64 * 8 / BLOCK;
@@ -32,6 +33,9 @@ const SLOT_BYTES_PER_INODE: u64 = 352;
 const SLOT_BYTES_PER_BLOCK: u64 = 56;
 /// Beyond this a slot does not grow with the number of blocks: long extents are the rule.
 const SLOT_BYTES_MAX: u64 = 2 << 30;
+
+/// What is said of something that is no superblock at all.
+pub(crate) const NO_MAGIC: Error = Error::Corrupt { what: "no Cairn media (wrong magic)" };
 
 const W_MAGIC: usize = 0;
 const W_VERSION: usize = 1;
@@ -153,11 +157,9 @@ impl Superblock {
     /// Reads the superblock or, if it is damaged, its copy.
     /// Errors: `Corrupt` or `UnsupportedVersion`: this is not a media that this build can use.
     pub fn read(media: &dyn Media, checksum: Checksum) -> Result<Superblock> {
-        let mut words = [0; MEDIA_BLOCK_WORDS];
         let mut first_error = None;
         for offset in COPIES {
-            let read = read_words(media, offset, &mut words);
-            match read.and_then(|()| Superblock::decode(&words, media.bytes(), checksum)) {
+            match Superblock::read_at(media, checksum, offset) {
                 Ok(superblock) => return Ok(superblock),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -165,10 +167,21 @@ impl Superblock {
         Err(first_error.unwrap_or(Error::Io))
     }
 
+    /// Reads the one of `COPIES` at `offset`. Errors: as `read`.
+    pub(crate) fn read_at(
+        media: &dyn Media,
+        checksum: Checksum,
+        offset: u64,
+    ) -> Result<Superblock> {
+        let mut words = [0; MEDIA_BLOCK_WORDS];
+        read_words(media, offset, &mut words)?;
+        Superblock::decode(&words, media.bytes(), checksum)
+    }
+
     fn decode(words: &[u64], media_bytes: u64, checksum: Checksum) -> Result<Superblock> {
         let corrupt = |what| Err(Error::Corrupt { what });
         if words[W_MAGIC] != MEDIA_MAGIC {
-            return corrupt("no Cairn media (wrong magic)");
+            return Err(NO_MAGIC);
         }
         if words[W_VERSION] != u64::from(MEDIA_VERSION) {
             let found = u32::try_from(words[W_VERSION]).unwrap_or(u32::MAX);
