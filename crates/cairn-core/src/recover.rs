@@ -67,7 +67,7 @@ pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Re
     let rebuilt = snapshot::rebuild(media, &superblock, &mut image)?;
     // Blocks of the old epoch are never continued.
     let position = (block_of(rebuilt.end) + 1) * PAYLOAD_WORDS;
-    let next = rebuilt.newest.next_epoch(position);
+    let next = rebuilt.next_epoch(position);
     let written = snapshot::write(media, &superblock, &image, next)?;
     put_into_use(media, &superblock, &mut image, Some(&written))?;
     Ok(Recovered::of(&image, &rebuilt))

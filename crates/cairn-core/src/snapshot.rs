@@ -26,7 +26,7 @@ const CHUNK_WORDS: usize = 64 * MEDIA_BLOCK_WORDS;
 /// The first block of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Ascends by one; says which slot.
+    /// Ascends; says which slot.
     pub number: u64,
     /// Where in the log replay goes on.
     pub position: u64,
@@ -40,16 +40,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The snapshot after this one, up to `position`.
-    pub(crate) fn next(self, position: u64) -> Header {
-        Header { number: self.number + 1, position, ..self }
-    }
-
-    /// The first snapshot of the next epoch.
-    pub(crate) fn next_epoch(self, position: u64) -> Header {
-        Header { epoch: self.epoch + 1, ..self.next(position) }
-    }
-
     fn encode(&self, superblock: &Superblock, checksum: Checksum) -> [u64; MEDIA_BLOCK_WORDS] {
         let mut block = [0; MEDIA_BLOCK_WORDS];
         let brand = superblock.brand(0);
@@ -155,6 +145,20 @@ pub(crate) struct Rebuilt {
     pub fell_back: bool,
 }
 
+impl Rebuilt {
+    /// The next snapshot, up to `position`. Its slot is not the one that was read from, which is needed until the new
+    /// one is durable.
+    pub(crate) fn next(&self, position: u64) -> Header {
+        let number = self.newest.number + if self.fell_back { 2 } else { 1 };
+        Header { number, position, ..self.newest }
+    }
+
+    /// The first snapshot of the next epoch.
+    pub(crate) fn next_epoch(&self, position: u64) -> Header {
+        Header { epoch: self.newest.epoch + 1, ..self.next(position) }
+    }
+}
+
 /// Replays the newest snapshot that can be read, and the log after it, into `image`.
 /// Errors: `Corrupt` if no snapshot leads to the state of the newest one.
 pub(crate) fn rebuild(
@@ -240,8 +244,8 @@ pub(crate) fn advance(
     let words = superblock.geometry.segment_bytes() as usize / 8;
     let memory: Box<dyn Memory> = media.workspace(words)?;
     let mut image = Image::new(memory.as_ref(), &superblock.geometry, checksum)?;
-    let Rebuilt { newest, end, .. } = rebuild(media, superblock, &mut image)?;
-    write(media, superblock, &image, newest.next(end))
+    let rebuilt = rebuild(media, superblock, &mut image)?;
+    write(media, superblock, &image, rebuilt.next(rebuilt.end))
 }
 
 /// The snapshot of a namespace that has nothing but a root directory.
