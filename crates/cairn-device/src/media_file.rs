@@ -18,7 +18,7 @@ use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Resul
 
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
-use crate::label::{self, Identity};
+use crate::label::{self, Identity, Wrong};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
@@ -38,6 +38,25 @@ pub enum Allocation {
     AtOnce,
     /// As it is written to.
     AsWritten,
+}
+
+/// What may be done to an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Writes fail; the file may lie on a read-only device.
+    Read,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+impl Access {
+    fn flags(self) -> i32 {
+        let access = match self {
+            Access::Read => libc::O_RDONLY,
+            Access::ReadWrite => libc::O_RDWR,
+        };
+        access | libc::O_NOFOLLOW | libc::O_NONBLOCK
+    }
 }
 
 /// An open file of a tier.
@@ -93,12 +112,33 @@ impl MediaFile {
     /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label
     /// says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
-        MediaFile::open_as(path, libc::LOCK_SH)
+        MediaFile::open_labelled(path, libc::LOCK_SH)
     }
 
     /// As `open`, while nobody else has it open. Errors: somebody has (`EWOULDBLOCK`).
     pub fn open_alone(path: &Path) -> StoreResult<MediaFile> {
-        MediaFile::open_as(path, libc::LOCK_EX)
+        MediaFile::open_labelled(path, libc::LOCK_EX)
+    }
+
+    /// As `open_alone`, to look at and to repair: the label may be missing or damaged, which is said. Whether the file
+    /// is that of a tier all the same is for the caller to find out.
+    pub fn open_to_check(path: &Path, access: Access) -> StoreResult<(MediaFile, Option<Wrong>)> {
+        let (mut file, label) = MediaFile::open_any(path, libc::LOCK_EX, access)?;
+        match label {
+            Ok(identity) => {
+                file.identity = identity;
+                Ok((file, None))
+            }
+            Err(Wrong::Newer) => Err(refused(path, Wrong::Newer.describe())),
+            Err(wrong) => Ok((file, Some(wrong))),
+        }
+    }
+
+    /// Writes the label again. Not durable before a flush. Errors: `Io`; the file was opened to read.
+    pub fn write_label(&mut self, identity: Identity) -> Result<()> {
+        put(&self.ordinary, self.bytes, &label::encode(self.bytes, &identity))?;
+        self.identity = identity;
+        Ok(())
     }
 
     /// Lets others open the file, too.
@@ -106,23 +146,34 @@ impl MediaFile {
         sys::flock(self.ordinary.raw(), libc::LOCK_SH | libc::LOCK_NB)
     }
 
-    fn open_as(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
+    fn open_labelled(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
+        let (mut file, label) = MediaFile::open_any(path, sharing, Access::ReadWrite)?;
+        file.identity = label.map_err(|wrong| refused(path, wrong.describe()))?;
+        Ok(file)
+    }
+
+    /// Opens the file, whatever its label says, which is the second result; its identity is not set yet.
+    fn open_any(
+        path: &Path,
+        sharing: i32,
+        access: Access,
+    ) -> StoreResult<(MediaFile, core::result::Result<Identity, Wrong>)> {
         let sharing = sharing | libc::LOCK_NB;
         let failed = |errno| StoreError::new("open tier", path, errno);
-        let refused = |advice| failed(Errno(libc::EINVAL)).advise(advice);
         let name = c_path(path).map_err(failed)?;
-        let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let ordinary = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map_err(failed)?;
+        let ordinary =
+            Descriptor::open(libc::AT_FDCWD, &name, access.flags(), 0).map_err(failed)?;
         let stat = sys::fstat(ordinary.raw()).map_err(failed)?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(refused("it is not a regular file"));
+            return Err(refused(path, "it is not a regular file"));
         }
         if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
             return Err(failed(Errno(libc::EPERM)).advise("others could have written it"));
         }
         let bytes = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(PAGE as u64);
         if bytes == 0 || bytes % PAGE as u64 != 0 {
-            return Err(refused("it is not a tier of Cairn: its size is not a number of pages"));
+            let advice = "it is not a tier of Cairn: its size is not a number of pages";
+            return Err(refused(path, advice));
         }
         sys::flock(ordinary.raw(), sharing).map_err(|errno| {
             failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
@@ -130,15 +181,14 @@ impl MediaFile {
         sys::fadvise(ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
         let ordinary = ordinary.raise();
         let direct = match stat.st_blksize <= PAGE as i64 {
-            true => open_direct(&name, &stat).map_err(failed)?,
+            true => open_direct(&name, access, &stat).map_err(failed)?,
             false => None,
         };
         let staging = Staging::new().map_err(failed)?;
         let mut file =
             MediaFile { ordinary, direct, bytes, identity: Identity::default(), staging };
         let page = file.label().map_err(failed)?;
-        file.identity = label::decode(&page, bytes).map_err(refused)?;
-        Ok(file)
+        Ok((file, label::decode(&page, bytes)))
     }
 
     /// Removes the file at `path` if it is the tier `identity`; anything else stays.
@@ -385,8 +435,12 @@ fn transfer_all(
 }
 
 /// A second descriptor of the file, for direct I/O; None if the file system refuses.
-fn open_direct(name: &CString, known: &libc::stat) -> SysResult<Option<Descriptor>> {
-    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_DIRECT;
+fn open_direct(
+    name: &CString,
+    access: Access,
+    known: &libc::stat,
+) -> SysResult<Option<Descriptor>> {
+    let flags = access.flags() | libc::O_DIRECT;
     let direct = match Descriptor::open(libc::AT_FDCWD, name, flags, 0) {
         Err(Errno(libc::EINVAL)) => return Ok(None),
         result => result?.raise(),
@@ -440,6 +494,11 @@ fn sync_parent(path: &Path) -> SysResult<()> {
         Ok(()) | Err(Errno(libc::EINVAL)) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+/// The refusal of what is at `path`.
+fn refused(path: &Path, advice: &'static str) -> StoreError {
+    StoreError::new("open tier", path, Errno(libc::EINVAL)).advise(advice)
 }
 
 /// The refusal to replace what is at `path`.

@@ -123,6 +123,37 @@ fn file_that_is_no_tier_is_not_opened() {
     refused("directory");
 }
 
+#[test]
+fn damaged_label_is_found_and_written_again() {
+    let place = Place::on_disk();
+    let path = place.path.join("tier");
+    drop(place.file(BYTES));
+    let before = std::fs::read(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    put(&Descriptor::from_raw(dup(&file)), BYTES, &label::encode(BYTES + 1, &IDENTITY)).unwrap();
+    let (mut file, wrong) = MediaFile::open_to_check(&path, Access::ReadWrite).unwrap();
+    assert_eq!(wrong, Some(Wrong::Damaged));
+    file.write_label(IDENTITY).unwrap();
+    drop(file);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert_eq!(MediaFile::open(&path).unwrap().identity(), &IDENTITY);
+}
+
+#[test]
+fn file_that_is_opened_to_read_cannot_be_written() {
+    let place = Place::on_disk();
+    let path = place.path.join("tier");
+    drop(place.file(BYTES));
+    let (mut file, wrong) = MediaFile::open_to_check(&path, Access::Read).unwrap();
+    assert_eq!((wrong, file.identity()), (None, &IDENTITY));
+    let mut page = [1; PAGE];
+    file.read(0, &mut page).unwrap();
+    assert_eq!(page, [0; PAGE]);
+    assert_eq!(Media::write(&file, 0, &[1; PAGE]), Err(Error::Io));
+    assert_eq!(file.write_label([1; 16]), Err(Error::Io));
+    assert_eq!(MediaFile::open(&path).unwrap_err().errno, libc::EWOULDBLOCK);
+}
+
 fn dup(file: &std::fs::File) -> i32 {
     use std::os::fd::AsRawFd;
     sys::dup(file.as_raw_fd()).unwrap()
