@@ -14,6 +14,8 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// The request was refused.
 pub const EXIT_USAGE: i32 = 2;
+/// Damage was left as it is (of `cairn fsck` alone, as of fsck(8)).
+pub const EXIT_NOT_REPAIRED: i32 = 4;
 /// Something failed while it was carried out.
 pub const EXIT_FAILURE: i32 = 1;
 /// The program succeeded, but its files could not be drained (`EX_TEMPFAIL`: it can be repeated).
@@ -322,6 +324,31 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// The metadata of a durable tier is damaged.
+    #[error("the tier {} cannot be read: {source}; see: cairn fsck {}", path.display(), path.display())]
+    TierDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: cairn_core::Error,
+    },
+    /// A durable tier that cannot be made what it was.
+    #[error(
+        "{} is damaged beyond repair, nothing was changed; {advice}",
+        path.display(),
+    )]
+    BeyondRepair {
+        /// The file.
+        path: PathBuf,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A durable tier that could be repaired, but was not.
+    #[error("{source}")]
+    NotRepaired {
+        /// Why.
+        source: Box<Error>,
+    },
     /// The interposer library is missing.
     #[error(
         "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set \
@@ -373,8 +400,10 @@ impl Error {
             }
             Error::Execute { .. } => EXIT_NOT_EXECUTABLE,
             Error::NotDrained { .. } => EXIT_DRAIN,
+            Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }
             | Error::Damage { .. }
+            | Error::TierDamaged { .. }
             | Error::NoPreload { .. }
             | Error::PreloadPath { .. }
             | Error::File { .. }

@@ -13,9 +13,11 @@ mod drain;
 mod ending;
 mod error;
 mod exec;
+mod fsck;
 mod launch;
 mod local;
 mod ls;
+mod offline;
 mod output;
 mod progress;
 mod request;
@@ -29,6 +31,7 @@ mod status;
 mod store;
 mod tier;
 mod verify;
+mod verify_tier;
 
 use crate::error::{EXIT_USAGE, Result};
 use crate::settings::Settings;
@@ -68,6 +71,7 @@ enum Action {
     Drain(drain::Arguments),
     Restore(restore::Arguments),
     Verify(verify::Arguments),
+    Fsck(fsck::Arguments),
     Rm(rm::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
@@ -114,6 +118,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Drain(arguments) => drain::run(&context, arguments),
         Action::Restore(arguments) => restore::run(&context, arguments),
         Action::Verify(arguments) => verify::run(&context, arguments),
+        Action::Fsck(arguments) => return fsck::run(&context, &arguments),
         Action::Rm(arguments) => rm::run(&context, arguments),
         Action::Agent(arguments) => agent::run(&arguments),
         Action::Completions(arguments) => {

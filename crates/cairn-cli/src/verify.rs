@@ -2,9 +2,11 @@
 
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::offline;
 use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::size::human;
+use crate::verify_tier;
 use cairn_agent::copy::checksum_of;
 use cairn_agent::destination::Destination;
 use cairn_agent::error::why;
@@ -13,6 +15,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, read_whole};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,14 +26,17 @@ Examples:
   cairn verify melt                          that of job melt
   cairn verify --persist /scratch/out        what was drained there: every file's checksum
   cairn verify melt --persist /scratch/out   only what job melt drained there
+  cairn verify file:/nvme/cairn              a durable tier that no store uses: every block of it
 
 Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";
 
-/// Compare a store, or what was drained, with its checksums.
+/// Compare a store, a durable tier or what was drained with its checksums.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]
+    /// The job [default: the one this runs in, or the only one]; or the file of a durable tier that
+    /// no store uses, as file:PATH or PATH
+    #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
     /// Verify drained files in this directory instead, with the manifests there
     #[arg(long, value_name = "DIR")]
@@ -41,34 +47,48 @@ pub struct Arguments {
 #[derive(Debug, Default, Serialize)]
 pub struct VerifyReport {
     /// Regular files looked at.
-    files: u64,
+    pub files: u64,
     /// Their bytes.
-    bytes: u64,
-    /// Blocks compared with their checksums (of a store).
-    checked_blocks: u64,
-    /// Blocks that somebody is writing to, so that there is no checksum yet (of a store).
-    open_blocks: u64,
+    pub bytes: u64,
+    /// Blocks compared with their checksums (of a store or a tier).
+    pub checked_blocks: u64,
+    /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
+    /// node's memory was lost (of a tier).
+    pub open_blocks: u64,
     /// Whether the manifests say that they are complete (of a persist directory).
     complete: Option<bool>,
-    /// Files that are not what they were.
-    damaged: Vec<Damaged>,
+    /// What is not what it was: files; of a tier, blocks of files.
+    pub damaged: Vec<Damaged>,
 }
 
-/// A damaged or missing file.
+/// A damaged or missing file, or a block of one.
 #[derive(Debug, Serialize)]
-struct Damaged {
-    path: String,
-    reason: String,
+pub struct Damaged {
+    pub path: String,
+    pub reason: String,
+}
+
+impl VerifyReport {
+    /// Files of which anything is damaged.
+    fn damaged_files(&self) -> u64 {
+        let paths: BTreeSet<&str> = self.damaged.iter().map(|one| one.path.as_str()).collect();
+        paths.len() as u64
+    }
 }
 
 /// Carries out the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let (report, advice) = match &arguments.persist {
-        Some(persist) => (
+    let tier = arguments.job.as_deref().filter(|text| offline::is_file(text, &context.roots));
+    let (report, advice) = match (&arguments.persist, tier) {
+        (Some(persist), _) => (
             verify_persist(context, persist, arguments.job.as_deref())?,
             "drain them again, or restore from another copy",
         ),
-        None => (
+        (None, Some(file)) => (
+            verify_tier::verify(context, &offline::path_of(file))?,
+            "restart from an older file that is intact, or from a drained one",
+        ),
+        (None, None) => (
             verify_store(context, arguments.job.as_deref())?,
             "restart from an older one; cairn ls --newest GLOB finds it",
         ),
@@ -78,7 +98,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     } else {
         print(&report);
     }
-    match report.damaged.len() as u64 {
+    match report.damaged_files() {
         0 => Ok(()),
         damaged => Err(Error::Damage { damaged, checked: report.files, advice }),
     }
@@ -89,11 +109,11 @@ fn print(report: &VerifyReport) {
         output::line(&format!("damaged: {}: {}", damaged.path, damaged.reason));
     }
     let (files, bytes) = (count(report.files, "file"), human(report.bytes));
-    let intact = report.files - (report.damaged.len() as u64).min(report.files);
+    let intact = report.files - report.damaged_files().min(report.files);
     output::line(&format!("{files}, {bytes}: {intact} intact"));
     if report.open_blocks > 0 {
         let blocks = count(report.open_blocks, "block");
-        output::line(&format!("{blocks} being written now, not compared"));
+        output::line(&format!("{blocks} being written, not compared"));
     }
     if report.complete == Some(false) {
         output::line("the manifest does not say complete: more files were to be drained");

@@ -1,0 +1,162 @@
+//! `cairn verify` of a durable tier's file that no store uses: every block of every file against its checksum.
+//!
+//! Must stay true: the file is not written to; a block that differs or cannot be read ends neither its file nor the rest.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::offline::{self, TierFile};
+use crate::progress::Progress;
+use crate::verify::{Damaged, VerifyReport};
+use cairn_agent::path::FilePath;
+use cairn_core::{
+    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
+};
+use cairn_device::MediaFile;
+use cairn_device::checksum::crc32c;
+use cairn_device::media_file::Access;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Bytes read at a time, unless a hugeblock is larger.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// A tier being read.
+struct Tier {
+    file: MediaFile,
+    superblock: Superblock,
+    fs: Microfs,
+    caller: Caller,
+    chunk: Vec<u8>,
+    checksums: Vec<Option<u32>>,
+}
+
+/// Part of a file that lies in one piece on the tier; both ends of it at the boundary of a block, or the file's end.
+struct Piece<'a> {
+    path: &'a FilePath,
+    inode: InodeId,
+    /// In the file, bytes.
+    offset: u64,
+    /// On the media, bytes.
+    place: u64,
+    bytes: u64,
+}
+
+/// Compares every file of the tier at `path`. Errors: it is no tier, it is in use, its metadata is damaged.
+pub fn verify(context: &Context, path: &Path) -> Result<VerifyReport> {
+    let damaged = offline::unusable(path);
+    let mut tier = Tier::open(path)?;
+    let files = offline::tree(&tier.fs).map_err(damaged)?;
+    let files: Vec<_> = files.into_iter().filter(|(_, found)| found.is_regular()).collect();
+    let total = files.iter().map(|(_, found)| found.size).sum();
+    let mut progress = Progress::new("verifying", total, context.json);
+    let mut report = VerifyReport::default();
+    let mut seen = HashSet::new();
+    for (path, attributes) in &files {
+        report.files += 1;
+        report.bytes += attributes.size;
+        // Another name of a file that was read already.
+        if attributes.links > 1 && !seen.insert(attributes.inode) {
+            progress.advance(attributes.size);
+            continue;
+        }
+        tier.verify_file(path, attributes, &mut report, &mut progress)?;
+    }
+    Ok(report)
+}
+
+impl Tier {
+    fn open(path: &Path) -> Result<Tier> {
+        let damaged = offline::unusable(path);
+        let TierFile { file, label_is_damaged } = offline::open(path, Access::Read)?;
+        if label_is_damaged {
+            return Err(damaged(cairn_core::Error::Corrupt { what: "label" }));
+        }
+        let superblock = Superblock::read(&file, crc32c).map_err(damaged)?;
+        let (fs, _) = offline::rebuild(&file, &superblock).map_err(damaged)?;
+        fs.check().map_err(damaged)?;
+        let identity = cairn_device::process::identity()
+            .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
+            .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
+        let caller = offline::caller(fs.attach(identity).map_err(damaged)?.slot);
+        let block_bytes = u64::from(superblock.geometry.hugeblock_bytes);
+        let chunk = vec![0; CHUNK_BYTES.max(block_bytes) as usize];
+        let checksums = vec![None; chunk.len() / block_bytes as usize];
+        Ok(Tier { file, superblock, fs, caller, chunk, checksums })
+    }
+
+    /// Reads a file and reports each block that is not what was written.
+    fn verify_file(
+        &mut self,
+        path: &FilePath,
+        attributes: &Attributes,
+        report: &mut VerifyReport,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let failed = |source| cairn_agent::Error::store("read", path)(source);
+        let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
+        let opened = self.fs.open_file(&self.caller, ROOT, path.as_bytes(), options, 0);
+        let handle = opened.map_err(failed)?.handle;
+        let mut offset = 0;
+        while offset < attributes.size {
+            let wanted = (attributes.size - offset).min(self.chunk.len() as u64);
+            let plan = self.fs.plan_read(&self.caller, handle, Position::At(offset), wanted);
+            let plan = plan.map_err(failed)?;
+            let mut at = offset;
+            for run in plan.runs() {
+                if let Some((_, place)) = run.source {
+                    let place = self.superblock.data_offset + place;
+                    let inode = attributes.inode;
+                    let piece = Piece { path, inode, offset: at, place, bytes: run.bytes };
+                    self.verify_piece(&piece, report).map_err(failed)?;
+                }
+                at += run.bytes;
+            }
+            if at == offset {
+                return Err(failed(cairn_core::Error::Corrupt { what: "end of a file" }).into());
+            }
+            progress.advance(at - offset);
+            offset = at;
+        }
+        let released = self.fs.release(self.caller.slot, handle, self.caller.now);
+        released.map(drop).map_err(|source| failed(source).into())
+    }
+
+    fn verify_piece(
+        &mut self,
+        piece: &Piece<'_>,
+        report: &mut VerifyReport,
+    ) -> cairn_core::Result<()> {
+        let block_bytes = u64::from(self.superblock.geometry.hugeblock_bytes);
+        let blocks = piece.bytes.div_ceil(block_bytes);
+        let first = (piece.offset / block_bytes) as u32;
+        let checksums = &mut self.checksums[..blocks as usize];
+        self.fs.checksums(piece.inode, first, checksums)?;
+        let chunk = &mut self.chunk[..(blocks * block_bytes) as usize];
+        // If that fails, a part of it may be there.
+        let is_read = self.file.read(piece.place, chunk).is_ok();
+        let parts = chunk.chunks_exact_mut(block_bytes as usize).zip(checksums);
+        for (index, (block, stored)) in (0..).zip(parts) {
+            let Some(stored) = *stored else {
+                report.open_blocks += 1;
+                continue;
+            };
+            let start = index * block_bytes;
+            let read = if is_read { Ok(()) } else { self.file.read(piece.place + start, block) };
+            // What stands behind the end of the file counts as zeros.
+            block[block_bytes.min(piece.bytes - start) as usize..].fill(0);
+            let found = read.map(|()| crc32c(0, block));
+            report.checked_blocks += 1;
+            let offset = piece.offset + start;
+            let reason = match found {
+                Ok(found) if found == stored => continue,
+                Ok(found) => {
+                    format!("offset {offset}: its checksum is {found:08x} instead of {stored:08x}")
+                }
+                Err(error) => format!("offset {offset}: {error}"),
+            };
+            let path = offline::shown(&self.superblock, piece.path);
+            report.damaged.push(Damaged { path, reason });
+        }
+        Ok(())
+    }
+}
