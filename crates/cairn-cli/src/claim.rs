@@ -14,7 +14,7 @@ use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, T
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
-use cairn_device::{Store, TierPlace};
+use cairn_device::{Store, StoreError, TierPlace};
 use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
@@ -148,10 +148,15 @@ impl Claim {
                 Scope::Rank => Allocation::AsWritten,
             },
         };
-        let recovers =
-            matches!(&creation.places[..], [TierPlace::File { path, .. }] if path.exists());
-        namespace::create(store, NODE, creation)?;
-        if recovers {
+        let recovered = match &creation.places[..] {
+            [TierPlace::File { path, .. }] if path.exists() => Some(path.clone()),
+            _ => None,
+        };
+        namespace::create(store, NODE, creation).map_err(|error| match &recovered {
+            Some(path) => refuse_tier(path)(error),
+            None => error.into(),
+        })?;
+        if recovered.is_some() {
             let root = cairn_agent::FilePath::root();
             let mut inodes = 0;
             for volume in self.store.volumes()? {
@@ -172,7 +177,9 @@ impl Claim {
         if job.tiers.len() > 1 {
             return Ok(None);
         }
-        let Some((place, superblock)) = TierPlace::existing_file(path).map_err(refuse)? else {
+        let Some((place, superblock)) =
+            TierPlace::existing_file(path).map_err(refuse_tier(path))?
+        else {
             return Ok(None);
         };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
@@ -202,6 +209,18 @@ impl Claim {
         // An agent that does not end finds its store gone and gives up.
         Store::open(directory)?.remove()?;
         Ok(())
+    }
+}
+
+/// Pairs with `map_err`: the tier at `path`, which an earlier store has left, cannot be used.
+fn refuse_tier(path: &Path) -> impl Fn(StoreError) -> Error {
+    move |error| match error.refusal {
+        Some(cairn_core::Error::Corrupt { what }) => Error::TierFile {
+            path: path.to_path_buf(),
+            problem: format!("is damaged: {what}"),
+            advice: "nothing was changed; see cairn fsck",
+        },
+        _ => refuse(error),
     }
 }
 

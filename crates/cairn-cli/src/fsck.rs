@@ -35,11 +35,9 @@ Data is not read; cairn verify file:/nvme/cairn compares every block with its ch
 Exit codes, as of fsck(8): 0 clean; 1 repaired; 4 damage is left: it cannot be repaired, or not
 with --dry-run or on a read-only device; 2 refused: no tier, in use, of another size or version.";
 
-/// What can be done about damage that loses something.
-const ADVICE: &str = "restart from what was drained";
-/// The same if a part of the namespace can be read.
-const ADVICE_PARTLY: &str =
-    "cairn run --tier file:PATH:SIZE goes on with what is left; what was drained is intact";
+/// What can be done about damage that loses something. What is left of files is not to be trusted: their blocks may
+/// have been used for others since.
+const ADVICE: &str = "restart from what was drained, with another tier";
 /// Exit code: everything that was damaged was repaired.
 const EXIT_REPAIRED: i32 = 1;
 
@@ -180,10 +178,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
         State::Clean => Ok(0),
         State::Repaired => Ok(EXIT_REPAIRED),
         State::Repairable => Ok(EXIT_NOT_REPAIRED),
-        State::Damaged => {
-            let advice = if report.content.is_some() { ADVICE_PARTLY } else { ADVICE };
-            Err(Error::BeyondRepair { path, advice })
-        }
+        State::Damaged => Err(Error::BeyondRepair { path, advice: ADVICE }),
     }
 }
 

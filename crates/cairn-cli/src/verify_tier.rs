@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::verify::{Damaged, VerifyReport};
 use cairn_agent::path::FilePath;
 use cairn_core::{
-    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
+    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock, inspect,
 };
 use cairn_device::MediaFile;
 use cairn_device::checksum::crc32c;
@@ -72,6 +72,9 @@ impl Tier {
             return Err(damaged(cairn_core::Error::Corrupt { what: "label" }));
         }
         let superblock = Superblock::read(&file, crc32c).map_err(damaged)?;
+        if inspect(&file, crc32c).map_err(damaged)?.is_some_and(|found| found.has_lost()) {
+            return Err(damaged(cairn_core::Error::Corrupt { what: "log or snapshot" }));
+        }
         let (fs, _) = offline::rebuild(&file, &superblock).map_err(damaged)?;
         fs.check().map_err(damaged)?;
         let identity = cairn_device::process::identity()

@@ -4,12 +4,12 @@
 //! A crash leaves a torn last flush and a snapshot that was being written; neither is damage, and what was promised
 //! is there all the same. Whether the parts together lead to a namespace is for recovery to say.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flush::BLOCKS_SPARE;
 use crate::layout::Checksum;
 use crate::log_media::{Stream, Survey, block_of, block_start};
 use crate::media::{MEDIA_BLOCK_BYTES, Media};
-use crate::snapshot::{self, Header};
+use crate::snapshot::{self, Header, Rebuilt};
 use crate::superblock::{COPIES, NO_MAGIC, Superblock};
 
 /// How a part of the media is.
@@ -38,6 +38,13 @@ pub struct Inspection {
     pub log: Option<LogState>,
     /// What is damaged is a snapshot newer than all others: the log that went on after it is on the media.
     pub lost_snapshot: bool,
+}
+
+impl Inspection {
+    /// Whether something that was flushed is missing from what recovery can make of the media; recovery refuses it.
+    pub fn has_lost(&self) -> bool {
+        self.lost_snapshot || self.log.is_some_and(|log| matches!(log.end, LogEnd::Broken { .. }))
+    }
 }
 
 /// One snapshot slot.
@@ -121,6 +128,30 @@ pub fn inspect(media: &dyn Media, checksum: Checksum) -> Result<Option<Inspectio
         });
     let superblocks = [condition(0), condition(1)];
     Ok(Some(Inspection { superblock, superblocks, slots, log, lost_snapshot }))
+}
+
+/// Errors: `Corrupt`: what was flushed went on after `rebuilt`, which is all that recovery can make of the media. That
+/// state is not only old: blocks of its files have been used for others since.
+pub(crate) fn refuse_loss(
+    media: &dyn Media,
+    superblock: &Superblock,
+    checksum: Checksum,
+    rebuilt: &Rebuilt,
+) -> Result<()> {
+    let epoch = rebuilt.newest.epoch;
+    let tails = Survey::of_tails(media, superblock, (superblock.brand(epoch), checksum));
+    if let LogEnd::Broken { .. } = end_of(superblock, block_of(rebuilt.end), &tails) {
+        return Err(Error::Corrupt { what: "log before its end" });
+    }
+    let is_damaged = |slot| {
+        Header::read(media, superblock, checksum, slot).is_none()
+            && !snapshot::is_blank(media, superblock, slot)
+    };
+    let next = (superblock.brand(epoch + 1), checksum);
+    match (is_damaged(0) || is_damaged(1)) && Survey::take(media, superblock, next).count() > 0 {
+        true => Err(Error::Corrupt { what: "first block of the newest snapshot" }),
+        false => Ok(()),
+    }
 }
 
 /// Writes the superblock and its copy again, from whichever is intact. Errors: neither is; `Io`.

@@ -145,7 +145,7 @@ impl Survey {
         superblock: &Superblock,
         (brand, checksum): (u64, Checksum),
     ) -> Survey {
-        let mut survey = Survey { full: Vec::new(), tails: [None; 2], torn_tail: None };
+        let mut survey = Survey::of_tails(media, superblock, (brand, checksum));
         let mut block = [0; MEDIA_BLOCK_WORDS];
         for place in 0..superblock.log_blocks {
             let read = read_words(media, superblock.log_block(place), &mut block);
@@ -155,6 +155,17 @@ impl Survey {
                 && payload(&block, sequence, brand, checksum).is_some();
             survey.full.extend(whole.then_some(sequence));
         }
+        survey
+    }
+
+    /// Looks at the partial blocks alone.
+    pub(crate) fn of_tails(
+        media: &dyn Media,
+        superblock: &Superblock,
+        (brand, checksum): (u64, Checksum),
+    ) -> Survey {
+        let mut survey = Survey { full: Vec::new(), tails: [None; 2], torn_tail: None };
+        let mut block = [0; MEDIA_BLOCK_WORDS];
         for turn in 0..2 {
             let offset = superblock.log_tail(turn);
             if read_words(media, offset, &mut block).is_err()

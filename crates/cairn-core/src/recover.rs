@@ -5,6 +5,7 @@
 //! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would read.
 
 use crate::error::Result;
+use crate::inspect::refuse_loss;
 use crate::layout::{
     Checksum, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_START, LSN, MEDIA_EPOCH,
     PAGE_WORDS, SNAPSHOT_NUMBER,
@@ -65,6 +66,7 @@ pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Re
     let superblock = Superblock::read(media, checksum)?;
     let mut image = Image::new(memory, &superblock.geometry, checksum)?;
     let rebuilt = snapshot::rebuild(media, &superblock, &mut image)?;
+    refuse_loss(media, &superblock, checksum, &rebuilt)?;
     // Blocks of the old epoch are never continued.
     let position = (block_of(rebuilt.end) + 1) * PAYLOAD_WORDS;
     let next = rebuilt.next_epoch(position);
@@ -73,7 +75,8 @@ pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Re
     Ok(Recovered::of(&image, &rebuilt))
 }
 
-/// As `recover`, but only to look at: the media is not written to, and must not be through this namespace.
+/// As `recover`, but only to look at: the media is not written to, and must not be through this namespace. Makes what it
+/// can of damaged media; whether that is all of it, [`inspect`](crate::inspect()) says.
 pub fn recover_read_only(
     media: &dyn Media,
     memory: &dyn Memory,
