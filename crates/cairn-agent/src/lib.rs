@@ -32,6 +32,7 @@ mod snapshot;
 pub mod volume;
 mod watch;
 pub mod write;
+mod write_behind;
 
 pub use error::{Error, Result};
 pub use path::FilePath;

@@ -3,8 +3,8 @@
 //! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
 //! nobody needs it.
-//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, the snapshots, one
-//! per connection.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, the snapshots, those
+//! that write behind programs, one per connection.
 
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
@@ -17,6 +17,7 @@ use crate::protocol::Phase;
 use crate::shared::Shared;
 use crate::snapshot;
 use crate::watch::Watch;
+use crate::write_behind;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -86,6 +87,8 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let _ = spawn("prefault", prefault::run);
     // Without this one programs write their snapshots themselves.
     let _ = spawn("snapshot", snapshot::run);
+    // Without this one programs wait for their disk.
+    let behind = spawn("behind", write_behind::run);
     let keeper = spawn("keeper", keeper_loop);
     if let Err(error) = &keeper {
         shared.stop();
@@ -94,7 +97,7 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
         readiness.ready();
     }
     listener.serve(&shared, &|| is_removed(&lock));
-    for thread in [Some(drain), keeper.ok()].into_iter().flatten() {
+    for thread in [Some(drain), keeper.ok(), behind.ok()].into_iter().flatten() {
         // A thread that panicked has said so in the log; there is nothing to add.
         let _ = thread.join();
     }

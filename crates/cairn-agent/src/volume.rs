@@ -92,6 +92,11 @@ impl Volume {
         u64::from(self.fs().geometry().hugeblock_bytes)
     }
 
+    /// How many tiers it has.
+    pub fn tiers(&self) -> u8 {
+        self.namespace.tiers.len() as u8
+    }
+
     /// The device of a tier.
     pub fn tier(&self, tier: u8) -> cairn_core::Result<&dyn Device> {
         let device = self.namespace.tiers.get(usize::from(tier));

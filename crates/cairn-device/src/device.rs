@@ -77,6 +77,18 @@ pub trait Device: Send + Sync {
     /// or no space is left. Returns how many bytes from the start are now allocated.
     fn prefault(&self, budget_bytes: u64, stop: &AtomicBool) -> Result<u64>;
 
+    /// Brings what programs have written to where it belongs until `stop` is set, for a device whose writes return before;
+    /// else returns at once. Several threads may.
+    fn serve(&self, stop: &AtomicBool) {
+        let _ = stop;
+    }
+
+    /// Prepares for programs that see the tier through a mapping: from now on what a write stored is there when it
+    /// returns. Errors: what was written before is lost (`Io`).
+    fn settle_for_mapping(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Calls `visit` with each descriptor the device keeps open.
     fn descriptors(&self, visit: &mut dyn FnMut(i32));
 

@@ -134,6 +134,14 @@ impl Device for FileTier {
         Ok(budget_bytes.min(self.bytes))
     }
 
+    fn serve(&self, stop: &AtomicBool) {
+        self.file.serve(stop);
+    }
+
+    fn settle_for_mapping(&self) -> Result<()> {
+        self.file.settle_for_mapping()
+    }
+
     fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         self.file.descriptors(visit);
     }

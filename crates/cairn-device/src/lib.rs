@@ -35,6 +35,7 @@ pub mod sys;
 pub mod tiers;
 mod upkeep;
 mod workspace;
+mod write_behind;
 
 pub use device::{Device, Mappable};
 pub use file::FileTier;

@@ -10,6 +10,7 @@
 //! durable after `flush`.
 //! Does not know what the bytes mean, and does not create a file in place of one that exists.
 
+use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use std::ffi::CString;
 use std::path::Path;
@@ -23,6 +24,7 @@ use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
 use crate::workspace::Workspace;
+use crate::write_behind::WriteBehind;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// How often somebody who waits for another process lets it run before it sleeps, for how long it sleeps, and in which
@@ -67,6 +69,7 @@ pub struct MediaFile {
     bytes: u64,
     identity: Identity,
     staging: Staging,
+    behind: Option<WriteBehind>,
 }
 
 impl MediaFile {
@@ -185,10 +188,22 @@ impl MediaFile {
             false => None,
         };
         let staging = Staging::new().map_err(failed)?;
-        let mut file =
-            MediaFile { ordinary, direct, bytes, identity: Identity::default(), staging };
+        let mut file = MediaFile {
+            ordinary,
+            direct,
+            bytes,
+            identity: Identity::default(),
+            staging,
+            behind: None,
+        };
         let page = file.label().map_err(failed)?;
         Ok((file, label::decode(&page, bytes)))
+    }
+
+    /// Lets writes of whole pages end before the device has them, by way of `area`. Not where the page cache does that.
+    pub fn write_behind(mut self, area: WriteBehind) -> MediaFile {
+        self.behind = self.direct.is_some().then_some(area);
+        self
     }
 
     /// Removes the file at `path` if it is the tier `identity`; anything else stays.
@@ -219,36 +234,55 @@ impl MediaFile {
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.ordinary.raw());
         self.direct.iter().for_each(|direct| visit(direct.raw()));
+        self.behind.iter().for_each(|behind| visit(behind.descriptor()));
     }
 
     /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
-    /// many bytes came before, how many to put there. Errors: `NoSpace` or `Io` (nothing or a part was stored),
-    /// `FileTooLarge` past the process's limit, `Corrupt` for a range outside.
+    /// many bytes came before, how many to put there. With write-behind they may be on their way still when this returns.
+    /// Errors: `NoSpace` or `Io` (nothing or a part was stored), `FileTooLarge` past the process's limit, `Corrupt` for a
+    /// range outside.
     pub fn store(
         &self,
+        offset: u64,
+        length: usize,
+        fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        self.store_by_way_of(self.behind.as_ref(), offset, length, fill)
+    }
+
+    fn store_by_way_of(
+        &self,
+        behind: Option<&WriteBehind>,
         offset: u64,
         length: usize,
         mut fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
-        if length == 0 {
-            return Ok(());
-        }
-        if offset + length as u64 > sys::soft_limit(libc::RLIMIT_FSIZE)? {
-            // The kernel would send a signal, too.
-            return Err(Error::FileTooLarge);
-        }
-        self.for_each_piece(offset, length, |buffer, at, done, bytes| {
-            let address = in_buffer(buffer, at);
-            fill(address, done, bytes);
-            for (part, file) in self.parts(at, bytes) {
-                // SAFETY: the part lies within the piece, which lies within the buffer.
-                unsafe {
-                    write_all(file, address.add(part.start), part.len(), at + part.start as u64)?
-                };
+        check_limit(offset, length)?;
+        self.settle(offset, length);
+        for (at, done, bytes) in pieces(offset, length) {
+            let mut fill = |address| fill(address, done, bytes);
+            match behind {
+                Some(behind) if behind.stage(at, bytes, &self.putter(), &mut fill)? => continue,
+                _ => {}
             }
-            Ok(())
-        })
+            let buffer = self.staging.take()?;
+            let address = in_buffer(&buffer, at);
+            fill(address);
+            self.put(address, at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a piece that stands at `address`, as far into a page as in the file.
+    fn put(&self, address: *const u8, at: u64, bytes: usize) -> Result<()> {
+        for (part, file) in self.parts(at, bytes) {
+            // SAFETY: the part lies within the piece.
+            let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
+            // SAFETY: as above.
+            unsafe { write_all(file, address, part.len(), at)? };
+        }
+        Ok(())
     }
 
     /// Fetches `length` bytes from `offset` on and hands them to `take`, piece after piece, as `store` asks for them.
@@ -260,11 +294,10 @@ impl MediaFile {
         mut take: impl FnMut(*const u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
-        if length == 0 {
-            return Ok(());
-        }
-        self.for_each_piece(offset, length, |buffer, at, done, bytes| {
-            let address = in_buffer(buffer, at);
+        self.settle(offset, length);
+        for (at, done, bytes) in pieces(offset, length) {
+            let buffer = self.staging.take()?;
+            let address = in_buffer(&buffer, at);
             for (part, file) in self.parts(at, bytes) {
                 // SAFETY: the part lies within the piece, which lies within the buffer.
                 unsafe {
@@ -272,8 +305,38 @@ impl MediaFile {
                 };
             }
             take(address, done, bytes);
-            Ok(())
-        })
+        }
+        Ok(())
+    }
+
+    /// Writes what was staged, until `stop` is set. Returns at once where nothing is.
+    pub fn serve(&self, stop: &AtomicBool) {
+        if let Some(behind) = &self.behind {
+            behind.serve(&self.putter(), stop);
+        }
+    }
+
+    /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
+    pub fn settle_for_mapping(&self) -> Result<()> {
+        match &self.behind {
+            Some(behind) => behind.settle_for_mapping(&self.putter()),
+            None => Ok(()),
+        }
+    }
+
+    fn settle(&self, offset: u64, length: usize) {
+        if let Some(behind) = &self.behind {
+            behind.settle(offset..offset + length as u64, &self.putter());
+        }
+    }
+
+    /// `put` for ranges that somebody else has stored.
+    fn putter(&self) -> impl Fn(*const u8, u64, usize) -> Result<()> {
+        |address, at, bytes| {
+            self.check(at, bytes)?;
+            check_limit(at, bytes)?;
+            self.put(address, at, bytes)
+        }
     }
 
     fn check(&self, offset: u64, length: usize) -> Result<()> {
@@ -281,26 +344,6 @@ impl MediaFile {
             Some(end) if end <= self.bytes => Ok(()),
             _ => Err(Error::Corrupt { what: "range outside its tier" }),
         }
-    }
-
-    /// Calls `transfer` with a buffer, a place in the file, the bytes before it and the bytes there, for parts as long
-    /// as a buffer.
-    fn for_each_piece(
-        &self,
-        offset: u64,
-        length: usize,
-        mut transfer: impl FnMut(&Buffer<'_>, u64, usize, usize) -> Result<()>,
-    ) -> Result<()> {
-        let buffer = self.staging.take()?;
-        let mut done = 0;
-        while done < length {
-            let at = offset + done as u64;
-            let room = STAGING_BYTES - at as usize % PAGE;
-            let bytes = room.min(length - done);
-            transfer(&buffer, at, done, bytes)?;
-            done += bytes;
-        }
-        Ok(())
     }
 
     /// The parts of `bytes` at `at`, none of them empty, and what each goes through: a part of a page, whole pages, a
@@ -354,13 +397,16 @@ impl Media for MediaFile {
 
     fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
         check_unit(offset, source.len())?;
-        self.store(offset, source.len(), |address, done, bytes| {
+        self.store_by_way_of(None, offset, source.len(), |address, done, bytes| {
             // SAFETY: `store` gives room for `bytes`, in a buffer that is no part of `source`.
             unsafe { core::ptr::copy_nonoverlapping(source[done..].as_ptr(), address, bytes) };
         })
     }
 
     fn flush(&self) -> Result<()> {
+        if let Some(behind) = &self.behind {
+            behind.settle_all(&self.putter())?;
+        }
         loop {
             match sys::fdatasync(self.ordinary.raw()) {
                 Err(Errno(libc::EINTR)) => {}
@@ -388,6 +434,25 @@ fn check_unit(offset: u64, length: usize) -> Result<()> {
     match offset % PAGE as u64 == 0 && length % PAGE == 0 {
         true => Ok(()),
         false => Err(Error::Invalid),
+    }
+}
+
+/// Parts of a range that fit into a buffer: where each is, how many bytes come before, how many there are.
+fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        let (at, before) = (offset + done as u64, done);
+        let bytes = (STAGING_BYTES - at as usize % PAGE).min(length - done);
+        done += bytes;
+        (bytes > 0).then_some((at, before, bytes))
+    })
+}
+
+/// Errors: `FileTooLarge` if the process may not write that far: the kernel would send a signal, too.
+fn check_limit(offset: u64, length: usize) -> Result<()> {
+    match offset + length as u64 > sys::soft_limit(libc::RLIMIT_FSIZE)? {
+        true => Err(Error::FileTooLarge),
+        false => Ok(()),
     }
 }
 

@@ -30,6 +30,7 @@ use crate::short_path::ShortPath;
 use crate::store::{self, HANDLES, Store, VOID};
 use crate::sys::{self, Errno, SysResult};
 use crate::tiers::{self, TierPlace};
+use crate::write_behind::WriteBehind;
 
 /// Tries for a free name in `void/`; other processes make names of their own.
 const STAND_IN_TRIES: u32 = 16;
@@ -126,6 +127,7 @@ fn create_durable(
         }
         let superblock = Superblock::read(&file, checksum::crc32c).map_err(failed)?;
         let bytes = superblock.geometry.segment_bytes();
+        WriteBehind::create(directory, &names.behind[0])?;
         MetaSegment::create(directory, &names.meta, bytes, |memory| {
             cairn_core::recover(&file, memory, checksum::crc32c).map(drop)
         })?;
@@ -135,7 +137,7 @@ fn create_durable(
         // The error that is reported is the first one.
         let _ = match is_new {
             true => remove_tiers(directory, names),
-            false => directory.remove_file(&names.tiers),
+            false => remove_own(directory, names),
         };
     }
     made
@@ -187,7 +189,10 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let meta_descriptor = memory.descriptor();
     let failed = |error: Error| directory.error("open namespace", &names.meta, error);
     let (fs, tiers) = match &tiers::read(&directory, &names.tiers)?[..] {
-        [TierPlace::File { path, identity }] => open_durable(memory, path, identity)?,
+        [TierPlace::File { path, identity }] => {
+            let file = open_media(&directory, &names, 0, path, identity)?;
+            open_durable(memory, file, path)?
+        }
         places => {
             let fs = Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?;
             let tiers = open_tiers(&directory, &names, fs.geometry(), places)?;
@@ -200,12 +205,10 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
 /// Opens a namespace whose log and blocks are in the file at `path`.
 fn open_durable(
     memory: MetaSegment,
+    file: Arc<MediaFile>,
     path: &Path,
-    identity: &Identity,
 ) -> StoreResult<(Microfs, Vec<Box<dyn Device>>)> {
     let failed = |error: Error| StoreError::new("open tier", path, error);
-    let file = Arc::new(MediaFile::open(path)?);
-    check_identity(path, &file, identity)?;
     let superblock = Superblock::read(file.as_ref(), checksum::crc32c).map_err(failed)?;
     let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, file.clone());
     let fs = fs.map_err(failed)?;
@@ -317,6 +320,8 @@ struct Names {
     meta: CString,
     tiers: CString,
     ram: CString,
+    /// What is on its way to the file of a tier.
+    behind: [CString; TIERS_MAX],
     /// `ram` within the file system of huge pages; also what the link `ram` then contains.
     huge_ram: CString,
 }
@@ -330,6 +335,7 @@ impl Names {
             meta: file(format!("{name}.meta")),
             tiers: file(format!("{name}.tiers")),
             ram: file(format!("{name}.ram0")),
+            behind: core::array::from_fn(|tier| file(format!("{name}.behind{tier}"))),
             huge_ram: file(format!("huge/{name}.ram0")),
         })
     }
@@ -355,6 +361,7 @@ fn create_tiers(
             }
             TierPlace::File { path, identity } => {
                 MediaFile::create(path, bytes, *identity, creation.allocation)?;
+                WriteBehind::create(directory, &names.behind[tier])?;
             }
         }
     }
@@ -367,9 +374,13 @@ fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
     for place in tiers::read(directory, &names.tiers).unwrap_or_default() {
         place.remove()?;
     }
-    directory.remove_file(&names.tiers)?;
-    directory.remove_file(&names.ram)?;
-    directory.remove_file(&names.huge_ram)
+    remove_own(directory, names)
+}
+
+/// Removes what stands in the store itself.
+fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
+    let parts = [&names.tiers, &names.ram, &names.huge_ram];
+    parts.into_iter().chain(&names.behind).try_for_each(|part| directory.remove_file(part))
 }
 
 /// Opens the tiers in order.
@@ -389,7 +400,11 @@ fn open_tiers(
         let bytes = tier_bytes(geometry, tier);
         tiers.push(match place {
             TierPlace::Ram => Box::new(open_ram(directory, names, bytes, geometry)?),
-            TierPlace::File { path, identity } => Box::new(open_file(path, identity, bytes)?),
+            TierPlace::File { path, identity } => {
+                let file = open_media(directory, names, tier, path, identity)?;
+                let tier = FileTier::new(file, 0, bytes);
+                Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
+            }
         });
     }
     Ok(tiers)
@@ -399,11 +414,18 @@ fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {
     u64::from(geometry.tier_blocks[tier]) * u64::from(geometry.hugeblock_bytes)
 }
 
-fn open_file(path: &Path, identity: &Identity, bytes: u64) -> StoreResult<FileTier> {
+/// Opens the file of a tier, with what is on its way there.
+fn open_media(
+    directory: &Directory,
+    names: &Names,
+    tier: usize,
+    path: &Path,
+    identity: &Identity,
+) -> StoreResult<Arc<MediaFile>> {
     let file = MediaFile::open(path)?;
     check_identity(path, &file, identity)?;
-    FileTier::new(Arc::new(file), 0, bytes)
-        .map_err(|errno| StoreError::new("open tier", path, errno))
+    let behind = WriteBehind::open(directory, &names.behind[tier])?;
+    Ok(Arc::new(file.write_behind(behind)))
 }
 
 /// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`.

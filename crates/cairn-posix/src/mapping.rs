@@ -220,7 +220,9 @@ impl Shared<'_> {
         let mut at = done;
         for run in plan.runs() {
             if let Some((tier, offset)) = run.source {
-                let tier = self.mount.tier(tier)?.mappable().ok_or(Errno(libc::ENODEV))?;
+                let device = self.mount.tier(tier)?;
+                let tier = device.mappable().ok_or(Errno(libc::ENODEV))?;
+                device.settle_for_mapping()?;
                 let file = read_only(tier.descriptor)?;
                 let length = (run.bytes as usize).next_multiple_of(PAGE_BYTES);
                 let flags = libc::MAP_SHARED | libc::MAP_FIXED;

@@ -1,0 +1,41 @@
+//! Brings to the tiers' files what programs have staged, so that a device works while programs compute.
+//!
+//! Must stay true: when the agent ends, nothing it could have written is left. If it is killed, whoever needs the bytes
+//! writes them.
+//! Does not know what is staged; the device does.
+
+use crate::shared::Shared;
+use std::collections::HashSet;
+use std::thread;
+use std::time::Duration;
+
+/// How often new namespaces are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Transfers at a time to one tier: a disk that is given the next before it has done the last is never idle.
+const SERVERS: usize = 3;
+
+/// Runs until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut served: HashSet<String> = HashSet::new();
+    thread::scope(|scope| {
+        while !shared.is_stopping() {
+            for volume in shared.volumes().0 {
+                if !served.insert(volume.name().to_string()) {
+                    continue;
+                }
+                for (tier, _) in
+                    (0..volume.tiers()).flat_map(|tier| (0..SERVERS).map(move |n| (tier, n)))
+                {
+                    let volume = volume.clone();
+                    // Without this one it is done more slowly.
+                    let _ = thread::Builder::new()
+                        .name("write-behind".to_string())
+                        .spawn_scoped(scope, move || {
+                            volume.tier(tier).map(|device| device.serve(&shared.stopping))
+                        });
+                }
+            }
+            shared.sleep(LOOK_EVERY);
+        }
+    });
+}

@@ -1,0 +1,257 @@
+//! Writers that go on, writers and servers that die, ranges that meet, and areas that are damaged.
+
+use super::*;
+use std::sync::Barrier;
+
+use crate::descriptor::Descriptor;
+use crate::directory::tests::Scratch;
+use crate::sys::SysResult;
+
+const LENGTH: usize = 3 * PAGE_BYTES + 100;
+
+/// An area and the file it is for.
+struct Place {
+    scratch: Scratch,
+    file: Descriptor,
+}
+
+impl Place {
+    fn new() -> Place {
+        let scratch = Scratch::new();
+        WriteBehind::create(&scratch.0, c"behind").unwrap();
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let file = Descriptor::open(scratch.0.raw(), c"file", flags, 0o600).unwrap();
+        sys::ftruncate(file.raw(), 64 << 20).unwrap();
+        Place { scratch, file }
+    }
+
+    fn area(&self) -> WriteBehind {
+        WriteBehind::open(&self.scratch.0, c"behind").unwrap()
+    }
+
+    /// An area that takes writes although nobody serves it.
+    fn unserved_area(&self) -> WriteBehind {
+        let area = self.area();
+        area.word(W_SERVED).store(1, Ordering::Relaxed);
+        area
+    }
+
+    fn put(&self, address: *const u8, offset: u64, length: usize) -> Result<()> {
+        // SAFETY: the area hands out readable bytes.
+        let written = unsafe { sys::pwrite_raw(self.file.raw(), address, length, offset) };
+        assert_eq!(written?, length);
+        Ok(())
+    }
+
+    fn stage(&self, area: &WriteBehind, offset: u64, byte: u8, length: usize) -> Result<bool> {
+        // SAFETY: the area gives room for `length` bytes.
+        let mut fill = |address: *mut u8| unsafe { address.write_bytes(byte, length) };
+        area.stage(offset, length, &|a, o, l| self.put(a, o, l), &mut fill)
+    }
+
+    fn settle(&self, area: &WriteBehind, offset: u64) {
+        area.settle(offset..offset + LENGTH as u64, &|a, o, l| self.put(a, o, l));
+    }
+
+    fn byte(&self, offset: u64) -> u8 {
+        let mut byte = [0xee];
+        // SAFETY: one byte is writable.
+        let read: SysResult<usize> =
+            unsafe { sys::pread_raw(self.file.raw(), byte.as_mut_ptr(), 1, offset) };
+        assert_eq!(read, Ok(1));
+        byte[0]
+    }
+
+    fn kinds(&self, area: &WriteBehind) -> Vec<u64> {
+        area.slots().map(|slot| slot.state() & KIND).collect()
+    }
+}
+
+/// Runs `body` in a child that is then killed, or ends if that returns, and waits for its end.
+fn in_a_child(body: impl FnOnce()) {
+    // SAFETY: the child uses only what it inherited and never returns.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        body();
+        // SAFETY: ends the child as SIGKILL would.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    // SAFETY: no status is asked for.
+    unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+}
+
+#[test]
+fn what_nobody_would_write_is_not_taken() {
+    let place = Place::new();
+    let area = place.area();
+    assert_eq!(place.stage(&area, 0, 1, LENGTH), Ok(false));
+    area.word(W_SERVED).store(1, Ordering::Relaxed);
+    for index in 0..SLOTS as u64 {
+        assert_eq!(place.stage(&area, index << 20, 1, LENGTH), Ok(true));
+    }
+    assert_eq!(place.stage(&area, 17 << 20, 1, LENGTH), Ok(false), "all slots are in use");
+}
+
+#[test]
+fn settling_brings_a_range_to_the_file_and_leaves_the_rest() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 10, 1, LENGTH), Ok(true));
+    assert_eq!(place.stage(&area, 1 << 20, 2, LENGTH), Ok(true));
+    place.settle(&area, 10 + LENGTH as u64);
+    assert_eq!((place.byte(10), place.byte(1 << 20)), (0, 0), "they only touch");
+    place.settle(&area, 10 + LENGTH as u64 - 1);
+    assert_eq!((place.byte(9), place.byte(10), place.byte(9 + LENGTH as u64)), (0, 1, 1));
+    assert_eq!((place.byte(10 + LENGTH as u64), place.byte(1 << 20)), (0, 0));
+    area.settle_all(&|a, o, l| place.put(a, o, l)).unwrap();
+    assert_eq!(place.byte(1 << 20), 2);
+    assert_eq!(place.kinds(&area), [FREE; SLOTS]);
+}
+
+#[test]
+fn bytes_survive_a_writer_that_is_killed() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    in_a_child(|| assert_eq!(place.stage(&area, 5000, 7, LENGTH), Ok(true)));
+    assert_eq!(place.byte(5000), 0);
+    place.settle(&area, 5000);
+    assert_eq!(place.byte(5000), 7);
+}
+
+#[test]
+fn slot_whose_writer_died_while_it_filled_it_is_used_again_and_never_written() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    in_a_child(|| while area.take().is_some() {});
+    assert_eq!(place.kinds(&area), [FILLING; SLOTS]);
+    area.settle_all(&|_, _, _| panic!("nothing was staged")).unwrap();
+    assert_eq!(place.stage(&area, 0, 3, LENGTH), Ok(true));
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 3);
+}
+
+#[test]
+fn slot_whose_server_died_is_written_by_who_needs_it() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 4, LENGTH), Ok(true));
+    in_a_child(|| {
+        let end = |_: *const u8, _, _| -> Result<()> {
+            // SAFETY: ends this child.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            Ok(())
+        };
+        area.settle(0..1, &end);
+    });
+    assert_eq!(place.kinds(&area)[0], WRITING);
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 4);
+}
+
+#[test]
+fn write_to_a_file_that_was_mapped_is_there_when_it_returns() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    area.settle_for_mapping(&|a, o, l| place.put(a, o, l)).unwrap();
+    assert_eq!(place.byte(0), 5);
+    assert_eq!(place.stage(&place.area(), 0, 6, LENGTH), Ok(false), "the caller writes it");
+}
+
+#[test]
+fn failure_is_told_to_whoever_flushes_or_writes_afterwards() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    assert_eq!(area.settle_all(&|_, _, _| Err(Error::NoSpace)), Err(Error::Io));
+    assert_eq!(place.area().settle_all(&|_, _, _| Ok(())), Err(Error::Io));
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Err(Error::Io));
+}
+
+#[test]
+fn who_may_not_write_that_far_leaves_it_to_others() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    let slot = area.slots().next().unwrap();
+    let claim = area.claimant.claim(process::pid_namespace()).unwrap();
+    assert!(!slot.write(STAGED, claim, &|_, _, _| Err(Error::FileTooLarge)));
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 5);
+}
+
+#[test]
+fn slot_that_claims_more_than_it_holds_is_an_error() {
+    for (offset, length) in
+        [(0, STAGING_BYTES as u64 + 1), (1, STAGING_BYTES as u64), (0, u64::MAX)]
+    {
+        let place = Place::new();
+        let area = place.unserved_area();
+        assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+        let slot = area.slots().next().unwrap();
+        slot.word(S_OFFSET).store(offset, Ordering::Relaxed);
+        slot.word(S_LENGTH).store(length, Ordering::Relaxed);
+        let settled = area.settle_all(&|_, _, _| panic!("{length} at {offset}"));
+        assert_eq!(settled, Err(Error::Io));
+    }
+}
+
+#[test]
+fn area_that_is_damaged_is_refused() {
+    let place = Place::new();
+    place.area().word(W_MAGIC).store(1, Ordering::Relaxed);
+    let error = WriteBehind::open(&place.scratch.0, c"behind").unwrap_err();
+    assert_eq!(error.errno, libc::EIO);
+    let path = place.scratch.0.path().join("behind");
+    std::fs::File::options().write(true).open(path).unwrap().set_len(4096).unwrap();
+    let error = WriteBehind::open(&place.scratch.0, c"behind").unwrap_err();
+    assert_eq!(error.errno, libc::EIO);
+}
+
+/// Writers each overwrite pages of their own in random order while servers come and go: the last write counts.
+#[test]
+fn last_write_of_many_counts_and_the_servers_leave_nothing() {
+    const WRITERS: u64 = 3;
+    const ROUNDS: u64 = 300;
+    let place = Place::new();
+    let stop = AtomicBool::new(false);
+    let ready = Barrier::new(WRITERS as usize + 2);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                ready.wait();
+                place.area().serve(&|a, o, l| place.put(a, o, l), &stop);
+            });
+        }
+        let writers = (0..WRITERS).map(|writer| {
+            let (place, ready) = (&place, &ready);
+            scope.spawn(move || {
+                let area = place.unserved_area();
+                let mut last = [0; 8];
+                ready.wait();
+                for round in 0..ROUNDS {
+                    let page = (round * 5 + round / 7) % 8;
+                    let offset = (writer << 20) + page * LENGTH as u64;
+                    let byte = (round % 250) as u8 + 1;
+                    place.settle(&area, offset);
+                    assert_eq!(place.byte(offset), last[page as usize]);
+                    last[page as usize] = byte;
+                    if place.stage(&area, offset, byte, LENGTH) != Ok(true) {
+                        place.put([byte; LENGTH].as_ptr(), offset, LENGTH).unwrap();
+                    }
+                }
+                last
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let last: Vec<[u8; 8]> = writers.into_iter().map(|one| one.join().unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        place.area().settle_all(&|a, o, l| place.put(a, o, l)).unwrap();
+        for (writer, last) in last.into_iter().enumerate() {
+            for (page, byte) in last.into_iter().enumerate() {
+                assert_eq!(place.byte(((writer as u64) << 20) + (page * LENGTH) as u64), byte);
+            }
+        }
+    });
+    assert_eq!(place.kinds(&place.area()), [FREE; SLOTS]);
+}
