@@ -8,8 +8,8 @@ use crate::durable;
 use crate::faulty::{ByteMedia, Image};
 use crate::tier::{CHECKSUM, SharedWorkspace};
 use cairn_core::{
-    InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions,
-    Position, ROOT, RenameMode, Result, Superblock, recover, recover_read_only,
+    InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions, Position, ROOT,
+    RenameMode, Result, Superblock, recover, recover_read_only,
 };
 use cairn_device::Workspace;
 use std::collections::BTreeSet;
@@ -85,7 +85,8 @@ pub fn recover_and_use(image: Image) -> Result<()> {
 pub fn open(media: &Arc<Store>, superblock: &Superblock) -> Result<Process> {
     let memory = workspace(superblock)?;
     recover(media.as_ref(), &memory, CHECKSUM)?;
-    durable::attach(memory, media.clone(), superblock, 1)
+    Ok(durable::attach(memory, media.clone(), superblock, 1)
+        .expect("what was recovered can be opened"))
 }
 
 /// Lists and reads everything.
