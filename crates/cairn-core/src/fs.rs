@@ -68,7 +68,7 @@ impl Microfs {
     ) -> Result<Microfs> {
         let superblock = Superblock::read(media.as_ref(), checksum)?;
         let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
-        if snapshot::epoch(media.as_ref(), &superblock, checksum) != epoch {
+        if snapshot::epoch(media.as_ref(), &superblock, checksum)? != epoch {
             return Err(Error::Corrupt { what: "media that another store recovered meanwhile" });
         }
         Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock)))

@@ -76,7 +76,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Reads the stream. Errors: `Io`, if the media cannot be read at all.
+    /// Reads the stream. Errors: `Io`: what cannot be read may be what was
+    /// promised last.
     pub(crate) fn read(
         media: &dyn Media,
         superblock: &Superblock,
@@ -107,10 +108,7 @@ impl Stream {
         let mut tail = [0; MEDIA_BLOCK_WORDS];
         let full = stream.words.len();
         for turn in 0..2 {
-            // A place that cannot be read is as good as a torn one.
-            if read_words(media, superblock.log_tail(turn), &mut tail).is_err() {
-                continue;
-            }
+            read_words(media, superblock.log_tail(turn), &mut tail)?;
             let words = payload(&tail, sequence, brand, checksum).unwrap_or(&[]);
             if words.len() > longest {
                 longest = words.len();

@@ -64,9 +64,9 @@ impl Header {
         superblock: &Superblock,
         checksum: Checksum,
         slot: u64,
-    ) -> Option<Header> {
+    ) -> Result<Option<Header>> {
         let mut block = [0; MEDIA_BLOCK_WORDS];
-        read_words(media, superblock.slot(slot), &mut block).ok()?;
+        read_words(media, superblock.slot(slot), &mut block)?;
         let expected = u64::from(sum(&block, checksum));
         let room = (superblock.slot_blocks - 1) * MEDIA_BLOCK_WORDS as u64;
         let valid = block[0] == MAGIC
@@ -75,14 +75,14 @@ impl Header {
             && block[1] % 2 == slot
             && block[1].max(block[4]).max(block[8]) < u64::MAX / 2
             && block[6] <= room;
-        valid.then_some(Header {
+        Ok(valid.then_some(Header {
             number: block[1],
             position: block[4],
             lsn: block[5],
             words: block[6],
             content: block[7] as u32,
             epoch: block[8],
-        })
+        }))
     }
 }
 
@@ -95,11 +95,14 @@ fn sum(block: &[u64], checksum: Checksum) -> u32 {
 }
 
 /// The headers of the valid slots, newest first. The records of a slot may be damaged all the same.
-fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Vec<Header> {
-    let mut found: Vec<Header> =
-        (0..2).filter_map(|slot| Header::read(media, superblock, checksum, slot)).collect();
+/// Errors: `Io`: one that cannot be read may be the newest, and to go on from the other would lose what came between.
+fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Result<Vec<Header>> {
+    let mut found = Vec::new();
+    for slot in 0..2 {
+        found.extend(Header::read(media, superblock, checksum, slot)?);
+    }
     found.sort_by_key(|header| std::cmp::Reverse(header.number));
-    found
+    Ok(found)
 }
 
 /// Whether nothing was ever written to a slot.
@@ -110,8 +113,12 @@ pub(crate) fn is_blank(media: &dyn Media, superblock: &Superblock, slot: u64) ->
 }
 
 /// The epoch of the newest snapshot: whoever recovered the media last began it.
-pub(crate) fn epoch(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Option<u64> {
-    headers(media, superblock, checksum).first().map(|header| header.epoch)
+pub(crate) fn epoch(
+    media: &dyn Media,
+    superblock: &Superblock,
+    checksum: Checksum,
+) -> Result<Option<u64>> {
+    Ok(headers(media, superblock, checksum)?.first().map(|header| header.epoch))
 }
 
 /// Reads the records of a snapshot. Errors: `Corrupt` if they are damaged; `Io`.
@@ -166,7 +173,7 @@ pub(crate) fn rebuild(
     superblock: &Superblock,
     image: &mut Image<'_>,
 ) -> Result<Rebuilt> {
-    let headers = headers(media, superblock, image.checksum);
+    let headers = headers(media, superblock, image.checksum)?;
     let newest = *headers.first().ok_or(Error::Corrupt { what: "no valid snapshot" })?;
     let mut first_error = None;
     for header in headers {
@@ -188,7 +195,9 @@ pub(crate) fn rebuild(
             end = replay_log(media, superblock, &newest, image)?;
         }
         if image.lsn < newest.lsn {
-            return Err(Error::Corrupt { what: "log between two snapshots" });
+            // What is wrong is the newer one: that it could not be read may pass.
+            let missing = Error::Corrupt { what: "log between two snapshots" };
+            return Err(first_error.unwrap_or(missing));
         }
         return Ok(Rebuilt { newest, end, fell_back: first_error.is_some() });
     }

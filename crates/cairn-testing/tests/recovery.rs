@@ -11,7 +11,9 @@ use cairn_testing::durable::{
     Crew, Died, Setting, State, Window, Workload, Wrap, check, look, memory, plain,
     recover_and_attach,
 };
-use cairn_testing::faulty::{ByteMedia, Image, Survivors};
+use cairn_testing::faulty::{
+    ByteMedia, Fault, FaultPlan, FaultyMedia, Image, ReadFault, Survivors,
+};
 use cairn_testing::random::{Random, for_each_seed, soaking};
 use cairn_testing::tier::CHECKSUM;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -200,6 +202,32 @@ fn flush_after_a_flush_that_died_spares_the_durable_tail() {
             },
         );
         tried.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+/// Mechanism: recovery took a snapshot header or a tail of the log that it could not read for one that is not there.
+/// Consequence: one failed read made it go on from the older snapshot or tail, write that as the newest state, and so
+/// lose for good what had been synced.
+/// Fix: recovery fails with `Io`, changes nothing, and works when the media can be read again.
+#[test]
+fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
+    let (image, superblock) = Setting::simple().format();
+    let image = Arc::new(image);
+    let (process, _) = recover_and_attach(image.clone(), &superblock).expect("it was just made");
+    for name in [b"1", b"2"] {
+        process.fs.make_directory(&process.caller(), ROOT, name, 0o755).expect("makes");
+        process.fs.sync().expect("syncs");
+    }
+    for index in 0..40 {
+        let media = Arc::new(FaultyMedia::new(&image));
+        media.follow(FaultPlan::default().with(index, Fault::Read(ReadFault::Fails)));
+        let first = recover_and_attach(media.clone(), &superblock);
+        let (process, _) =
+            first.or_else(|_| recover_and_attach(media, &superblock)).expect("works");
+        for name in [b"1", b"2"] {
+            let found = process.fs.resolve(&process.caller(), ROOT, name, false);
+            assert!(found.is_ok(), "read {index} fails: {:?} is lost", name[0]);
+        }
     }
 }
 
