@@ -4,7 +4,10 @@
 //! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with `CAIRN_CRASH_ROUND`,
 //! `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
 
-use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, Superblock, recover_read_only};
+use cairn_core::{
+    Error, HandleId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions, Position, ROOT, Superblock,
+    recover_read_only,
+};
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{
@@ -12,15 +15,17 @@ use cairn_testing::durable::{
     recover_and_attach,
 };
 use cairn_testing::faulty::{
-    ByteMedia, Fault, FaultPlan, FaultyMedia, Image, ReadFault, Survivors,
+    ByteMedia, Fault, FaultPlan, FaultyMedia, Image, Outcome, ReadFault, Survivors,
 };
 use cairn_testing::random::{Random, for_each_seed, soaking};
 use cairn_testing::tier::CHECKSUM;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const STEPS: usize = 50;
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 16;
 /// Crashes in a row, each of what the one before it left.
 const ROUNDS: u64 = 4;
 /// Crashes of one round that are tried.
@@ -56,8 +61,10 @@ impl<'a> Round<'a> {
         };
         let mut workload = Workload::new(crew, self.setting, self.state.clone(), self.seed);
         for _ in 0..STEPS {
-            if !workload.step(note) {
-                return;
+            match workload.step(note) {
+                Ok(()) => {}
+                Err(Error::Io) => return,
+                Err(error) => panic!("an operation that should work: {error:?}"),
             }
         }
     }
@@ -123,6 +130,197 @@ fn crash_after_crash_leaves_what_was_synced() {
         images += rounds(seed).unwrap_or_else(|message| panic!("{message}"))
     });
     println!("{images} crashes");
+}
+
+/// A bug of media access, planted to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    FlushDoesNothing,
+    /// Of the two flushes of each commit the first, so that records overtake what they refer to.
+    NoFlushBeforeRecords,
+    TailInOnePlace,
+    OldSnapshotGoesBeforeTheNewOneIsDurable,
+}
+
+const MISTAKES: [Mistake; 4] = [
+    Mistake::FlushDoesNothing,
+    Mistake::NoFlushBeforeRecords,
+    Mistake::TailInOnePlace,
+    Mistake::OldSnapshotGoesBeforeTheNewOneIsDurable,
+];
+
+/// Media with a mistake in front of them.
+struct Mistaken {
+    media: Arc<FaultyMedia>,
+    mistake: Mistake,
+    flushes: AtomicU64,
+    /// Where the first block of the kind concerned went, and where the last one.
+    places: Mutex<Option<(u64, u64)>>,
+}
+
+impl Mistaken {
+    fn wrap(media: Arc<FaultyMedia>, mistake: Mistake) -> Arc<dyn ByteMedia> {
+        Arc::new(Mistaken { media, mistake, flushes: AtomicU64::new(0), places: Mutex::default() })
+    }
+
+    /// Remembers that such a block goes to `offset`; gives the first and the last place before.
+    fn exchange_places(&self, offset: u64) -> Option<(u64, u64)> {
+        let mut places = self.places.lock().expect("nobody panics");
+        let before = *places;
+        *places = Some((before.map_or(offset, |(first, _)| first), offset));
+        before
+    }
+}
+
+fn word(block: &[u8], index: usize) -> u64 {
+    u64::from_le_bytes(block[8 * index..][..8].try_into().expect("eight bytes"))
+}
+
+/// Whether this is a log block that is not full.
+fn is_tail(block: &[u8]) -> bool {
+    let words_max = MEDIA_BLOCK_BYTES as u64 / 8 - 4;
+    block.starts_with(b"cairnlog") && word(block, 2) & 0xffff_ffff < words_max
+}
+
+impl Media for Mistaken {
+    fn bytes(&self) -> u64 {
+        self.media.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> cairn_core::Result<()> {
+        self.media.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> cairn_core::Result<()> {
+        match self.mistake {
+            Mistake::TailInOnePlace if is_tail(source) => {
+                let (first, _) = self.exchange_places(offset).unwrap_or((offset, offset));
+                self.media.write(first, source)
+            }
+            Mistake::OldSnapshotGoesBeforeTheNewOneIsDurable if source.starts_with(b"cairnsnp") => {
+                if let Some((_, old)) = self.exchange_places(offset) {
+                    self.media.write(old, &[0; MEDIA_BLOCK_BYTES])?;
+                }
+                self.media.write(offset, source)
+            }
+            _ => self.media.write(offset, source),
+        }
+    }
+
+    fn flush(&self) -> cairn_core::Result<()> {
+        let number = self.flushes.fetch_add(1, Ordering::Relaxed);
+        match self.mistake {
+            Mistake::FlushDoesNothing => Ok(()),
+            Mistake::NoFlushBeforeRecords if number % 2 == 0 => Ok(()),
+            _ => self.media.flush(),
+        }
+    }
+
+    fn workspace(&self, words: usize) -> cairn_core::Result<Box<dyn Memory>> {
+        self.media.workspace(words)
+    }
+}
+
+impl ByteMedia for Mistaken {
+    fn read_bytes(&self, offset: u64, target: &mut [u8]) -> cairn_core::Result<()> {
+        self.media.read_bytes(offset, target)
+    }
+
+    fn write_bytes(&self, offset: u64, source: &[u8]) -> cairn_core::Result<()> {
+        self.media.write_bytes(offset, source)
+    }
+}
+
+#[test]
+fn each_planted_mistake_is_found() {
+    for mistake in MISTAKES {
+        let finds = |seed: &u64| {
+            let setting = Setting::draw(*seed);
+            let (base, superblock) = setting.format();
+            let round = Round::new(&setting, &superblock, base, *seed).expect("it was just made");
+            round.crash(IMAGES, &|media| Mistaken::wrap(media, mistake)).is_err()
+        };
+        let found = (1..=SEEDS).find(finds);
+        assert!(found.is_some(), "{mistake:?} goes unnoticed");
+        println!("{mistake:?} is found by seed {found:?}");
+    }
+}
+
+/// A round in which one access goes wrong, and what is owed after it.
+fn round_with_fault(seed: u64, worst: Outcome) -> Result<u64, String> {
+    // Without a history: what was there before would have to be known, too.
+    let setting = Setting { mortal: false, crowd: 0, history_blocks: 0, ..Setting::draw(seed) };
+    let (base, superblock) = setting.format();
+    let round = Round::new(&setting, &superblock, base, seed)?;
+    let (whole, _) = run_until_power_fails(&round.base, u64::MAX, |media, progress| {
+        round.run(media.clone(), &mut |window| progress.note(window));
+    });
+    let plan = FaultPlan::random(seed, worst, whole.counts(), whole.bytes());
+    let images = if soaking() { SOAK_IMAGES } else { IMAGES / 2 };
+    let said = |failure: String| format!("{plan:?}\n{failure}\n{setting:?}");
+    if worst == Outcome::Survived {
+        let follow = |media: Arc<FaultyMedia>| -> Arc<dyn ByteMedia> {
+            media.follow(plan.clone());
+            media
+        };
+        return Ok(round.crash(images, &follow).map_err(said)?.images);
+    }
+    let history = RefCell::new(vec![Arc::new(round.state.clone())]);
+    let report = for_every_crash(
+        &round.base,
+        &Budget::new(images, seed),
+        |media, _: &Progress<()>| round.run_with(media, &plan, &mut history.borrow_mut()),
+        |image, ()| judge_damage(image, &superblock, &history.borrow()),
+    );
+    Ok(report.map_err(|failure| said(failure.to_string()))?.images)
+}
+
+impl Round<'_> {
+    /// As `run`, on media that may lie once recovery is done: any operation may fail. Collects all that may be seen.
+    fn run_with(&self, media: &Arc<FaultyMedia>, plan: &FaultPlan, history: &mut Window) {
+        let crew = Crew::recover(media.clone(), self.superblock, self.setting.processes);
+        media.follow(plan.clone());
+        let crew = crew.expect("nothing has gone wrong yet");
+        let mut workload = Workload::new(crew, self.setting, self.state.clone(), self.seed);
+        let mut note = |window: Window| {
+            let is_new = |state: &Arc<State>| !history.contains(state);
+            let new: Vec<_> = window.into_iter().filter(is_new).collect();
+            history.extend(new);
+        };
+        for _ in 0..STEPS {
+            if workload.step(&mut note).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What is left is refused, or said to be damaged, or was there at some time.
+fn judge_damage(image: Image, superblock: &Superblock, history: &Window) -> Result<(), String> {
+    match recover_and_attach(Arc::new(image), superblock) {
+        Ok((process, _)) => look(&process).map_or(Ok(()), |seen| seen.check_proven(history)),
+        Err(_) => Ok(()),
+    }
+}
+
+#[test]
+fn access_fails_then_nothing_that_was_synced_is_lost() {
+    let mut images = 0;
+    for_each_seed(SEEDS, |seed| {
+        let tried = round_with_fault(seed, Outcome::Survived);
+        images += tried.unwrap_or_else(|message| panic!("{message}"));
+    });
+    println!("{images} crashes after a failed access");
+}
+
+#[test]
+fn media_lie_then_nothing_is_seen_that_was_never_there() {
+    let mut images = 0;
+    for_each_seed(SEEDS, |seed| {
+        let tried = round_with_fault(seed, Outcome::Detected);
+        images += tried.unwrap_or_else(|message| panic!("{message}"));
+    });
+    println!("{images} crashes after a lie");
 }
 
 /// Mechanism: making a symbolic link appends two records, and a torn write of the log could leave the first without the

@@ -113,19 +113,24 @@ pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<()
     let said = |error: Error| format!("{error:?}");
     check_accounts(process)?;
     let seen = look(process).map_err(said)?;
-    seen.check(window, &|_| true)
+    seen.check(window, &|_, _| true)
 }
 
 impl Seen {
-    /// As `check`, but files of which some block has no checksum to prove it may hold anything.
+    /// As `check`, but only files that checksums prove: each block has one, and none was overwritten in part, after
+    /// which it is computed anew from what the media say is there.
     pub fn check_proven(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
-        self.check(window, &|content| content.verified)
+        let overwritten = |file| {
+            let mut states = window.iter().filter_map(|state| state.files.get(&file));
+            states.any(|state| state.overwrites > 0)
+        };
+        self.check(window, &|file, content| content.verified && !overwritten(file))
     }
 
     fn check(
         &self,
         window: &[Arc<State>],
-        counts: &dyn Fn(&Content) -> bool,
+        counts: &dyn Fn(u64, &Content) -> bool,
     ) -> std::result::Result<(), String> {
         let candidates: Vec<_> = window.iter().filter_map(|state| self.matched(state)).collect();
         if candidates.is_empty() {
@@ -134,7 +139,7 @@ impl Seen {
         }
         let misfits = |files: &BTreeMap<u64, &Content>| {
             let misfit = |(file, content): (&u64, &&Content)| {
-                let fits = !counts(content) || file_fits(window, *file, &content.bytes);
+                let fits = !counts(*file, content) || file_fits(window, *file, &content.bytes);
                 (!fits).then_some((*file, content.bytes.len()))
             };
             files.iter().filter_map(misfit).collect::<Vec<_>>()

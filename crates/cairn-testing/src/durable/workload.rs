@@ -8,7 +8,7 @@ use super::state::{FileState, Node, State, Window, look};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
-use cairn_core::{Durability, Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
+use cairn_core::{Durability, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -70,31 +70,25 @@ impl<'w> Workload<'w> {
         &self.crew
     }
 
-    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is carried out. False:
-    /// the media failed.
-    pub fn step(&mut self, note: &mut dyn FnMut(Window)) -> bool {
+    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is carried out.
+    /// Errors: whatever the operation gave, which should work if the media do.
+    pub fn step(&mut self, note: &mut dyn FnMut(Window)) -> Result<()> {
         let before = self.window.len() - 1;
         self.turn = self.random.below(self.crew.processes.len() as u64) as usize;
         let act = self.draw();
         self.push_state();
         note(self.window.clone());
         let synced = match catch_unwind(AssertUnwindSafe(|| act(self))) {
-            Ok(result) => result,
-            Err(payload) if payload.is::<Died>() => self.bury(before, note),
+            Ok(result) => result?,
+            Err(payload) if payload.is::<Died>() => self.bury(before, note)?,
             Err(payload) => resume_unwind(payload),
         };
-        match synced {
-            Ok(synced) => {
-                let changed = self.window.len() > before + 1;
-                if synced || changed && self.setting.durability == Durability::Operation {
-                    self.window.drain(..self.window.len() - 1);
-                    note(self.window.clone());
-                }
-                true
-            }
-            Err(Error::Io) => false,
-            Err(error) => panic!("an operation that should work: {error:?}"),
+        let changed = self.window.len() > before + 1;
+        if synced || changed && self.setting.durability == Durability::Operation {
+            self.window.drain(..self.window.len() - 1);
+            note(self.window.clone());
         }
+        Ok(())
     }
 
     fn push_state(&mut self) {
