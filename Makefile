@@ -31,6 +31,7 @@ apps: ## The unmodified programs of tests/apps only
 
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing
+	CAIRN_SOAK=1 $(CARGO) test --release --locked -p cairn-cli --test kill
 
 fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by coverage (FUZZ_SECONDS=n FUZZ_RUNS=n)
 	@scripts/setup.sh build fuzz

@@ -1,0 +1,204 @@
+//! Programs killed by SIGKILL at random points of real runs, on one store over all rounds: what was closed is there.
+//!
+//! On a durable tier every kill is followed by the loss of the node's memory. Every step of the program ends with the
+//! close of a file that it wrote to, after which it says so; what it was doing when it died may be old or new, and of
+//! a file rewritten in place any first part. `CAIRN_SOAK` makes it thousands of rounds.
+
+mod common;
+
+use common::{Sandbox, kill};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+const ROUNDS: u64 = 6;
+const SOAK_ROUNDS: u64 = 2500;
+/// A program is killed within so many steps.
+const STEPS_MAX: u64 = 40;
+
+/// What each file holds is decided by its name and a number, its version; both stand in its first line.
+const CONTENT: &str = "
+import os, random, sys
+def content(name, version):
+    return f'{name} {version}\\n'.encode() * (version * 7919 % 60000 + 1)
+";
+
+/// Steps without end; each is announced and, when it is done, confirmed.
+const WRITER: &str = "
+number = int(sys.argv[1])
+choose = random.Random(number)
+def say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())
+def put(path, data, flags):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | flags)
+    at = 0
+    while at < len(data):
+        at += os.write(file, data[at:at + choose.randrange(1, 200000)])
+    if choose.random() < 0.3: os.fsync(file)
+    os.close(file)
+while True:
+    number += 1
+    name = f'f{choose.randrange(6)}'
+    path = '/cairn/' + name
+    act = choose.choice(['rewrite', 'replace', 'replace', 'remove'])
+    if act == 'remove' and not os.path.exists(path): continue
+    say('begin', act, name, number)
+    if act == 'rewrite':
+        put(path, content(name, number), os.O_TRUNC)
+    elif act == 'replace':
+        put('/cairn/new', content(name, number), os.O_TRUNC)
+        os.rename('/cairn/new', path)
+    else:
+        os.unlink(path)
+    # Promises the names, too.
+    put('/cairn/mark', b'.', os.O_TRUNC)
+    say('done', act, name, number)
+";
+
+/// Says for each file which version it is; 0 if it is only the first part of one.
+const READER: &str = "
+for name in sorted(os.listdir('/cairn')):
+    if name[0] != 'f': continue
+    data = open('/cairn/' + name, 'rb').read()
+    words = data.split(b'\\n', 1)[0].split()
+    version = int(words[1]) if len(words) == 2 and words[1].isdigit() else 0
+    whole = content(name, version)
+    if data != whole:
+        assert whole.startswith(data) or not data.strip(b'\\0'), name
+        version = 0
+    print(name, version)
+";
+
+/// Versions of the files that are there.
+type Versions = BTreeMap<String, u64>;
+
+/// One step of the writer, as it says.
+#[derive(Clone, Debug)]
+struct Step {
+    act: String,
+    name: String,
+    version: u64,
+}
+
+impl Step {
+    fn take(&self, versions: &mut Versions) {
+        match self.act.as_str() {
+            "remove" => versions.remove(&self.name),
+            _ => versions.insert(self.name.clone(), self.version),
+        };
+    }
+}
+
+/// A store and what is known of it.
+struct Victim {
+    sandbox: Sandbox,
+    tiers: Vec<String>,
+    is_durable: bool,
+    versions: Versions,
+}
+
+impl Victim {
+    fn new(tiers: &[&str]) -> Victim {
+        let sandbox = Sandbox::new();
+        let work = sandbox.work().display().to_string();
+        let tiers: Vec<String> = tiers.iter().map(|tier| tier.replace("WORK", &work)).collect();
+        let is_durable = tiers[0].starts_with("file:");
+        Victim { sandbox, tiers, is_durable, versions: Versions::new() }
+    }
+
+    fn arguments<'a>(&'a self, script: &'a str, number: &'a str) -> Vec<&'a str> {
+        let mut arguments = vec!["run", "--job", "victim"];
+        self.tiers.iter().for_each(|tier| arguments.extend(["--tier", tier.as_str()]));
+        arguments.extend(["--", "python3", "-c", script, number]);
+        arguments
+    }
+
+    /// Runs the writer and kills it, with `cairn`, some time after so many steps. Gives the step that was under way.
+    fn write_and_die(&mut self, round: u64) -> Option<Step> {
+        let (script, number) = (format!("{CONTENT}{WRITER}"), (round * 100_000).to_string());
+        let mut command = self.sandbox.command(&self.arguments(&script, &number));
+        let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn();
+        let mut child = started.expect("cairn starts");
+        let mut left = (round * 7 + round / 5) % STEPS_MAX;
+        let mut under_way = None;
+        // After the kill, what the pipe still holds was said before.
+        for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+            let line = line.expect("text");
+            let words: Vec<&str> = line.split(' ').collect();
+            let [kind, act, name, version] = words[..] else { panic!("the writer says {line:?}") };
+            let version = version.parse().expect("a number");
+            let step = Step { act: act.to_owned(), name: name.to_owned(), version };
+            under_way = Some(step.clone()).filter(|_| kind == "begin");
+            if kind == "done" {
+                step.take(&mut self.versions);
+            }
+            if left == 0 {
+                kill("KILL", -i64::from(child.id()));
+            }
+            left = left.wrapping_sub(1);
+        }
+        assert!(!child.wait().expect("it was killed").success());
+        under_way
+    }
+
+    /// Loses everything that is in memory, as a crash of the node does.
+    fn lose_memory(&self) {
+        kill("KILL", i64::from(self.sandbox.agent("victim")));
+        fs::remove_dir_all(self.sandbox.store("victim")).expect("the store is there");
+    }
+
+    fn read(&self) -> Versions {
+        let script = format!("{CONTENT}{READER}");
+        let ran = self.sandbox.cairn(&self.arguments(&script, "0")).succeeds();
+        let parse = |line: &str| {
+            let (name, version) = line.split_once(' ')?;
+            Some((name.to_owned(), version.parse().ok()?))
+        };
+        ran.stdout.lines().map(|line| parse(line).expect("a name and a number")).collect()
+    }
+
+    fn suffer(&mut self, rounds: u64) {
+        let mut hits = 0;
+        for round in 1..=rounds {
+            let under_way = self.write_and_die(round);
+            if self.is_durable {
+                self.lose_memory();
+            }
+            let found = self.read();
+            hits += u64::from(under_way.is_some());
+            if let Some(step) = under_way {
+                // Old, new, or, of a file that was being rewritten, a part of it.
+                let mut new = self.versions.clone();
+                step.take(&mut new);
+                let seen = found.get(&step.name);
+                let part = step.act == "rewrite" && seen.is_none_or(|&version| version == 0);
+                assert!(
+                    part || seen == new.get(&step.name) || seen == self.versions.get(&step.name),
+                    "round {round}: {step:?} on {:?} left {found:?}",
+                    self.versions
+                );
+                match seen {
+                    Some(&version) => self.versions.insert(step.name, version),
+                    None => self.versions.remove(&step.name),
+                };
+            }
+            assert_eq!(found, self.versions, "round {round}");
+        }
+        println!("{rounds} rounds, {hits} deaths in a step");
+    }
+}
+
+fn rounds() -> u64 {
+    if std::env::var_os("CAIRN_SOAK").is_some() { SOAK_ROUNDS } else { ROUNDS }
+}
+
+#[test]
+fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_in_the_file() {
+    Victim::new(&["file:WORK/tier:64M"]).suffer(rounds());
+}
+
+#[test]
+fn program_that_spills_is_killed_then_what_was_closed_is_there() {
+    Victim::new(&["ram:2M", "file:WORK/spill:64M"]).suffer(rounds());
+}
