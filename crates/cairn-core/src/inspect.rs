@@ -144,11 +144,11 @@ pub(crate) fn refuse_loss(
         return Err(Error::Corrupt { what: "log before its end" });
     }
     let is_damaged = |slot| {
-        Header::read(media, superblock, checksum, slot).is_none()
-            && !snapshot::is_blank(media, superblock, slot)
+        let header = Header::read(media, superblock, checksum, slot)?;
+        Ok(header.is_none() && !snapshot::is_blank(media, superblock, slot))
     };
     let next = (superblock.brand(epoch + 1), checksum);
-    match (is_damaged(0) || is_damaged(1)) && Survey::take(media, superblock, next).count() > 0 {
+    match (is_damaged(0)? || is_damaged(1)?) && Survey::take(media, superblock, next).count() > 0 {
         true => Err(Error::Corrupt { what: "first block of the newest snapshot" }),
         false => Ok(()),
     }
@@ -166,7 +166,8 @@ fn inspect_slot(
     checksum: Checksum,
     slot: u64,
 ) -> (SlotState, Option<Header>) {
-    let header = Header::read(media, superblock, checksum, slot);
+    // What cannot be read is as good as damaged.
+    let header = Header::read(media, superblock, checksum, slot).unwrap_or(None);
     let condition = match &header {
         None if snapshot::is_blank(media, superblock, slot) => Condition::Blank,
         None => Condition::Damaged,

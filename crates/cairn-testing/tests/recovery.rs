@@ -469,7 +469,11 @@ fn files_are_written_in_turn_then_each_leaves_a_record_per_stretch() {
     let media = Arc::new(Image::filled(64 << 20, 0));
     let superblock = setting.make_on(media.as_ref());
     let crew = Crew::recover(media.clone(), &superblock, PROCESSES).expect("it was just made");
-    let handles: Vec<_> = crew.processes.iter().map(create).collect();
+    let handles: Vec<_> = crew
+        .processes
+        .iter()
+        .map(|process| create(process, process.slot.0.to_string().as_bytes()))
+        .collect();
     let bytes = vec![7; setting.hugeblock_bytes as usize];
     for block in 0..BLOCKS {
         for (process, &handle) in crew.processes.iter().zip(&handles) {
@@ -483,10 +487,55 @@ fn files_are_written_in_turn_then_each_leaves_a_record_per_stretch() {
     assert_eq!(found.expect("the media work").lsn, PROCESSES as u64 * 3);
 }
 
-/// A file with the name of the process.
-fn create(process: &Process) -> HandleId {
+fn create(process: &Process, name: &[u8]) -> HandleId {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
-    let name = process.slot.0.to_string();
-    let opened = process.fs.open_file(&process.caller(), ROOT, name.as_bytes(), options, 0o600);
+    let opened = process.fs.open_file(&process.caller(), ROOT, name, options, 0o600);
     opened.expect("there is space").handle
+}
+
+/// Mechanism: a write that needs several runs of new blocks leaves a record for each, and the first one said the whole
+/// range. Consequence: a log that broke off behind it gave the file its full size, with zeros in place of what followed.
+/// Fix: each record says only what it and those before it give blocks for.
+#[test]
+fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
+    let setting = Setting::simple();
+    let block = setting.hugeblock_bytes as usize;
+    let (base, superblock) = setting.format();
+    let whole = AtomicU64::new(0);
+    // Its records stand across the end of a block of the log, wherever between them that is.
+    for padding in (3456..3712).step_by(64) {
+        let tried = for_every_crash(
+            &base,
+            &Budget::new(u64::MAX, 1),
+            |media, _: &Progress<()>| {
+                let crew = Crew::recover(media.clone(), &superblock, 1).expect("nothing fails");
+                let process = &crew.processes[0];
+                let handle = create(process, b"file");
+                let write = |at: usize, blocks: usize| {
+                    let bytes = vec![7; blocks * block];
+                    let at = Position::At((at * block) as u64);
+                    process.write(&process.caller(), handle, at, &bytes).expect("writes");
+                };
+                write(1, 1);
+                process.fs.sync().expect("syncs");
+                let target = vec![b't'; padding];
+                process.fs.symlink(&process.caller(), &target, ROOT, b"link").expect("links");
+                // New blocks before and behind the one that is there.
+                write(0, 3);
+                process.fs.sync().expect("syncs");
+            },
+            |image, ()| {
+                let (process, _) =
+                    recover_and_attach(Arc::new(image), &superblock).expect("recovers");
+                let seen = look(&process).expect("reads").state();
+                if let Some(content) = seen.content(b"file").filter(|it| it.len() > 2 * block) {
+                    assert_eq!(content.iter().position(|&byte| byte != 7), None);
+                    whole.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            },
+        );
+        tried.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    assert_ne!(whole.into_inner(), 0, "some crashes come after it");
 }

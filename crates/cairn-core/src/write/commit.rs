@@ -93,26 +93,26 @@ impl Microfs {
                 tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);
             }
-            let range = (plan.offset, plan.length);
             if let Some((tier, block, term)) = plan.term {
                 tx.fold_checksum(tier, block, term);
             }
             let handle = tx.handle(plan.handle).ok();
-            let mut logged = false;
-            for run in &plan.runs[..plan.run_count] {
-                tx.mark_checksums_dirty(run.blocks);
-                if run.fresh {
-                    tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
-                    let part = if logged { (end, 0) } else { range };
-                    let added = Some((run.file_block, run.blocks));
-                    tx.log_write(handle, caller.now, inode, part, added);
-                    logged = true;
-                }
+            let runs = &plan.runs[..plan.run_count];
+            runs.iter().for_each(|run| tx.mark_checksums_dirty(run.blocks));
+            let mut fresh = runs.iter().filter(|run| run.fresh).peekable();
+            match fresh.peek() {
+                Some(_) => inode.note_add(tx),
+                None => tx.log_write(handle, caller.now, inode, (plan.offset, plan.length), None),
             }
-            if logged {
-                inode.note_add(tx);
-            } else {
-                tx.log_write(handle, caller.now, inode, range, None);
+            // The log may break off behind any of its records: each covers only what there are blocks for by then.
+            let mut from = plan.offset;
+            while let Some(run) = fresh.next() {
+                let next = fresh.peek().map(|next| u64::from(next.file_block));
+                let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
+                tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
+                let added = Some((run.file_block, run.blocks));
+                tx.log_write(handle, caller.now, inode, (from, to - from), added);
+                from = to;
             }
             if pin.flags(tx) & PIN_CONTESTED == 0 {
                 mark_rewritten_sealed(tx, plan);

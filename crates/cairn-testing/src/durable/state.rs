@@ -37,6 +37,14 @@ pub struct State {
 }
 
 impl State {
+    /// Content of the regular file with this name.
+    pub fn content(&self, name: &[u8]) -> Option<&[u8]> {
+        match self.names.get(name)? {
+            Node::File(file) => self.files.get(file).map(|file| &file.content[..]),
+            _ => None,
+        }
+    }
+
     fn sizes(&self) -> BTreeMap<u64, usize> {
         self.files.iter().map(|(&file, state)| (file, state.content.len())).collect()
     }
