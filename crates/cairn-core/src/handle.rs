@@ -114,14 +114,15 @@ impl Transaction<'_> {
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
-    /// died without an orderly end, which marks a file it wrote to as unclean.
+    /// died without an orderly end, which marks a file it wrote to as unclean. True: a description through which was written
+    /// is closed.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
         id: HandleId,
         clean: bool,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let handle = self.handle(id)?;
         if !slot.holds(self, id) {
             return Err(Error::BadHandle);
@@ -130,7 +131,7 @@ impl Transaction<'_> {
         let references = handle.references(self);
         handle.set_references(self, references - 1);
         if references > 1 {
-            return Ok(());
+            return Ok(false);
         }
         let flags = handle.flags(self);
         let inode = self.inode(InodeId(handle.inode(self)))?;
@@ -149,7 +150,8 @@ impl Transaction<'_> {
             let parameters = [u64::from(inode.id.0), inode.version(self), state];
             self.log(Operation::Close, now, &parameters, &[]);
         }
-        self.retire_if_unreachable(inode, Some(slot))
+        self.retire_if_unreachable(inode, Some(slot))?;
+        Ok(flags & WROTE != 0)
     }
 }
 
@@ -170,14 +172,11 @@ impl Microfs {
     /// This process's last descriptor of `handle` was closed. What was written through it is durable when this
     /// returns, if the first tier is. Errors: `Io`: it is closed, but not durable.
     pub fn release(&self, slot: SlotId, handle: HandleId, now: Timestamp) -> Result<()> {
-        let ended = self.transact(|tx| {
+        let wrote = self.transact(|tx| {
             let slot = tx.slot(slot)?;
-            let open = tx.handle(handle)?;
-            let ended = open.references(tx) == 1 && open.flags(tx) & WROTE != 0;
-            tx.release_handle(slot, handle, true, now)?;
-            Ok(ended)
+            tx.release_handle(slot, handle, true, now)
         })?;
-        match ended {
+        match wrote {
             true => self.sync(),
             false => Ok(()),
         }

@@ -206,6 +206,14 @@ impl Transaction<'_> {
     }
 }
 
+/// What became of the slot of a process that ended.
+struct Released {
+    /// It was still that process's.
+    found: bool,
+    /// A description through which was written ended with it.
+    wrote: bool,
+}
+
 impl Microfs {
     /// Finds the slot of a process, or makes one.
     pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
@@ -231,15 +239,18 @@ impl Microfs {
         })
     }
 
-    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed.
+    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed. What was written through them
+    /// is durable when this returns, if the first tier is. Errors: `Io`: the media failed.
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
         let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
             slot.set_flags(tx, ENDS_CLEAN);
             Ok(slot.keeper(tx))
         })?;
-        self.reap(slot, ending, now)?;
-        self.sync()
+        match self.release_all(slot, ending, now)?.wrote {
+            true => self.sync(),
+            false => Ok(()),
+        }
     }
 
     /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was
@@ -248,12 +259,17 @@ impl Microfs {
     /// process itself. False, and nothing more is done, once the slot is another's: somebody else reaped it and it was
     /// taken again, or the child of a dead spawner introduced itself.
     pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
+        Ok(self.release_all(slot, dead, now)?.found)
+    }
+
+    fn release_all(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<Released> {
         self.transact(|tx| match tx.slot_kept_by(slot, dead) {
             Some(slot) => tx.abandon_pins(slot),
             None => Ok(()),
         })?;
+        let mut wrote = false;
         loop {
-            let reaped = self.transact(|tx| {
+            let found = self.transact(|tx| {
                 let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
@@ -265,12 +281,12 @@ impl Microfs {
                         return Ok(Some(true));
                     };
                     let clean = slot.ends_clean(tx);
-                    tx.release_handle(slot, handle, clean, now)?;
+                    wrote |= tx.release_handle(slot, handle, clean, now)?;
                 }
                 Ok(None)
             })?;
-            if let Some(reaped) = reaped {
-                return Ok(reaped);
+            if let Some(found) = found {
+                return Ok(Released { found, wrote });
             }
         }
     }
