@@ -119,6 +119,21 @@ impl Transaction<'_> {
         }
     }
 
+    /// `inode` is about to grow. If the checksum of its last block is void, and the log does not say so, as after a
+    /// recovery without its seal, then it has to: what is not the last block is trusted otherwise.
+    pub(crate) fn open_stale_last_block(&mut self, inode: Inode, now: Timestamp) {
+        let size = inode.size(self);
+        if size & (self.layout.hugeblock_bytes - 1) == 0 {
+            return;
+        }
+        match self.stretch(inode.map(self), (size >> self.layout.hugeblock_shift) as u32) {
+            Stretch::Data(run) if self.is_stale(run.tier, run.first) => {
+                self.open_blocks(inode, now);
+            }
+            _ => {}
+        }
+    }
+
     /// All blocks of `inode` have valid checksums.
     pub(crate) fn close_blocks(&mut self, inode: Inode) {
         if inode.flags(self) & OPENED != 0 {

@@ -63,6 +63,7 @@ impl Microfs {
             let Some(term) = store(&piece) else { return Ok(false) };
             let end = offset + u64::from(length);
             tx.fold_checksum(run.tier, run.first, term);
+            tx.open_stale_last_block(inode, caller.now);
             tx.log_write(Some(handle), caller.now, inode, (offset, u64::from(length)), None);
             inode.set_tail(tx, end);
             inode.set_written_end(tx, end);

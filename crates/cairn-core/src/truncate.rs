@@ -83,6 +83,7 @@ impl Microfs {
                 if inode.tail(tx).is_some_and(|tail| size > tail) {
                     return Err(Error::Unsettled);
                 }
+                tx.open_stale_last_block(inode, caller.now);
                 tx.finish_truncate(inode, size, caller);
                 return Ok(Truncation::Done);
             }

@@ -93,6 +93,7 @@ impl Microfs {
                 tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);
             }
+            tx.open_stale_last_block(inode, caller.now);
             if let Some((tier, block, term)) = plan.term {
                 tx.fold_checksum(tier, block, term);
             }
