@@ -11,7 +11,7 @@ mod state;
 mod workload;
 
 pub use crew::{Crew, Died, Wrap, plain};
-pub use state::{Seen, State, Window, check, look};
+pub use state::{Seen, State, Window, check, check_accounts, look, look_in};
 pub use workload::Workload;
 
 use crate::driver::{Clock, Process};

@@ -107,6 +107,12 @@ impl ByteMedia for Member {
 pub struct Crew {
     /// The living.
     pub processes: Vec<Process>,
+    /// Where further ones come from, if they do.
+    source: Option<Source>,
+}
+
+/// What it takes to attach a process.
+struct Source {
     memory: SharedWorkspace,
     media: Arc<dyn ByteMedia>,
     superblock: Superblock,
@@ -115,6 +121,11 @@ pub struct Crew {
 }
 
 impl Crew {
+    /// One process, which is not replaced.
+    pub fn alone(process: Process) -> Crew {
+        Crew { processes: vec![process], source: None }
+    }
+
     /// Recovers the namespace of `media` and attaches so many processes. Errors: those of recovery.
     pub fn recover(
         media: Arc<dyn ByteMedia>,
@@ -123,28 +134,15 @@ impl Crew {
     ) -> Result<Crew> {
         let memory = memory(superblock);
         recover(media.as_ref(), &memory, CHECKSUM)?;
-        let mut crew = Crew {
-            processes: Vec::new(),
+        let mut source = Source {
             memory,
             media,
             superblock: superblock.clone(),
             dead: Arc::default(),
             next_pid: 1,
         };
-        for _ in 0..processes {
-            let process = crew.attach(0)?;
-            crew.processes.push(process);
-        }
-        Ok(crew)
-    }
-
-    fn attach(&mut self, life: u64) -> Result<Process> {
-        let (pid, dead, media) = (self.next_pid, self.dead.clone(), self.media.clone());
-        self.next_pid += 1;
-        let member = Arc::new(Member { media, pid, dead, life: AtomicU64::new(0) });
-        let process = attach(self.memory.clone(), member.clone(), &self.superblock, pid)?;
-        member.life.store(life, Ordering::Relaxed);
-        Ok(process)
+        let processes = (0..processes).map(|_| source.attach(0)).collect::<Result<_>>()?;
+        Ok(Crew { processes, source: Some(source) })
     }
 
     /// The life of a process that is to die soon.
@@ -157,8 +155,19 @@ impl Crew {
         if let Some(last) = self.processes.pop() {
             self.processes[0].reap(last.slot)?;
         }
-        let process = self.attach(life)?;
-        self.processes.push(process);
+        let source = self.source.as_mut().expect("the crew was recovered");
+        self.processes.push(source.attach(life)?);
         Ok(())
+    }
+}
+
+impl Source {
+    fn attach(&mut self, life: u64) -> Result<Process> {
+        let (pid, dead, media) = (self.next_pid, self.dead.clone(), self.media.clone());
+        self.next_pid += 1;
+        let member = Arc::new(Member { media, pid, dead, life: AtomicU64::new(0) });
+        let process = attach(self.memory.clone(), member.clone(), &self.superblock, pid)?;
+        member.life.store(life, Ordering::Relaxed);
+        Ok(process)
     }
 }

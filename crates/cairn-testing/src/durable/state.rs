@@ -11,6 +11,7 @@ use cairn_core::{
 };
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 /// Content of a file, and which of its bytes may be lost by a crash because they were overwritten.
@@ -47,6 +48,23 @@ impl State {
 
     fn sizes(&self) -> BTreeMap<u64, usize> {
         self.files.iter().map(|(&file, state)| (file, state.content.len())).collect()
+    }
+}
+
+/// Names, with the sizes of files.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, node) in &self.names {
+            let shown = String::from_utf8_lossy(&name[..name.len().min(8)]);
+            match node {
+                Node::Directory => write!(f, " {shown}/")?,
+                Node::Symlink(target) => write!(f, " {shown}@{}", target.len())?,
+                Node::File(file) => {
+                    write!(f, " {shown}={file}:{}", self.files[file].content.len())?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -97,18 +115,20 @@ impl Seen {
         Some(files.into_iter().map(|(file, inode)| (file, &self.files[&inode])).collect())
     }
 
-    /// The last state of `window` with the names that were found, with the content that was found. `None` if that may not be.
-    pub(super) fn latest_in(&self, window: &[Arc<State>]) -> Option<State> {
-        let matching = window.iter().rev().find_map(|state| Some((state, self.matched(state)?)));
-        let (state, files) = matching?;
+    /// The last state of `window` that fits what was found, with the content that was found. `None` if none does.
+    pub fn latest_in(&self, window: &[Arc<State>]) -> Option<State> {
+        // An exchange of two files leaves the same names: only the content tells.
+        let fitting = window.iter().rev().find_map(|state| {
+            let files = self.matched(state)?;
+            let fits = files.iter().all(|(&file, found)| file_fits(window, file, &found.bytes));
+            fits.then_some((state, files))
+        });
+        let (state, files) = fitting?;
         let mut state = state.as_ref().clone();
-        for (file, content) in files {
-            if !file_fits(window, file, &content.bytes) {
-                return None;
-            }
+        for (file, found) in files {
             let file = state.files.get_mut(&file).expect("it has a name");
-            if *file.content != content.bytes {
-                file.content = Arc::new(content.bytes.clone());
+            if *file.content != found.bytes {
+                file.content = Arc::new(found.bytes.clone());
                 file.overwrites += 1;
             }
         }
@@ -121,11 +141,16 @@ pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<()
     let said = |error: Error| format!("{error:?}");
     check_accounts(process)?;
     let seen = look(process).map_err(said)?;
-    seen.check(window, &|_, _| true)
+    seen.check_all(window)
 }
 
 impl Seen {
-    /// As `check`, but only files that checksums prove: each block has one, and none was overwritten in part, after
+    /// Whether this is what a crash may have left; says what is not.
+    pub fn check_all(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
+        self.check(window, &|_, _| true)
+    }
+
+    /// As `check_all`, but only files that checksums prove: each block has one, and none was overwritten in part, after
     /// which it is computed anew from what the media say is there.
     pub fn check_proven(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
         let overwritten = |file| {
@@ -164,7 +189,7 @@ impl Seen {
 }
 
 /// No block is lost, and no file is held by nobody.
-fn check_accounts(process: &Process) -> std::result::Result<(), String> {
+pub fn check_accounts(process: &Process) -> std::result::Result<(), String> {
     let report = process.fs.check().map_err(|error| format!("{error:?}"))?;
     let whole = report.free_blocks + report.file_blocks == report.capacity_blocks
         && (report.orphaned_blocks, report.reserved_blocks, report.handles) == (0, 0, 0);
@@ -194,8 +219,13 @@ fn file_fits(window: &[Arc<State>], file: u64, content: &[u8]) -> bool {
 
 /// Everything there is, with every checksum verified.
 pub fn look(process: &Process) -> Result<Seen> {
+    look_in(process, ROOT)
+}
+
+/// Everything in a directory, by paths that begin there.
+pub fn look_in(process: &Process, home: InodeId) -> Result<Seen> {
     let mut seen = Seen { names: BTreeMap::new(), files: BTreeMap::new() };
-    let mut left = vec![(ROOT, Vec::new())];
+    let mut left = vec![(home, Vec::new())];
     while let Some((directory, prefix)) = left.pop() {
         let mut entries: Vec<(Vec<u8>, InodeId)> = Vec::new();
         process.fs.list(&process.caller(), directory, 0, &mut |entry| {
@@ -211,13 +241,13 @@ pub fn look(process: &Process) -> Result<Seen> {
                 }
                 MODE_SYMLINK => {
                     let mut target = Vec::new();
-                    process.fs.read_link(&process.caller(), ROOT, &path, &mut target)?;
+                    process.fs.read_link(&process.caller(), home, &path, &mut target)?;
                     Node::Symlink(target)
                 }
                 _ => {
                     let file = u64::from(inode.0);
                     if let Entry::Vacant(place) = seen.files.entry(file) {
-                        place.insert(read(process, &path)?);
+                        place.insert(read(process, home, &path)?);
                     }
                     Node::File(file)
                 }
@@ -228,9 +258,9 @@ pub fn look(process: &Process) -> Result<Seen> {
     Ok(seen)
 }
 
-fn read(process: &Process, path: &[u8]) -> Result<Content> {
+fn read(process: &Process, home: InodeId, path: &[u8]) -> Result<Content> {
     let options = OpenOptions { write: false, create: false, ..OPEN };
-    let opened = process.fs.open_file(&process.caller(), ROOT, path, options, 0)?;
+    let opened = process.fs.open_file(&process.caller(), home, path, options, 0)?;
     process.verify_blocks(opened.inode, opened.handle)?;
     let size = process.fs.attributes(opened.inode)?.size;
     let block_bytes = u64::from(process.fs.geometry().hugeblock_bytes);

@@ -8,7 +8,7 @@ use super::state::{FileState, Node, State, Window, look};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
-use cairn_core::{Durability, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
+use cairn_core::{Durability, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -31,6 +31,8 @@ struct Open {
 pub struct Workload<'w> {
     crew: Crew,
     setting: &'w Setting,
+    /// The directory where its names are.
+    home: InodeId,
     random: Random,
     state: State,
     window: Window,
@@ -43,21 +45,35 @@ pub struct Workload<'w> {
 impl<'w> Workload<'w> {
     /// A workload on a namespace that is as `state` says, all of it durable.
     pub fn new(crew: Crew, setting: &'w Setting, state: State, seed: u64) -> Workload<'w> {
-        let next_file = state.files.keys().max().map_or(1, |last| last + 1);
-        let mut workload = Workload {
-            crew,
-            setting,
-            random: Random::new(seed),
-            window: vec![Arc::new(state.clone())],
-            state,
-            open: Vec::new(),
-            next_file,
-            turn: 0,
-        };
+        let window = vec![Arc::new(state)];
+        let mut workload = Workload::resume(crew, setting, ROOT, window, seed);
         if setting.mortal {
             workload.replace_last().expect("a process can be replaced");
         }
         workload
+    }
+
+    /// A workload in the directory `home`, which is as the last state of `window` says. A crash may leave any of them.
+    pub fn resume(
+        crew: Crew,
+        setting: &'w Setting,
+        home: InodeId,
+        window: Window,
+        seed: u64,
+    ) -> Workload<'w> {
+        let state = window.last().expect("there is a state").as_ref().clone();
+        let files = window.iter().flat_map(|state| state.files.keys());
+        Workload {
+            crew,
+            setting,
+            home,
+            random: Random::new(seed),
+            next_file: files.max().map_or(1, |last| last + 1),
+            window,
+            state,
+            open: Vec::new(),
+            turn: 0,
+        }
     }
 
     /// The states that a crash may leave.
@@ -194,7 +210,7 @@ impl<'w> Workload<'w> {
         }
         let options = OpenOptions { append: appends, ..OPEN };
         let caller = self.process().caller();
-        let handle = self.process().fs.open_file(&caller, ROOT, name, options, 0o644)?.handle;
+        let handle = self.process().fs.open_file(&caller, self.home, name, options, 0o644)?.handle;
         self.open.push(Open { pid_slot, handle, file, appends });
         Ok(handle)
     }
@@ -290,7 +306,7 @@ impl<'w> Workload<'w> {
                 self.state.names.remove(name);
                 Box::new(move |this| {
                     let caller = this.process().caller();
-                    this.process().fs.remove_directory(&caller, ROOT, name).map(|()| false)
+                    this.process().fs.remove_directory(&caller, this.home, name).map(|()| false)
                 })
             }
             Some(_) => {
@@ -298,7 +314,7 @@ impl<'w> Workload<'w> {
                 self.forget_nameless();
                 Box::new(move |this| {
                     let caller = this.process().caller();
-                    this.process().fs.unlink(&caller, ROOT, name).map(|()| false)
+                    this.process().fs.unlink(&caller, this.home, name).map(|()| false)
                 })
             }
         }
@@ -333,7 +349,10 @@ impl<'w> Workload<'w> {
         let mode = if exchange { RenameMode::Exchange } else { RenameMode::Replace };
         Box::new(move |this| {
             let caller = this.process().caller();
-            this.process().fs.rename(&caller, (ROOT, from), (ROOT, to), mode).map(|()| false)
+            this.process()
+                .fs
+                .rename(&caller, (this.home, from), (this.home, to), mode)
+                .map(|()| false)
         })
     }
 
@@ -348,7 +367,10 @@ impl<'w> Workload<'w> {
         self.state.names.insert(to.to_vec(), node);
         Box::new(move |this| {
             let caller = this.process().caller();
-            this.process().fs.link(&caller, (ROOT, from), (ROOT, to), false).map(|()| false)
+            this.process()
+                .fs
+                .link(&caller, (this.home, from), (this.home, to), false)
+                .map(|()| false)
         })
     }
 
@@ -359,7 +381,7 @@ impl<'w> Workload<'w> {
         self.state.names.insert(b"dir".to_vec(), Node::Directory);
         Box::new(|this| {
             let caller = this.process().caller();
-            this.process().fs.make_directory(&caller, ROOT, b"dir", 0o755).map(|_| false)
+            this.process().fs.make_directory(&caller, this.home, b"dir", 0o755).map(|_| false)
         })
     }
 
@@ -373,7 +395,7 @@ impl<'w> Workload<'w> {
         self.state.names.insert(b"link".to_vec(), Node::Symlink(target.clone()));
         Box::new(move |this| {
             let caller = this.process().caller();
-            this.process().fs.symlink(&caller, &target, ROOT, b"link").map(|_| false)
+            this.process().fs.symlink(&caller, &target, this.home, b"link").map(|_| false)
         })
     }
 
