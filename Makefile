@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps soak fuzz bench install clean
+.PHONY: help build demo test apps soak sim fuzz bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,10 @@ apps: ## The unmodified programs of tests/apps only
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing
 	CAIRN_SOAK=1 $(CARGO) test --release --locked -p cairn-cli --test kill
+
+sim: ## A node on a virtual clock: replay SEED=n with its trace, or run SEEDS=n of them
+	$(if $(SEED),CAIRN_SIM_TRACE=1 CAIRN_TEST_SEED=$(SEED)) CAIRN_TEST_SEEDS=$(or $(SEEDS),200) \
+	$(CARGO) test --locked -p cairn-testing --test sim nodes_keep -- --nocapture
 
 fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by coverage (FUZZ_SECONDS=n FUZZ_RUNS=n)
 	@scripts/setup.sh build fuzz

@@ -28,7 +28,7 @@ pub mod read;
 mod reaper;
 pub mod service;
 mod shared;
-mod snapshot;
+pub mod snapshot;
 pub mod volume;
 mod watch;
 pub mod write;

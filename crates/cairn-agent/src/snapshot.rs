@@ -37,7 +37,8 @@ pub fn run(shared: &Shared) {
     }
 }
 
-fn is_due(log: LogUsage) -> bool {
+/// Whether the agent writes a snapshot now.
+pub fn is_due(log: LogUsage) -> bool {
     let share = if log.busy { BUSY_SHARE } else { QUIET_SHARE };
     log.used_bytes > log.total_bytes / share
 }

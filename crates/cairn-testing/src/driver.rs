@@ -25,6 +25,16 @@ impl Clock {
     pub fn tick(&self) -> Timestamp {
         Timestamp(self.0.fetch_add(1, Ordering::Relaxed) + 1)
     }
+
+    /// The moment, nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Lets time pass until `moment`, if that is not over.
+    pub fn advance_to(&self, moment: u64) {
+        self.0.fetch_max(moment, Ordering::Relaxed);
+    }
 }
 
 /// A process attached to a namespace.
@@ -263,7 +273,7 @@ impl Process {
     }
 
     /// Transfers and commits a write; returns where it is and how long.
-    fn finish_write(
+    pub fn finish_write(
         &self,
         caller: &Caller,
         handle: HandleId,

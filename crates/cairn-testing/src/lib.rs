@@ -17,6 +17,7 @@ pub mod random;
 pub mod recovery;
 pub mod sealed;
 pub mod shared;
+pub mod sim;
 pub mod simulation;
 pub mod step;
 pub mod tier;

@@ -1,0 +1,353 @@
+//! Who acts on a simulated node: programs, the agent, and what starts them.
+//!
+//! ```text
+//! first     recovers the namespace, checks what the last failure left, starts the others and replaces the dead
+//! program   random operations in a directory of its own (durable/workload.rs), with files held open
+//! agent     reaps the dead, frees blocks, drains closed files, checks the accounts
+//! snapshots the agent's other thread
+//! ```
+//! Must stay true: what was noted of a program is what it may have done, whenever it is interrupted.
+
+use super::journal::Journal;
+use super::media::{Segment, checksum};
+use super::scheduler::{
+    End, Scheduler, begin_operation, die, draw, end_node, is_alive, pause, tell,
+};
+use crate::driver::Process;
+use crate::durable::{Crew, Seen, Setting, Window, Workload, check_accounts, look_in};
+use crate::faulty::{ByteMedia, MediaTier};
+use crate::tier::CHECKSUM;
+use crate::world::SUPERUSER;
+use cairn_core::{
+    Error, InodeId, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, Superblock,
+    recover,
+};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Time between two looks of the agent, and of what starts processes, nanoseconds.
+const LOOK_EVERY: u64 = 2_000_000;
+/// A program computes at most so long between two operations, nanoseconds.
+const THINK_MAX: u64 = 500_000;
+/// A program looks at all its files once in so many operations.
+const LOOK_ODDS: u64 = 12;
+/// A program appends to the journal once in so many operations.
+const JOURNAL_ODDS: u64 = 4;
+/// Process ids are used again after so many.
+const PIDS: u32 = 9;
+
+/// What is known of a program and its directory.
+pub(super) struct Program {
+    /// What a crash may leave.
+    pub window: Window,
+    /// The state of the window in which the running operation began.
+    began: usize,
+    /// Operations it has left.
+    pub left: u32,
+    /// The process that runs it, if one does, or did and died.
+    process: Option<ProcessIdentity>,
+}
+
+impl Program {
+    /// A program whose directory is as the only state of `window` says.
+    pub fn new(window: Window, left: u32) -> Program {
+        Program { window, began: 0, left, process: None }
+    }
+}
+
+/// A node from one start to the next.
+pub(super) struct Node {
+    pub scheduler: Arc<Scheduler>,
+    pub setting: Arc<Setting>,
+    pub superblock: Superblock,
+    pub media: Arc<dyn ByteMedia>,
+    pub segment: Segment,
+    pub programs: Arc<Mutex<Vec<Program>>>,
+    pub journal: Arc<Journal>,
+    pub next_process: AtomicU32,
+}
+
+/// The name of a program's directory.
+pub(super) fn home_of(program: usize) -> Vec<u8> {
+    format!("home{program}").into_bytes()
+}
+
+fn expect<T>(result: Result<T>, what: &str) -> T {
+    match result {
+        Ok(value) => value,
+        Err(Error::Io) => end_node_for_io(what),
+        Err(error) => panic!("{what}: {error:?}"),
+    }
+}
+
+fn end_node_for_io(what: &str) -> ! {
+    tell(format_args!("{what}: input/output error"));
+    end_node(End::PowerFailed)
+}
+
+impl Node {
+    /// Starts the node and returns how it ended.
+    pub fn run(self: &Arc<Self>) -> End {
+        let node = self.clone();
+        let identity = self.identity();
+        self.scheduler.spawn("first".into(), identity, false, move || node.first(identity));
+        self.scheduler.run()
+    }
+
+    fn programs(&self) -> MutexGuard<'_, Vec<Program>> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn program_count(&self) -> usize {
+        self.programs().len()
+    }
+
+    /// The identity of a new process: its pid may have been that of a dead one.
+    fn identity(&self) -> ProcessIdentity {
+        loop {
+            let number = self.next_process.fetch_add(1, Ordering::Relaxed);
+            let pid = number % PIDS + 1;
+            if !self.scheduler.is_pid_used(pid) {
+                return ProcessIdentity { pid, pid_namespace: 1, start_time: u64::from(number) };
+            }
+        }
+    }
+
+    fn attach(&self, identity: ProcessIdentity) -> Result<Process> {
+        let media = self.media.clone();
+        let fs = Microfs::open_durable(Box::new(self.segment.clone()), checksum, media.clone())?;
+        let tier = Arc::new(MediaTier::new(media, self.superblock.data_offset));
+        Process::attach(fs, identity, SUPERUSER, tier, self.scheduler.clock.clone())
+    }
+
+    fn home(&self, process: &Process, program: usize) -> Result<InodeId> {
+        let home = process.fs.stat(&process.caller(), ROOT, &home_of(program), false)?;
+        Ok(home.inode)
+    }
+
+    fn first(self: &Arc<Self>, identity: ProcessIdentity) {
+        let recovered = recover(self.media.as_ref(), &self.segment, CHECKSUM);
+        let recovered = expect(recovered, "recovery");
+        tell(format_args!("recovered {} records", recovered.records));
+        let process = expect(self.attach(identity), "attaching");
+        expect(self.check_recovered(&process), "looking at what is left");
+        let mut agent = self.start_agent();
+        while !self.is_done() {
+            begin_operation();
+            if !is_alive(agent) {
+                agent = self.start_agent();
+            }
+            expect(self.start_programs(&process), "looking for the dead");
+            pause(LOOK_EVERY);
+        }
+        expect(self.journal.check_quiet(&process), "looking at the journal");
+        self.programs().iter_mut().for_each(|program| {
+            program.window.drain(..program.window.len() - 1);
+        });
+        end_node(End::Done);
+    }
+
+    /// What was recovered must be what the last failure may have left; it is what there is from now on.
+    fn check_recovered(&self, process: &Process) -> Result<()> {
+        check_accounts(process).unwrap_or_else(|message| panic!("{message}"));
+        for number in 0..self.program_count() {
+            let seen = look_in(process, self.home(process, number)?)?;
+            let mut programs = self.programs();
+            let program = &mut programs[number];
+            let allowed = seen.check_all(&program.window);
+            allowed.unwrap_or_else(|message| panic!("directory of program {number}: {message}"));
+            *program = Program::new(vec![Arc::new(seen.state())], program.left);
+        }
+        self.journal.check_recovered(process)
+    }
+
+    fn is_done(&self) -> bool {
+        self.programs().iter().all(|program| program.left == 0 && program.process.is_none())
+    }
+
+    /// Starts the programs that are not there and not done, once nothing is left of their last process.
+    fn start_programs(self: &Arc<Self>, process: &Process) -> Result<()> {
+        let known = process.fs.processes()?;
+        for number in 0..self.program_count() {
+            let mut programs = self.programs();
+            let program = &mut programs[number];
+            let is_needed = match program.process {
+                None => program.left > 0,
+                Some(last) => {
+                    !self.scheduler.is_alive(last) && known.iter().all(|(_, one)| *one != last)
+                }
+            };
+            if is_needed {
+                let (node, identity) = (self.clone(), self.identity());
+                program.process = Some(identity);
+                let name = format!("program {number}");
+                self.scheduler.spawn(name, identity, true, move || node.program(number, identity));
+            }
+        }
+        Ok(())
+    }
+
+    fn program(&self, number: usize, identity: ProcessIdentity) {
+        // An error of the media is the end of the program, or of the node.
+        match self.run_program(number, identity) {
+            Ok(()) => self.programs()[number].process = None,
+            Err(Error::Io) if draw(2) == 0 => die(),
+            Err(Error::Io) => end_node_for_io("a program"),
+            Err(error) => panic!("program {number}: {error:?}"),
+        }
+    }
+
+    fn run_program(&self, number: usize, identity: ProcessIdentity) -> Result<()> {
+        let process = self.attach(identity)?;
+        let slot = process.slot;
+        let home = self.home(&process, number)?;
+        let window = self.take_up(number, &look_in(&process, home)?);
+        let journal = Journal::open(&process)?;
+        let crew = Crew::alone(process);
+        let mut workload = Workload::resume(crew, &self.setting, home, window, draw(u64::MAX));
+        while self.begins_operation(number, &workload) {
+            let mut note = |window: Window| {
+                let state = window.last().expect("there is a state");
+                tell(format_args!("{} states:{state}", window.len()));
+                self.programs()[number].window = window;
+            };
+            workload.step(&mut note)?;
+            if draw(JOURNAL_ODDS) == 0 {
+                self.journal.append(&workload.crew().processes[0], journal)?;
+            }
+            if draw(LOOK_ODDS) == 0 {
+                self.check_live(number, &workload, home)?;
+            }
+            pause(draw(THINK_MAX));
+        }
+        self.check_live(number, &workload, home)?;
+        let process = &workload.crew().processes[0];
+        process.fs.detach(slot, self.scheduler.clock.tick())
+    }
+
+    /// The states of a directory whose last program may have died: the last one is what is seen.
+    fn take_up(&self, number: usize, seen: &Seen) -> Window {
+        let mut programs = self.programs();
+        let program = &mut programs[number];
+        // Operations that were durable when they returned let go of the states before.
+        let began = program.began.min(program.window.len() - 1);
+        let state = seen.latest_in(&program.window[began..]);
+        let state = state.unwrap_or_else(|| {
+            let allowed = seen.check_all(&program.window[began..]);
+            panic!(
+                "a death left neither the state before the operation nor the one after: {allowed:?}"
+            )
+        });
+        if *program.window[program.window.len() - 1] != state {
+            program.window.push(Arc::new(state));
+        }
+        program.window.clone()
+    }
+
+    /// Counts an operation. False if the program is done.
+    fn begins_operation(&self, number: usize, workload: &Workload<'_>) -> bool {
+        begin_operation();
+        let mut programs = self.programs();
+        let program = &mut programs[number];
+        program.began = workload.window().len() - 1;
+        let goes_on = program.left > 0;
+        program.left -= u32::from(goes_on);
+        goes_on
+    }
+
+    /// While a program does nothing its files are as it left them.
+    fn check_live(&self, number: usize, workload: &Workload<'_>, home: InodeId) -> Result<()> {
+        let window = workload.window();
+        let seen = look_in(&workload.crew().processes[0], home)?;
+        let now = seen.check_all(&window[window.len() - 1..]);
+        now.unwrap_or_else(|message| panic!("program {number}, which nobody disturbed: {message}"));
+        Ok(())
+    }
+
+    fn start_agent(self: &Arc<Self>) -> ProcessIdentity {
+        let (node, identity) = (self.clone(), self.identity());
+        self.scheduler.spawn("agent".into(), identity, true, move || {
+            let process = Arc::new(expect(node.attach(identity), "attaching the agent"));
+            let shared = process.clone();
+            node.scheduler.spawn("snapshots".into(), identity, true, move || {
+                expect(write_snapshots(&shared), "a snapshot");
+            });
+            expect(node.agent(&process), "the agent");
+        });
+        identity
+    }
+
+    fn agent(&self, process: &Process) -> Result<()> {
+        loop {
+            begin_operation();
+            for (slot, identity) in process.fs.processes()? {
+                if !is_alive(identity) {
+                    tell(format_args!("reaps process {}", identity.pid));
+                    process.fs.reap(slot, identity, self.scheduler.clock.tick())?;
+                }
+            }
+            if process.fs.orphans() > 0 {
+                process.fs.sync()?;
+            }
+            process.reclaim()?;
+            let program = draw(self.program_count() as u64) as usize;
+            drain(process, self.home(process, program)?)?;
+            process.fs.check()?;
+            pause(LOOK_EVERY);
+        }
+    }
+}
+
+/// The agent's policy of snapshots.
+fn write_snapshots(process: &Process) -> Result<()> {
+    loop {
+        begin_operation();
+        if process.fs.log_usage()?.is_some_and(cairn_agent::snapshot::is_due) {
+            tell(format_args!("a snapshot is due"));
+            process.fs.write_snapshot()?;
+        }
+        pause(LOOK_EVERY);
+    }
+}
+
+/// Reads every closed file of a directory as the drain does; what has a checksum must have the right one.
+fn drain(process: &Process, home: InodeId) -> Result<()> {
+    let mut files = Vec::new();
+    process.fs.list(&process.caller(), home, 0, &mut |entry| {
+        files.push(entry.name.to_vec());
+        true
+    })?;
+    for name in files {
+        match drain_file(process, home, &name) {
+            // Removed meanwhile, no file, or somebody writes to it.
+            Err(Error::NotFound | Error::IsDirectory | Error::SymlinkLoop | Error::Busy) => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+fn drain_file(process: &Process, home: InodeId, name: &[u8]) -> Result<()> {
+    let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
+    let opened = process.fs.open_file(&process.caller(), home, name, options, 0)?;
+    let before = process.fs.attributes(opened.inode)?;
+    if before.is_regular() && before.writers == 0 && !before.unclean {
+        process.seal(opened.inode)?;
+        let at = Position::At(0);
+        let (_, bytes) = process.read(&process.caller(), opened.handle, at, before.size)?;
+        let block_bytes = process.fs.geometry().hugeblock_bytes as usize;
+        let mut checksums = vec![None; bytes.len().div_ceil(block_bytes)];
+        process.fs.checksums(opened.inode, 0, &mut checksums)?;
+        let now = process.fs.attributes(opened.inode)?;
+        if now.version == before.version && now.writers == 0 {
+            for (number, (block, sum)) in bytes.chunks(block_bytes).zip(checksums).enumerate() {
+                let mut whole = block.to_vec();
+                whole.resize(block_bytes, 0);
+                let right = sum.is_none_or(|sum| sum == CHECKSUM(0, &whole));
+                assert!(right, "block {number} of a closed file has a wrong checksum");
+            }
+            process.fs.mark_drained(opened.inode, now.version, process.caller().now)?;
+        }
+    }
+    process.close(opened.handle)
+}

@@ -1,0 +1,134 @@
+//! The media and the segment as actors reach them: every access takes virtual time and lets others go first.
+//!
+//! What an access does, it does when it begins or when it ends, as the seed says: others see it early or late, and a
+//! process that dies in between has done it or has not.
+
+use super::scheduler::{draw, holds_lock, is_alive, pause, release_lock, take_lock, tell};
+use crate::faulty::{ByteMedia, FaultyMedia};
+use crate::tier::CHECKSUM;
+use cairn_core::{Acquired, Media, Memory, ProcessIdentity, Result, Superblock};
+use cairn_device::Workspace;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What accesses take, nanoseconds: at least, and how much more at most.
+const TRANSFER: (u64, u64) = (10_000, 90_000);
+const FLUSH: (u64, u64) = (100_000, 900_000);
+/// One access in so many takes so many times as long.
+const STALL_ODDS: u64 = 60;
+const STALL_FACTOR: u64 = 30;
+/// Time between two looks at who is waited for, nanoseconds.
+const WAIT: u64 = 50_000;
+/// One checksum in so many, under the lock, is a switch point.
+const CHECKSUM_ODDS: u64 = 16;
+
+/// The checksum routine that the core gets: it is called in the middle of transactions.
+pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
+    if holds_lock() && draw(CHECKSUM_ODDS) == 0 {
+        pause(0);
+    }
+    CHECKSUM(start, bytes)
+}
+
+/// Media whose accesses take time.
+pub(super) struct SlowMedia(pub Arc<FaultyMedia>);
+
+impl SlowMedia {
+    fn access<R>(
+        &self,
+        (least, more): (u64, u64),
+        what: fmt::Arguments<'_>,
+        act: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let stall = if draw(STALL_ODDS) == 0 { STALL_FACTOR } else { 1 };
+        // Under the lock nothing is slow: the bytes go to memory.
+        let time = if holds_lock() { 0 } else { (least + draw(more)) * stall };
+        let acts_first = draw(2) == 0;
+        if !acts_first {
+            pause(time);
+        }
+        let result = act();
+        let failed = if result.is_err() { " fails" } else { "" };
+        tell(format_args!("{what}{failed}"));
+        if acts_first {
+            pause(time);
+        }
+        result
+    }
+}
+
+impl Media for SlowMedia {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let what = (offset, target.len());
+        self.access(TRANSFER, format_args!("read {what:?}"), || self.0.read(offset, target))
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let what = (offset, source.len());
+        self.access(TRANSFER, format_args!("write {what:?}"), || self.0.write(offset, source))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.access(FLUSH, format_args!("flush"), || self.0.flush())
+    }
+
+    fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
+        tell(format_args!("waits for process {}", owner.pid));
+        pause(WAIT);
+        round % 4 == 3 && !is_alive(owner)
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Workspace::new(words)?))
+    }
+}
+
+impl ByteMedia for SlowMedia {
+    fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let what = (offset, target.len());
+        self.access(TRANSFER, format_args!("fetch {what:?}"), || self.0.read_bytes(offset, target))
+    }
+
+    fn write_bytes(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let what = (offset, source.len());
+        self.access(TRANSFER, format_args!("store {what:?}"), || self.0.write_bytes(offset, source))
+    }
+}
+
+/// The segment; whoever waits for its lock lets others go on.
+#[derive(Clone)]
+pub(super) struct Segment(Arc<Workspace>);
+
+impl Segment {
+    /// An empty one for the namespace of a superblock.
+    pub fn new(superblock: &Superblock) -> Segment {
+        let words = superblock.geometry.segment_bytes() as usize / 8;
+        Segment(Arc::new(Workspace::new(words).expect("there is address space")))
+    }
+}
+
+impl Memory for Segment {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        Ok(take_lock())
+    }
+
+    fn unlock(&self) {
+        release_lock();
+        if draw(4) == 0 {
+            pause(0);
+        }
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.0.back(first_word, word_count)
+    }
+}
