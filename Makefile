@@ -24,10 +24,11 @@ demo: build ## Run LAMMPS on Cairn, kill it in the middle of a checkpoint, resum
 test: ## Formatting, lints, documentation, every test
 	@scripts/run-tests.sh
 
-apps: ## The unmodified programs of tests/apps only
-	@scripts/setup.sh build test
+apps: build ## The unmodified programs of tests/apps, and LAMMPS on a node that loses its memory
+	@scripts/setup.sh build test demo
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh
+	demo/memory-lost.sh
 
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing

@@ -26,7 +26,7 @@ lammps() {
 }
 
 rm -rf "$results"
-mkdir -p "$results/undisturbed"
+mkdir -p "$results"/{undisturbed,persist}
 results=$(cd "$results" && pwd)
 tier=file:$results/tier:512M
 lost=memory-lost-$$ job=memory-found-$$
