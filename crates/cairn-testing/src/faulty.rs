@@ -40,7 +40,7 @@ pub use image::Image;
 pub use plan::{Counts, Fault, FaultPlan, FlushFault, Outcome, ReadFault, WriteFault};
 pub use recording::{Recording, Replay};
 pub use survivors::Survivors;
-pub use tier::{ByteMedia, MediaTier};
+pub use tier::{AsMedia, ByteMedia, MediaTier};
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, Result, SECTOR_BYTES};
 use cairn_device::Workspace;

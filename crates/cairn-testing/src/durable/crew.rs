@@ -133,7 +133,7 @@ impl Crew {
         processes: usize,
     ) -> Result<Crew> {
         let memory = memory(superblock);
-        recover(media.as_ref(), &memory, CHECKSUM)?;
+        recover(media.clone().as_media().as_ref(), &memory, CHECKSUM)?;
         let mut source = Source {
             memory,
             media,

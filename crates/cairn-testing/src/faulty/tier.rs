@@ -4,8 +4,20 @@ use crate::tier::Tier;
 use cairn_core::{Media, Result};
 use std::sync::Arc;
 
+/// The way from an object known as another trait's to media; Rust converts the objects itself from 1.86 on.
+pub trait AsMedia {
+    /// The same object.
+    fn as_media(self: Arc<Self>) -> Arc<dyn Media>;
+}
+
+impl<M: Media + 'static> AsMedia for M {
+    fn as_media(self: Arc<Self>) -> Arc<dyn Media> {
+        self
+    }
+}
+
 /// Media that can be reached at any byte; a write reads, changes and writes the sectors it touches.
-pub trait ByteMedia: Media {
+pub trait ByteMedia: Media + AsMedia {
     /// Fetches bytes. Errors: as `Media::read`.
     fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()>;
     /// Stores bytes. Errors: as `Media::write`.

@@ -115,7 +115,11 @@ impl Node {
 
     fn attach(&self, identity: ProcessIdentity) -> Result<Process> {
         let media = self.media.clone();
-        let fs = Microfs::open_durable(Box::new(self.segment.clone()), checksum, media.clone())?;
+        let fs = Microfs::open_durable(
+            Box::new(self.segment.clone()),
+            checksum,
+            media.clone().as_media(),
+        )?;
         let tier = Arc::new(MediaTier::new(media, self.superblock.data_offset));
         Process::attach(fs, identity, SUPERUSER, tier, self.scheduler.clock.clone())
     }
@@ -126,7 +130,7 @@ impl Node {
     }
 
     fn first(self: &Arc<Self>, identity: ProcessIdentity) {
-        let recovered = recover(self.media.as_ref(), &self.segment, CHECKSUM);
+        let recovered = recover(self.media.clone().as_media().as_ref(), &self.segment, CHECKSUM);
         let recovered = expect(recovered, "recovery");
         tell(format_args!("recovered {} records", recovered.records));
         let process = expect(self.attach(identity), "attaching");
