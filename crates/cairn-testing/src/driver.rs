@@ -111,9 +111,19 @@ impl Process {
         self.tier.read(offset, target)
     }
 
-    fn block(&self, block: u32) -> Result<Vec<u8>> {
+    /// Where a tier starts: `tier` has the bytes of all of them, one after another.
+    fn start_of(&self, tier: u8) -> u64 {
+        let before = &self.fs.geometry().tier_blocks[..usize::from(tier)];
+        before.iter().map(|&blocks| u64::from(blocks)).sum::<u64>() * self.block_bytes()
+    }
+
+    fn start_of_block(&self, tier: u8, block: u32) -> u64 {
+        self.start_of(tier) + u64::from(block) * self.block_bytes()
+    }
+
+    fn block(&self, tier: u8, block: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.block_bytes() as usize];
-        self.tier.read(u64::from(block) * self.block_bytes(), &mut bytes)?;
+        self.tier.read(self.start_of_block(tier, block), &mut bytes)?;
         Ok(bytes)
     }
 
@@ -165,7 +175,7 @@ impl Process {
     }
 
     fn transfer_piece(&self, plan: &mut WritePlan, piece: &WritePiece, bytes: &[u8]) -> Result<()> {
-        let block_start = u64::from(piece.block) * self.block_bytes();
+        let block_start = self.start_of_block(piece.tier, piece.block);
         let mut alone = vec![0; self.block_bytes() as usize];
         alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
         let checksum = CHECKSUM(0, &alone);
@@ -224,7 +234,7 @@ impl Process {
         let store = |piece: &WritePiece| {
             let mut alone = vec![0; self.block_bytes() as usize];
             alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
-            let block_start = u64::from(piece.block) * self.block_bytes();
+            let block_start = self.start_of_block(piece.tier, piece.block);
             self.tier.write(block_start + u64::from(piece.start), bytes).ok()?;
             Some(CHECKSUM(0, &alone) ^ self.fs.geometry().zero_block_checksum)
         };
@@ -311,8 +321,8 @@ impl Process {
             for run in plan.runs() {
                 let start = bytes.len();
                 bytes.resize(start + run.bytes as usize, 0);
-                if let Some((_, offset)) = run.source {
-                    self.tier.read(offset, &mut bytes[start..])?;
+                if let Some((tier, offset)) = run.source {
+                    self.tier.read(self.start_of(tier) + offset, &mut bytes[start..])?;
                 }
             }
             let left = length - bytes.len() as u64;
@@ -351,7 +361,7 @@ impl Process {
     /// Zeroes what a settling asks for.
     pub fn zero_tail(&self, plan: &SettlePlan) -> Result<()> {
         let zeros = vec![0; self.block_bytes() as usize - plan.from as usize];
-        let block_start = u64::from(plan.block) * self.block_bytes();
+        let block_start = self.start_of_block(plan.tier, plan.block);
         self.tier.write(block_start + u64::from(plan.from), &zeros)
     }
 
@@ -370,7 +380,7 @@ impl Process {
         let mut stale = Vec::new();
         let version = self.fs.stale_blocks(inode, &mut stale)?;
         let sealed = stale.iter().map(|block| {
-            let mut bytes = self.block(block.block)?;
+            let mut bytes = self.block(block.tier, block.block)?;
             bytes[block.bytes as usize..].fill(0);
             Ok((*block, CHECKSUM(0, &bytes)))
         });
@@ -411,13 +421,13 @@ impl Process {
         while at < size {
             let plan = self.fs.plan_read(&self.caller(), handle, Position::At(at), size - at)?;
             for run in plan.runs() {
-                if let Some((_, offset)) = run.source {
+                if let Some((tier, offset)) = run.source {
                     assert_eq!(at % block_bytes, 0, "data starts inside a block");
                     let blocks = run.bytes.div_ceil(block_bytes);
                     for index in 0..blocks {
-                        let tier_block = (offset / block_bytes + index) as u32;
+                        let place = (tier, (offset / block_bytes + index) as u32);
                         let file_block = (at / block_bytes + index) as u32;
-                        self.verify_block(inode, file_block, tier_block, size)?;
+                        self.verify_block(inode, file_block, place, size)?;
                     }
                 }
                 at += run.bytes;
@@ -429,14 +439,20 @@ impl Process {
         Ok(())
     }
 
-    fn verify_block(&self, inode: InodeId, file_block: u32, block: u32, size: u64) -> Result<()> {
-        let mut bytes = self.block(block)?;
+    fn verify_block(
+        &self,
+        inode: InodeId,
+        file_block: u32,
+        (tier, block): (u8, u32),
+        size: u64,
+    ) -> Result<()> {
+        let mut bytes = self.block(tier, block)?;
         let visible = (size - u64::from(file_block) * self.block_bytes()).min(self.block_bytes());
         bytes[visible as usize..].fill(0);
         let mut stored = [None];
         self.fs.checksums(inode, file_block, &mut stored)?;
         if stored[0].is_some_and(|stored| stored != CHECKSUM(0, &bytes)) {
-            println!("{inode:?}: checksum of block {file_block} (block {block} of the tier)");
+            println!("{inode:?}: checksum of block {file_block} (block {block} of tier {tier})");
             return Err(Error::Corrupt { what: "checksum of a block" });
         }
         Ok(())

@@ -22,9 +22,10 @@ pub struct HeapTier {
 }
 
 impl HeapTier {
-    /// A tier of `blocks` hugeblocks.
+    /// The bytes of all tiers of a namespace, one after another.
     pub fn new(geometry: &Geometry) -> HeapTier {
-        let bytes = geometry.tier_blocks[0] as usize * geometry.hugeblock_bytes as usize;
+        let blocks: usize = geometry.tier_blocks.iter().map(|&blocks| blocks as usize).sum();
+        let bytes = blocks * geometry.hugeblock_bytes as usize;
         HeapTier { bytes: Mutex::new(vec![0xdb; bytes]) }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::driver::{Clock, Process};
 use crate::tier::{CHECKSUM, HeapTier, SharedMemory, Tier, small_geometry};
-use cairn_core::{Credentials, Geometry, HeapMemory, Microfs, ProcessIdentity};
+use cairn_core::{Credentials, Geometry, HeapMemory, Microfs, ProcessIdentity, TIERS_MAX};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,7 +23,12 @@ pub struct World {
 impl World {
     /// A namespace of `blocks` hugeblocks and at most `inodes` inodes; the root directory belongs to the superuser.
     pub fn new(blocks: u32, inodes: u32) -> World {
-        let geometry = small_geometry(blocks, inodes);
+        World::tiered([blocks, 0, 0, 0], inodes)
+    }
+
+    /// The same with several tiers of so many hugeblocks.
+    pub fn tiered(tier_blocks: [u32; TIERS_MAX], inodes: u32) -> World {
+        let geometry = Geometry { tier_blocks, ..small_geometry(tier_blocks[0], inodes) };
         let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
         World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
     }

@@ -1,5 +1,5 @@
-//! Random operations by several processes give what the reference model gives, whatever comes between the steps
-//! of a write: overlapping writes, truncation, unlink, close, fork, death.
+//! Random operations by several processes, on one tier or several, give what the reference model gives, whatever comes
+//! between the steps of a write: overlapping writes, truncation, unlink, close, fork, death.
 //!
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
@@ -17,7 +17,10 @@ fn run(seed: u64, names_only: bool) {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[40, 64, 200, 512]);
     let inodes = *random.pick(&[16, 24, 64]);
-    let mut simulation = Simulation::new(blocks, inodes);
+    let tiers = *random.pick(&[[1, 0, 0, 0], [4, 4, 0, 0], [2, 2, 4, 0]]);
+    let parts: u32 = tiers.iter().sum();
+    let world = World::tiered(tiers.map(|part| blocks / parts * part), inodes);
+    let mut simulation = Simulation::of(world);
     for user in &USERS[..3] {
         simulation.start(*user);
     }
