@@ -123,7 +123,7 @@ impl Transaction<'_> {
     /// recovery without its seal, then it has to: what is not the last block is trusted otherwise.
     pub(crate) fn open_stale_last_block(&mut self, inode: Inode, now: Timestamp) {
         let size = inode.size(self);
-        if size & (self.layout.hugeblock_bytes - 1) == 0 {
+        if !self.layout.durable || size & (self.layout.hugeblock_bytes - 1) == 0 {
             return;
         }
         match self.stretch(inode.map(self), (size >> self.layout.hugeblock_shift) as u32) {
