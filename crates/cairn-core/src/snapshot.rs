@@ -224,6 +224,8 @@ pub(crate) fn write(
     image: &Image<'_>,
     mut header: Header,
 ) -> Result<Header> {
+    // The newest one may be of a writer that died before it was durable, and this one replaces the other.
+    media.flush()?;
     let mut writer = Writer {
         media,
         checksum: image.checksum,
