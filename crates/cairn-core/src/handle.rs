@@ -128,6 +128,7 @@ impl Transaction<'_> {
             return Err(Error::BadHandle);
         }
         slot.set_holds(self, id, false);
+        slot.end_stream(self, id);
         let references = handle.references(self);
         handle.set_references(self, references - 1);
         if references > 1 {

@@ -39,6 +39,7 @@ mod settle;
 mod slab;
 mod small;
 mod snapshot;
+mod streams;
 mod superblock;
 mod transaction;
 mod tree;

@@ -3,16 +3,19 @@
 //! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it freed most
 //! recently and therefore has mapped and cached; they are handed out first (DESIGN decision 13). A run in a ring is
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
-//! cursor of the tier and put into the ring, so that processes allocate apart from each other.
+//! cursor of the tier and put into the ring, so that processes allocate apart from each other. On a durable tier so do
+//! the descriptions of one process (streams.rs).
 
+use crate::inode::Inode;
 use crate::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
 use crate::process::Slot;
 use crate::transaction::Transaction;
+use crate::types::HandleId;
 
 /// Runs a slot remembers.
 pub(crate) const WARM_RUNS: usize = 32;
 /// Blocks claimed from the circular cursor at a time.
-const STRETCH_BLOCKS: u32 = 256;
+pub(crate) const STRETCH_BLOCKS: u32 = 256;
 /// The same on a durable tier, where each stretch costs a record; but, if that is more, only so small a share of the tier.
 const DURABLE_STRETCH_BLOCKS: u32 = 8192;
 const DURABLE_STRETCH_SHARE: u32 = 64;
@@ -89,17 +92,28 @@ impl Transaction<'_> {
         }
     }
 
-    /// Takes up to `wanted` consecutive free blocks from the first tier that has any.
-    pub(crate) fn allocate(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
-        (0..self.layout.tiers.len() as u8).find_map(|tier| self.allocate_on(slot, tier, wanted))
+    /// Takes up to `wanted` consecutive free blocks from the first tier that has any, for a write of `inode` through
+    /// `handle`.
+    pub(crate) fn allocate(
+        &mut self,
+        slot: Slot,
+        handle: HandleId,
+        inode: Inode,
+        wanted: u32,
+    ) -> Option<BlockRun> {
+        let wanted = wanted.min(RUN_BLOCKS_MAX);
+        match self.layout.durable {
+            true => self.allocate_in_stream(slot, handle, inode, wanted),
+            false => (0..self.layout.tiers.len() as u8)
+                .find_map(|tier| self.allocate_on(slot, tier, wanted)),
+        }
     }
 
-    fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
+    pub(crate) fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
         if self.get(region.counters) >= u64::from(region.blocks) {
             return None;
         }
-        let wanted = wanted.min(RUN_BLOCKS_MAX);
         for _ in 0..=WARM_RUNS {
             let Some(hint) = slot.pop_warm(self, tier) else { break };
             if let Some(found) = self.free_part(hint, wanted) {
@@ -112,7 +126,8 @@ impl Transaction<'_> {
                 return Some(found);
             }
         }
-        let stretch = self.next_stretch(tier, &region, wanted)?;
+        let length = self.stretch_blocks(&region).max(wanted);
+        let stretch = self.next_stretch(tier, &region, length)?;
         let found = BlockRun { count: stretch.count.min(wanted), ..stretch };
         if found.count < stretch.count {
             let rest =
@@ -254,7 +269,7 @@ impl Transaction<'_> {
     }
 
     /// The first free stretch within `hint`, at most `wanted` blocks.
-    fn free_part(&self, hint: BlockRun, wanted: u32) -> Option<BlockRun> {
+    pub(crate) fn free_part(&self, hint: BlockRun, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers.get(hint.tier as usize)?;
         let end = hint.first.saturating_add(hint.count).min(region.blocks);
         let scan_end = end.min(hint.first.saturating_add(HINT_SCAN_WORDS * 64));
@@ -278,22 +293,36 @@ impl Transaction<'_> {
         block.min(limit) - first
     }
 
-    /// Blocks of a stretch, and how many free ones the processes may have taken for themselves in that way. In memory the
-    /// latter does not count: better somebody else's share than a page that was never touched.
-    fn stretch_blocks(&self, region: &TierRegion) -> (u32, u32) {
-        if !self.layout.durable {
-            return (STRETCH_BLOCKS, 0);
+    /// Blocks of a stretch that the descriptions of a process share.
+    pub(crate) fn stretch_blocks(&self, region: &TierRegion) -> u32 {
+        match self.layout.durable {
+            true => {
+                let share = region.blocks / DURABLE_STRETCH_SHARE;
+                share.clamp(STRETCH_BLOCKS, DURABLE_STRETCH_BLOCKS)
+            }
+            false => STRETCH_BLOCKS,
         }
-        let share = region.blocks / DURABLE_STRETCH_SHARE;
-        let stretch = share.clamp(STRETCH_BLOCKS, DURABLE_STRETCH_BLOCKS);
-        (stretch, stretch * self.records_in_use(SlabKind::Slot) as u32)
     }
 
-    /// The next free stretch after the tier's cursor, which is moved past it. The cursor circles in the part of the
-    /// tier that was used before, whose memory exists already, as long as an eighth of that is free.
-    fn next_stretch(&mut self, tier: u8, region: &TierRegion, wanted: u32) -> Option<BlockRun> {
-        let (stretch, taken) = self.stretch_blocks(region);
-        let wanted = wanted.max(stretch);
+    /// How many free blocks the processes may have set apart for themselves. In memory that does not count: better
+    /// somebody else's share than a page that was never touched.
+    fn blocks_set_apart(&self, region: &TierRegion) -> u32 {
+        if !self.layout.durable {
+            return 0;
+        }
+        let shared = self.stretch_blocks(region) * self.records_in_use(SlabKind::Slot) as u32;
+        shared.saturating_add(self.blocks_in_streams())
+    }
+
+    /// The next free stretch of up to `wanted` blocks after the tier's cursor, which is moved past it. The cursor circles
+    /// in the part of the tier that was used before, whose memory exists already, as long as an eighth of that is free.
+    pub(crate) fn next_stretch(
+        &mut self,
+        tier: u8,
+        region: &TierRegion,
+        wanted: u32,
+    ) -> Option<BlockRun> {
+        let taken = self.blocks_set_apart(region);
         let cursor = (self.get(region.counters + CURSOR) as u32).min(region.blocks);
         let touched = (self.get(region.counters + TOUCHED) as u32).min(region.blocks);
         let used = (self.get(region.counters) as u32).min(touched);

@@ -1,7 +1,7 @@
 //! Process slots: what each process of the job holds, so that its death can be cleaned up.
 //!
-//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs and the
-//! working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
+//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs, streams (see
+//! `streams.rs`) and the working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
 //! Invariant: the reference count of a handle equals the number of slots that have its bit set.
 //! A dead process has its slot until it is reaped; then the slot may at once be another's. So the id of a slot says
 //! which use of its number it is, and `reap`, whose slot may have passed from a spawner to its child, is told who died.
@@ -13,6 +13,7 @@ use crate::fs::Microfs;
 use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
 use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
 use crate::pool::{BlockRun, WARM_RUNS};
+use crate::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
 use crate::transaction::Transaction;
 use crate::types::{Attached, HandleId, InodeId, ProcessIdentity, SlotId, Timestamp};
 
@@ -27,12 +28,14 @@ const WARM_FIRST: usize = 8;
 const PINS_FIRST: usize = WARM_FIRST + WARM_RUNS;
 const BITS_FIRST: usize = PINS_FIRST + PINS_PER_SLOT * PIN_WORDS;
 const BITS_WORDS: usize = HANDLES_MAX as usize / 64;
+const STREAMS_FIRST: usize = BITS_FIRST + BITS_WORDS;
+const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
-const _: () = assert!(BITS_FIRST + BITS_WORDS <= crate::layout::SLOT_WORDS);
+const _: () = assert!(STREAMS_END <= crate::layout::SLOT_WORDS);
 // The number of a slot is half of its id.
 const _: () = assert!(SLOTS_MAX <= 1 << 16);
 
@@ -63,15 +66,23 @@ impl Slot {
         self.at + PINS_FIRST + index * PIN_WORDS
     }
 
-    /// The most recently remembered warm run of `tier`.
-    pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8) -> Option<BlockRun> {
-        let top = self.warm_top(tx);
-        let at = self.at + WARM_FIRST + top as usize % WARM_RUNS;
+    /// First word of stream `index`.
+    pub(crate) fn stream_at(self, index: usize) -> usize {
+        self.at + STREAMS_FIRST + index * STREAM_WORDS
+    }
+
+    /// The most recently remembered warm run.
+    pub(crate) fn newest_warm(self, tx: &Transaction) -> Option<BlockRun> {
+        let at = self.at + WARM_FIRST + self.warm_top(tx) as usize % WARM_RUNS;
         let run = BlockRun::unpack(tx.get(at));
-        if run.count == 0 || run.tier != tier {
-            return None;
-        }
-        tx.set(at, 0);
+        (run.count > 0).then_some(run)
+    }
+
+    /// Takes the most recently remembered warm run, if it is of `tier`.
+    pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8) -> Option<BlockRun> {
+        let run = self.newest_warm(tx).filter(|run| run.tier == tier)?;
+        let top = self.warm_top(tx);
+        tx.set(self.at + WARM_FIRST + top as usize % WARM_RUNS, 0);
         self.set_warm_top(tx, top.wrapping_sub(1));
         Some(run)
     }
@@ -196,7 +207,7 @@ impl Transaction<'_> {
         let taken = self.take(SlabKind::Slot, Error::TooManyProcesses)?;
         let earlier = self.slot_record(taken.index);
         let uses = earlier.uses(self);
-        for word in 0..WARM_FIRST + WARM_RUNS {
+        for word in (0..WARM_FIRST + WARM_RUNS).chain(STREAMS_FIRST..STREAMS_END) {
             self.set(earlier.at + word, 0);
         }
         earlier.set_uses(self, uses.wrapping_add(1));

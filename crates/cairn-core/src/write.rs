@@ -286,10 +286,12 @@ fn collect_runs(
         let wanted = end_block - block;
         let (blocks, fresh) = match tx.stretch(map, block) {
             Stretch::Data(found) => (BlockRun { count: found.count.min(wanted), ..found }, false),
-            Stretch::Hole(count) => match tx.allocate(slot, wanted.min(count)) {
-                Some(run) => (run, true),
-                None => break,
-            },
+            Stretch::Hole(count) => {
+                match tx.allocate(slot, plan.handle, inode, wanted.min(count)) {
+                    Some(run) => (run, true),
+                    None => break,
+                }
+            }
         };
         if blocks.count == 0 {
             tx.mark_corrupt("empty extent");

@@ -6,19 +6,17 @@
 
 use cairn_core::{
     Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions, Position, ROOT,
-    Superblock, recover_read_only,
+    Superblock,
 };
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{
-    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, memory, plain,
-    recover_and_attach,
+    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
 };
 use cairn_testing::faulty::{
     ByteMedia, Fault, FaultPlan, FaultyMedia, Image, Outcome, ReadFault, Survivors,
 };
 use cairn_testing::random::{Random, for_each_seed, soaking};
-use cairn_testing::tier::CHECKSUM;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -502,41 +500,6 @@ fn namespace_is_full_of_names_then_its_snapshot_fits() {
     }
 }
 
-/// Mechanism: free blocks that another process had set apart counted as room in the used part of the tier, so the cursor
-/// circled through them. Consequence: files written in turn were interleaved block by block, with a record and an extent for
-/// every call. Fix: what processes set apart on a durable tier is not room.
-#[test]
-fn files_are_written_in_turn_then_each_leaves_a_record_per_stretch() {
-    const PROCESSES: usize = 8;
-    const BLOCKS: u64 = 512;
-    let setting = Setting::simple();
-    let media = Arc::new(Image::filled(64 << 20, 0));
-    let superblock = setting.make_on(media.as_ref());
-    let crew = Crew::recover(media.clone(), &superblock, PROCESSES).expect("it was just made");
-    let handles: Vec<_> = crew
-        .processes
-        .iter()
-        .map(|process| create(process, process.slot.0.to_string().as_bytes()))
-        .collect();
-    let bytes = vec![7; setting.hugeblock_bytes as usize];
-    for block in 0..BLOCKS {
-        for (process, &handle) in crew.processes.iter().zip(&handles) {
-            let at = Position::At(block * bytes.len() as u64);
-            process.write(&process.caller(), handle, at, &bytes).expect("there is space");
-        }
-    }
-    crew.processes[0].fs.sync().expect("the media work");
-    let found = recover_read_only(media.as_ref(), &memory(&superblock), CHECKSUM);
-    // Each file is created, and has two stretches of 256 blocks.
-    assert_eq!(found.expect("the media work").lsn, PROCESSES as u64 * 3);
-}
-
-fn create(process: &Process, name: &[u8]) -> HandleId {
-    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
-    let opened = process.fs.open_file(&process.caller(), ROOT, name, options, 0o600);
-    opened.expect("there is space").handle
-}
-
 /// Mechanism: a write that needs several runs of new blocks leaves a record for each, and the first one said the whole
 /// range. Consequence: a log that broke off behind it gave the file its full size, with zeros in place of what followed.
 /// Fix: each record says only what it and those before it give blocks for.
@@ -617,4 +580,10 @@ fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
             break;
         }
     }
+}
+
+fn create(process: &Process, name: &[u8]) -> HandleId {
+    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    let opened = process.fs.open_file(&process.caller(), ROOT, name, options, 0o600);
+    opened.expect("there is space").handle
 }

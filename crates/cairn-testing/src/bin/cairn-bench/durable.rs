@@ -237,7 +237,7 @@ pub fn records(_places: &Places) {
     for (processes, files, strided, bar) in [
         (2, 1, false, Some(10.0)),
         (8, 1, false, Some(10.0)),
-        (1, 8, false, None),
+        (1, 8, false, Some(16.0)),
         (2, 1, true, None),
         (8, 1, true, None),
     ] {
