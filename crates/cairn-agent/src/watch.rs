@@ -29,7 +29,10 @@ impl Watch {
             return Ok(changed);
         }
         let read = volume.fs().read_log(&mut self.cursor, &mut |record| {
-            changed |= !matches!(record.operation, Operation::Write | Operation::Drained);
+            changed |= !matches!(
+                record.operation,
+                Operation::Write | Operation::Strides | Operation::Drained
+            );
         });
         let read = read.map_err(volume.error("read the log of", &crate::path::FilePath::root()))?;
         Ok(changed || read == LogRead::Overrun)

@@ -9,6 +9,7 @@
 mod attributes;
 mod check;
 mod claim;
+mod coalesce;
 mod directory;
 mod error;
 mod fields;

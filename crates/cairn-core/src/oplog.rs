@@ -1,12 +1,13 @@
 //! Operation log: what happened, in order, one compact record per change (NVMe-CR, section III-E).
 //!
 //! The log is a ring in the meta segment that the agent tails; on a durable tier `flush.rs` takes the same words to the
-//! media. Consecutive writes through one handle extend its last record while nothing else came between (record
-//! coalescing).
+//! media. Writes through one handle extend its last record while nothing else came between (record coalescing; which
+//! ones, `coalesce.rs` says).
 //! Invariant: a record is whole before `LOG_HEAD` covers it; only writes are extended, across nothing but other
 //! writes, and never once a flush has taken them.
 //! Does not decide when anything is flushed.
 
+use crate::coalesce::{Parameters, Written, continued};
 use crate::error::Result;
 use crate::fs::Microfs;
 use crate::handle::Handle;
@@ -15,14 +16,14 @@ use crate::layout::{
     LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN, OPENED_AT,
 };
 use crate::log_media::block_start;
-use crate::map::Stretch;
-use crate::pool::BlockRun;
+use crate::map::{Extent, Stretch};
 use crate::record::{self, FIXED_WORDS, Operation, RECORD_WORDS_MAX};
 use crate::transaction::Transaction;
 use crate::types::Timestamp;
 use std::sync::atomic::Ordering;
 
-const WRITE_WORDS: u64 = (FIXED_WORDS + 6 + 1) as u64;
+/// Words of the record of a write, of either kind.
+const WRITE_WORDS: u64 = (FIXED_WORDS + size_of::<Parameters>() / 8 + 1) as u64;
 /// Records handed out by one call of `read_log`.
 const READ_BATCH: usize = 128;
 /// Words that one transaction may append: a symbolic link's two records.
@@ -178,27 +179,25 @@ impl Transaction<'_> {
         handle: Option<Handle>,
         now: Timestamp,
         inode: Inode,
-        range: (u64, u64),
-        added: Option<(u32, BlockRun)>,
+        (offset, length): (u64, u64),
+        added: Option<Extent>,
     ) {
         if !self.layout.logs {
             return;
         }
         let seal = match self.layout.durable {
-            true => self.last_block_seal(inode, range.0 + range.1),
+            true => self.last_block_seal(inode, offset + length),
             false => 0,
         };
+        let written = Written { offset, length, added, seal };
         if let Some(handle) = handle {
-            if self.extend_write(handle, now, inode, range, added, seal) {
+            if self.extend_write(handle, now, inode, &written) {
                 return;
             }
             let head = self.checked_log_head();
             handle.set_log_position(self, head + 1);
         }
-        let (file_block, run) = added.map_or((0, 0), |(block, run)| (block, run.pack()));
-        let (offset, length) = range;
-        let parameters = [u64::from(inode.id.0), offset, length, u64::from(file_block), run, seal];
-        self.log(Operation::Write, now, &parameters, &[]);
+        self.log(Operation::Write, now, &written.parameters(inode.id.0), &[]);
     }
 
     fn extend_write(
@@ -206,50 +205,41 @@ impl Transaction<'_> {
         handle: Handle,
         now: Timestamp,
         inode: Inode,
-        (offset, length): (u64, u64),
-        added: Option<(u32, BlockRun)>,
-        seal: u64,
+        written: &Written,
     ) -> bool {
         let Some(position) = handle.log_position(self).checked_sub(1) else { return false };
-        let head = self.checked_log_head();
-        let in_window = position < head
-            && position + (LOG_WORDS / 2) as u64 > head
-            && position >= self.get(LOG_FROZEN)
-            && position + 1 > self.get(LOG_LAST_BARRIER);
-        if !in_window {
+        if !self.may_extend(position) {
             return false;
         }
-        let parameter = |tx: &Self, index: u64| tx.get(tx.log_word(position + 3 + index));
-        let (old_offset, old_length) = (parameter(self, 1), parameter(self, 2));
-        let continues = old_offset.checked_add(old_length) == Some(offset);
-        if parameter(self, 0) != u64::from(inode.id.0) || !continues {
+        let first = position + FIXED_WORDS as u64;
+        let old = std::array::from_fn(|index| self.get(self.log_word(first + index as u64)));
+        let operation = Operation::decode(self.get(self.log_word(position)) as u16);
+        let is_of_inode = old[0] == u64::from(inode.id.0);
+        let Some((operation, parameters)) = operation
+            .filter(|_| is_of_inode)
+            .and_then(|operation| continued(operation, &old, written, self.layout.hugeblock_shift))
+        else {
             return false;
-        }
-        let mut run = parameter(self, 4);
-        let mut file_block = parameter(self, 3);
-        if let Some((added_block, added)) = added {
-            let old = BlockRun::unpack(run);
-            if run == 0 {
-                (file_block, run) = (u64::from(added_block), added.pack());
-            } else if old.tier == added.tier
-                && old.end() == added.first
-                && file_block.checked_add(u64::from(old.count)) == Some(u64::from(added_block))
-                && old.count + added.count <= crate::pool::RUN_BLOCKS_MAX
-            {
-                run = BlockRun { count: old.count + added.count, ..old }.pack();
-            } else {
-                return false;
-            }
-        }
-        let length = old_length + length;
-        for (index, value) in [(2, now.0), (5, length), (6, file_block), (7, run), (8, seal)] {
-            let word = self.log_word(position + index);
+        };
+        let time = (position + 2, now.0);
+        for (at, value) in std::iter::once(time).chain((first..).zip(parameters)) {
+            let word = self.log_word(at);
             self.set(word, value);
         }
-        let header = self.record_header(position, Operation::Write, WRITE_WORDS);
+        let header = self.record_header(position, operation, WRITE_WORDS);
         let word = self.log_word(position);
         self.set(word, header);
         true
+    }
+
+    /// Whether the record of a write at `position` may be changed: no flush has taken it, nothing but writes came after it,
+    /// and it is not so old that a reader of the ring loses it soon.
+    fn may_extend(&self, position: u64) -> bool {
+        let head = self.checked_log_head();
+        position < head
+            && position + (LOG_WORDS / 2) as u64 > head
+            && position >= self.get(LOG_FROZEN)
+            && position + 1 > self.get(LOG_LAST_BARRIER)
     }
 
     fn record_header(&self, position: u64, operation: Operation, length: u64) -> u64 {

@@ -51,9 +51,12 @@ pub enum Operation {
     Name = 17,
     /// In snapshots. inode, file block, packed run.
     Extent = 18,
+    /// inode, offset, bytes written in all, bytes from piece to piece, packed run of the blocks added, bytes of a piece. A write
+    /// of pieces, as `coalesce.rs` has them.
+    Strides = 19,
 }
 
-const OPERATIONS: [(Operation, usize); 18] = [
+const OPERATIONS: [(Operation, usize); 19] = [
     (Operation::Close, 3),
     (Operation::Create, 4),
     (Operation::Unlink, 2),
@@ -72,6 +75,7 @@ const OPERATIONS: [(Operation, usize); 18] = [
     (Operation::Inode, 13),
     (Operation::Name, 2),
     (Operation::Extent, 3),
+    (Operation::Strides, 6),
 ];
 
 impl Operation {
@@ -93,9 +97,12 @@ impl Operation {
         }
     }
 
-    /// Whether a reader of the log must look at what it names; coalescing crosses none but `Write`.
+    /// Whether a reader of the log must look at what it names; coalescing crosses none but writes.
     pub fn is_barrier(self) -> bool {
-        !matches!(self, Operation::Write | Operation::Attributes | Operation::Drained)
+        !matches!(
+            self,
+            Operation::Write | Operation::Strides | Operation::Attributes | Operation::Drained
+        )
     }
 }
 
@@ -226,7 +233,7 @@ mod tests {
             assert_eq!(*operation as usize, index + 1);
             assert_eq!(Operation::decode(*operation as u16), Some(*operation));
         }
-        assert_eq!((Operation::decode(0), Operation::decode(19)), (None, None));
+        assert_eq!((Operation::decode(0), Operation::decode(20)), (None, None));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod restore;
 
+use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::inode::{Inode, MAYBE_STALE, OPENED, UNCLEAN};
@@ -30,6 +31,8 @@ const WRITING: u32 = 1 << 16;
 const HAS_SEAL: u32 = 1 << 17;
 /// What a snapshot keeps of an inode's flags.
 const KEPT_FLAGS: u32 = UNCLEAN | OPENED | WRITING;
+/// Pieces of a strided write attached in one transaction: each may split a node of every level of the tree.
+const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
 const BACKED_INODES: u32 = 4096;
 
@@ -51,10 +54,38 @@ pub(crate) struct Image<'m> {
     pub records: u64,
 }
 
-/// What is left to do after a record: a file to cut, and to free if it has no name.
-struct Cut {
-    inode: InodeId,
-    from_block: u32,
+/// What is left to do after a record.
+enum Rest {
+    /// A file to cut, and to free if it has no name.
+    Cut { inode: InodeId, from_block: u32 },
+    /// Pieces to give to a file, but for the first few.
+    Pieces { inode: InodeId, strides: Strides, attached: usize },
+}
+
+impl Rest {
+    /// Does a bounded part of it.
+    fn reduce(self, tx: &mut Transaction) -> Result<Option<Rest>> {
+        match self {
+            Rest::Cut { inode: id, from_block } => {
+                let inode = tx.inode(id)?;
+                let more = tx.drop_extents(inode, from_block)?;
+                if !more && inode.links(tx) == 0 {
+                    release(tx, inode);
+                }
+                Ok(more.then_some(Rest::Cut { inode: id, from_block }))
+            }
+            Rest::Pieces { inode: id, strides, attached } => {
+                let inode = tx.inode(id)?;
+                let mut pieces = strides.pieces().skip(attached).peekable();
+                for piece in pieces.by_ref().take(PIECES_BATCH) {
+                    attach(tx, inode, piece)?;
+                }
+                let attached = attached + PIECES_BATCH;
+                let more = pieces.peek().is_some();
+                Ok(more.then_some(Rest::Pieces { inode: id, strides, attached }))
+            }
+        }
+    }
 }
 
 fn contradiction<T>(what: &'static str) -> Result<T> {
@@ -133,17 +164,9 @@ impl<'m> Image<'m> {
             let at = usize::from(record.operation != Operation::Inode);
             self.back_inode(record.parameters[at])?;
         }
-        let mut cut = self.transact(|tx| apply(tx, record, name))?;
-        while let Some(Cut { inode, from_block }) = cut {
-            let more = self.transact(|tx| {
-                let inode = tx.inode(inode)?;
-                let more = tx.drop_extents(inode, from_block)?;
-                if !more && inode.links(tx) == 0 {
-                    release(tx, inode);
-                }
-                Ok(more)
-            })?;
-            cut = more.then_some(Cut { inode, from_block });
+        let mut rest = self.transact(|tx| apply(tx, record, name))?;
+        while let Some(left) = rest {
+            rest = self.transact(|tx| left.reduce(tx))?;
         }
         Ok(())
     }
@@ -240,7 +263,7 @@ fn replayer(credentials: Credentials, now: Timestamp) -> Caller {
     Caller { slot: SlotId(0), credentials, now }
 }
 
-fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Cut>> {
+fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Rest>> {
     let p = record.parameters;
     let now = record.time;
     match record.operation {
@@ -297,25 +320,27 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Cu
             if !inode.is_regular(tx) {
                 return contradiction("blocks of what is no file");
             }
-            attach(tx, inode, p[1], p[2]).map(|()| None)
+            attach_run(tx, inode, p[1], p[2]).map(|()| None)
         }
         Operation::Close
         | Operation::Truncate
         | Operation::Write
         | Operation::Drained
         | Operation::Opened
-        | Operation::Sealed => {
-            // A file that lost its last name before is not there any more.
-            match tx.inode(InodeId(p[0] as u32)) {
-                Ok(inode) if inode.is_regular(tx) => change_data(tx, record, inode),
-                Ok(inode) if record.operation == Operation::Close => {
-                    let _ = inode;
-                    Ok(None)
-                }
-                Ok(_) => contradiction("data of what is no file"),
-                Err(_) => Ok(None),
-            }
-        }
+        | Operation::Sealed
+        | Operation::Strides => match file_of(tx, record)? {
+            Some(inode) => change_data(tx, record, inode),
+            None => Ok(None),
+        },
+    }
+}
+
+/// The file whose data the record changes; `None` if there is nothing to change: it lost its last name before.
+fn file_of(tx: &Transaction, record: &Record) -> Result<Option<Inode>> {
+    match tx.inode(InodeId(record.parameters[0] as u32)) {
+        Ok(inode) if inode.is_regular(tx) => Ok(Some(inode)),
+        Ok(_) if record.operation != Operation::Close => contradiction("data of what is no file"),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 
@@ -422,7 +447,7 @@ fn take_name(
 }
 
 /// `inode` lost a name in `parent`; with the last one it goes.
-fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Cut>> {
+fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Rest>> {
     if inode.is_directory(tx) {
         if inode.held(tx) != 0 {
             return contradiction("removed directory is not empty");
@@ -433,7 +458,7 @@ fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Cu
     }
     inode.drop_link(tx);
     match (inode.links(tx), inode.is_regular(tx)) {
-        (0, true) => Ok(Some(Cut { inode: inode.id, from_block: 0 })),
+        (0, true) => Ok(Some(Rest::Cut { inode: inode.id, from_block: 0 })),
         (0, false) => {
             release(tx, inode);
             Ok(None)
@@ -449,7 +474,7 @@ fn two_names(names: &[u8]) -> Result<(&[u8], &[u8])> {
     }
 }
 
-fn rename(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<Option<Cut>> {
+fn rename(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Result<Option<Rest>> {
     let (old, new) = two_names(names)?;
     let (from, moved, to) = (directory(tx, p[0])?, existing(tx, p[1])?, directory(tx, p[2])?);
     permit_parent(tx, moved, to)?;
@@ -492,11 +517,16 @@ fn exchange(tx: &mut Transaction, p: &[u64], names: &[u8], now: Timestamp) -> Re
     change_parent(tx, other, other_parent, parent)
 }
 
-/// Gives the file blocks that must be free, where it must have a hole.
-fn attach(tx: &mut Transaction, inode: Inode, file_block: u64, run: u64) -> Result<()> {
-    let blocks = BlockRun::unpack(run);
+/// As `attach`, from a record.
+fn attach_run(tx: &mut Transaction, inode: Inode, file_block: u64, run: u64) -> Result<()> {
     let file_block =
         u32::try_from(file_block).map_err(|_| Error::Corrupt { what: "file block" })?;
+    attach(tx, inode, Extent { file_block, blocks: BlockRun::unpack(run) })
+}
+
+/// Gives the file blocks that must be free, where it must have a hole.
+fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
+    let Extent { file_block, blocks } = extent;
     let tier = tx.layout.tiers.get(blocks.tier as usize);
     let inside = tier.is_some_and(|tier| blocks.end() <= tier.blocks);
     let size_blocks = inode.size(tx).div_ceil(tx.layout.hugeblock_bytes);
@@ -513,7 +543,7 @@ fn attach(tx: &mut Transaction, inode: Inode, file_block: u64, run: u64) -> Resu
         return contradiction("block given away twice");
     }
     tx.mark_used(blocks);
-    tx.attach(inode, Extent { file_block, blocks })
+    tx.attach(inode, extent)
 }
 
 fn set_seal(tx: &mut Transaction, inode: Inode, seal: u64) {
@@ -526,7 +556,7 @@ fn set_seal(tx: &mut Transaction, inode: Inode, seal: u64) {
     }
 }
 
-fn change_data(tx: &mut Transaction, record: &Record, inode: Inode) -> Result<Option<Cut>> {
+fn change_data(tx: &mut Transaction, record: &Record, inode: Inode) -> Result<Option<Rest>> {
     let p = record.parameters;
     match record.operation {
         Operation::Close => {
@@ -545,31 +575,46 @@ fn change_data(tx: &mut Transaction, record: &Record, inode: Inode) -> Result<Op
             set_seal(tx, inode, p[1]);
         }
         Operation::Truncate => return truncate(tx, inode, p[1], record.time),
+        Operation::Strides => return write_strides(tx, inode, p, record.time).map(Some),
         _ => write(tx, inode, p, record.time)?,
     }
     Ok(None)
 }
 
 fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
-    let Some(end) = p[1].checked_add(p[2]).filter(|&end| file_fits(tx, end)) else {
+    let Some(end) = p[1].checked_add(p[2]) else { return contradiction("end of a write") };
+    grow(tx, inode, end, p[5], now)?;
+    match p[4] {
+        0 => Ok(()),
+        run => attach_run(tx, inode, p[3], run),
+    }
+}
+
+fn write_strides(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<Rest> {
+    let shift = tx.layout.hugeblock_shift;
+    let strides = p.first_chunk().and_then(|parameters| Strides::decode(parameters, shift));
+    let Some(strides) = strides else { return contradiction("pieces of a write") };
+    grow(tx, inode, u64::from(strides.end()) << shift, 0, now)?;
+    Ok(Rest::Pieces { inode: inode.id, strides, attached: 0 })
+}
+
+/// A write ended at `end`, which may be behind that of the file, and left a seal of the block there.
+fn grow(tx: &mut Transaction, inode: Inode, end: u64, seal: u64, now: Timestamp) -> Result<()> {
+    if !file_fits(tx, end) {
         return contradiction("end of a write");
-    };
+    }
     let shift = tx.layout.hugeblock_shift;
     let size = inode.size(tx).max(end);
     inode.set_size(tx, size);
-    if p[4] != 0 {
-        attach(tx, inode, p[3], p[4])?;
-    }
-    // The seal is that of the block in which this write ended.
     if end >> shift == size >> shift {
-        set_seal(tx, inode, p[5]);
+        set_seal(tx, inode, seal);
     }
     inode.add_flags(tx, WRITING);
     touch(tx, inode, now);
     Ok(())
 }
 
-fn truncate(tx: &mut Transaction, inode: Inode, size: u64, now: Timestamp) -> Result<Option<Cut>> {
+fn truncate(tx: &mut Transaction, inode: Inode, size: u64, now: Timestamp) -> Result<Option<Rest>> {
     if !file_fits(tx, size) {
         return contradiction("size of a file");
     }
@@ -589,7 +634,7 @@ fn truncate(tx: &mut Transaction, inode: Inode, size: u64, now: Timestamp) -> Re
     inode.add_flags(tx, WRITING);
     touch(tx, inode, now);
     let from_block = size.div_ceil(block_bytes) as u32;
-    Ok(Some(Cut { inode: inode.id, from_block }))
+    Ok(Some(Rest::Cut { inode: inode.id, from_block }))
 }
 
 fn file_fits(tx: &Transaction, size: u64) -> bool {

@@ -92,10 +92,13 @@ fn write_in_turn(writers: &[(&Process, HandleId)], blocks: u64) {
 fn expect_blocks(process: &Process, name: &str, blocks: impl Iterator<Item = Vec<u8>>) {
     let handle = open(process, name);
     let inode = process.fs.handle(handle).expect("it is open").inode;
-    let size = process.fs.attributes(inode).expect("it is there").size;
-    let read = process.read(&process.caller(), handle, Position::At(0), size);
-    let expected: Vec<u8> = blocks.flatten().collect();
-    assert!(read.expect("it can be read").1 == expected, "content of {name}");
+    let mut end = 0;
+    for expected in blocks {
+        let read = process.read(&process.caller(), handle, Position::At(end), BLOCK_BYTES as u64);
+        assert!(read.expect("it can be read").1 == expected, "{name}, the block at {end}");
+        end += BLOCK_BYTES as u64;
+    }
+    assert_eq!(process.fs.attributes(inode).expect("it is there").size, end);
     process.verify_blocks(inode, handle).expect("the checksums are right");
 }
 
@@ -185,4 +188,55 @@ fn one_process_fills_the_tier_with_files_in_turn_then_no_block_is_left_and_all_a
         let blocks = (0..blocks).map(|block| block_of(file, block));
         expect_blocks(&recovered, &format!("{file}"), blocks);
     }
+}
+
+/// The processes write every n-th piece each of one file.
+fn write_strides(crew: &[Process], piece_blocks: u64, rounds: u64) {
+    let handles: Vec<_> = crew.iter().map(|process| open(process, "shared")).collect();
+    for piece in 0..rounds * crew.len() as u64 {
+        let writer = piece as usize % crew.len();
+        for block in piece * piece_blocks..(piece + 1) * piece_blocks {
+            write_block(&crew[writer], handles[writer], 0, block).expect("there is space");
+        }
+    }
+}
+
+#[test]
+fn processes_write_strides_of_a_file_then_each_leaves_a_record_per_stretch() {
+    const PROCESSES: usize = 4;
+    // The blocks of a piece are written one by one.
+    for piece_blocks in [1, 4] {
+        let shared = Shared::new(MEDIA_BYTES, PROCESSES);
+        write_strides(&shared.crew.processes, piece_blocks, 2 * STRETCH_BLOCKS / piece_blocks);
+        // The file is created, and each process has two stretches.
+        assert_eq!(shared.records(), 1 + PROCESSES as u64 * 2);
+        let blocks = PROCESSES as u64 * 2 * STRETCH_BLOCKS;
+        let blocks = (0..blocks).map(|block| block_of(0, block));
+        expect_blocks(&shared.recovered(), "shared", blocks);
+    }
+}
+
+#[test]
+fn strides_are_synced_in_between_then_the_record_that_was_flushed_is_not_extended() {
+    let shared = Shared::new(MEDIA_BYTES, 1);
+    let process = &shared.crew.processes[0];
+    let handle = open(process, "shared");
+    let at = |piece: u64| 3 * piece;
+    for piece in 0..4 {
+        write_block(process, handle, 0, at(piece)).expect("there is space");
+    }
+    assert_eq!(shared.records(), 2, "created, and the pieces");
+    for piece in 4..8 {
+        write_block(process, handle, 0, at(piece)).expect("there is space");
+    }
+    let of_first = |process: &Process, pieces: u64| {
+        let block = |block: u64| match block % 3 {
+            0 => block_of(0, block),
+            _ => vec![0; BLOCK_BYTES],
+        };
+        expect_blocks(process, "shared", (0..=at(pieces - 1)).map(block));
+    };
+    of_first(&shared.recovered(), 4);
+    assert_eq!(shared.records(), 3);
+    of_first(&shared.recovered(), 8);
 }

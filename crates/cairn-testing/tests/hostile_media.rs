@@ -126,6 +126,45 @@ fn inodes_in_the_log_make_no_sense_then_it_is_refused() {
 }
 
 #[test]
+fn pieces_of_a_write_in_the_log_make_no_sense_then_it_is_refused() {
+    const BLOCK: u64 = 4096;
+    let file = created(IN_ROOT, 2, FILE, b"a");
+    let run = |first: u64, count: u64| count << 36 | first;
+    let strides = |number, [offset, length, stride, run, piece]: [u64; 5]| {
+        let [offset, length, stride, piece] =
+            [offset, length, stride, piece].map(|blocks| blocks.wrapping_mul(BLOCK));
+        said(Operation::Strides, &[number, offset, length, stride, run, piece], b"")
+    };
+    let proper = [4, 40, 3, run(7, 40), 2];
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    let records = words(&[file.clone(), strides(2, proper)]);
+    sealed::put_log(&image, &Places::of(&superblock), EPOCH, &records);
+    assert_eq!(recover_and_use(image), Ok(()));
+
+    let tier_blocks = u64::from(superblock.geometry.tier_blocks[0]);
+    for (why, records) in [
+        ("pieces of a write", vec![strides(2, [4, 39, 3, run(7, 40), 2])]),
+        ("pieces of a write", vec![strides(2, [4, 40, 2, run(7, 40), 2])]),
+        ("pieces of a write", vec![strides(2, [4, 40, 3, run(7, 40), 0])]),
+        ("pieces of a write", vec![strides(2, [4, 2, 3, run(7, 2), 2])]),
+        ("pieces of a write", vec![strides(2, [4, 0, 3, 0, 2])]),
+        ("pieces of a write", vec![strides(2, [4, 40, 1 << 28, run(7, 40), 2])]),
+        ("pieces of a write", vec![strides(2, [u64::MAX, 40, 3, run(7, 40), 2])]),
+        ("run of blocks", vec![strides(2, [4, 40, 3, run(tier_blocks - 39, 40), 2])]),
+        ("run of blocks", vec![strides(2, [4, 40, 3, 1 << 60 | run(7, 40), 2])]),
+        // Some are of the file already.
+        (
+            "block given away twice",
+            vec![strides(2, proper), strides(2, [200, 4, 3, run(46, 4), 2])],
+        ),
+        ("block given away twice", vec![strides(2, proper), strides(2, [0, 8, 4, run(60, 8), 2])]),
+        ("data of what is no file", vec![strides(IN_ROOT, proper)]),
+    ] {
+        assert_log_refused(&[std::slice::from_ref(&file), &records].concat(), why);
+    }
+}
+
+#[test]
 fn names_in_a_snapshot_make_no_tree_then_it_is_refused() {
     let file = inode(2, FILE, 1, 0, 0);
     let directory = inode(2, DIRECTORY, 2, IN_ROOT, 0);

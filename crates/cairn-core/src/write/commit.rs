@@ -110,9 +110,9 @@ impl Microfs {
             while let Some(run) = fresh.next() {
                 let next = fresh.peek().map(|next| u64::from(next.file_block));
                 let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
-                tx.attach(inode, Extent { file_block: run.file_block, blocks: run.blocks })?;
-                let added = Some((run.file_block, run.blocks));
-                tx.log_write(handle, caller.now, inode, (from, to - from), added);
+                let added = Extent { file_block: run.file_block, blocks: run.blocks };
+                tx.attach(inode, added)?;
+                tx.log_write(handle, caller.now, inode, (from, to - from), Some(added));
                 from = to;
             }
             if pin.flags(tx) & PIN_CONTESTED == 0 {

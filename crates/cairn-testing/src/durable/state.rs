@@ -2,7 +2,8 @@
 //!
 //! After a crash the namespace is one of the states since the last sync: names as of one moment; every file with a size
 //! and content it had at some moment since then. Bytes overwritten in place and not synced may be old or new, one by one;
-//! of a write that was under way the first part may be there.
+//! of a write that was under way the first part may be there; of pieces that several descriptions write to one file, each
+//! description's up to a moment of their own.
 
 use super::OPEN;
 use crate::driver::Process;

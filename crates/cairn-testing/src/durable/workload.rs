@@ -25,6 +25,8 @@ struct Open {
     handle: HandleId,
     file: u64,
     appends: bool,
+    /// Tells several descriptions of a process apart that write pieces of one file.
+    lane: usize,
 }
 
 /// Random operations and what they should lead to.
@@ -142,17 +144,18 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(17) {
+        match self.random.below(19) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
-            6 => self.truncate(),
-            7 => self.unlink(),
-            8..10 => self.rename(),
-            10 => self.link(),
-            11 => self.directory(),
-            12..14 => self.symlink(),
-            14 => self.close(),
-            15 => Box::new(|this| this.process().fs.sync().map(|()| true)),
+            6..8 => self.strides(),
+            8 => self.truncate(),
+            9 => self.unlink(),
+            10..12 => self.rename(),
+            12 => self.link(),
+            13 => self.directory(),
+            14..16 => self.symlink(),
+            16 => self.close(),
+            17 => Box::new(|this| this.process().fs.sync().map(|()| true)),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }
@@ -202,16 +205,27 @@ impl<'w> Workload<'w> {
     }
 
     fn open(&mut self, name: &[u8], file: u64, appends: bool) -> Result<HandleId> {
+        self.open_lane(name, file, appends, 0)
+    }
+
+    fn open_lane(
+        &mut self,
+        name: &[u8],
+        file: u64,
+        appends: bool,
+        lane: usize,
+    ) -> Result<HandleId> {
         let pid_slot = self.turn;
-        let fits =
-            |open: &&Open| (open.pid_slot, open.file, open.appends) == (pid_slot, file, appends);
+        let fits = |open: &&Open| {
+            (open.pid_slot, open.file, open.appends, open.lane) == (pid_slot, file, appends, lane)
+        };
         if let Some(open) = self.open.iter().find(fits) {
             return Ok(open.handle);
         }
         let options = OpenOptions { append: appends, ..OPEN };
         let caller = self.process().caller();
         let handle = self.process().fs.open_file(&caller, self.home, name, options, 0o644)?.handle;
-        self.open.push(Open { pid_slot, handle, file, appends });
+        self.open.push(Open { pid_slot, handle, file, appends, lane });
         Ok(handle)
     }
 
@@ -267,6 +281,55 @@ impl<'w> Workload<'w> {
             let handle = this.open(name, file, false)?;
             this.write(handle, Position::At(at), &bytes)
         })
+    }
+
+    /// Behind the end of a file several descriptions write every n-th piece each, or leave a hole between theirs.
+    fn strides(&mut self) -> Act<'w> {
+        const ROUNDS: u64 = 3;
+        let Some(name) = self.file_name() else { return Self::nothing() };
+        let file = self.file_at(name);
+        let first = (self.state.files[&file].content.len() as u64).div_ceil(self.block_bytes());
+        if first > FILE_BLOCKS_MAX {
+            return self.truncate_file(name, file);
+        }
+        let piece = self.random.below(2) + 1;
+        let lanes = self.random.below(2) + 2;
+        let writers = lanes - self.random.below(2);
+        let mut writes = Vec::new();
+        let mut next = first;
+        for _ in 0..ROUNDS {
+            for lane in 0..writers {
+                // Sometimes a piece is short, or not where the next one should be.
+                let blocks = if self.random.one_in(6) { 1 } else { piece };
+                let at = (next + lane * piece) * self.block_bytes();
+                let bytes = self.random.bytes((blocks * self.block_bytes()) as usize);
+                writes.push((lane as usize, at, bytes));
+            }
+            next += lanes * piece + u64::from(self.random.one_in(4));
+        }
+        self.note_pieces(file, &writes);
+        Box::new(move |this| {
+            for (lane, at, bytes) in writes {
+                let handle = this.open_lane(name, file, false, lane)?;
+                this.write(handle, Position::At(at), &bytes)?;
+            }
+            Ok(false)
+        })
+    }
+
+    /// What each description wrote is there up to a moment of its own. So any of the pieces may be missing, as if its bytes
+    /// were zeros that were overwritten.
+    fn note_pieces(&mut self, file: u64, writes: &[(usize, u64, Vec<u8>)]) {
+        let end = writes.last().map_or(0, |(_, at, bytes)| *at as usize + bytes.len());
+        self.change(file, |content| content.resize(end, 0));
+        self.push_state();
+        self.state.files.get_mut(&file).expect("it was just changed").overwrites += 1;
+        for (_, at, bytes) in writes {
+            self.change(file, |content| {
+                content[*at as usize..][..bytes.len()].copy_from_slice(bytes)
+            });
+            self.push_state();
+        }
     }
 
     fn write(&mut self, handle: HandleId, at: Position, bytes: &[u8]) -> Result<bool> {

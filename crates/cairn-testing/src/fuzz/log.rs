@@ -62,8 +62,10 @@ fn add_to_snapshot(image: &Image, places: &Places, choices: &mut Random) {
 
 fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, choices: &mut Random) {
     let count = PARAMETERS[operation as usize - 1];
-    let mut parameters: Vec<u64> =
-        (0..count).map(|place| parameter(operation, place, choices)).collect();
+    let mut parameters = match operation {
+        19 => strides(choices).to_vec(),
+        _ => (0..count).map(|place| parameter(operation, place, choices)).collect(),
+    };
     if choices.one_in(16) {
         let place = choices.below(count as u64) as usize;
         parameters[place] = choices.draw();
@@ -109,6 +111,19 @@ fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
         },
         _ => choices.below(4),
     }
+}
+
+/// Parameters of a write of pieces that could be.
+fn strides(choices: &mut Random) -> [u64; 6] {
+    const BLOCK_BYTES: u64 = 4096;
+    let piece = choices.below(3) + 1;
+    let stride = piece + choices.below(3) + 1;
+    // Up to 20 pieces, so that one transaction does not do.
+    let count = piece + choices.below(20 * piece) + 1;
+    let run = count << 36 | choices.below(64);
+    let [offset, length, stride, piece] =
+        [choices.below(6), count, stride, piece].map(|blocks| blocks * BLOCK_BYTES);
+    [choices.below(INODES), offset, length, stride, run, piece]
 }
 
 fn mode(choices: &mut Random) -> u64 {

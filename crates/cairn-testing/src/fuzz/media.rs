@@ -147,6 +147,12 @@ fn fill(process: &Process) -> Result<()> {
                     &[round + 1; 5000],
                 )?;
             }
+            // Every second block, as one of two writers would.
+            for block in 0..20 {
+                let at = Position::At((8 + 2 * block) * 4096);
+                process.write(&caller, opened.handle, at, &[round + 1; 4096])?;
+            }
+            fs.sync()?;
             process.truncate(&caller, opened.inode, 20_000)?;
             process.seal(opened.inode)?;
             process.close(opened.handle)?;

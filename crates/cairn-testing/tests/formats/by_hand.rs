@@ -5,12 +5,12 @@
 use cairn_core::Media;
 use cairn_testing::faulty::Image;
 use cairn_testing::tier::CHECKSUM;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 const PAYLOAD_WORDS: u64 = 508;
-/// Numbers of parameters of the records 1 to 18.
-const PARAMETERS: [usize; 18] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3];
+/// Numbers of parameters of the records 1 to 19.
+const PARAMETERS: [usize; 19] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6];
 
 fn text(name: &[u8; 8]) -> u64 {
     u64::from_le_bytes(*name)
@@ -32,6 +32,9 @@ fn sum(words: &[u64]) -> u64 {
 fn sum_without(block: &[u64], at: usize) -> u64 {
     sum(&[&block[..at], &block[at + 1..]].concat())
 }
+
+/// Of each operation, the parameters of its last record.
+type Operations = BTreeMap<u16, Vec<u64>>;
 
 /// The superblock's words.
 pub struct Superblock(Vec<u64>);
@@ -111,7 +114,7 @@ pub struct Snapshot {
     pub lsn: u64,
     pub epoch: u64,
     /// Its records' operations.
-    pub operations: BTreeSet<u16>,
+    pub operations: Operations,
 }
 
 /// The snapshots in both slots, the older one first.
@@ -132,7 +135,7 @@ pub fn snapshots(image: &Image, superblock: &Superblock) -> [Snapshot; 2] {
 }
 
 /// Operations in the log after a snapshot.
-pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> BTreeSet<u16> {
+pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> Operations {
     let log = superblock.log(image, snapshot.position, snapshot.epoch);
     let (operations, rest) = read_records(&log, Some(snapshot.lsn));
     assert_eq!(rest, 0, "the log ends with a record");
@@ -140,12 +143,12 @@ pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> BTree
 }
 
 /// The operations of the records in `words`, and how many words are left. LSNs follow `lsn`, or are 0.
-fn read_records(words: &[u64], mut lsn: Option<u64>) -> (BTreeSet<u16>, usize) {
-    let mut operations = BTreeSet::new();
+fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
+    let mut operations = Operations::new();
     let mut rest = words;
     while let Some(&header) = rest.first() {
         let (operation, length) = (header as u16, (header >> 16 & 0xffff) as usize);
-        if length > rest.len() || !(1..=18).contains(&operation) {
+        if length > rest.len() || !(1..=19).contains(&operation) {
             break;
         }
         let (record, behind) = rest.split_at(length);
@@ -156,7 +159,7 @@ fn read_records(words: &[u64], mut lsn: Option<u64>) -> (BTreeSet<u16>, usize) {
         let name_at = 3 + PARAMETERS[usize::from(operation) - 1];
         let name_words = record[name_at].div_ceil(8) as usize;
         assert_eq!(length, name_at + 1 + name_words, "operation {operation}");
-        operations.insert(operation);
+        operations.insert(operation, record[3..name_at].to_vec());
         rest = behind;
     }
     (operations, rest.len())

@@ -27,7 +27,7 @@ const BLOCK_BYTES: u32 = 4096;
 const ABOUT: &str =
     "Media of Cairn, media format 1. Sectors that are not zeros: offset, length, bytes.
 Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats";
-/// Every operation of a log.
+/// Every operation of a log but strides.
 const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
 /// Every operation of a snapshot with files, directories and symbolic links.
 const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
@@ -255,10 +255,10 @@ fn expect_described_format(image: &Image) {
     assert_eq!((older.number, newer.number, older.epoch, newer.epoch), (1, 2, 2, 2));
     assert_eq!(older.position % 508, 0, "an epoch begins with a block");
     assert!(older.lsn < newer.lsn && older.position < newer.position);
-    assert!(newer.operations.iter().eq(&SNAPSHOT_OPERATIONS));
+    assert!(newer.operations.keys().eq(&SNAPSHOT_OPERATIONS));
     for snapshot in [&older, &newer] {
         let operations = by_hand::log(image, &superblock, snapshot);
-        assert!(operations.into_iter().eq(LOG_OPERATIONS));
+        assert!(operations.into_keys().eq(LOG_OPERATIONS));
     }
     let mut block = vec![0; BLOCK_BYTES as usize];
     image.read(superblock.data(), &mut block).unwrap();
@@ -295,6 +295,42 @@ fn media_written_today_are_of_the_same_format() {
     let image = written_today();
     expect_described_format(&image);
     expect_everything(&image);
+}
+
+#[test]
+fn write_of_pieces_stands_in_the_log_as_the_page_on_formats_says() {
+    const STRIDES: u16 = 19;
+    const WRITE_NUMBER: u16 = 9;
+    const FIRST: u64 = 2;
+    const STRIDE: u64 = 5;
+    const BLOCK: usize = BLOCK_BYTES as usize;
+    let image = Image::filled(MEDIA_BYTES, 0);
+    Setting::simple().make_on(&image);
+    let store = Store::recovered(&image);
+    // Two pieces of two blocks, and one of one.
+    let pieces = [(0, 2), (1, 2), (2, 1)]
+        .map(|(index, blocks)| (FIRST + index * STRIDE, content(index as u8, blocks * BLOCK)));
+    let (shared, handle) =
+        store.write(b"shared", pieces[0].0 * u64::from(BLOCK_BYTES), &pieces[0].1);
+    let mut expected = Vec::new();
+    for (at, bytes) in &pieces {
+        let (caller, at) = (store.process.caller(), at * u64::from(BLOCK_BYTES));
+        if !expected.is_empty() {
+            store.process.write(&caller, handle, Position::At(at), bytes).unwrap();
+        }
+        expected.resize(at as usize, 0);
+        expected.extend(bytes);
+    }
+    store.fs().sync().unwrap();
+    let superblock = by_hand::Superblock::read(&store.media);
+    let [_, newest] = by_hand::snapshots(&store.media, &superblock);
+    let mut operations = by_hand::log(&store.media, &superblock, &newest);
+    let parameters = operations.remove(&STRIDES).expect("a record of pieces");
+    let run = 5 << 36;
+    let said = [FIRST, 5, STRIDE, 2].map(|blocks| blocks * u64::from(BLOCK_BYTES));
+    assert_eq!(parameters, [u64::from(shared.0), said[0], said[1], said[2], run, said[3]]);
+    assert!(!operations.contains_key(&WRITE_NUMBER), "no other record has any of it");
+    assert!(Store::recovered(&store.media).read(b"shared").1 == expected);
 }
 
 #[test]

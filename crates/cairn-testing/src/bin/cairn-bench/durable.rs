@@ -235,11 +235,11 @@ pub fn records(_places: &Places) {
     let count = records_of((1, 1), false);
     report_limit("records, 10 GiB in sequence", "", &[count], 100.0);
     for (processes, files, strided, bar) in [
-        (2, 1, false, Some(10.0)),
-        (8, 1, false, Some(10.0)),
-        (1, 8, false, Some(16.0)),
-        (2, 1, true, None),
-        (8, 1, true, None),
+        (2, 1, false, 10.0),
+        (8, 1, false, 10.0),
+        (1, 8, false, 16.0),
+        (2, 1, true, 10.0),
+        (8, 1, true, 10.0),
     ] {
         let shape = match (files, strided) {
             (1, false) => format!("{processes} processes, a file each"),
