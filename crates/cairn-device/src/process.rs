@@ -82,6 +82,13 @@ pub fn identity() -> SysResult<ProcessIdentity> {
     Ok(ProcessIdentity { pid, pid_namespace: pid_namespace(), start_time: stat.start_time })
 }
 
+/// Who the calling thread is: its own id and start, which `is_alive` understands. Errors: as `identity`.
+pub fn thread_identity() -> SysResult<ProcessIdentity> {
+    let stat = read_stat(c"/proc/thread-self/stat")?;
+    let pid = sys::gettid();
+    Ok(ProcessIdentity { pid, pid_namespace: pid_namespace(), start_time: stat.start_time })
+}
+
 /// Who process `pid` of the caller's pid namespace is.
 pub fn identity_of(pid: u32) -> SysResult<ProcessIdentity> {
     let stat = read_stat(&stat_path(pid))?;
@@ -169,6 +176,25 @@ mod tests {
         let me = identity().unwrap();
         assert!(is_alive(me));
         assert!(!is_alive(ProcessIdentity { start_time: me.start_time + 1, ..me }));
+    }
+
+    #[test]
+    fn thread_lives_until_it_ends_though_its_process_goes_on() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(thread_identity().unwrap()).unwrap();
+            ended.recv().unwrap();
+        });
+        let identity = told.recv().unwrap();
+        assert_ne!(identity.pid, sys::getpid());
+        assert!(is_alive(identity));
+        end.send(()).unwrap();
+        thread.join().unwrap();
+        // Joined is not gone yet: the kernel wakes the joiner first.
+        while is_alive(identity) {
+            sys::sched_yield();
+        }
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! A write to a tier in a file ends when its bytes are staged: in shared memory, where they survive the program. The agent
 //! brings them to the file, several at a time, while the program goes on; so does whoever cannot wait for the agent.
 //! Must stay true: of a range that is staged or being written the file has old bytes, so nobody touches the file there
-//! before `settle`. Whoever writes a slot is in a system call that ends before its process is gone; so what a dead one
-//! was writing can be written again. What stands in shared memory is checked before it is used.
+//! before `settle`. Whoever writes a slot is in a system call that ends before its thread is gone; so what a dead one
+//! was writing can be written again. A thread has one slot at most. What stands in shared memory is checked before it is
+//! used.
 //! Does not order writes to one range that are made at the same time; the core's plans keep those apart. Does not start
 //! threads.
 
+use core::cell::Cell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -32,7 +34,7 @@ const AREA_BYTES: usize = PAGE_BYTES + SLOTS * STAGING_BYTES;
 
 // Words of the first page.
 const W_MAGIC: usize = 0;
-/// Pid namespace whose processes may claim slots: others could not be told from the dead.
+/// Pid namespace whose threads may claim slots: others could not be told from the dead.
 const W_PID_NAMESPACE: usize = 1;
 /// Not 0: somebody writes what is staged.
 const W_SERVED: usize = 2;
@@ -63,7 +65,7 @@ const FILLING: u64 = 1;
 const STAGED: u64 = 2;
 const WRITING: u64 = 3;
 const KIND: u64 = 3;
-/// Bits of a process id and of its start time.
+/// Bits of a thread id and of its start time.
 const PID_BITS: u32 = 22;
 const START_BITS: u32 = 40;
 
@@ -84,7 +86,6 @@ pub struct WriteBehind {
     mapping: Mapping,
     /// Nonzero: this process has the slot's memory present.
     present: LocalTable,
-    claimant: Claimant,
 }
 
 impl WriteBehind {
@@ -95,9 +96,8 @@ impl WriteBehind {
         let mapping = Mapping::new(file, AREA_BYTES).map_err(failed)?;
         let backed = mapping.populate(0, PAGE_BYTES, Populate::Write);
         backed.map_err(|error| directory.error("create", name, error))?;
-        let claimant = Claimant::default();
         let present = LocalTable::new(SLOTS).map_err(failed)?;
-        let area = WriteBehind { mapping, present, claimant };
+        let area = WriteBehind { mapping, present };
         area.word(W_PID_NAMESPACE).store(process::pid_namespace(), Ordering::Relaxed);
         area.word(W_MAGIC).store(MAGIC, Ordering::Release);
         Ok(())
@@ -115,10 +115,20 @@ impl WriteBehind {
         let backed = mapping.populate(0, PAGE_BYTES, Populate::Write);
         backed.map_err(|error| directory.error("open", name, error))?;
         let present = LocalTable::new(SLOTS).map_err(failed)?;
-        let area = WriteBehind { mapping, present, claimant: Claimant::default() };
-        match area.word(W_MAGIC).load(Ordering::Acquire) {
-            MAGIC => Ok(area),
-            _ => Err(damaged()),
+        let area = WriteBehind { mapping, present };
+        if area.word(W_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(damaged());
+        }
+        area.forget_past();
+        Ok(area)
+    }
+
+    /// Gives up the slot that this thread had when its process executed this program.
+    fn forget_past(&self) {
+        let Some(claim) = self.claim() else { return };
+        for slot in self.slots() {
+            slot.change(claim | FILLING, FREE);
+            slot.change(claim | WRITING, STAGED);
         }
     }
 
@@ -181,7 +191,7 @@ impl WriteBehind {
 
     /// Writes what is staged, oldest first, until `stop` is set and nothing is left.
     pub fn serve(&self, put: Put, stop: &AtomicBool) {
-        let Some(claim) = self.claimant.claim(self.load(W_PID_NAMESPACE)) else { return };
+        let Some(claim) = self.claim() else { return };
         self.word(W_SERVED).store(1, Ordering::Relaxed);
         loop {
             let seen = self.load(W_STAGED);
@@ -202,9 +212,14 @@ impl WriteBehind {
         }
     }
 
-    /// A free slot, or one whose program died while it filled it.
+    /// What the calling thread claims slots with; None if others could not tell whether it lives.
+    fn claim(&self) -> Option<u64> {
+        claim(self.load(W_PID_NAMESPACE))
+    }
+
+    /// A free slot, or one whose thread died while it filled it.
     fn take(&self) -> Option<Slot<'_>> {
-        let claim = self.claimant.claim(self.load(W_PID_NAMESPACE))?;
+        let claim = self.claim()?;
         let taken = self.slots().find(|slot| slot.change(FREE, claim | FILLING)).or_else(|| {
             self.slots().find(|slot| {
                 let state = slot.state();
@@ -240,7 +255,7 @@ impl WriteBehind {
             if pending.peek().is_none() {
                 return;
             }
-            let claim = self.claimant.claim(self.load(W_PID_NAMESPACE));
+            let claim = self.claim();
             let mut wrote = false;
             for slot in pending {
                 let state = slot.state();
@@ -368,30 +383,24 @@ impl Slot<'_> {
     }
 }
 
-/// What the calling process claims slots with, once per process.
-#[derive(Debug, Default)]
-struct Claimant {
-    /// `process::generation` for which `claim` is right; threads that find out at the same time find out the same.
-    generation: AtomicU64,
-    claim: AtomicU64,
-}
-
-impl Claimant {
-    /// None if others could not tell whether this process lives.
-    fn claim(&self, pid_namespace: u64) -> Option<u64> {
-        let generation = process::generation();
-        if self.generation.load(Ordering::Acquire) != generation {
-            let identity = process::identity().ok()?;
-            let fits = identity.pid >> PID_BITS == 0 && identity.start_time >> START_BITS == 0;
-            let owner = match fits && identity.pid_namespace == pid_namespace {
-                true => identity.start_time << PID_BITS | u64::from(identity.pid),
-                false => 0,
-            };
-            self.claim.store(owner << KIND.count_ones(), Ordering::Relaxed);
-            self.generation.store(generation, Ordering::Release);
-        }
-        Some(self.claim.load(Ordering::Relaxed)).filter(|&claim| claim != 0)
+/// What the calling thread claims slots with in a pid namespace; None if others could not tell whether it lives.
+fn claim(pid_namespace: u64) -> Option<u64> {
+    thread_local! {
+        /// Identity of this thread, and `process::generation` for which it is right.
+        static KNOWN: Cell<(u64, Option<ProcessIdentity>)> = const { Cell::new((0, None)) };
     }
+    let generation = process::generation();
+    let identity = match KNOWN.get() {
+        (known, identity) if known == generation => identity?,
+        _ => {
+            let identity = process::thread_identity().ok();
+            KNOWN.set((generation, identity));
+            identity?
+        }
+    };
+    let fits = identity.pid >> PID_BITS == 0 && identity.start_time >> START_BITS == 0;
+    let owner = identity.start_time << PID_BITS | u64::from(identity.pid);
+    (fits && identity.pid_namespace == pid_namespace).then_some(owner << KIND.count_ones())
 }
 
 #[cfg(test)]

@@ -174,10 +174,43 @@ fn who_may_not_write_that_far_leaves_it_to_others() {
     let area = place.unserved_area();
     assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
     let slot = area.slots().next().unwrap();
-    let claim = area.claimant.claim(process::pid_namespace()).unwrap();
+    let claim = area.claim().unwrap();
     assert!(!slot.write(STAGED, claim, &|_, _, _| Err(Error::FileTooLarge)));
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
+}
+
+/// Mechanism: a slot was claimed for its process, which outlives a thread that is ended by an exec of another.
+/// Consequence: whoever needed what that thread was writing hung until the program after the exec ended.
+/// Fix: slots belong to threads.
+#[test]
+fn slot_of_a_thread_that_ended_before_its_process_is_written_by_who_needs_it() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 6, LENGTH), Ok(true));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let claim = area.claim().unwrap();
+            assert!(area.slots().next().unwrap().change(STAGED, claim | WRITING));
+        });
+    });
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 6);
+}
+
+/// As above, for the thread that lives on as the first of the new program.
+#[test]
+fn slots_from_before_an_exec_are_given_up_when_the_area_is_opened() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    for offset in [0, 1 << 20] {
+        assert_eq!(place.stage(&area, offset, 7, LENGTH), Ok(true));
+    }
+    let claim = area.claim().unwrap();
+    let slots: Vec<_> = area.slots().collect();
+    assert!(slots[0].change(STAGED, claim | WRITING));
+    assert!(slots[1].change(STAGED, claim | FILLING));
+    assert_eq!(place.kinds(&place.area())[..2], [STAGED, FREE]);
 }
 
 #[test]
