@@ -259,7 +259,7 @@ impl MediaFile {
     ) -> Result<()> {
         self.check(offset, length)?;
         check_limit(offset, length)?;
-        self.settle(offset, length);
+        self.settle(offset, length)?;
         for (at, done, bytes) in pieces(offset, length) {
             let mut fill = |address| fill(address, done, bytes);
             match behind {
@@ -275,7 +275,7 @@ impl MediaFile {
     }
 
     /// Writes a piece that stands at `address`, as far into a page as in the file.
-    fn put(&self, address: *const u8, at: u64, bytes: usize) -> Result<()> {
+    fn put(&self, address: *const u8, at: u64, bytes: usize) -> SysResult<()> {
         for (part, file) in self.parts(at, bytes) {
             // SAFETY: the part lies within the piece.
             let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
@@ -294,7 +294,7 @@ impl MediaFile {
         mut take: impl FnMut(*const u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
-        self.settle(offset, length);
+        self.settle(offset, length)?;
         for (at, done, bytes) in pieces(offset, length) {
             let buffer = self.staging.take()?;
             let address = in_buffer(&buffer, at);
@@ -324,9 +324,10 @@ impl MediaFile {
         }
     }
 
-    fn settle(&self, offset: u64, length: usize) {
-        if let Some(behind) = &self.behind {
-            behind.settle(offset..offset + length as u64, &self.putter());
+    fn settle(&self, offset: u64, length: usize) -> Result<()> {
+        match &self.behind {
+            Some(behind) => behind.settle(offset..offset + length as u64, &self.putter()),
+            None => Ok(()),
         }
     }
 
@@ -335,7 +336,11 @@ impl MediaFile {
         |address, at, bytes| {
             self.check(at, bytes)?;
             check_limit(at, bytes)?;
-            self.put(address, at, bytes)
+            self.put(address, at, bytes).map_err(|errno| match errno.0 {
+                // This process is in trouble, not the file.
+                libc::EBADF | libc::ENOMEM | libc::EPERM => Error::Busy,
+                _ => errno.into(),
+            })
         }
     }
 

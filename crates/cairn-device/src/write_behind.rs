@@ -76,8 +76,11 @@ const SERVER_SLEEP: Duration = Duration::from_millis(100);
 const YIELDS: u32 = 20;
 const WAITER_SLEEP: Duration = Duration::from_millis(1);
 const CHECK_EVERY: u32 = 32;
+/// Rounds without anybody writing anything, half a minute at least, after which somebody who may not write gives up.
+const PATIENCE: u32 = if cfg!(test) { 100 } else { 30_000 };
 
-/// Writes bytes at an address to an offset of the file.
+/// Writes bytes at an address to an offset of the file. Errors: `FileTooLarge`, `Fault` or `Busy` if only this process
+/// cannot; else the bytes are lost.
 pub type Put<'a> = &'a dyn Fn(*const u8, u64, usize) -> Result<()>;
 
 /// The bytes on their way into one file.
@@ -86,6 +89,16 @@ pub struct WriteBehind {
     mapping: Mapping,
     /// Nonzero: this process has the slot's memory present.
     present: LocalTable,
+}
+
+/// What somebody who waits for a slot could do about it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// Somebody else writes it.
+    Waits,
+    /// It is not for this process to write.
+    Stuck,
+    Wrote,
 }
 
 impl WriteBehind {
@@ -155,31 +168,32 @@ impl WriteBehind {
         };
         let Some(slot) = slot else { return Ok(false) };
         fill(slot.address(offset));
-        let ticket = self.word(W_TICKETS).fetch_add(1, Ordering::Relaxed);
+        let ticket = self.word(W_TICKETS).fetch_add(1, Ordering::SeqCst);
         slot.word(S_OFFSET).store(offset, Ordering::Relaxed);
         slot.word(S_LENGTH).store(length as u64, Ordering::Relaxed);
         slot.word(S_TICKET).store(ticket, Ordering::Relaxed);
         slot.word(S_STATE).store(STAGED, Ordering::SeqCst);
         if self.load(W_MAPPED) != 0 {
             // Somebody mapped the file just now.
-            self.settle(offset..offset + length as u64, put);
+            self.settle(offset..offset + length as u64, put)?;
         }
         self.signal(W_STAGED, W_SERVERS_ASLEEP, 1);
         Ok(true)
     }
 
-    /// Returns when the file has what was staged for a range.
-    pub fn settle(&self, range: Range<u64>, put: Put) {
+    /// Returns when the file has what was staged for a range. Errors: `Io` if it is not for this process to
+    /// write and nobody else does.
+    pub fn settle(&self, range: Range<u64>, put: Put) -> Result<()> {
         self.wait_until_written(put, |slot| {
             let (start, end) = slot.range();
             start < range.end && range.start < end
-        });
+        })
     }
 
-    /// Returns when the file has everything that was staged before. Errors: `Io` if some of it is lost.
+    /// Returns when the file has everything that was staged before. Errors: as `settle`, for any of it.
     pub fn settle_all(&self, put: Put) -> Result<()> {
         let limit = self.load(W_TICKETS);
-        self.wait_until_written(put, |slot| slot.word(S_TICKET).load(Ordering::Relaxed) < limit);
+        self.wait_until_written(put, |slot| slot.word(S_TICKET).load(Ordering::Relaxed) < limit)?;
         self.check()
     }
 
@@ -189,17 +203,18 @@ impl WriteBehind {
         self.settle_all(put)
     }
 
-    /// Writes what is staged, oldest first, until `stop` is set and nothing is left.
+    /// Writes what is staged, oldest first, until `stop` is set and nothing is left that this process may write.
     pub fn serve(&self, put: Put, stop: &AtomicBool) {
         let Some(claim) = self.claim() else { return };
         self.word(W_SERVED).store(1, Ordering::Relaxed);
         loop {
             let seen = self.load(W_STAGED);
             let staged = self.slots().filter(|slot| slot.state() == STAGED);
-            match staged.min_by_key(|slot| slot.word(S_TICKET).load(Ordering::Relaxed)) {
-                Some(slot) => drop(slot.write(STAGED, claim, put)),
-                None if stop.load(Ordering::Relaxed) => break,
-                None => self.sleep(W_STAGED, W_SERVERS_ASLEEP, seen, SERVER_SLEEP),
+            let oldest = staged.min_by_key(|slot| slot.word(S_TICKET).load(Ordering::Relaxed));
+            match oldest.map(|slot| slot.write(STAGED, claim, put)) {
+                Some(Ok(_)) => {}
+                _ if stop.load(Ordering::Relaxed) => break,
+                _ => self.sleep(W_STAGED, W_SERVERS_ASLEEP, seen, SERVER_SLEEP),
             }
         }
         self.word(W_SERVED).store(0, Ordering::Relaxed);
@@ -246,28 +261,44 @@ impl WriteBehind {
     }
 
     /// Waits for the slots that `concerns` chooses, and writes those that nobody writes.
-    fn wait_until_written(&self, put: Put, concerns: impl Fn(&Slot) -> bool) {
+    fn wait_until_written(&self, put: Put, concerns: impl Fn(&Slot) -> bool) -> Result<()> {
         let is_pending = |slot: &Slot| slot.state() & KIND >= STAGED && concerns(slot);
+        let (mut stuck, mut before) = (0, 0);
         for round in 1.. {
             let seen = self.load(W_WRITTEN);
             // Nothing is the rule.
             let mut pending = self.slots().filter(is_pending).peekable();
             if pending.peek().is_none() {
-                return;
+                break;
             }
-            let claim = self.claim();
-            let mut wrote = false;
+            let mut step = Step::Waits;
             for slot in pending {
-                let state = slot.state();
-                let is_ours = state == STAGED
-                    || state & KIND == WRITING && round % CHECK_EVERY == 0 && self.is_dead(state);
-                wrote |= is_ours && claim.is_some_and(|claim| slot.write(state, claim, put));
+                step = step.max(self.advance(&slot, put, round % CHECK_EVERY == 0));
             }
+            stuck = match step {
+                Step::Stuck if seen == before => stuck + 1,
+                _ => 0,
+            };
+            before = seen;
             match round {
-                _ if wrote => {}
+                _ if stuck == PATIENCE => return Err(Error::Io),
+                _ if step == Step::Wrote => {}
                 0..YIELDS => std::thread::yield_now(),
                 _ => self.sleep(W_WRITTEN, W_WAITERS_ASLEEP, seen, WAITER_SLEEP),
             }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists.
+    fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Step {
+        let state = slot.state();
+        let Some(claim) = self.claim() else { return Step::Stuck };
+        let is_ours = state == STAGED || looks && state & KIND == WRITING && self.is_dead(state);
+        match is_ours.then(|| slot.write(state, claim, put)) {
+            Some(Ok(true)) => Step::Wrote,
+            Some(Err(_)) => Step::Stuck,
+            Some(Ok(false)) | None => Step::Waits,
         }
     }
 
@@ -356,30 +387,33 @@ impl Slot<'_> {
         (offset, offset.saturating_add(self.word(S_LENGTH).load(Ordering::Relaxed)))
     }
 
-    /// Brings the slot, if it is still in `state`, to the file. Whether it did.
-    fn write(&self, state: u64, claim: u64, put: Put) -> bool {
+    /// Brings the slot, if it is still in `state`, to the file, or gives it up for lost. Whether it did. Errors: this
+    /// process cannot; another may.
+    fn write(&self, state: u64, claim: u64, put: Put) -> Result<bool> {
         if !self.change(state, claim | WRITING) {
-            return false;
+            return Ok(false);
         }
         let (start, end) = self.range();
         let length = (end - start) as usize;
         let fits = length <= STAGING_BYTES - start as usize % PAGE_BYTES;
-        let result = match fits && self.area.back(self).is_ok() {
+        let result = match fits {
             true => put(self.address(start), start, length),
             false => Err(Error::Io),
         };
-        match result {
-            Ok(()) => {}
-            // This process must not; another may.
-            Err(Error::FileTooLarge) => {
-                self.word(S_STATE).store(STAGED, Ordering::SeqCst);
-                return false;
+        let next = match result {
+            Ok(()) => FREE,
+            Err(Error::FileTooLarge | Error::Fault | Error::Busy) => STAGED,
+            Err(_) => {
+                self.area.word(W_FAILED).store(1, Ordering::SeqCst);
+                FREE
             }
-            Err(_) => self.area.word(W_FAILED).store(1, Ordering::Relaxed),
+        };
+        self.word(S_STATE).store(next, Ordering::SeqCst);
+        if next == STAGED {
+            return result.map(|()| false);
         }
-        self.word(S_STATE).store(FREE, Ordering::SeqCst);
         self.area.signal(W_WRITTEN, W_WAITERS_ASLEEP, i32::MAX);
-        true
+        Ok(true)
     }
 }
 

@@ -50,7 +50,7 @@ impl Place {
     }
 
     fn settle(&self, area: &WriteBehind, offset: u64) {
-        area.settle(offset..offset + LENGTH as u64, &|a, o, l| self.put(a, o, l));
+        area.settle(offset..offset + LENGTH as u64, &|a, o, l| self.put(a, o, l)).unwrap();
     }
 
     fn byte(&self, offset: u64) -> u8 {
@@ -141,7 +141,7 @@ fn slot_whose_server_died_is_written_by_who_needs_it() {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             Ok(())
         };
-        area.settle(0..1, &end);
+        let _ = area.settle(0..1, &end);
     });
     assert_eq!(place.kinds(&area)[0], WRITING);
     place.settle(&area, 0);
@@ -175,7 +175,39 @@ fn who_may_not_write_that_far_leaves_it_to_others() {
     assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
     let slot = area.slots().next().unwrap();
     let claim = area.claim().unwrap();
-    assert!(!slot.write(STAGED, claim, &|_, _, _| Err(Error::FileTooLarge)));
+    for error in [Error::FileTooLarge, Error::Fault, Error::Busy] {
+        assert_eq!(slot.write(STAGED, claim, &|_, _, _| Err(error)), Err(error));
+    }
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 5);
+}
+
+/// Mechanism: a server that could not write a slot tried at once again, and never looked whether it was to end.
+/// Consequence: an agent with a limit on file sizes kept its processors busy and could not end.
+/// Fix: such a slot is as good as none.
+#[test]
+fn server_that_may_not_write_that_far_ends_when_it_is_told() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    area.serve(&|_, _, _| Err(Error::FileTooLarge), &AtomicBool::new(true));
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 5);
+}
+
+/// Mechanism: who could write a slot neither itself nor tell whether others live waited for others, who may be gone.
+/// Consequence: after the death of the agent a program with a limit on file sizes, or in another pid namespace, hung
+/// in a read. Fix: it gives up when nobody writes anything for long.
+#[test]
+fn who_cannot_write_a_slot_that_nobody_else_writes_gives_up() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    let refused = |_: *const u8, _, _| Err(Error::FileTooLarge);
+    assert_eq!(area.settle(0..1, &refused), Err(Error::Io));
+    area.word(W_PID_NAMESPACE).fetch_add(1, Ordering::Relaxed);
+    assert_eq!(area.settle_all(&|a, o, l| place.put(a, o, l)), Err(Error::Io));
+    area.word(W_PID_NAMESPACE).fetch_sub(1, Ordering::Relaxed);
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
 }
