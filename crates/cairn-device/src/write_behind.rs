@@ -65,6 +65,8 @@ const FILLING: u64 = 1;
 const STAGED: u64 = 2;
 const WRITING: u64 = 3;
 const KIND: u64 = 3;
+/// Of a slot that could not be written: it stays as it is, so that nobody takes what the file has for its bytes.
+const LOST: u64 = WRITING;
 /// Bits of a thread id and of its start time.
 const PID_BITS: u32 = 22;
 const START_BITS: u32 = 40;
@@ -181,8 +183,8 @@ impl WriteBehind {
         Ok(true)
     }
 
-    /// Returns when the file has what was staged for a range. Errors: `Io` if it is not for this process to
-    /// write and nobody else does.
+    /// Returns when the file has what was staged for a range. Errors: `Io` if it is lost, or if it is not for this process
+    /// to write and nobody else does.
     pub fn settle(&self, range: Range<u64>, put: Put) -> Result<()> {
         self.wait_until_written(put, |slot| {
             let (start, end) = slot.range();
@@ -273,7 +275,7 @@ impl WriteBehind {
             }
             let mut step = Step::Waits;
             for slot in pending {
-                step = step.max(self.advance(&slot, put, round % CHECK_EVERY == 0));
+                step = step.max(self.advance(&slot, put, round % CHECK_EVERY == 0)?);
             }
             stuck = match step {
                 Step::Stuck if seen == before => stuck + 1,
@@ -290,16 +292,19 @@ impl WriteBehind {
         Ok(())
     }
 
-    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists.
-    fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Step {
+    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists. Errors: `Io`: it is lost.
+    fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Result<Step> {
         let state = slot.state();
-        let Some(claim) = self.claim() else { return Step::Stuck };
+        if state == LOST {
+            return Err(Error::Io);
+        }
+        let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
         let is_ours = state == STAGED || looks && state & KIND == WRITING && self.is_dead(state);
-        match is_ours.then(|| slot.write(state, claim, put)) {
+        Ok(match is_ours.then(|| slot.write(state, claim, put)) {
             Some(Ok(true)) => Step::Wrote,
             Some(Err(_)) => Step::Stuck,
             Some(Ok(false)) | None => Step::Waits,
-        }
+        })
     }
 
     fn is_dead(&self, state: u64) -> bool {
@@ -405,7 +410,7 @@ impl Slot<'_> {
             Err(Error::FileTooLarge | Error::Fault | Error::Busy) => STAGED,
             Err(_) => {
                 self.area.word(W_FAILED).store(1, Ordering::SeqCst);
-                FREE
+                LOST
             }
         };
         self.word(S_STATE).store(next, Ordering::SeqCst);

@@ -245,6 +245,19 @@ fn slots_from_before_an_exec_are_given_up_when_the_area_is_opened() {
     assert_eq!(place.kinds(&place.area())[..2], [STAGED, FREE]);
 }
 
+/// Mechanism: a slot that could not be written was free again.
+/// Consequence: a read of its range said that the old bytes of the file were those written last.
+/// Fix: it stays, and whoever needs its range is told.
+#[test]
+fn range_whose_bytes_are_lost_is_an_error_and_the_rest_is_not() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
+    assert_eq!(place.area().settle(9..10, &|_, _, _| Ok(())), Err(Error::Io));
+    place.settle(&area, LENGTH as u64);
+}
+
 #[test]
 fn slot_that_claims_more_than_it_holds_is_an_error() {
     for (offset, length) in
