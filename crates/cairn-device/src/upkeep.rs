@@ -1,4 +1,4 @@
-//! Work on a namespace's blocks that every user of it shares: zeroing a tail, summing a stale block.
+//! Work on a namespace that every user of it shares: zeroing a tail, summing a stale block, reaping the dead.
 //!
 //! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper and the drain
 //! seal.
@@ -8,10 +8,12 @@ use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
 use crate::checksum;
 use crate::device::Device;
 use crate::namespace::Namespace;
-use crate::sys;
+use crate::{process, sys};
 
 /// Times a thread lets others run while their writes to the file are in flight.
 const YIELDS_MAX: usize = 100_000;
+/// After so many of them it looks whether whose writes they are still lives.
+const REAP_EVERY: usize = 5_000;
 
 impl Namespace {
     /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not there.
@@ -20,10 +22,20 @@ impl Namespace {
         device.ok_or(Error::Corrupt { what: "tier of a block" })
     }
 
+    /// Gives up what processes that are dead had, as the agent does. For who has to wait for that.
+    pub fn reap(&self) -> Result<()> {
+        for (slot, identity) in self.fs.processes()? {
+            if !process::is_alive(identity) {
+                self.fs.reap(slot, identity, sys::now())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the bytes past the end of the file zeros, so that the file can grow over them.
     /// Errors: `Busy` if writes to the file stay in flight.
     pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
-        for _ in 0..YIELDS_MAX {
+        for round in 1..=YIELDS_MAX {
             match self.fs.plan_settle(caller, inode) {
                 Ok(None) => return Ok(()),
                 Ok(Some(plan)) => {
@@ -36,6 +48,7 @@ impl Namespace {
                     self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
                     return zeroed;
                 }
+                Err(Error::Busy) if round % REAP_EVERY == 0 => self.reap()?,
                 Err(Error::Busy) => sys::sched_yield(),
                 Err(error) => return Err(error),
             }

@@ -296,12 +296,13 @@ impl Mount {
             Err(cairn_core::Error::TooManyProcesses) => {}
             result => return Ok(result?),
         }
-        for (slot, identity) in self.fs().processes()? {
-            if !process::is_alive(identity) {
-                self.fs().reap(slot, identity, now())?;
-            }
-        }
+        self.reap()?;
         Ok(act()?)
+    }
+
+    /// Gives up what processes that are dead had.
+    pub(crate) fn reap(&self) -> Result<()> {
+        Ok(self.namespace.reap()?)
     }
 
     /// After an exec: enters the descriptors that survived it and gives up the handles of those that did not.

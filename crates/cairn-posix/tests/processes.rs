@@ -2,6 +2,7 @@
 
 mod common;
 
+use cairn_core::Position;
 use cairn_posix::io::At;
 use cairn_posix::process::{Exec, Spawn};
 use cairn_posix::{kernel, placeholder, table};
@@ -119,6 +120,36 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
     assert_eq!(state("orderly"), (false, 0, 3));
     assert_eq!(state("closed"), (false, 0, 3));
     ["killed", "orderly", "closed"].into_iter().for_each(remove);
+}
+
+/// Mechanism: what is in flight of a killed process stays in flight until it is reaped. Who had to wait for it waited for
+/// milliseconds; the agent reaps ten times a second, if it lives.
+/// Consequence: a write that grew a file in which another process was killed failed with EDEADLK.
+/// Fix: who has waited for long reaps the dead itself.
+#[test]
+fn file_grows_though_a_process_was_killed_while_it_wrote_to_it_or_settled_it() {
+    let _turn = turn();
+    let end_in = |begin: &dyn Fn(i32)| {
+        put("grows", b"abc");
+        let status = forked(|| {
+            begin(open("grows", libc::O_RDWR).unwrap());
+            // SAFETY: ends this process by a signal.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        });
+        assert_eq!(status, 128 + libc::SIGKILL);
+        let file = open("grows", libc::O_RDWR).unwrap();
+        assert_eq!(write_at(file, b"d", At::Offset(99)), Ok(1));
+        assert_eq!(read_at(file, 4, At::Offset(96)).unwrap(), b"\0\0\0d");
+        close(file);
+        remove("grows");
+    };
+    end_in(&|file| {
+        mount().fs().plan_write(&caller(), handle(file), Position::At(0), 3).unwrap();
+    });
+    end_in(&|file| {
+        let inode = cairn_posix::file::attributes(handle(file)).unwrap().inode;
+        assert!(mount().fs().plan_settle(&caller(), inode).unwrap().is_some());
+    });
 }
 
 #[test]
