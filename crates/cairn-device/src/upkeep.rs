@@ -1,7 +1,9 @@
-//! Work on a namespace that every user of it shares: zeroing a tail, summing a stale block, reaping the dead.
+//! Work on a namespace that every user of it shares: zeroing a tail, summing a stale block, waiting for writes in flight.
 //!
 //! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper and the drain
 //! seal.
+
+use core::time::Duration;
 
 use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
 
@@ -10,16 +12,38 @@ use crate::device::Device;
 use crate::namespace::Namespace;
 use crate::{process, sys};
 
-/// Times a thread lets others run while their writes to the file are in flight.
-const YIELDS_MAX: usize = 100_000;
-/// After so many of them it looks whether whose writes they are still lives.
-const REAP_EVERY: usize = 5_000;
+/// How often a thread lets others run while their writes are in flight before it sleeps, and for how long it sleeps.
+const YIELDS: usize = 1000;
+const WAIT: Duration = Duration::from_micros(100);
+/// After so many sleeps it looks whether whose writes they are still lives.
+const REAP_EVERY: usize = 500;
+/// Rounds after which it gives up, some minutes: a write in flight ends when a device that others use, too, has taken it.
+const ROUNDS_MAX: usize = 1_000_000;
 
 impl Namespace {
     /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not there.
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
         let device = self.tiers.get(usize::from(tier)).map(Box::as_ref);
         device.ok_or(Error::Corrupt { what: "tier of a block" })
+    }
+
+    /// Repeats `act` until it is no longer `Busy` with writes in flight. Errors: as `act`; `Busy` at once if this thread
+    /// holds the lock, or if nothing changes for minutes.
+    pub fn patiently<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        for round in 0..ROUNDS_MAX {
+            match act() {
+                Err(Error::Busy) if round < YIELDS => sys::sched_yield(),
+                Err(Error::Busy) => {
+                    if (round - YIELDS) % REAP_EVERY == 0 {
+                        self.reap()?;
+                    }
+                    // A sleep that is cut short is as good.
+                    let _ = sys::nanosleep(WAIT);
+                }
+                result => return result,
+            }
+        }
+        Err(Error::Busy)
     }
 
     /// Gives up what processes that are dead had, as the agent does. For who has to wait for that.
@@ -33,27 +57,17 @@ impl Namespace {
     }
 
     /// Makes the bytes past the end of the file zeros, so that the file can grow over them.
-    /// Errors: `Busy` if writes to the file stay in flight.
+    /// Errors: `Busy` if writes to the file stay in flight for minutes.
     pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
-        for round in 1..=YIELDS_MAX {
-            match self.fs.plan_settle(caller, inode) {
-                Ok(None) => return Ok(()),
-                Ok(Some(plan)) => {
-                    let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
-                    let offset = u64::from(plan.block) * block_bytes + u64::from(plan.from);
-                    let length = block_bytes - u64::from(plan.from);
-                    let zeroed = self
-                        .tier(plan.tier)
-                        .and_then(|device| device.zero(offset, length as usize));
-                    self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
-                    return zeroed;
-                }
-                Err(Error::Busy) if round % REAP_EVERY == 0 => self.reap()?,
-                Err(Error::Busy) => sys::sched_yield(),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Error::Busy)
+        let Some(plan) = self.patiently(|| self.fs.plan_settle(caller, inode))? else {
+            return Ok(());
+        };
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let offset = u64::from(plan.block) * block_bytes + u64::from(plan.from);
+        let length = block_bytes - u64::from(plan.from);
+        let zeroed = self.tier(plan.tier).and_then(|device| device.zero(offset, length as usize));
+        self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
+        zeroed
     }
 
     /// CRC32C of a block as it stands on its tier; what does not belong to the file counts as zeros.

@@ -11,17 +11,13 @@ use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
+use crate::table;
 use crate::transfer::{self, Buffers};
-use crate::{kernel, table};
 
 /// Most bytes one call transfers, as in Linux.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 /// Attempts at a plan that others keep overtaking.
 const REPLANS_MAX: usize = 1000;
-/// Times a thread lets others run while all write slots of the process are in flight.
-const BUSY_YIELDS_MAX: usize = 10_000;
-/// After so many of them it looks whether a process that is dead keeps it waiting.
-const REAP_EVERY: usize = 4_000;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,10 +204,9 @@ impl Request<'_> {
     }
 
     fn plan(&self, at: Position, length: u64) -> Result<WritePlan> {
-        for round in 1..=BUSY_YIELDS_MAX {
-            match self.mount.fs().plan_write(self.caller, self.handle, at, length) {
-                Err(Error::Busy) if round % REAP_EVERY == 0 => self.mount.reap()?,
-                Err(Error::Busy) => kernel::sched_yield(),
+        let plan = || self.mount.fs().plan_write(self.caller, self.handle, at, length);
+        for _ in 0..REPLANS_MAX {
+            match self.mount.patiently(plan) {
                 Err(Error::Unsettled) => self.mount.settle(self.mount.inode_of(self.handle)?)?,
                 result => return result.map_err(Errno::from),
             }

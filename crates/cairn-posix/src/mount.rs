@@ -296,13 +296,16 @@ impl Mount {
             Err(cairn_core::Error::TooManyProcesses) => {}
             result => return Ok(result?),
         }
-        self.reap()?;
+        self.namespace.reap()?;
         Ok(act()?)
     }
 
-    /// Gives up what processes that are dead had.
-    pub(crate) fn reap(&self) -> Result<()> {
-        Ok(self.namespace.reap()?)
+    /// As `Namespace::patiently`.
+    pub(crate) fn patiently<T>(
+        &self,
+        act: impl Fn() -> cairn_core::Result<T>,
+    ) -> cairn_core::Result<T> {
+        self.namespace.patiently(act)
     }
 
     /// After an exec: enters the descriptors that survived it and gives up the handles of those that did not.

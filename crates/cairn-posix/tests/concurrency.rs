@@ -59,6 +59,30 @@ fn threads_that_replace_their_files_do_not_get_each_others_blocks() {
     });
 }
 
+/// Mechanism: a process has a few pins, and a write in flight keeps one for as long as its device takes. Who found none
+/// let others run ten thousand times, which is milliseconds when the others wait for a disk.
+/// Consequence: sixteen threads that wrote 4 MiB each to a tier in a file got EDEADLK.
+/// Fix: who waits sleeps, and gives up after minutes.
+#[test]
+fn write_waits_as_long_as_others_of_its_process_are_in_flight() {
+    const ROUNDS: usize = 300_000;
+    let _turn = turn();
+    let file = create("in-flight");
+    let (fs, caller) = (mount().fs(), caller());
+    let plan = || fs.plan_write(&caller, handle(file), Position::At(0), PIECE as u64);
+    let plans: Vec<_> = core::iter::from_fn(|| plan().ok()).collect();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_at(file, &pattern(PIECE, 1), At::Offset(0)));
+        // Much longer than that many rounds of the writer would take.
+        assert!((0..ROUNDS).all(|_| plan().err() == Some(Error::Busy)));
+        plans.iter().for_each(|plan| fs.abort_write(&caller, plan).unwrap());
+        assert_eq!(writer.join().unwrap(), Ok(PIECE));
+    });
+    assert!(get("in-flight") == pattern(PIECE, 1));
+    close(file);
+    remove("in-flight");
+}
+
 /// Mechanism: as many threads as a process has pins append to a file that another cuts. Each append keeps its place
 /// in a pin until it is planned again; that needs the file's tail zeroed, and zeroing needs a pin.
 /// Consequence: all waited for one another until their patience ended, and their writes failed with EDEADLK.
