@@ -114,13 +114,15 @@ impl Victim {
         arguments
     }
 
-    /// Runs the writer and kills it, with `cairn`, some time after so many steps. Gives the step that was under way.
+    /// Runs the writer and kills it, with `cairn`, some time after so many steps; where it spills, in every second
+    /// round the agent before, with what that was to write. Gives the step that was under way.
     fn write_and_die(&mut self, round: u64) -> Option<Step> {
         let (script, number) = (format!("{CONTENT}{WRITER}"), (round * 100_000).to_string());
         let mut command = self.sandbox.command(&self.arguments(&script, &number));
         let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn();
         let mut child = started.expect("cairn starts");
         let mut left = (round * 7 + round / 5) % STEPS_MAX;
+        let agent_dies_at = (!self.is_durable && round % 2 == 0).then_some(left / 2);
         let mut under_way = None;
         // After the kill, what the pipe still holds was said before.
         for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
@@ -132,6 +134,10 @@ impl Victim {
             under_way = Some(step.clone()).filter(|_| kind == "begin");
             if kind == "done" {
                 step.take(&mut self.versions);
+            }
+            if Some(left) == agent_dies_at {
+                let agent = self.sandbox.agent_if_any("victim");
+                agent.into_iter().for_each(|agent| kill("KILL", i64::from(agent)));
             }
             if left == 0 {
                 kill("KILL", -i64::from(child.id()));

@@ -130,8 +130,13 @@ impl Sandbox {
 
     /// The process of the agent of a job, which is started if need be.
     pub fn agent(&self, job: &str) -> u32 {
+        self.agent_if_any(job).expect("an agent")
+    }
+
+    /// As `agent`; none if there is none and nothing for one to do.
+    pub fn agent_if_any(&self, job: &str) -> Option<u32> {
         let status = self.cairn(&["status", job, "--json"]).succeeds().json();
-        status[0]["agent"]["pid"].as_u64().expect("an agent") as u32
+        status[0]["agent"]["pid"].as_u64().map(|pid| pid as u32)
     }
 
     /// Everything in a store that a refused command must leave as it is.
