@@ -21,7 +21,7 @@ use crate::superblock::Superblock;
 use crate::transaction::Transaction;
 use crate::types::ProcessIdentity;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Log blocks that are kept free, so that a flush in progress always finds room.
 pub(crate) const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) + 2;
@@ -32,6 +32,8 @@ pub(crate) struct Durable {
     pub superblock: Superblock,
     /// Every operation is durable when it returns (NVMe-CR), not only what `sync` was called for.
     pub each_operation: bool,
+    /// This process, or the one it was forked from, has logged something.
+    pub logged: AtomicBool,
     /// Who this process is, for its duties. No lock: a forked child would inherit it taken.
     identity: [AtomicU64; 3],
 }
@@ -71,6 +73,7 @@ impl Durable {
             media,
             superblock,
             each_operation,
+            logged: AtomicBool::new(false),
             identity: [AtomicU64::new(u64::from(u32::MAX)), AtomicU64::new(0), AtomicU64::new(0)],
         }
     }
@@ -112,6 +115,14 @@ impl Microfs {
         let wanted = self.log_head();
         let reached = |tx: &Transaction| tx.get(LOG_DURABLE) >= wanted;
         self.with_duty(durable, FLUSH, &reached, &|| self.flush(durable))
+    }
+
+    /// `sync`, if this process changed anything; it does not wait for what others did.
+    pub(crate) fn sync_own(&self) -> Result<()> {
+        match &self.durable {
+            Some(durable) if durable.logged.load(Ordering::Relaxed) => self.sync(),
+            _ => Ok(()),
+        }
     }
 
     /// Does `act` when this process has the duty, unless `done` makes that unnecessary.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::flush::Durable;
 use crate::inode::Inode;
-use crate::layout::{self, Checksum, Geometry, Layout, MEDIA_EPOCH};
+use crate::layout::{self, Checksum, Geometry, LOG_HEAD, Layout, MEDIA_EPOCH};
 use crate::media::Media;
 use crate::memory::Memory;
 use crate::snapshot;
@@ -168,18 +168,25 @@ impl Microfs {
         let Some(durable) = &self.durable else { return self.transact_unlogged(change) };
         let mut change = Some(change);
         for _ in 0..LOG_ROOM_ATTEMPTS_MAX {
-            let head = self.log_head();
-            let done = self.transact_unlogged(|tx| match self.has_log_room(tx) {
-                true => change.take().map(|change| change(tx)).transpose(),
-                false => Ok(None),
-            })?;
-            match done {
-                Some(value) if durable.each_operation && self.log_head() != head => {
-                    return self.sync().map(|()| value);
+            let done = self.transact_unlogged(|tx| {
+                if !self.has_log_room(tx) {
+                    return Ok(None);
                 }
-                Some(value) => return Ok(value),
-                None => self.make_log_room()?,
+                let head = tx.get(LOG_HEAD);
+                let value = change.take().map(|change| change(tx)).transpose()?;
+                Ok(value.map(|value| (value, tx.get(LOG_HEAD) != head)))
+            })?;
+            let Some((value, logged)) = done else {
+                self.make_log_room()?;
+                continue;
+            };
+            if logged {
+                durable.logged.store(true, Ordering::Relaxed);
             }
+            return match logged && durable.each_operation {
+                true => self.sync().map(|()| value),
+                false => Ok(value),
+            };
         }
         Err(Error::NoSpace)
     }

@@ -217,14 +217,6 @@ impl Transaction<'_> {
     }
 }
 
-/// What became of the slot of a process that ended.
-struct Released {
-    /// It was still that process's.
-    found: bool,
-    /// A description through which was written ended with it.
-    wrote: bool,
-}
-
 impl Microfs {
     /// Finds the slot of a process, or makes one.
     pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
@@ -250,18 +242,16 @@ impl Microfs {
         })
     }
 
-    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed. What was written through them
-    /// is durable when this returns, if the first tier is. Errors: `Io`: the media failed.
+    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed. What it changed is
+    /// durable when this returns, if the first tier is. Errors: `Io`: the media failed.
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
         let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
             slot.set_flags(tx, ENDS_CLEAN);
             Ok(slot.keeper(tx))
         })?;
-        match self.release_all(slot, ending, now)?.wrote {
-            true => self.sync(),
-            false => Ok(()),
-        }
+        self.reap(slot, ending, now)?;
+        self.sync_own()
     }
 
     /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was
@@ -270,17 +260,12 @@ impl Microfs {
     /// process itself. False, and nothing more is done, once the slot is another's: somebody else reaped it and it was
     /// taken again, or the child of a dead spawner introduced itself.
     pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
-        Ok(self.release_all(slot, dead, now)?.found)
-    }
-
-    fn release_all(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<Released> {
         self.transact(|tx| match tx.slot_kept_by(slot, dead) {
             Some(slot) => tx.abandon_pins(slot),
             None => Ok(()),
         })?;
-        let mut wrote = false;
         loop {
-            let found = self.transact(|tx| {
+            let reaped = self.transact(|tx| {
                 let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
@@ -292,12 +277,12 @@ impl Microfs {
                         return Ok(Some(true));
                     };
                     let clean = slot.ends_clean(tx);
-                    wrote |= tx.release_handle(slot, handle, clean, now)?;
+                    tx.release_handle(slot, handle, clean, now)?;
                 }
                 Ok(None)
             })?;
-            if let Some(found) = found {
-                return Ok(Released { found, wrote });
+            if let Some(reaped) = reaped {
+                return Ok(reaped);
             }
         }
     }

@@ -582,6 +582,24 @@ fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
     }
 }
 
+/// Mechanism: every end of a process made all that others had logged durable. Consequence: `cairn ls` on a store whose ranks
+/// were stopped in the middle of a flush waited for them. Fix: only the end of a process that changed something does.
+#[test]
+fn process_ends_then_what_it_changed_is_durable_and_it_waits_for_nothing_else() {
+    let setting = Setting::simple();
+    let (base, superblock) = setting.format();
+    let crew = Crew::recover(Arc::new(base), &superblock, 2).expect("recovers");
+    let (maker, looker) = (&crew.processes[0], &crew.processes[1]);
+    let commits = || maker.fs.log_usage().expect("is there").expect("is durable").commits;
+    let before = commits();
+    maker.fs.make_directory(&maker.caller(), ROOT, b"new", 0o755).expect("makes");
+    looker.fs.resolve(&looker.caller(), ROOT, b"new", false).expect("it is seen at once");
+    looker.fs.detach(looker.slot, looker.caller().now).expect("ends");
+    assert_eq!(commits(), before);
+    maker.fs.detach(maker.slot, maker.caller().now).expect("ends");
+    assert_eq!(commits(), before + 1);
+}
+
 fn create(process: &Process, name: &[u8]) -> HandleId {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     let opened = process.fs.open_file(&process.caller(), ROOT, name, options, 0o600);
