@@ -14,6 +14,7 @@ use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use std::ffi::CString;
 use std::path::Path;
+use std::time::Instant;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Result};
 
@@ -32,6 +33,8 @@ const PAGE: usize = MEDIA_BLOCK_BYTES;
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
+/// For how long a file that others have open is waited for: what was killed a moment ago may not have ended yet.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Whether a file's space is taken when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +121,8 @@ impl MediaFile {
         MediaFile::open_labelled(path, libc::LOCK_SH)
     }
 
-    /// As `open`, while nobody else has it open. Errors: somebody has (`EWOULDBLOCK`).
+    /// As `open`, while nobody else has it open. Waits a moment for processes that are ending. Errors: somebody has it
+    /// (`EWOULDBLOCK`).
     pub fn open_alone(path: &Path) -> StoreResult<MediaFile> {
         MediaFile::open_labelled(path, libc::LOCK_EX)
     }
@@ -161,7 +165,6 @@ impl MediaFile {
         sharing: i32,
         access: Access,
     ) -> StoreResult<(MediaFile, core::result::Result<Identity, Wrong>)> {
-        let sharing = sharing | libc::LOCK_NB;
         let failed = |errno| StoreError::new("open tier", path, errno);
         let name = c_path(path).map_err(failed)?;
         let ordinary =
@@ -178,7 +181,7 @@ impl MediaFile {
             let advice = "it is not a tier of Cairn: its size is not a number of pages";
             return Err(refused(path, advice));
         }
-        sys::flock(ordinary.raw(), sharing).map_err(|errno| {
+        lock(&ordinary, sharing).map_err(|errno| {
             failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
         })?;
         sys::fadvise(ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
@@ -520,6 +523,19 @@ fn open_direct(
         true => Ok(Some(direct)),
         // Somebody put another file there just now.
         false => Err(Errno(libc::ESTALE)),
+    }
+}
+
+/// Takes the file's lock. Errors: others still have it after `ENDING` (`EWOULDBLOCK`).
+fn lock(file: &Descriptor, sharing: i32) -> SysResult<()> {
+    let started = Instant::now();
+    loop {
+        match sys::flock(file.raw(), sharing | libc::LOCK_NB) {
+            Err(Errno(libc::EWOULDBLOCK)) if started.elapsed() < ENDING => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
     }
 }
 

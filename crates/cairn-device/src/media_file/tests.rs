@@ -124,6 +124,20 @@ fn file_that_is_no_tier_is_not_opened() {
 }
 
 #[test]
+fn file_is_waited_for_while_its_last_user_ends() {
+    let place = Place::in_memory();
+    let path = place.path.join("tier");
+    drop(place.file(BYTES));
+    let user = MediaFile::open_alone(&path).unwrap();
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| MediaFile::open_alone(&path).map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(user);
+        opened.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn damaged_label_is_found_and_written_again() {
     let place = Place::on_disk();
     let path = place.path.join("tier");
