@@ -18,8 +18,13 @@ use std::time::{Duration, Instant};
 /// What is passed on.
 const FORWARDED: [libc::c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGQUIT];
-/// How long the witness may take to report a signal that we got.
-const WITNESS_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a signal to the group may take from us to the witness.
+const GROUP_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the witness may take to answer: as long as it waits for a processor.
+const WITNESS_PATIENCE: Duration = Duration::from_secs(2);
+/// Asks the witness whether it has reported everything, and is its answer: of the signals that wait for a process the
+/// kernel gives it that with the lowest number first, and this one is above all that are passed on.
+const ASK: i32 = libc::SIGCHLD;
 /// A report of the witness that belongs to no signal of ours is forgotten after this time.
 const REPORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -136,36 +141,48 @@ impl Witness {
 
     /// Whether the witness got this signal, too.
     fn saw(&mut self, signal: i32) -> bool {
-        let deadline = Instant::now() + WITNESS_PATIENCE;
         self.unmatched.retain(|(_, at)| at.elapsed() < REPORT_LIFE);
+        // SAFETY: the process is our child and not waited for yet, so the number is still its own.
+        unsafe { libc::kill(self.process, ASK) };
+        self.receive_until(ASK, WITNESS_PATIENCE);
+        self.matches(signal) || self.receive_until(signal, GROUP_PATIENCE) && self.matches(signal)
+    }
+
+    fn matches(&mut self, signal: i32) -> bool {
+        let index = self.unmatched.iter().position(|(seen, _)| *seen == signal);
+        index.map(|index| self.unmatched.swap_remove(index)).is_some()
+    }
+
+    /// Takes in reports up to that of `signal`; false if it does not come in time.
+    fn receive_until(&mut self, signal: i32, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
-            if let Some(index) = self.unmatched.iter().position(|(seen, _)| *seen == signal) {
-                self.unmatched.swap_remove(index);
-                return true;
-            }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.receive(left) {
-                return false;
+            match self.receive(left) {
+                Some(report) if report == signal => return true,
+                Some(_) => {}
+                None => return false,
             }
         }
     }
 
-    /// Takes in one report; false if none comes in time.
-    fn receive(&mut self, timeout: Duration) -> bool {
+    /// Takes in one report, none if none comes in time.
+    fn receive(&mut self, timeout: Duration) -> Option<i32> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let limit = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        let limit = Timespec::try_from(timeout).ok()?;
         let mut polled = [PollFd::new(&self.reports, PollFlags::IN)];
         if !matches!(poll(&mut polled, Some(&limit)), Ok(1)) {
-            return false;
+            return None;
         }
         let mut report = [0_u8; 1];
-        match rustix::io::read(&self.reports, &mut report) {
-            Ok(1) => {
-                self.unmatched.push((i32::from(report[0]), Instant::now()));
-                true
-            }
-            _ => false,
+        if !matches!(rustix::io::read(&self.reports, &mut report), Ok(1)) {
+            return None;
         }
+        let signal = i32::from(report[0]);
+        if signal != ASK {
+            self.unmatched.push((signal, Instant::now()));
+        }
+        Some(signal)
     }
 }
 
@@ -198,7 +215,7 @@ unsafe fn testify(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
         loop {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let signal = libc::sigwaitinfo(set, &raw mut info);
-            if signal <= 0 || signal == libc::SIGCHLD {
+            if signal <= 0 {
                 continue;
             }
             let report = signal as u8;
