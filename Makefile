@@ -43,6 +43,7 @@ fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by
 	scripts/fuzz.sh
 
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
+	@scripts/setup.sh bench
 	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench
 	$(program) run --discard -- target/release/cairn-bench $(ROW)
 	$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW)

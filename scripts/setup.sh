@@ -2,7 +2,7 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | bench
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -27,7 +27,8 @@ needs_of() {
             'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff'
         ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo)" ;;
+    bench) printf '%s\n' 'fio fio' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, bench)" ;;
     esac
 }
 

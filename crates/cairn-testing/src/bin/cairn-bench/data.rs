@@ -7,7 +7,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-const CHECKPOINT_BYTES: usize = 512 << 20;
+/// Far beyond every cache.
+pub const CHECKPOINT_BYTES: usize = 512 << 20;
 const CALLS: [(usize, &str, f64); 4] = [
     (4 << 10, "4 KiB", 0.70),
     (128 << 10, "128 KiB", 1.0),
@@ -16,7 +17,7 @@ const CALLS: [(usize, &str, f64); 4] = [
 ];
 
 /// Private memory that stands for an application's state.
-fn application_state() -> Vec<u8> {
+pub fn application_state() -> Vec<u8> {
     (0..CHECKPOINT_BYTES).map(|at| ((at * 31) >> 7) as u8).collect()
 }
 
@@ -48,7 +49,8 @@ impl Drop for SharedMapping {
     }
 }
 
-fn write_all(file: &File, state: &[u8], call_bytes: usize) {
+/// Writes in calls of so many bytes.
+pub fn write_all(file: &File, state: &[u8], call_bytes: usize) {
     for chunk in state.chunks(call_bytes) {
         let mut done = 0;
         while done < chunk.len() {
@@ -62,12 +64,15 @@ fn write_all(file: &File, state: &[u8], call_bytes: usize) {
     }
 }
 
-fn rewind(file: &File) {
+/// Reads a file from its start.
+pub fn read_all(file: &File, state: &mut [u8], call_bytes: usize) {
     // SAFETY: lseek takes no pointers.
     assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) }, 0);
+    state.chunks_mut(call_bytes).for_each(|chunk| read_exact(file, chunk));
 }
 
-fn create(path: &Path) -> File {
+/// A file with nothing in it.
+pub fn create(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(true).open(path).expect("create")
 }
 
@@ -120,13 +125,8 @@ pub fn reads(places: &Places) {
             "GB/s",
             bar,
             || {
-                rewind(&file);
                 let mut state = state.borrow_mut();
-                gigabytes_per_second(CHECKPOINT_BYTES, || {
-                    for chunk in state.chunks_mut(call_bytes) {
-                        read_exact(&file, chunk);
-                    }
-                })
+                gigabytes_per_second(CHECKPOINT_BYTES, || read_all(&file, &mut state, call_bytes))
             },
             || {
                 let mut state = state.borrow_mut();

@@ -36,16 +36,17 @@ const CREATE: OpenOptions = OpenOptions {
 };
 const BLOCK: u64 = HUGEBLOCK_BYTES_DEFAULT as u64;
 
-/// The store this runs in and the directory of its durable file, if it has one.
+/// The store this runs in and its durable file, if it has one.
 pub fn durable_store() -> Option<(Store, PathBuf)> {
     let store = Store::open(Path::new(&std::env::var_os("CAIRN_STORE")?)).ok()?;
     match &places(&store, "node").ok()?[..] {
-        [TierPlace::File { path, .. }] => Some((store, path.parent()?.to_owned())),
+        [TierPlace::File { path, .. }] => Some((store, path.clone())),
         _ => None,
     }
 }
 
-fn durable_namespace() -> Namespace {
+/// The namespace this runs in, opened once more.
+pub fn durable_namespace() -> Namespace {
     let (store, _) = durable_store().expect("checked before any row");
     open_namespace(&store, "node").expect("open the namespace")
 }
@@ -153,8 +154,8 @@ pub fn log_cost(at: &Places) {
 /// Writes of 4 KiB, each followed by fsync, to a file per process: against plain files beside the tier, then by several
 /// processes against one, and how many flushes each fsync takes.
 pub fn fsyncs(at: &Places) {
-    let (_, directory) = durable_store().expect("checked before any row");
-    let plain = directory.join(format!("cairn-bench.plain.{}", std::process::id()));
+    let (_, tier) = durable_store().expect("checked before any row");
+    let plain = tier.with_file_name(format!("cairn-bench.plain.{}", std::process::id()));
     std::fs::create_dir_all(&plain).expect("make a directory");
     // Disks differ by a factor of a hundred: as many calls as take about a fifth of a second.
     let calls = (200.0 * synced_writes(&at.cairn, 1, 20)).clamp(20.0, 1000.0) as usize;

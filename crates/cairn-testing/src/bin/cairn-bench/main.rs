@@ -12,6 +12,7 @@ mod measure;
 mod memory_media;
 mod metadata;
 mod process;
+mod tier;
 
 use measure::Row;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 12] = [
+    let groups: [(&str, Group); 14] = [
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
@@ -62,6 +63,8 @@ fn main() {
         ("durable log", durable_files::log_cost),
         ("durable fsync", durable_files::fsyncs),
         ("durable snapshot", durable_files::waits),
+        ("durable tier write", tier::writes),
+        ("durable tier read", tier::reads),
     ];
     let durable = durable_files::durable_store().is_some();
     let wanted = groups

@@ -1,0 +1,143 @@
+//! Rows about the speed of a tier in a file, against fio with direct I/O on the same bytes of the same file.
+//!
+//! They need a store whose tier is a file, and spoil what that holds: nothing else may be kept in it.
+
+use crate::Places;
+use crate::data::{CHECKPOINT_BYTES, application_state, create, read_all, write_all};
+use crate::durable_files::{durable_namespace, durable_store};
+use crate::measure::{Row, gigabytes_per_second};
+use crate::process::in_children;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const CALLS: [(usize, &str); 3] =
+    [(128 << 10, "128 KiB"), (1 << 20, "1 MiB"), (16 << 20, "16 MiB")];
+const DEPTHS: [usize; 5] = [1, 2, 4, 8, 16];
+const TRIALS: usize = 3;
+
+/// fio on the bytes of the tier.
+struct Fio {
+    file: PathBuf,
+    data_offset: u64,
+}
+
+/// What fio does: `write` or `read`, in calls of so many bytes, so many of them under way at a time in each process.
+#[derive(Clone, Copy)]
+struct Job {
+    direction: &'static str,
+    call_bytes: usize,
+    processes: usize,
+    depth: usize,
+}
+
+impl Fio {
+    /// None, and said, where fio is missing.
+    fn new() -> Option<Fio> {
+        let (_, file) = durable_store().expect("checked before any row");
+        let tiers = durable_namespace().tiers;
+        let data_offset = tiers[0].mappable().expect("a file").offset;
+        let fio = Fio { file, data_offset };
+        let version = Command::new("fio").arg("--version").env_remove("LD_PRELOAD").output();
+        if !version.is_ok_and(|output| output.status.success()) {
+            println!("cairn-bench: fio is not installed; no rows about the file tier");
+            return None;
+        }
+        Some(fio)
+    }
+
+    /// GB/s.
+    fn run(&self, job: Job) -> f64 {
+        let each = CHECKPOINT_BYTES / job.processes;
+        let mut command = Command::new("fio");
+        command.env_remove("LD_PRELOAD").args([
+            "--name=bench",
+            "--direct=1",
+            "--ioengine=io_uring",
+            "--end_fsync=1",
+            "--group_reporting",
+            "--output-format=json",
+            "--allow_file_create=0",
+            "--overwrite=1",
+        ]);
+        let options: [(&str, &dyn std::fmt::Display); 8] = [
+            ("filename", &self.file.display()),
+            ("rw", &job.direction),
+            ("bs", &job.call_bytes),
+            ("iodepth", &job.depth),
+            ("numjobs", &job.processes),
+            ("size", &each),
+            ("offset", &self.data_offset),
+            ("offset_increment", &each),
+        ];
+        command.args(options.map(|(name, value)| format!("--{name}={value}")));
+        let output = command.output().expect("fio starts");
+        let report: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("fio reports in JSON");
+        let rate = report["jobs"][0][job.direction]["bw_bytes"].as_f64();
+        rate.filter(|rate| *rate > 0.0).expect("fio measured") / 1e9
+    }
+
+    /// The job with the depth at which fio is fastest.
+    fn best(&self, direction: &'static str, call_bytes: usize, processes: usize) -> Job {
+        let job = |depth| Job { direction, call_bytes, processes, depth };
+        let fastest = |depth| (0..TRIALS).map(|_| self.run(job(depth))).fold(0.0, f64::max);
+        let rates = DEPTHS.map(|depth| (fastest(depth), depth));
+        let (_, depth) = rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("depths");
+        job(depth)
+    }
+}
+
+/// A checkpoint written and made durable, then one by two processes, a half each.
+pub fn writes(places: &Places) {
+    let Some(fio) = Fio::new() else { return };
+    let state = application_state();
+    for (call_bytes, name) in CALLS {
+        for processes in [1, 2] {
+            let best = fio.best("write", call_bytes, processes);
+            Row::compare(
+                format!("file, {name} x {processes} + fsync / fio, depth {}", best.depth),
+                "GB/s",
+                0.97,
+                || write_synced(&places.cairn, &state, call_bytes, processes),
+                || fio.run(best),
+            );
+        }
+    }
+}
+
+fn write_synced(directory: &Path, state: &[u8], call_bytes: usize, processes: usize) -> f64 {
+    let part = &state[..state.len() / processes];
+    let write = |rank: usize| {
+        let file = create(&directory.join(format!("synced.{rank}")));
+        write_all(&file, part, call_bytes);
+        file.sync_all().expect("fsync");
+    };
+    gigabytes_per_second(state.len(), || match processes {
+        1 => write(0),
+        _ => in_children(processes, write),
+    })
+}
+
+/// A file read back by one process.
+pub fn reads(places: &Places) {
+    let Some(fio) = Fio::new() else { return };
+    let mut state = application_state();
+    let file = create(&places.cairn.join("synced.0"));
+    write_all(&file, &state, 1 << 20);
+    file.sync_all().expect("fsync");
+    let state = RefCell::new(&mut state);
+    for (call_bytes, name) in CALLS {
+        let best = fio.best("read", call_bytes, 1);
+        Row::compare(
+            format!("file read, {name} / fio, depth {}", best.depth),
+            "GB/s",
+            0.99,
+            || {
+                let mut state = state.borrow_mut();
+                gigabytes_per_second(CHECKPOINT_BYTES, || read_all(&file, &mut state, call_bytes))
+            },
+            || fio.run(best),
+        );
+    }
+}
