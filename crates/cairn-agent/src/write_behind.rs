@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// How often new namespaces are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Transfers at a time to one tier: a disk that is given the next before it has done the last is never idle.
-const SERVERS: usize = 3;
+/// Transfers at a time to one tier: a disk that is given the next before it has done the last is never idle, and more than
+/// that makes some slower (docs/BENCHMARKS.md).
+const SERVERS: usize = 2;
 
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! FREE ──a program takes it──► FILLING ──its bytes are here──► STAGED ──somebody writes it──► WRITING ──► FREE
+//!                                                               ▲  │
+//!                                  more bytes that follow  GROWING ◄┘
 //! ```
 //! A write to a tier in a file ends when its bytes are staged: in shared memory, where they survive the program. The agent
 //! brings them to the file, several at a time, while the program goes on; so does whoever cannot wait for the agent.
@@ -64,12 +66,13 @@ const FREE: u64 = 0;
 const FILLING: u64 = 1;
 const STAGED: u64 = 2;
 const WRITING: u64 = 3;
-const KIND: u64 = 3;
+const GROWING: u64 = 4;
+const KIND: u64 = 7;
 /// Of a slot that could not be written: it stays as it is, so that nobody takes what the file has for its bytes.
 const LOST: u64 = WRITING;
 /// Bits of a thread id and of its start time.
 const PID_BITS: u32 = 22;
-const START_BITS: u32 = 40;
+const START_BITS: u32 = 39;
 
 /// How long a server sleeps before it looks whether it is to end.
 const SERVER_SLEEP: Duration = Duration::from_millis(100);
@@ -78,6 +81,8 @@ const SERVER_SLEEP: Duration = Duration::from_millis(100);
 const YIELDS: u32 = 20;
 const WAITER_SLEEP: Duration = Duration::from_millis(1);
 const CHECK_EVERY: u32 = 32;
+/// Rounds without anybody writing anything after which a program does not wait for a slot any longer.
+const IDLE_ROUNDS: u32 = 25;
 /// Rounds without anybody writing anything, half a minute at least, after which somebody who may not write gives up.
 const PATIENCE: u32 = if cfg!(test) { 100 } else { 30_000 };
 
@@ -144,6 +149,7 @@ impl WriteBehind {
         for slot in self.slots() {
             slot.change(claim | FILLING, FREE);
             slot.change(claim | WRITING, STAGED);
+            slot.change(claim | GROWING, STAGED);
         }
     }
 
@@ -163,18 +169,22 @@ impl WriteBehind {
         fill: &mut impl FnMut(*mut u8),
     ) -> Result<bool> {
         self.check()?;
-        let is_wanted = || self.load(W_SERVED) != 0 && self.load(W_MAPPED) == 0;
-        let slot = match is_wanted() {
-            true => self.take(),
-            false => None,
-        };
-        let Some(slot) = slot else { return Ok(false) };
-        fill(slot.address(offset));
-        let ticket = self.word(W_TICKETS).fetch_add(1, Ordering::SeqCst);
-        slot.word(S_OFFSET).store(offset, Ordering::Relaxed);
-        slot.word(S_LENGTH).store(length as u64, Ordering::Relaxed);
-        slot.word(S_TICKET).store(ticket, Ordering::Relaxed);
-        slot.word(S_STATE).store(STAGED, Ordering::SeqCst);
+        let is_wanted = self.load(W_SERVED) != 0 && self.load(W_MAPPED) == 0;
+        let Some(claim) = self.claim().filter(|_| is_wanted) else { return Ok(false) };
+        if let Some(slot) = self.grow(claim, offset, length) {
+            let before = slot.word(S_LENGTH).load(Ordering::Relaxed);
+            fill(slot.address(offset - before).wrapping_add(before as usize));
+            slot.word(S_LENGTH).store(before + length as u64, Ordering::Relaxed);
+            slot.word(S_STATE).store(STAGED, Ordering::SeqCst);
+        } else {
+            let Some(slot) = self.take_in_time(claim) else { return Ok(false) };
+            fill(slot.address(offset));
+            let ticket = self.word(W_TICKETS).fetch_add(1, Ordering::SeqCst);
+            slot.word(S_OFFSET).store(offset, Ordering::Relaxed);
+            slot.word(S_LENGTH).store(length as u64, Ordering::Relaxed);
+            slot.word(S_TICKET).store(ticket, Ordering::Relaxed);
+            slot.word(S_STATE).store(STAGED, Ordering::SeqCst);
+        }
         if self.load(W_MAPPED) != 0 {
             // Somebody mapped the file just now.
             self.settle(offset..offset + length as u64, put)?;
@@ -208,8 +218,8 @@ impl WriteBehind {
     /// Writes what is staged, oldest first, until `stop` is set and nothing is left that this process may write.
     pub fn serve(&self, put: Put, stop: &AtomicBool) {
         let Some(claim) = self.claim() else { return };
-        self.word(W_SERVED).store(1, Ordering::Relaxed);
         loop {
+            self.word(W_SERVED).store(1, Ordering::Relaxed);
             let seen = self.load(W_STAGED);
             let staged = self.slots().filter(|slot| slot.state() == STAGED);
             let oldest = staged.min_by_key(|slot| slot.word(S_TICKET).load(Ordering::Relaxed));
@@ -234,22 +244,55 @@ impl WriteBehind {
         claim(self.load(W_PID_NAMESPACE))
     }
 
+    /// The staged slot that ends where a range begins, if it has room for that; from now on it is this thread's.
+    fn grow(&self, claim: u64, offset: u64, length: usize) -> Option<Slot<'_>> {
+        let takes = |slot: &Slot| {
+            let (start, end) = slot.range();
+            let room = STAGING_BYTES - start as usize % PAGE_BYTES;
+            end == offset && (offset - start).saturating_add(length as u64) <= room as u64
+        };
+        let slot = self.slots().find(|slot| slot.state() == STAGED && takes(slot))?;
+        if !slot.change(STAGED, claim | GROWING) {
+            return None;
+        }
+        // Meanwhile it may have become that of another range.
+        if takes(&slot) && self.back(&slot).is_ok() {
+            return Some(slot);
+        }
+        slot.word(S_STATE).store(STAGED, Ordering::SeqCst);
+        None
+    }
+
+    /// A slot, as soon as there is one: the device is to have no more to do at a time than those who serve it give it. None
+    /// if nobody serves it any more, or if there is no memory.
+    fn take_in_time(&self, claim: u64) -> Option<Slot<'_>> {
+        let mut idle = 0;
+        while idle < IDLE_ROUNDS {
+            let seen = self.load(W_WRITTEN);
+            if let Some(slot) = self.take(claim) {
+                if self.back(&slot).is_ok() {
+                    return Some(slot);
+                }
+                slot.word(S_STATE).store(FREE, Ordering::Release);
+                return None;
+            }
+            self.sleep(W_WRITTEN, W_WAITERS_ASLEEP, seen, WAITER_SLEEP);
+            idle = if self.load(W_WRITTEN) == seen { idle + 1 } else { 0 };
+        }
+        self.word(W_SERVED).store(0, Ordering::Relaxed);
+        None
+    }
+
     /// A free slot, or one whose thread died while it filled it.
-    fn take(&self) -> Option<Slot<'_>> {
-        let claim = self.claim()?;
-        let taken = self.slots().find(|slot| slot.change(FREE, claim | FILLING)).or_else(|| {
+    fn take(&self, claim: u64) -> Option<Slot<'_>> {
+        self.slots().find(|slot| slot.change(FREE, claim | FILLING)).or_else(|| {
             self.slots().find(|slot| {
                 let state = slot.state();
                 state & KIND == FILLING
                     && self.is_dead(state)
                     && slot.change(state, claim | FILLING)
             })
-        })?;
-        if self.back(&taken).is_err() {
-            taken.word(S_STATE).store(FREE, Ordering::Release);
-            return None;
-        }
-        Some(taken)
+        })
     }
 
     /// Makes the slot's memory present, so that touching it is no signal.
@@ -299,7 +342,7 @@ impl WriteBehind {
             return Err(Error::Io);
         }
         let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
-        let is_ours = state == STAGED || looks && state & KIND == WRITING && self.is_dead(state);
+        let is_ours = state == STAGED || looks && state & KIND >= WRITING && self.is_dead(state);
         Ok(match is_ours.then(|| slot.write(state, claim, put)) {
             Some(Ok(true)) => Step::Wrote,
             Some(Err(_)) => Step::Stuck,

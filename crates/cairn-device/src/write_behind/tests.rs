@@ -109,6 +109,59 @@ fn settling_brings_a_range_to_the_file_and_leaves_the_rest() {
 }
 
 #[test]
+fn bytes_that_follow_join_what_is_staged_until_the_slot_is_full() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    let part = STAGING_BYTES / 4;
+    for (index, byte) in [1, 2, 3, 4].into_iter().enumerate() {
+        assert_eq!(place.stage(&area, 100 + (index * part) as u64, byte, part), Ok(true));
+    }
+    assert_eq!(place.kinds(&area)[..3], [STAGED, STAGED, FREE], "the fourth had no room");
+    let calls = Cell::new(0);
+    let counted = |address, offset, length| {
+        calls.set(calls.get() + 1);
+        place.put(address, offset, length)
+    };
+    area.settle_all(&counted).unwrap();
+    assert_eq!(calls.get(), 2);
+    let byte_of = |part: usize| place.byte((100 + part * STAGING_BYTES / 4) as u64);
+    assert_eq!([0, 1, 2, 3].map(byte_of), [1, 2, 3, 4]);
+    assert_eq!((place.byte(99), place.byte(100 + STAGING_BYTES as u64)), (0, 0));
+}
+
+#[test]
+fn writer_that_dies_while_it_adds_to_a_slot_leaves_what_was_there() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 6, LENGTH), Ok(true));
+    in_a_child(|| {
+        area.grow(area.claim().unwrap(), LENGTH as u64, LENGTH).unwrap();
+    });
+    assert_eq!(place.kinds(&area)[0], GROWING);
+    place.settle(&area, 0);
+    assert_eq!((place.byte(LENGTH as u64 - 1), place.byte(LENGTH as u64)), (6, 0));
+    assert_eq!(place.kinds(&area), [FREE; SLOTS]);
+}
+
+#[test]
+fn writer_waits_for_a_slot_while_others_write() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serve = || place.area().serve(&|a, o, l| place.put(a, o, l), &stop);
+        let server = scope.spawn(serve);
+        let all = (0..4 * SLOTS as u64).all(|index| {
+            // Apart, so that each needs a slot.
+            place.stage(&area, index * (LENGTH as u64 + 1), 1, LENGTH) == Ok(true)
+        });
+        stop.store(true, Ordering::Relaxed);
+        server.join().unwrap();
+        assert!(all);
+    });
+}
+
+#[test]
 fn bytes_survive_a_writer_that_is_killed() {
     let place = Place::new();
     let area = place.unserved_area();
@@ -122,7 +175,7 @@ fn bytes_survive_a_writer_that_is_killed() {
 fn slot_whose_writer_died_while_it_filled_it_is_used_again_and_never_written() {
     let place = Place::new();
     let area = place.unserved_area();
-    in_a_child(|| while area.take().is_some() {});
+    in_a_child(|| while area.take(area.claim().unwrap()).is_some() {});
     assert_eq!(place.kinds(&area), [FILLING; SLOTS]);
     area.settle_all(&|_, _, _| panic!("nothing was staged")).unwrap();
     assert_eq!(place.stage(&area, 0, 3, LENGTH), Ok(true));

@@ -3,6 +3,7 @@
 
 use crate::Places;
 use crate::measure::{Row, gigabytes_per_second};
+use crate::process::in_children;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -177,9 +178,7 @@ pub fn checkpoints(places: &Places) {
         || gigabytes_per_second(bytes, || checkpoint(&places.tmpfs, 0)),
     );
     let in_two = |directory: &Path| {
-        gigabytes_per_second(2 * bytes, || {
-            crate::process::in_children(2, |rank| checkpoint(directory, rank));
-        })
+        2.0 * bytes as f64 / in_children(2, |rank| checkpoint(directory, rank)) / 1e9
     };
     Row::compare(
         "checkpoints 256 MiB, two processes / tmpfs",

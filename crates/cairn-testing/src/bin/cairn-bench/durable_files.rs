@@ -3,9 +3,7 @@
 //! They need a store whose tier is a file (`cairn run --tier file:PATH:SIZE`).
 
 use crate::Places;
-use crate::measure::{
-    Row, gigabytes_per_second, report_limit, report_longest, thousands_per_second,
-};
+use crate::measure::{Row, gigabytes_per_second, report_limit, report_longest};
 use crate::process::in_children;
 use cairn_core::{
     Caller, Credentials, Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HandleId, OpenOptions,
@@ -193,15 +191,14 @@ pub fn fsyncs(at: &Places) {
 
 /// Thousands a second of writes with an fsync each, by so many processes at once.
 fn synced_writes(directory: &Path, processes: usize, calls: usize) -> f64 {
-    thousands_per_second(calls * processes, || {
-        in_children(processes, |rank| {
-            let file = File::create(directory.join(format!("sync.{rank}"))).expect("create");
-            for call in 0..calls {
-                file.write_all_at(&[7; 4096], call as u64 * 4096).expect("write");
-                file.sync_all().expect("fsync");
-            }
-        });
-    })
+    let seconds = in_children(processes, |rank| {
+        let file = File::create(directory.join(format!("sync.{rank}"))).expect("create");
+        for call in 0..calls {
+            file.write_all_at(&[7; 4096], call as u64 * 4096).expect("write");
+            file.sync_all().expect("fsync");
+        }
+    });
+    (calls * processes) as f64 / seconds / 1e3
 }
 
 /// The longest of many small writes while another process writes snapshots of many files all the time: on a file in memory,

@@ -5,22 +5,30 @@ use crate::measure::{gigabytes_per_second, nanoseconds_each, report_difference};
 use cairn_device::Store;
 use cairn_device::namespace::{create_namespace, open_namespace};
 use std::ffi::CStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 const ROUNDS: usize = 15;
 const CALLS: usize = 200_000;
 const STARTS: usize = 100;
 
-/// Runs `work(rank)` in `count` forked children and waits for all.
-pub fn in_children(count: usize, work: impl Fn(usize)) {
+/// Runs `work(rank)` in `count` forked children at the same time. Seconds from when all are ready until all have done it:
+/// making and ending them does not count.
+pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
+    let (mut ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let children: Vec<libc::pid_t> = (0..count)
         .map(|rank| {
             // SAFETY: the program has one thread; the child only runs `work` and exits.
             match unsafe { libc::fork() } {
                 0 => {
+                    let tell = || (&theirs).write_all(&[0]).expect("tell the parent");
+                    tell();
+                    (&theirs).read_exact(&mut [0]).expect("wait for the others");
                     work(rank);
+                    tell();
                     // SAFETY: ends the child without running the parent's destructors twice.
                     unsafe { libc::_exit(0) }
                 }
@@ -28,12 +36,21 @@ pub fn in_children(count: usize, work: impl Fn(usize)) {
             }
         })
         .collect();
+    drop(theirs);
+    let mut told = vec![0; count];
+    ours.read_exact(&mut told).expect("all are ready");
+    let start = Instant::now();
+    ours.write_all(&told).expect("all begin");
+    let done = ours.read_exact(&mut told);
+    let seconds = start.elapsed().as_secs_f64();
     for child in children {
         let mut status = 0;
         // SAFETY: waits for a child of this process.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "a child of the benchmark failed");
     }
+    done.expect("all are done");
+    seconds
 }
 
 fn run_child(work: &str, preloaded: bool) -> f64 {
