@@ -29,10 +29,10 @@ mod reaper;
 pub mod service;
 mod shared;
 pub mod snapshot;
+mod transit;
 pub mod volume;
 mod watch;
 pub mod write;
-mod write_behind;
 
 pub use error::{Error, Result};
 pub use path::FilePath;

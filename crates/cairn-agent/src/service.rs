@@ -16,8 +16,8 @@ use crate::prefault;
 use crate::protocol::Phase;
 use crate::shared::Shared;
 use crate::snapshot;
+use crate::transit;
 use crate::watch::Watch;
-use crate::write_behind;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -88,7 +88,7 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     // Without this one programs write their snapshots themselves.
     let _ = spawn("snapshot", snapshot::run);
     // Without this one programs wait for their disk.
-    let behind = spawn("behind", write_behind::run);
+    let transit = spawn("transit", transit::run);
     let keeper = spawn("keeper", keeper_loop);
     if let Err(error) = &keeper {
         shared.stop();
@@ -97,7 +97,7 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
         readiness.ready();
     }
     listener.serve(&shared, &|| is_removed(&lock));
-    for thread in [Some(drain), keeper.ok(), behind.ok()].into_iter().flatten() {
+    for thread in [Some(drain), keeper.ok(), transit.ok()].into_iter().flatten() {
         // A thread that panicked has said so in the log; there is nothing to add.
         let _ = thread.join();
     }

@@ -77,10 +77,20 @@ pub trait Device: Send + Sync {
     /// or no space is left. Returns how many bytes from the start are now allocated.
     fn prefault(&self, budget_bytes: u64, stop: &AtomicBool) -> Result<u64>;
 
-    /// Brings what programs have written to where it belongs until `stop` is set, for a device whose writes return before;
-    /// else returns at once. Several threads may.
+    /// Brings what programs have written to where it belongs, and fetches what they want, until `stop` is set, for a device
+    /// whose writes return before; else returns at once. Several threads may.
     fn serve(&self, stop: &AtomicBool) {
         let _ = stop;
+    }
+
+    /// Whether `want` does anything.
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+
+    /// Has bytes read that will be asked for soon, while the caller goes on. What cannot be, is not.
+    fn want(&self, offset: u64, length: usize) {
+        let _ = (offset, length);
     }
 
     /// Prepares for programs that see the tier through a mapping: from now on what a write stored is there when it

@@ -138,6 +138,16 @@ impl Device for FileTier {
         self.file.serve(stop);
     }
 
+    fn reads_ahead(&self) -> bool {
+        self.file.reads_ahead()
+    }
+
+    fn want(&self, offset: u64, length: usize) {
+        if let Ok(at) = self.place(offset, length) {
+            self.file.want(at, length);
+        }
+    }
+
     fn settle_for_mapping(&self) -> Result<()> {
         self.file.settle_for_mapping()
     }

@@ -33,9 +33,9 @@ mod staging;
 pub mod store;
 pub mod sys;
 pub mod tiers;
+mod transit;
 mod upkeep;
 mod workspace;
-mod write_behind;
 
 pub use device::{Device, Mappable};
 pub use file::FileTier;

@@ -24,8 +24,8 @@ use crate::label::{self, Identity, Wrong};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
+use crate::transit::Transit;
 use crate::workspace::Workspace;
-use crate::write_behind::WriteBehind;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// How often somebody who waits for another process lets it run before it sleeps, for how long it sleeps, and in which
@@ -33,6 +33,8 @@ const PAGE: usize = MEDIA_BLOCK_BYTES;
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
+/// How far ahead a long read has its next parts read.
+const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
 /// For how long a file that others have open is waited for: what was killed a moment ago may not have ended yet.
 const ENDING: Duration = Duration::from_secs(2);
 
@@ -72,7 +74,7 @@ pub struct MediaFile {
     bytes: u64,
     identity: Identity,
     staging: Staging,
-    behind: Option<WriteBehind>,
+    transit: Option<Transit>,
 }
 
 impl MediaFile {
@@ -197,15 +199,16 @@ impl MediaFile {
             bytes,
             identity: Identity::default(),
             staging,
-            behind: None,
+            transit: None,
         };
         let page = file.label().map_err(failed)?;
         Ok((file, label::decode(&page, bytes)))
     }
 
-    /// Lets writes of whole pages end before the device has them, by way of `area`. Not where the page cache does that.
-    pub fn write_behind(mut self, area: WriteBehind) -> MediaFile {
-        self.behind = self.direct.is_some().then_some(area);
+    /// Lets writes end before the device has the bytes, and reads begin before they are asked for, by way of an area. Not
+    /// where the page cache does that.
+    pub fn by_way_of(mut self, transit: Transit) -> MediaFile {
+        self.transit = self.direct.is_some().then_some(transit);
         self
     }
 
@@ -237,7 +240,7 @@ impl MediaFile {
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.ordinary.raw());
         self.direct.iter().for_each(|direct| visit(direct.raw()));
-        self.behind.iter().for_each(|behind| visit(behind.descriptor()));
+        self.transit.iter().for_each(|transit| visit(transit.descriptor()));
     }
 
     /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
@@ -250,23 +253,38 @@ impl MediaFile {
         length: usize,
         fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
-        self.store_by_way_of(self.behind.as_ref(), offset, length, fill)
+        self.store_by_way_of(self.transit.as_ref(), offset, length, fill)
     }
 
     fn store_by_way_of(
         &self,
-        behind: Option<&WriteBehind>,
+        transit: Option<&Transit>,
         offset: u64,
         length: usize,
-        mut fill: impl FnMut(*mut u8, usize, usize),
+        fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
         check_limit(offset, length)?;
         self.settle(offset, length)?;
+        let stored = self.store_pieces(transit, offset, length, fill);
+        // Whatever of it was stored: what was read of the range before is old.
+        if let Some(transit) = &self.transit {
+            transit.forget(&(offset..offset + length as u64));
+        }
+        stored
+    }
+
+    fn store_pieces(
+        &self,
+        transit: Option<&Transit>,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
         for (at, done, bytes) in pieces(offset, length) {
             let mut fill = |address| fill(address, done, bytes);
-            match behind {
-                Some(behind) if behind.stage(at, bytes, &self.putter(), &mut fill)? => continue,
+            match transit {
+                Some(transit) if transit.stage(at, bytes, &self.putter(), &mut fill)? => continue,
                 _ => {}
             }
             let buffer = self.staging.take()?;
@@ -298,38 +316,76 @@ impl MediaFile {
     ) -> Result<()> {
         self.check(offset, length)?;
         self.settle(offset, length)?;
-        for (at, done, bytes) in pieces(offset, length) {
-            let buffer = self.staging.take()?;
-            let address = in_buffer(&buffer, at);
-            for (part, file) in self.parts(at, bytes) {
-                // SAFETY: the part lies within the piece, which lies within the buffer.
-                unsafe {
-                    read_all(file, address.add(part.start), part.len(), at + part.start as u64)?
-                };
-            }
-            take(address, done, bytes);
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            done += match self.read_ahead(at, length - done, &mut |address, bytes| {
+                take(address, done, bytes);
+            }) {
+                0 => {
+                    let bytes = piece_at(at, length - done);
+                    let buffer = self.staging.take()?;
+                    let address = in_buffer(&buffer, at);
+                    self.get(address, at, bytes)?;
+                    take(address, done, bytes);
+                    bytes
+                }
+                bytes => bytes,
+            };
         }
         Ok(())
     }
 
-    /// Writes what was staged, until `stop` is set. Returns at once where nothing is.
+    /// Hands out what was read ahead at `at`, and has what follows it read, up to `length` bytes.
+    fn read_ahead(&self, at: u64, length: usize, take: &mut dyn FnMut(*const u8, usize)) -> usize {
+        let Some(transit) = &self.transit else { return 0 };
+        if length > STAGING_BYTES {
+            transit.want(at..at + length.min(AHEAD_BYTES) as u64);
+        }
+        transit.hand_out(at, length, &self.getter(), take)
+    }
+
+    /// Has a range read that will be asked for. What cannot be, is not.
+    pub fn want(&self, offset: u64, length: usize) {
+        if let (Some(transit), Ok(())) = (&self.transit, self.check(offset, length)) {
+            transit.want(offset..offset + length as u64);
+        }
+    }
+
+    /// Whether `want` does anything.
+    pub fn reads_ahead(&self) -> bool {
+        self.transit.is_some()
+    }
+
+    /// Reads a piece to `address`, as far into a page as in the file.
+    fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
+        for (part, file) in self.parts(at, bytes) {
+            // SAFETY: the part lies within the piece.
+            let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
+            // SAFETY: as above.
+            unsafe { read_all(file, address, part.len(), at)? };
+        }
+        Ok(())
+    }
+
+    /// Writes what was staged and reads what is wanted, until `stop` is set. Returns at once where nothing is.
     pub fn serve(&self, stop: &AtomicBool) {
-        if let Some(behind) = &self.behind {
-            behind.serve(&self.putter(), stop);
+        if let Some(transit) = &self.transit {
+            transit.serve(&self.putter(), &self.getter(), stop);
         }
     }
 
     /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
     pub fn settle_for_mapping(&self) -> Result<()> {
-        match &self.behind {
-            Some(behind) => behind.settle_for_mapping(&self.putter()),
+        match &self.transit {
+            Some(transit) => transit.settle_for_mapping(&self.putter()),
             None => Ok(()),
         }
     }
 
     fn settle(&self, offset: u64, length: usize) -> Result<()> {
-        match &self.behind {
-            Some(behind) => behind.settle(offset..offset + length as u64, &self.putter()),
+        match &self.transit {
+            Some(transit) => transit.settle(offset..offset + length as u64, &self.putter()),
             None => Ok(()),
         }
     }
@@ -344,6 +400,15 @@ impl MediaFile {
                 libc::EBADF | libc::ENOMEM | libc::EPERM => Error::Busy,
                 _ => errno.into(),
             })
+        }
+    }
+
+    /// `get` for ranges that somebody else will load.
+    fn getter(&self) -> impl Fn(*mut u8, u64, usize) -> Result<()> {
+        |address, at, bytes| {
+            self.check(at, bytes)?;
+            self.settle(at, bytes)?;
+            Ok(self.get(address, at, bytes)?)
         }
     }
 
@@ -412,8 +477,8 @@ impl Media for MediaFile {
     }
 
     fn flush(&self) -> Result<()> {
-        if let Some(behind) = &self.behind {
-            behind.settle_all(&self.putter())?;
+        if let Some(transit) = &self.transit {
+            transit.settle_all(&self.putter())?;
         }
         loop {
             match sys::fdatasync(self.ordinary.raw()) {
@@ -450,10 +515,15 @@ fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize
     let mut done = 0;
     core::iter::from_fn(move || {
         let (at, before) = (offset + done as u64, done);
-        let bytes = (STAGING_BYTES - at as usize % PAGE).min(length - done);
+        let bytes = piece_at(at, length - done);
         done += bytes;
         (bytes > 0).then_some((at, before, bytes))
     })
+}
+
+/// How many of `length` bytes at `at` fit into a buffer.
+fn piece_at(at: u64, length: usize) -> usize {
+    (STAGING_BYTES - at as usize % PAGE).min(length)
 }
 
 /// Errors: `FileTooLarge` if the process may not write that far: the kernel would send a signal, too.

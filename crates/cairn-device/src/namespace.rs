@@ -30,7 +30,7 @@ use crate::short_path::ShortPath;
 use crate::store::{self, HANDLES, Store, VOID};
 use crate::sys::{self, Errno, SysResult};
 use crate::tiers::{self, TierPlace};
-use crate::write_behind::WriteBehind;
+use crate::transit::Transit;
 
 /// Tries for a free name in `void/`; other processes make names of their own.
 const STAND_IN_TRIES: u32 = 16;
@@ -127,7 +127,7 @@ fn create_durable(
         }
         let superblock = Superblock::read(&file, checksum::crc32c).map_err(failed)?;
         let bytes = superblock.geometry.segment_bytes();
-        WriteBehind::create(directory, &names.behind[0])?;
+        Transit::create(directory, &names.transit[0])?;
         MetaSegment::create(directory, &names.meta, bytes, |memory| {
             cairn_core::recover(&file, memory, checksum::crc32c).map(drop)
         })?;
@@ -321,7 +321,7 @@ struct Names {
     tiers: CString,
     ram: CString,
     /// What is on its way to the file of a tier.
-    behind: [CString; TIERS_MAX],
+    transit: [CString; TIERS_MAX],
     /// `ram` within the file system of huge pages; also what the link `ram` then contains.
     huge_ram: CString,
 }
@@ -335,7 +335,7 @@ impl Names {
             meta: file(format!("{name}.meta")),
             tiers: file(format!("{name}.tiers")),
             ram: file(format!("{name}.ram0")),
-            behind: core::array::from_fn(|tier| file(format!("{name}.behind{tier}"))),
+            transit: core::array::from_fn(|tier| file(format!("{name}.transit{tier}"))),
             huge_ram: file(format!("huge/{name}.ram0")),
         })
     }
@@ -361,7 +361,7 @@ fn create_tiers(
             }
             TierPlace::File { path, identity } => {
                 MediaFile::create(path, bytes, *identity, creation.allocation)?;
-                WriteBehind::create(directory, &names.behind[tier])?;
+                Transit::create(directory, &names.transit[tier])?;
             }
         }
     }
@@ -380,7 +380,7 @@ fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
 /// Removes what stands in the store itself.
 fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
     let parts = [&names.tiers, &names.ram, &names.huge_ram];
-    parts.into_iter().chain(&names.behind).try_for_each(|part| directory.remove_file(part))
+    parts.into_iter().chain(&names.transit).try_for_each(|part| directory.remove_file(part))
 }
 
 /// Opens the tiers in order.
@@ -424,8 +424,8 @@ fn open_media(
 ) -> StoreResult<Arc<MediaFile>> {
     let file = MediaFile::open(path)?;
     check_identity(path, &file, identity)?;
-    let behind = WriteBehind::open(directory, &names.behind[tier])?;
-    Ok(Arc::new(file.write_behind(behind)))
+    let transit = Transit::open(directory, &names.transit[tier])?;
+    Ok(Arc::new(file.by_way_of(transit)))
 }
 
 /// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`.

@@ -11,6 +11,7 @@ use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
+use crate::read_ahead;
 use crate::table;
 use crate::transfer::{self, Buffers};
 
@@ -75,6 +76,7 @@ fn read_planned(
     buffers: &mut Buffers,
     mut plan: ReadPlan,
 ) -> Result<usize> {
+    read_ahead::follow(mount, caller, handle, &plan);
     for _ in 0..REPLANS_MAX {
         if plan.length == 0 {
             return Ok(0);

@@ -28,6 +28,7 @@ pub mod names;
 pub mod path;
 pub mod placeholder;
 pub mod process;
+mod read_ahead;
 pub mod table;
 pub mod transfer;
 mod upkeep;

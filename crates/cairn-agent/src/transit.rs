@@ -1,8 +1,9 @@
-//! Brings to the tiers' files what programs have staged, so that a device works while programs compute.
+//! Brings to the tiers' files what programs have staged, and reads ahead what they want, so that a device works while programs
+//! compute.
 //!
 //! Must stay true: when the agent ends, nothing it could have written is left. If it is killed, whoever needs the bytes
 //! writes them.
-//! Does not know what is staged; the device does.
+//! Does not know what is staged or wanted; the device does.
 
 use crate::shared::Shared;
 use std::collections::HashSet;
@@ -30,7 +31,7 @@ pub fn run(shared: &Shared) {
                     let volume = volume.clone();
                     // Without this one it is done more slowly.
                     let _ = thread::Builder::new()
-                        .name("write-behind".to_string())
+                        .name("transit".to_string())
                         .spawn_scoped(scope, move || {
                             volume.tier(tier).map(|device| device.serve(&shared.stopping))
                         });

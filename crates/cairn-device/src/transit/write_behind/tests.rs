@@ -1,84 +1,14 @@
 //! Writers that go on, writers and servers that die, ranges that meet, and areas that are damaged.
 
-use super::*;
+use core::cell::Cell;
+use core::sync::atomic::AtomicBool;
 use std::sync::Barrier;
 
-use crate::descriptor::Descriptor;
-use crate::directory::tests::Scratch;
-use crate::sys::SysResult;
-
-const LENGTH: usize = 3 * PAGE_BYTES + 100;
-
-/// An area and the file it is for.
-struct Place {
-    scratch: Scratch,
-    file: Descriptor,
-}
-
-impl Place {
-    fn new() -> Place {
-        let scratch = Scratch::new();
-        WriteBehind::create(&scratch.0, c"behind").unwrap();
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-        let file = Descriptor::open(scratch.0.raw(), c"file", flags, 0o600).unwrap();
-        sys::ftruncate(file.raw(), 64 << 20).unwrap();
-        Place { scratch, file }
-    }
-
-    fn area(&self) -> WriteBehind {
-        WriteBehind::open(&self.scratch.0, c"behind").unwrap()
-    }
-
-    /// An area that takes writes although nobody serves it.
-    fn unserved_area(&self) -> WriteBehind {
-        let area = self.area();
-        area.word(W_SERVED).store(1, Ordering::Relaxed);
-        area
-    }
-
-    fn put(&self, address: *const u8, offset: u64, length: usize) -> Result<()> {
-        // SAFETY: the area hands out readable bytes.
-        let written = unsafe { sys::pwrite_raw(self.file.raw(), address, length, offset) };
-        assert_eq!(written?, length);
-        Ok(())
-    }
-
-    fn stage(&self, area: &WriteBehind, offset: u64, byte: u8, length: usize) -> Result<bool> {
-        // SAFETY: the area gives room for `length` bytes.
-        let mut fill = |address: *mut u8| unsafe { address.write_bytes(byte, length) };
-        area.stage(offset, length, &|a, o, l| self.put(a, o, l), &mut fill)
-    }
-
-    fn settle(&self, area: &WriteBehind, offset: u64) {
-        area.settle(offset..offset + LENGTH as u64, &|a, o, l| self.put(a, o, l)).unwrap();
-    }
-
-    fn byte(&self, offset: u64) -> u8 {
-        let mut byte = [0xee];
-        // SAFETY: one byte is writable.
-        let read: SysResult<usize> =
-            unsafe { sys::pread_raw(self.file.raw(), byte.as_mut_ptr(), 1, offset) };
-        assert_eq!(read, Ok(1));
-        byte[0]
-    }
-
-    fn kinds(&self, area: &WriteBehind) -> Vec<u64> {
-        area.slots().map(|slot| slot.state() & KIND).collect()
-    }
-}
-
-/// Runs `body` in a child that is then killed, or ends if that returns, and waits for its end.
-fn in_a_child(body: impl FnOnce()) {
-    // SAFETY: the child uses only what it inherited and never returns.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        body();
-        // SAFETY: ends the child as SIGKILL would.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    }
-    // SAFETY: no status is asked for.
-    unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
-}
+use super::super::slot::{FILLING, S_OFFSET};
+use super::super::tests::{LENGTH, Place, in_a_child, unwanted};
+use super::super::{SLOTS, W_MAGIC, W_PID_NAMESPACE};
+use super::*;
+use crate::staging::STAGING_BYTES;
 
 #[test]
 fn what_nobody_would_write_is_not_taken() {
@@ -149,7 +79,7 @@ fn writer_waits_for_a_slot_while_others_write() {
     let area = place.unserved_area();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let serve = || place.area().serve(&|a, o, l| place.put(a, o, l), &stop);
+        let serve = || place.area().serve(&|a, o, l| place.put(a, o, l), &unwanted, &stop);
         let server = scope.spawn(serve);
         let all = (0..4 * SLOTS as u64).all(|index| {
             // Apart, so that each needs a slot.
@@ -229,7 +159,7 @@ fn who_may_not_write_that_far_leaves_it_to_others() {
     let slot = area.slots().next().unwrap();
     let claim = area.claim().unwrap();
     for error in [Error::FileTooLarge, Error::Fault, Error::Busy] {
-        assert_eq!(slot.write(STAGED, claim, &|_, _, _| Err(error)), Err(error));
+        assert_eq!(slot.write(claim, &|_, _, _| Err(error)), Err(error));
     }
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
@@ -243,7 +173,7 @@ fn server_that_may_not_write_that_far_ends_when_it_is_told() {
     let place = Place::new();
     let area = place.unserved_area();
     assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
-    area.serve(&|_, _, _| Err(Error::FileTooLarge), &AtomicBool::new(true));
+    area.serve(&|_, _, _| Err(Error::FileTooLarge), &unwanted, &AtomicBool::new(true));
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
 }
@@ -331,11 +261,11 @@ fn slot_that_claims_more_than_it_holds_is_an_error() {
 fn area_that_is_damaged_is_refused() {
     let place = Place::new();
     place.area().word(W_MAGIC).store(1, Ordering::Relaxed);
-    let error = WriteBehind::open(&place.scratch.0, c"behind").unwrap_err();
+    let error = Transit::open(&place.scratch.0, c"transit").unwrap_err();
     assert_eq!(error.errno, libc::EIO);
-    let path = place.scratch.0.path().join("behind");
+    let path = place.scratch.0.path().join("transit");
     std::fs::File::options().write(true).open(path).unwrap().set_len(4096).unwrap();
-    let error = WriteBehind::open(&place.scratch.0, c"behind").unwrap_err();
+    let error = Transit::open(&place.scratch.0, c"transit").unwrap_err();
     assert_eq!(error.errno, libc::EIO);
 }
 
@@ -351,7 +281,7 @@ fn last_write_of_many_counts_and_the_servers_leave_nothing() {
         for _ in 0..2 {
             scope.spawn(|| {
                 ready.wait();
-                place.area().serve(&|a, o, l| place.put(a, o, l), &stop);
+                place.area().serve(&|a, o, l| place.put(a, o, l), &unwanted, &stop);
             });
         }
         let writers = (0..WRITERS).map(|writer| {

@@ -1,0 +1,231 @@
+//! Bytes in transit between programs and a file: slots of shared memory that programs and the agent pass to each other.
+//!
+//! ```text
+//! FREE ──► FILLING ──► STAGED ──► WRITING ──► FREE           what programs write (`write_behind`)
+//!                       │  ▲
+//!                       └► GROWING                           more that follows is put behind it
+//! FREE ──► FILLING ──► WANTED ──► READING ──► READY ──► TAKEN ──► FREE    what they will read (`read_ahead`)
+//! ```
+//! Must stay true: who owns a slot can be told from the dead, so that a slot is never lost. What stands in shared memory
+//! is checked before it is used.
+//! Does not start threads. Does not know which bytes of the file mean what.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+use cairn_core::Result;
+
+use crate::directory::{Directory, StoreResult};
+use crate::mapping::{LocalTable, Mapping, PAGE_BYTES, Populate};
+use crate::process;
+use crate::segment;
+use crate::staging::STAGING_BYTES;
+use crate::sys::{self, Errno};
+
+mod read_ahead;
+mod slot;
+mod write_behind;
+
+use read_ahead::Get;
+use slot::{FILLING, FREE, KIND, STAGED, Slot, WANTED};
+use write_behind::Put;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cairnstg");
+/// Enough to keep a device busy; a slot's memory is taken when it is first used.
+const SLOTS: usize = 16;
+const AREA_BYTES: usize = PAGE_BYTES + SLOTS * STAGING_BYTES;
+
+// Words of the first page.
+const W_MAGIC: usize = 0;
+/// Pid namespace whose threads may claim slots: others could not be told from the dead.
+const W_PID_NAMESPACE: usize = 1;
+/// Not 0: somebody does what is staged or wanted.
+const W_SERVED: usize = 2;
+/// Not 0: a slot could not be written, and its bytes are lost.
+const W_FAILED: usize = 3;
+/// Not 0: the file is mapped somewhere, so a write is in the file when it returns, and the file may change unseen.
+const W_MAPPED: usize = 4;
+/// Counts what was staged and wanted.
+const W_TICKETS: usize = 5;
+/// Futex: changes when something was staged or wanted. The word behind a futex says how many sleep on it.
+const W_STAGED: usize = 6;
+/// Futex: changes when something was written or read, or a slot became free.
+const W_WRITTEN: usize = 8;
+const W_SLOTS: usize = 64;
+const SLOT_WORDS: usize = 8;
+
+/// How long a server sleeps before it looks whether it is to end.
+const SERVER_SLEEP: Duration = Duration::from_millis(100);
+/// For how long somebody who waits sleeps, and in which rounds it looks whether the one it waits for exists.
+const WAITER_SLEEP: Duration = Duration::from_millis(1);
+const CHECK_EVERY: u32 = 32;
+
+/// The bytes in transit to and from one file.
+#[derive(Debug)]
+pub struct Transit {
+    mapping: Mapping,
+    /// Nonzero: this process has the slot's memory present.
+    present: LocalTable,
+}
+
+impl Transit {
+    /// Makes an area `name` with nothing in it. Errors: it exists; no space.
+    pub fn create(directory: &Directory, name: &CStr) -> StoreResult<()> {
+        let failed = |errno| directory.error("create", name, errno);
+        let file = segment::create_file(directory, name, AREA_BYTES as u64)?;
+        let mapping = Mapping::new(file, AREA_BYTES).map_err(failed)?;
+        let backed = mapping.populate(0, PAGE_BYTES, Populate::Write);
+        backed.map_err(|error| directory.error("create", name, error))?;
+        let present = LocalTable::new(SLOTS).map_err(failed)?;
+        let area = Transit { mapping, present };
+        area.word(W_PID_NAMESPACE).store(process::pid_namespace(), Ordering::Relaxed);
+        area.word(W_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// Opens the area `name`. Errors: it does not exist (`ENOENT`), or is something else (`EIO`).
+    pub fn open(directory: &Directory, name: &CStr) -> StoreResult<Transit> {
+        let failed = |errno| directory.error("open", name, errno);
+        let (file, bytes) = segment::open_file(directory, name)?;
+        let damaged = || failed(Errno(libc::EIO)).advise("the store is damaged");
+        if bytes != AREA_BYTES as u64 {
+            return Err(damaged());
+        }
+        let mapping = Mapping::new(file, AREA_BYTES).map_err(failed)?;
+        let backed = mapping.populate(0, PAGE_BYTES, Populate::Write);
+        backed.map_err(|error| directory.error("open", name, error))?;
+        let present = LocalTable::new(SLOTS).map_err(failed)?;
+        let area = Transit { mapping, present };
+        if area.word(W_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(damaged());
+        }
+        area.forget_past();
+        Ok(area)
+    }
+
+    /// Gives up what this thread owned when its process executed this program.
+    fn forget_past(&self) {
+        let Some(claim) = self.claim() else { return };
+        for slot in self.slots() {
+            let state = slot.state();
+            if state & !KIND == claim {
+                slot.bereave(state);
+            }
+        }
+    }
+
+    /// The descriptor this object keeps open.
+    pub fn descriptor(&self) -> i32 {
+        self.mapping.file().raw()
+    }
+
+    /// Does what is staged and wanted, oldest first, until `stop` is set and nothing is left that this process may write.
+    pub fn serve(&self, put: Put, get: Get, stop: &AtomicBool) {
+        let Some(claim) = self.claim() else { return };
+        loop {
+            self.word(W_SERVED).store(1, Ordering::Relaxed);
+            let seen = self.load(W_STAGED);
+            let is_due = |slot: &Slot| matches!(slot.state(), STAGED | WANTED);
+            let oldest = self.slots().filter(is_due).min_by_key(Slot::ticket);
+            let served = oldest.is_some_and(|slot| match slot.state() {
+                WANTED => slot.fetch(claim, get),
+                _ => slot.write(claim, put).is_ok(),
+            });
+            match served {
+                true => {}
+                false if stop.load(Ordering::Relaxed) => break,
+                false => self.sleep(W_STAGED, seen, SERVER_SLEEP),
+            }
+        }
+        self.word(W_SERVED).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether bytes may be in transit at all. No: whoever has them, or needs them, goes to the file.
+    fn is_served(&self) -> bool {
+        self.load(W_SERVED) != 0 && self.load(W_MAPPED) == 0
+    }
+
+    /// What the calling thread owns slots with; none if others could not tell whether it lives.
+    fn claim(&self) -> Option<u64> {
+        slot::claim(self.load(W_PID_NAMESPACE))
+    }
+
+    fn is_bereft(&self, state: u64) -> bool {
+        slot::is_bereft(state, self.load(W_PID_NAMESPACE))
+    }
+
+    fn next_ticket(&self) -> u64 {
+        self.word(W_TICKETS).fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// A slot to fill: a free one, or one whose thread died and nobody relies on.
+    fn take(&self, claim: u64) -> Option<Slot<'_>> {
+        let free = |slot: &Slot| slot.change(FREE, claim | FILLING);
+        self.slots().find(free).or_else(|| {
+            self.slots().find(|slot| {
+                let state = slot.state();
+                state != FREE && self.is_bereft(state) && slot.bereave(state) && free(slot)
+            })
+        })
+    }
+
+    /// The slot, which is to be filled, with its memory; given up if there is none.
+    fn backed<'a>(&self, slot: Slot<'a>) -> Option<Slot<'a>> {
+        let is_backed = self.back(&slot).is_ok();
+        if !is_backed {
+            slot.set(FREE);
+        }
+        is_backed.then_some(slot)
+    }
+
+    /// Makes the slot's memory present, so that touching it is no signal.
+    fn back(&self, slot: &Slot) -> Result<()> {
+        let mark = &self.present.entries()[slot.index];
+        if mark.load(Ordering::Relaxed) == 0 {
+            self.mapping.populate(slot.start(), STAGING_BYTES, Populate::Write)?;
+            mark.store(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
+        (0..SLOTS).map(|index| Slot { area: self, index })
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < PAGE_BYTES / size_of::<AtomicU64>());
+        // SAFETY: the first page is mapped and present as long as `self` lives; all access is atomic.
+        unsafe { &*self.mapping.address().as_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::SeqCst)
+    }
+
+    /// The half of a word that the kernel looks at.
+    fn futex(&self, index: usize) -> *const AtomicU32 {
+        core::ptr::from_ref(self.word(index)).cast()
+    }
+
+    /// Tells those who sleep on `futex`: of the servers one, of those who wait all.
+    fn signal(&self, futex: usize) {
+        self.word(futex).fetch_add(1, Ordering::SeqCst);
+        if self.load(futex + 1) != 0 {
+            let count = if futex == W_STAGED { 1 } else { i32::MAX };
+            // SAFETY: the word is mapped.
+            let _ = unsafe { sys::futex_wake(self.futex(futex), count) };
+        }
+    }
+
+    /// Sleeps until `futex` is no longer what was `seen`, or for so long.
+    fn sleep(&self, futex: usize, seen: u64, time: Duration) {
+        self.word(futex + 1).fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the word is mapped. Whatever ends the sleep is as good.
+        let _ = unsafe { sys::futex_wait(self.futex(futex), seen as u32, time) };
+        self.word(futex + 1).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Write-behind: a write to a tier in a file ends when its bytes are staged, in shared memory, where they survive the
+//! program. The agent brings them to the file while the program goes on; so does whoever cannot wait for the agent.
+//!
+//! Must stay true: of a range that is staged or being written the file has old bytes, so nobody touches the file there
+//! before `settle`. Whoever writes a slot is in a system call that ends before its thread is gone; so what a dead one
+//! was writing can be written again.
+//! Does not order writes to one range that are made at the same time; the core's plans keep those apart.
+
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use cairn_core::{Error, Result};
+
+use super::slot::{FREE, GROWING, LOST, S_LENGTH, STAGED, Slot, WRITING, room_at};
+use super::{
+    CHECK_EVERY, Transit, W_FAILED, W_MAPPED, W_SERVED, W_STAGED, W_TICKETS, W_WRITTEN,
+    WAITER_SLEEP,
+};
+
+/// How often somebody who waits lets others run before it sleeps.
+const YIELDS: u32 = 20;
+/// Rounds without anybody writing anything after which a program does not wait for a slot any longer.
+const IDLE_ROUNDS: u32 = 25;
+/// Rounds without anybody writing anything, half a minute at least, after which somebody who may not write gives up.
+const PATIENCE: u32 = if cfg!(test) { 100 } else { 30_000 };
+
+/// Writes bytes at an address to an offset of the file. Errors: `FileTooLarge`, `Fault` or `Busy` if only this process
+/// cannot; else the bytes are lost.
+pub type Put<'a> = &'a dyn Fn(*const u8, u64, usize) -> Result<()>;
+
+/// What somebody who waits for a slot could do about it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// Somebody else writes it.
+    Waits,
+    /// It is not for this process to write.
+    Stuck,
+    Wrote,
+}
+
+impl Transit {
+    /// Takes `length` bytes for `offset` of the file, at most `STAGING_BYTES` less the offset within a page; `fill`
+    /// puts them where it is told. False, and nothing done: the caller has to write them itself.
+    /// Errors: `Io` if bytes that were staged earlier are lost.
+    pub fn stage(
+        &self,
+        offset: u64,
+        length: usize,
+        put: Put,
+        fill: &mut impl FnMut(*mut u8),
+    ) -> Result<bool> {
+        self.check()?;
+        let Some(claim) = self.claim().filter(|_| self.is_served()) else { return Ok(false) };
+        if let Some((slot, before)) = self.grow(claim, offset, length) {
+            fill(slot.address(offset - before as u64).wrapping_add(before));
+            slot.word(S_LENGTH).store((before + length) as u64, Ordering::Relaxed);
+            slot.set(STAGED);
+        } else {
+            let Some(slot) = self.take_in_time(claim) else { return Ok(false) };
+            fill(slot.address(offset));
+            slot.describe(offset, length);
+            slot.set(STAGED);
+        }
+        if self.load(W_MAPPED) != 0 {
+            // Somebody mapped the file just now.
+            self.settle(offset..offset + length as u64, put)?;
+        }
+        self.signal(W_STAGED);
+        Ok(true)
+    }
+
+    /// Returns when the file has what was staged for a range. Errors: `Io` if it is lost, or if it is not for this process
+    /// to write and nobody else does.
+    pub fn settle(&self, range: Range<u64>, put: Put) -> Result<()> {
+        self.wait_until_written(put, |slot| slot.overlaps(&range))
+    }
+
+    /// Returns when the file has everything that was staged before. Errors: as `settle`, for any of it.
+    pub fn settle_all(&self, put: Put) -> Result<()> {
+        let limit = self.load(W_TICKETS);
+        self.wait_until_written(put, |slot| slot.ticket() < limit)?;
+        self.check()
+    }
+
+    /// From now on a write is in the file when it returns, and nothing is read ahead. For files that are mapped.
+    pub fn settle_for_mapping(&self, put: Put) -> Result<()> {
+        self.word(W_MAPPED).store(1, Ordering::SeqCst);
+        self.forget(&(0..u64::MAX));
+        self.settle_all(put)
+    }
+
+    /// Errors: `Io` if bytes that were staged are lost.
+    fn check(&self) -> Result<()> {
+        match self.load(W_FAILED) {
+            0 => Ok(()),
+            _ => Err(Error::Io),
+        }
+    }
+
+    /// The staged slot that ends where a range begins, if it has room for that, and how much it has; from now on it is
+    /// this thread's.
+    fn grow(&self, claim: u64, offset: u64, length: usize) -> Option<(Slot<'_>, usize)> {
+        let before = |slot: &Slot| {
+            let (start, before) = slot.sound_range()?;
+            let follows = start + before as u64 == offset;
+            (follows && length <= room_at(start) - before).then_some(before)
+        };
+        let may_grow = |slot: &Slot| slot.state() == STAGED && before(slot).is_some();
+        let slot = self.slots().find(may_grow)?;
+        if !slot.change(STAGED, claim | GROWING) {
+            return None;
+        }
+        // Meanwhile it may have become that of another range.
+        match before(&slot).filter(|_| self.back(&slot).is_ok()) {
+            Some(before) => Some((slot, before)),
+            None => {
+                slot.set(STAGED);
+                None
+            }
+        }
+    }
+
+    /// A slot, as soon as there is one: the device is to have no more to do at a time than those who serve it give it. None
+    /// if nobody serves it any more, or if there is no memory.
+    fn take_in_time(&self, claim: u64) -> Option<Slot<'_>> {
+        let mut idle = 0;
+        while idle < IDLE_ROUNDS {
+            let seen = self.load(W_WRITTEN);
+            if let Some(slot) = self.take(claim).or_else(|| self.take_from_readers(claim)) {
+                return self.backed(slot);
+            }
+            self.sleep(W_WRITTEN, seen, WAITER_SLEEP);
+            idle = if self.load(W_WRITTEN) == seen { idle + 1 } else { 0 };
+        }
+        self.word(W_SERVED).store(0, Ordering::Relaxed);
+        None
+    }
+
+    /// Waits for the slots that `concerns` chooses, and writes those that nobody writes.
+    fn wait_until_written(&self, put: Put, concerns: impl Fn(&Slot) -> bool) -> Result<()> {
+        let is_pending =
+            |slot: &Slot| matches!(slot.kind(), STAGED | WRITING | GROWING) && concerns(slot);
+        let (mut stuck, mut before) = (0, 0);
+        for round in 1.. {
+            let seen = self.load(W_WRITTEN);
+            // Nothing is the rule.
+            let mut pending = self.slots().filter(is_pending).peekable();
+            if pending.peek().is_none() {
+                break;
+            }
+            let mut step = Step::Waits;
+            for slot in pending {
+                step = step.max(self.advance(&slot, put, round % CHECK_EVERY == 0)?);
+            }
+            stuck = match step {
+                Step::Stuck if seen == before => stuck + 1,
+                _ => 0,
+            };
+            before = seen;
+            match round {
+                _ if stuck == PATIENCE => return Err(Error::Io),
+                _ if step == Step::Wrote => {}
+                0..YIELDS => std::thread::yield_now(),
+                _ => self.sleep(W_WRITTEN, seen, WAITER_SLEEP),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists. Errors: `Io`: it is lost.
+    fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Result<Step> {
+        let state = slot.state();
+        if state == LOST {
+            return Err(Error::Io);
+        }
+        let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
+        if looks && self.is_bereft(state) {
+            slot.bereave(state);
+        }
+        let is_ours = slot.state() == STAGED;
+        Ok(match is_ours.then(|| slot.write(claim, put)) {
+            Some(Ok(true)) => Step::Wrote,
+            Some(Err(_)) => Step::Stuck,
+            Some(Ok(false)) | None => Step::Waits,
+        })
+    }
+}
+
+impl Slot<'_> {
+    /// Brings the slot, if it is still staged, to the file, or gives it up for lost. Whether it did. Errors: this process
+    /// cannot; another may.
+    pub(super) fn write(&self, claim: u64, put: Put) -> Result<bool> {
+        if !self.change(STAGED, claim | WRITING) {
+            return Ok(false);
+        }
+        let range = self.sound_range();
+        let written =
+            range.map_or(Err(Error::Io), |(at, length)| put(self.address(at), at, length));
+        if let Err(error @ (Error::FileTooLarge | Error::Fault | Error::Busy)) = written {
+            self.set(STAGED);
+            return Err(error);
+        }
+        if written.is_err() {
+            self.area.word(W_FAILED).store(1, Ordering::SeqCst);
+        }
+        self.set(if written.is_ok() { FREE } else { LOST });
+        self.area.signal(W_WRITTEN);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
