@@ -1,18 +1,16 @@
-//! Allocating memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
+//! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
 //! for it.
 //!
 //! Must stay true: it goes at full speed only to a small bounded distance ahead of what is used, and
 //! beyond that takes a small share of one processor; steps are far shorter than a time slice; it
 //! leaves most of the free memory to the application, and ends at once with the agent.
-//! Not at idle priority: a step holds the kernel's lock of the segment, and an idle-priority thread
-//! that is preempted in it would make a writing application wait for the processor to become idle.
+//! Not at idle priority: a step holds the kernel's lock of a page, and an idle-priority thread that is preempted in it
+//! would make an application that writes there wait for the processor to become idle.
 
 use crate::shared::Shared;
 use crate::volume::Volume;
-use rustix::fs::FallocateFlags;
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// How often use is compared with what is allocated, while nothing changes.
@@ -33,8 +31,6 @@ const SHARE: u64 = 4;
 const STEP_BYTES: u64 = 2 << 20;
 /// Steps at full speed after which use is looked at again.
 const STEPS_PER_LOOK: u32 = 8;
-/// Pause after a step at full speed, in which a writer gets the kernel's lock of the segment.
-const LOCK_PAUSE: Duration = Duration::from_micros(50);
 /// A step at leisure is followed by a pause of so many times its length.
 const PAUSE_FACTOR: u32 = 9;
 
@@ -83,11 +79,9 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
     loop {
         let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return false };
         // A file has all its space since it was made.
-        let Some(segment) = device.mappable().filter(|segment| segment.in_memory) else {
+        if !device.mappable().is_some_and(|segment| segment.in_memory) {
             return false;
-        };
-        // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
-        let segment = unsafe { BorrowedFd::borrow_raw(segment.descriptor) };
+        }
         let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
         changed |= used_bytes > ahead.used_bytes;
         ahead.used_bytes = used_bytes;
@@ -102,7 +96,7 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
                 return changed;
             }
             let started = Instant::now();
-            if rustix::fs::fallocate(segment, FallocateFlags::KEEP_SIZE, at, step).is_err() {
+            if device.prefault(at, step as usize).is_err() {
                 // No room: whoever writes there will hear of it.
                 ahead.allocated_bytes = goal.leisure_bytes;
                 return changed;
@@ -113,7 +107,6 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
                 shared.sleep(started.elapsed() * PAUSE_FACTOR);
                 return changed;
             }
-            shared.sleep(LOCK_PAUSE);
         }
     }
 }

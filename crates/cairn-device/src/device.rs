@@ -73,9 +73,8 @@ pub trait Device: Send + Sync {
     /// Returns when everything written before is as durable as the tier can make it.
     fn flush(&self) -> Result<()>;
 
-    /// Allocates the first `budget_bytes` of the tier ahead of use, in steps, until `stop` is set
-    /// or no space is left. Returns how many bytes from the start are now allocated.
-    fn prefault(&self, budget_bytes: u64, stop: &AtomicBool) -> Result<u64>;
+    /// Does now what would make the first use of a range slow. Errors: `NoSpace`; `Corrupt` for a range outside.
+    fn prefault(&self, offset: u64, length: usize) -> Result<()>;
 
     /// Brings what programs have written to where it belongs, and fetches what they want, until `stop` is set, for a device
     /// whose writes return before; else returns at once. Several threads may.

@@ -129,9 +129,9 @@ impl Device for FileTier {
         self.file.flush()
     }
 
-    fn prefault(&self, budget_bytes: u64, _stop: &AtomicBool) -> Result<u64> {
+    fn prefault(&self, offset: u64, length: usize) -> Result<()> {
         // The file was allocated whole when it was made.
-        Ok(budget_bytes.min(self.bytes))
+        self.place(offset, length).map(drop)
     }
 
     fn serve(&self, stop: &AtomicBool) {

@@ -95,6 +95,17 @@ impl Mapping {
         }
     }
 
+    /// Takes whole pages of this range out of the page tables of this process. Their bytes stay, and so does their memory:
+    /// touching them is no signal.
+    pub fn depopulate(&self, offset: usize, length: usize) -> Result<()> {
+        let end = self.check(offset, length)? / PAGE_BYTES * PAGE_BYTES;
+        let start = offset.next_multiple_of(PAGE_BYTES).min(end);
+        // SAFETY: `start..end` lies in this mapping, which is shared: no byte is lost.
+        let address = unsafe { self.address.as_ptr().add(start) };
+        // SAFETY: as above.
+        Ok(unsafe { sys::madvise(address, end - start, libc::MADV_DONTNEED) }?)
+    }
+
     /// End of a range, if it lies in the mapping.
     pub fn check(&self, offset: usize, length: usize) -> Result<usize> {
         match offset.checked_add(length) {
@@ -124,7 +135,7 @@ impl Drop for Mapping {
 }
 
 /// Allocates a range of `file` without mapping it. Errors: `NoSpace`.
-pub fn allocate(file: &Descriptor, offset: u64, length: u64) -> Result<()> {
+fn allocate(file: &Descriptor, offset: u64, length: u64) -> Result<()> {
     loop {
         match sys::fallocate(file.raw(), 0, offset, length) {
             Err(Errno(libc::EINTR)) => {}
@@ -198,6 +209,18 @@ mod tests {
         let mapping = Mapping::new(temporary(1 << 20), 1 << 20).unwrap();
         mapping.populate(5000, 4000, Populate::Write).unwrap();
         assert_eq!(allocated_bytes(mapping.file()), 2 * PAGE_BYTES as i64);
+    }
+
+    #[test]
+    fn depopulated_pages_keep_their_bytes_and_their_memory() {
+        let mapping = Mapping::new(temporary(1 << 20), 1 << 20).unwrap();
+        mapping.populate(0, 4 * PAGE_BYTES, Populate::Write).unwrap();
+        // SAFETY: the pages are present and nobody else uses them.
+        unsafe { mapping.address().as_ptr().write_bytes(7, 4 * PAGE_BYTES) };
+        mapping.depopulate(0, 4 * PAGE_BYTES).unwrap();
+        assert_eq!(allocated_bytes(mapping.file()), 4 * PAGE_BYTES as i64);
+        // SAFETY: the pages are allocated.
+        assert_eq!(unsafe { mapping.address().as_ptr().add(PAGE_BYTES).read() }, 7);
     }
 
     #[test]

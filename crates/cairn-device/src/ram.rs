@@ -11,7 +11,7 @@
 //! checksum is then that of either state.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use cairn_core::{Error, Result};
 
@@ -19,7 +19,7 @@ use crate::checksum;
 use crate::copy::{copy_crc, copy_out};
 use crate::descriptor::Descriptor;
 use crate::device::{Device, Mappable};
-use crate::mapping::{LocalTable, Mapping, Populate, allocate};
+use crate::mapping::{LocalTable, Mapping, Populate};
 use crate::sys::{self, Errno, SysResult};
 
 /// Never met by this process.
@@ -36,8 +36,6 @@ const PIECE_BYTES: usize = 128 * 1024;
 const POPULATE_AHEAD_BYTES: usize = 1 << 20;
 /// What is populated at once where pages are huge.
 const HUGE_BYTES: usize = 2 << 20;
-/// Step of `prefault`, after which `stop` is looked at.
-const PREFAULT_BYTES: u64 = 32 << 20;
 
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 
@@ -339,18 +337,11 @@ impl Device for RamDevice {
         Ok(())
     }
 
-    fn prefault(&self, budget_bytes: u64, stop: &AtomicBool) -> Result<u64> {
-        let budget = budget_bytes.min(self.bytes());
-        let mut done = 0;
-        while done < budget && !stop.load(Ordering::Relaxed) {
-            let step = PREFAULT_BYTES.min(budget - done);
-            match allocate(self.mapping.file(), done, step) {
-                Ok(()) => done += step,
-                Err(Error::NoSpace) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+    fn prefault(&self, offset: u64, length: usize) -> Result<()> {
+        let range = self.check(offset, length)?;
+        // Allocating alone would leave it to the first user to clear the pages.
+        self.mapping.populate(range.start, range.len(), Populate::Write)?;
+        self.mapping.depopulate(range.start, range.len())
     }
 
     fn descriptors(&self, visit: &mut dyn FnMut(i32)) {

@@ -149,14 +149,13 @@ fn warmth_is_not_inherited_by_a_forked_child() {
 }
 
 #[test]
-fn prefault_allocates_up_to_its_budget_and_obeys_stop() {
+fn prefault_allocates_a_range_and_warms_nothing_here() {
     let device = device(64);
-    let stop = AtomicBool::new(false);
-    assert_eq!(device.prefault(10 * BLOCK as u64, &stop), Ok(10 * BLOCK as u64));
+    device.prefault(BLOCK as u64, 10 * BLOCK).unwrap();
     let stat = sys::fstat(device.mappable().unwrap().descriptor).unwrap();
-    assert_eq!(stat.st_blocks * 512, 10 * BLOCK as i64);
-    stop.store(true, Ordering::Relaxed);
-    assert_eq!(device.prefault(u64::MAX, &stop), Ok(0));
+    assert_eq!((stat.st_blocks * 512, device.warm_blocks()), (10 * BLOCK as i64, 0));
+    let outside = device.prefault(60 * BLOCK as u64, 5 * BLOCK);
+    assert_eq!(outside, Err(Error::Corrupt { what: "range outside its segment" }));
 }
 
 #[test]
@@ -185,8 +184,7 @@ fn full_file_system_is_no_space_in_every_state_and_never_a_signal() {
         assert_eq!(write(&device, 0, &bytes), Err(Error::NoSpace));
         assert_eq!(device.zero(15 * BLOCK as u64, BLOCK), Err(Error::NoSpace));
         assert_eq!(read(&device, 0, BLOCK), bytes[..BLOCK]);
-        let stop = AtomicBool::new(false);
-        assert!(device.prefault(u64::MAX, &stop).unwrap() <= 8 * BLOCK as u64);
+        assert_eq!(device.prefault(0, 16 * BLOCK), Err(Error::NoSpace));
     });
     sys::umount2(&path, libc::MNT_DETACH).unwrap();
     result.unwrap();

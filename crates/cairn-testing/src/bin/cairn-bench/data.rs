@@ -7,9 +7,12 @@ use crate::process::in_children;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Duration;
 
 /// Far beyond every cache.
 pub const CHECKPOINT_BYTES: usize = 512 << 20;
+/// Between the first checkpoints.
+const COMPUTING: Duration = Duration::from_millis(100);
 const CALLS: [(usize, &str, f64); 4] = [
     (4 << 10, "4 KiB", 0.70),
     (128 << 10, "128 KiB", 1.0),
@@ -157,6 +160,30 @@ fn read_exact(file: &File, chunk: &mut [u8]) {
         };
         assert!(read > 0, "read: {}", std::io::Error::last_os_error());
         done += read as usize;
+    }
+}
+
+/// New files in memory that nobody used before, some time apart, as a program writes its first checkpoints.
+pub fn first_checkpoints(places: &Places) {
+    let state = &application_state()[..16 << 20];
+    let count = std::cell::Cell::new(0);
+    let checkpoint = |directory: &Path| {
+        std::thread::sleep(COMPUTING);
+        count.set(count.get() + 1);
+        let path = directory.join(format!("first.{}", count.get()));
+        gigabytes_per_second(state.len(), || write_all(&create(&path), state, 1 << 20))
+    };
+    Row::compare(
+        "first checkpoints of 16 MiB / tmpfs",
+        "GB/s",
+        2.0,
+        || checkpoint(&places.cairn),
+        || checkpoint(&places.tmpfs),
+    );
+    for number in 1..=count.get() {
+        // Every second one is in the other directory.
+        let _ = std::fs::remove_file(places.cairn.join(format!("first.{number}")));
+        let _ = std::fs::remove_file(places.tmpfs.join(format!("first.{number}")));
     }
 }
 
