@@ -6,6 +6,7 @@
 //! variables.
 
 use crate::error::{Error, Result};
+use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -55,6 +56,19 @@ pub enum DeviceKind {
     Ram,
     /// A file.
     File,
+    /// A block device.
+    Block,
+}
+
+impl DeviceKind {
+    /// What the tier lies in; None in memory.
+    pub fn medium(self) -> Option<MediumKind> {
+        match self {
+            DeviceKind::Ram => None,
+            DeviceKind::File => Some(MediumKind::File),
+            DeviceKind::Block => Some(MediumKind::Block),
+        }
+    }
 }
 
 /// One tier of a store.

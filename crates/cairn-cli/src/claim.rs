@@ -14,7 +14,7 @@ use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, T
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
-use cairn_device::{Store, StoreError, TierPlace};
+use cairn_device::{MediumKind, Store, StoreError, TierPlace};
 use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
@@ -56,6 +56,7 @@ impl Claim {
     fn resume(directory: &Path, request: &Request) -> Result<Claim> {
         let store = OpenStore::open(directory)?;
         let lock = lock(directory, &store.job.job)?;
+        store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
         request.check_against(&store.job)?;
         request.check_places(&store.job.mount, store.job.persist.as_deref())?;
         if let Some(persist) = &store.job.persist {
@@ -127,36 +128,31 @@ impl Claim {
         let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
         geometry.durability = Some(request.durability).filter(|_| job.tiers[0].path.is_some());
         fit_segment(&mut geometry, address_space_bytes());
-        let place = |tier: &TierSpec| -> Result<TierPlace> {
-            match &tier.path {
-                None => Ok(TierPlace::Ram),
-                Some(path) => match self.kept_tier(path, tier)? {
-                    Some(place) => Ok(place),
-                    None => TierPlace::new_file(path).map_err(|errno| {
-                        store.directory().error("name a tier of", c"", errno).into()
-                    }),
-                },
-            }
+        let new_place = |tier: &TierSpec| match (tier.device.medium(), &tier.path) {
+            (Some(kind), Some(path)) => TierPlace::new(kind, path)
+                .map_err(|errno| store.directory().error("name a tier of", c"", errno).into()),
+            _ => Ok(TierPlace::Ram),
         };
+        let kept = self.kept_tier(request)?;
         let creation = Creation {
             geometry,
-            places: job.tiers.iter().map(place).collect::<Result<_, _>>()?,
+            places: match &kept {
+                Some(place) => vec![place.clone()],
+                None => job.tiers.iter().map(new_place).collect::<Result<_>>()?,
+            },
             want_huge_pages: request.huge_pages,
             // Ranks have files of their own; nobody writes to the node's.
             allocation: match job.scope {
                 Scope::Node => Allocation::AtOnce,
                 Scope::Rank => Allocation::AsWritten,
             },
+            may_overwrite: request.may_overwrite,
         };
-        let recovered = match &creation.places[..] {
-            [TierPlace::File { path, .. }] if path.exists() => Some(path.clone()),
-            _ => None,
-        };
-        namespace::create(store, NODE, creation).map_err(|error| match &recovered {
-            Some(path) => refuse_tier(path)(error),
-            None => error.into(),
+        namespace::create(store, NODE, creation).map_err(|error| match &kept {
+            Some(TierPlace::Medium { path, .. }) => refuse_tier(path)(error),
+            _ => error.into(),
         })?;
-        if recovered.is_some() {
+        if kept.is_some() {
             let root = cairn_agent::FilePath::root();
             let mut inodes = 0;
             for volume in self.store.volumes()? {
@@ -172,15 +168,20 @@ impl Claim {
     }
 
     /// The first tier, if it holds what an earlier store kept there. Errors: that had another prefix or size.
-    fn kept_tier(&self, path: &Path, tier: &TierSpec) -> Result<Option<TierPlace>> {
+    fn kept_tier(&self, request: &Request) -> Result<Option<TierPlace>> {
         let job = &self.store.job;
-        if job.tiers.len() > 1 {
-            return Ok(None);
-        }
-        let Some((place, superblock)) =
-            TierPlace::existing_file(path).map_err(refuse_tier(path))?
-        else {
-            return Ok(None);
+        let [tier] = &job.tiers[..] else { return Ok(None) };
+        let (Some(kind), Some(path)) = (tier.device.medium(), &tier.path) else { return Ok(None) };
+        let (place, superblock) = match TierPlace::existing(kind, path) {
+            Ok(Some(kept)) => kept,
+            Ok(None) => return Ok(None),
+            // Nothing can be made of it.
+            Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
+                if kind == MediumKind::Block && request.may_overwrite =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(refuse_tier(path)(error)),
         };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
         let kept = TierSpec { bytes: superblock.bytes, ..tier.clone() };

@@ -36,8 +36,8 @@ pub enum Error {
     },
     /// A tier that is none.
     #[error(
-        "{text:?} is not a tier; write ram:SIZE or file:PATH:SIZE, as in ram:8G or \
-         file:/nvme/cairn:100G"
+        "{text:?} is not a tier; write ram:SIZE, file:PATH:SIZE or block:DEVICE, as in ram:8G, \
+         file:/nvme/cairn:100G or block:/dev/nvme0n1"
     )]
     Tier {
         /// What was given.
@@ -57,10 +57,10 @@ pub enum Error {
         /// What was given.
         text: String,
     },
-    /// A tier's file that cannot be made.
+    /// A tier's file that cannot be made, or a device that cannot be used.
     #[error("the tier {} {problem}; {advice}", path.display())]
     TierFile {
-        /// The file.
+        /// The file or device.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,

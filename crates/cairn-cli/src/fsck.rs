@@ -1,4 +1,4 @@
-//! `cairn fsck`: what a durable tier's file holds, what is damaged, what is lost by it; and repairs.
+//! `cairn fsck`: what a durable tier's file or device holds, what is damaged, what is lost by it; and repairs.
 //!
 //! Must stay true: only what is there twice is repaired, and nothing at all if something is lost, so that whoever
 //! knows better finds everything as it was. The file is opened for writing only when something is repaired. What the
@@ -16,7 +16,7 @@ use cairn_core::{
     Superblock, inspect, recover, repair_superblock,
 };
 use cairn_device::checksum::crc32c;
-use cairn_device::label::Identity;
+use cairn_device::label::{Identity, Label};
 use cairn_device::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
 use clap::Args;
@@ -28,6 +28,7 @@ Examples:
   cairn fsck /nvme/cairn                  explain what is there, repair what can be repaired
   cairn fsck --dry-run file:/nvme/cairn   only explain
   cairn fsck /nvme/cairn --json           the same for a program
+  cairn fsck block:/dev/nvme0n1           a tier on a device
 
 The file is that of a durable tier, made by: cairn run --tier file:/nvme/cairn:100G
 Data is not read; cairn verify file:/nvme/cairn compares every block with its checksum.
@@ -41,11 +42,11 @@ const ADVICE: &str = "restart from what was drained, with another tier";
 /// Exit code: everything that was damaged was repaired.
 const EXIT_REPAIRED: i32 = 1;
 
-/// Check the file of a durable tier that no store uses, and repair it.
+/// Check the file or device of a durable tier that no store uses, and repair it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The file, as PATH or file:PATH
+    /// The file or device, as PATH, file:PATH or block:PATH
     #[arg(value_name = "FILE")]
     file: String,
     /// Write nothing
@@ -256,7 +257,10 @@ fn carry_out(findings: &[Finding], tier: &mut TierFile) -> cairn_core::Result<()
     let superblock = Superblock::read(file, crc32c)?;
     for part in findings.iter().map(|finding| finding.part) {
         match part {
-            "label" => file.write_label(identity(&superblock))?,
+            "label" => {
+                let (bytes, identity) = (superblock.bytes, identity(&superblock));
+                file.write_label(Label { bytes, identity })?;
+            }
             "snapshot" => {
                 // Recovery ends with a new snapshot, in the slot that does not hold the one it began with.
                 let words = superblock.geometry.segment_bytes() as usize / 8;

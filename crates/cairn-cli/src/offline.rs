@@ -1,4 +1,4 @@
-//! A durable tier's file that no store uses: opened, and its namespace made again in memory of our own.
+//! A durable tier's file or device that no store uses: opened, and its namespace made again in memory of our own.
 //!
 //! Must stay true: nothing here writes to the file; while it is open nobody else uses it. A file that is no such tier
 //! is refused with one line.
@@ -17,25 +17,34 @@ use cairn_device::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
 use std::cmp::Ordering;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-const ADVICE: &str = "name the file of a durable tier, as in file:/nvme/cairn";
+const ADVICE: &str =
+    "name the file or device of a durable tier, as in file:/nvme/cairn or block:/dev/nvme0n1";
 /// What stands behind the bytes of a tier in its file.
 const LABEL_BYTES: u64 = MEDIA_BLOCK_BYTES as u64;
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
 
-/// The file that `text` names: `file:PATH`, `file:PATH:SIZE` as a tier is given, or `PATH`.
+/// The file or device that `text` names: `file:PATH` or `block:PATH`, also with `:SIZE` as a tier is given, or `PATH`.
 pub fn path_of(text: &str) -> PathBuf {
-    let path = text.strip_prefix("file:").unwrap_or(text);
-    match path.rsplit_once(':') {
+    let prefix = ["file:", "block:"].into_iter().find_map(|kind| text.strip_prefix(kind));
+    let path = prefix.unwrap_or(text);
+    let path = match path.rsplit_once(':') {
         Some((shorter, size)) if size::parse(size).is_some() && !Path::new(path).exists() => {
-            PathBuf::from(shorter)
+            Path::new(shorter)
         }
-        _ => PathBuf::from(path),
-    }
+        _ => Path::new(path),
+    };
+    // Devices have links that stay when their own names do not.
+    let device = path.canonicalize().ok().filter(|path| is_device(path));
+    device.unwrap_or_else(|| path.to_path_buf())
+}
+
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
 /// Whether `text` names a file rather than a job: no job has such a name, or there is none and a file is.
@@ -139,13 +148,18 @@ pub fn tree(fs: &Microfs) -> cairn_core::Result<Vec<(FilePath, Attributes)>> {
 
 /// The superblock of the file at `path`, if there is one. Errors: the file does not have the size it says.
 fn checked_size(path: &Path) -> Result<Option<Superblock>> {
-    // What is no regular file may wait for somebody when it is opened.
-    let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file);
-    let Some((metadata, file)) = metadata.zip(File::open(path).ok()) else { return Ok(None) };
+    // Anything else may wait for somebody when it is opened.
+    let is_device = is_device(path);
+    let opened = (is_device || path.is_file()).then(|| File::open(path).ok()).flatten();
+    let Some(mut file) = opened else { return Ok(None) };
+    let Ok(found) = file.seek(SeekFrom::End(0)) else { return Ok(None) };
     let Ok(superblock) = Superblock::read(&AnyLength(file), crc32c) else { return Ok(None) };
-    let (promised, found) = (superblock.bytes + LABEL_BYTES, metadata.len());
+    let promised = superblock.bytes + LABEL_BYTES;
     let advice = match found.cmp(&promised) {
         Ordering::Equal => return Ok(Some(superblock)),
+        // A tier need not fill its device.
+        Ordering::Greater if is_device => return Ok(Some(superblock)),
+        Ordering::Less if is_device => "what is missing is lost, unless it gets that size again",
         Ordering::Less => "what is missing is lost; restore the file from a copy",
         Ordering::Greater => "give it that size again, with truncate --size",
     };

@@ -12,6 +12,7 @@ use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
 use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX};
+use cairn_device::MediumKind;
 use cairn_device::store::free_bytes;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -38,12 +39,12 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What the store is made of: ram:SIZE or file:PATH:SIZE; repeated, or a list with commas: the next takes what does
-    /// not fit into those before it [default: ram with half of the memory that is free]
+    /// What the store is made of: ram:SIZE, file:PATH:SIZE, block:DEVICE or block:DEVICE:SIZE; repeated, or a list with
+    /// commas: the next takes what does not fit into those before it [default: ram with half of the memory that is free]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
-    /// When what is written to a file as the first tier survives the loss of the node's memory: when a file is closed or
-    /// synced, or when each operation returns [default: fsync]
+    /// When what is written to a file or device as the first tier survives the loss of the node's memory: when a file is
+    /// closed or synced, or when each operation returns [default: fsync]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
     pub durability: Option<DurabilityArgument>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
@@ -56,6 +57,9 @@ pub struct StoreArguments {
     /// Mount even where this hides an existing file or directory
     #[arg(long, env = "CAIRN_RUN_FORCE")]
     pub force: bool,
+    /// Take a device for a new tier even if it holds something, which is lost
+    #[arg(long)]
+    pub yes: bool,
     /// Use huge pages where the system grants them [default: auto]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
     pub huge_pages: Option<HugePages>,
@@ -103,6 +107,8 @@ pub struct Request {
     pub scope: Option<Scope>,
     /// Hide what exists at the mount prefix.
     pub force: bool,
+    /// Give up what a device holds that is to be a new tier.
+    pub may_overwrite: bool,
     /// Ask for huge pages.
     pub huge_pages: bool,
     /// When an operation on a durable first tier is durable.
@@ -127,11 +133,16 @@ impl Request {
             },
             scope: scope(arguments.scope, settings.scope)?,
             force: arguments.force || settings.force.unwrap_or(false),
+            // Not from the environment or a file: those are forgotten, and then a disk is lost.
+            may_overwrite: arguments.yes,
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
             durability: durability(arguments.durability, settings.durability)?,
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;
+        }
+        if request.scope == Some(Scope::Rank) {
+            request.tiers.iter().try_for_each(tier::check_divisible)?;
         }
         Ok(request)
     }
@@ -172,12 +183,18 @@ impl Request {
             let bytes = tier::whole_blocks(share.max(TIER_BYTES_MIN));
             return Ok(vec![TierSpec { device: DeviceKind::Ram, path: None, bytes }]);
         }
+        let is_alone = self.tiers.len() == 1;
         for tier in &self.tiers {
-            match &tier.path {
+            match (tier.device.medium(), &tier.path) {
                 // It holds what an earlier store of this tier kept.
-                Some(path) if self.tiers.len() == 1 && path.is_file() => {}
-                Some(path) => tier::check_new_file(path, tier.bytes, mount)?,
-                None => {
+                (Some(MediumKind::File), Some(path)) if is_alone && path.is_file() => {}
+                (Some(MediumKind::File), Some(path)) => {
+                    tier::check_new_file(path, tier.bytes, mount)?;
+                }
+                (Some(MediumKind::Block), Some(path)) => {
+                    tier::check_device(path, is_alone, self.may_overwrite)?;
+                }
+                _ => {
                     check_memory(tier.bytes, free, root)?;
                     check_addresses(tier.bytes, address_space_bytes())?;
                 }

@@ -6,7 +6,7 @@ use crate::output::{self, count, local_time};
 use crate::size::human;
 use crate::store::OpenStore;
 use cairn_agent::client::Client;
-use cairn_agent::job::{Scope, TierSpec};
+use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::protocol::{Phase, Status};
 use cairn_agent::volume::Volume;
@@ -213,9 +213,12 @@ fn lines(report: &StoreReport) -> Vec<String> {
     add("store", format!("{} at {}", report.store.display(), report.mount));
     for TierReport { spec, used_bytes, log } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
-        match &spec.path {
-            Some(path) => add("file", format!("{used}, {}", path.display())),
-            None => add("memory", used),
+        match (spec.device, &spec.path) {
+            (DeviceKind::Block, Some(path)) => {
+                add("device", format!("{used}, {}", path.display()));
+            }
+            (_, Some(path)) => add("file", format!("{used}, {}", path.display())),
+            (_, None) => add("memory", used),
         }
         if let Some(LogReport { durability, used_bytes, total_bytes }) = log {
             let used = format!("{} of {} used", human(*used_bytes), human(*total_bytes));

@@ -1,4 +1,4 @@
-//! What a store is made of, as the user writes it: `ram:SIZE`, `file:PATH:SIZE`.
+//! What a store is made of, as the user writes it: `ram:SIZE`, `file:PATH:SIZE`, `block:DEVICE[:SIZE]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is.
@@ -10,8 +10,11 @@ use crate::store::refuse;
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, TierSpec};
 use cairn_core::{HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, TIERS_MAX};
+use cairn_device::StoreError;
+use cairn_device::medium::{self, Contents, DeviceSize, measure};
 use cairn_device::store::free_bytes;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Smallest tier.
@@ -44,8 +47,34 @@ fn parse(text: &str) -> Result<TierSpec> {
             let (bytes, path) = (bytes(size)?, Some(absolute(Path::new(path))?));
             Ok(TierSpec { device: DeviceKind::File, path, bytes })
         }
+        "block" => block(rest),
         _ => Err(not_a_tier()),
     }
+}
+
+/// Reads `DEVICE[:SIZE]`. Without a size it is that of the tier which is there, else all that fits.
+fn block(text: &str) -> Result<TierSpec> {
+    let (path, size) = match text.rsplit_once(':') {
+        // The name of a device may contain colons.
+        Some((path, size)) if !Path::new(text).exists() => (path, Some(size)),
+        _ => (text, None),
+    };
+    let wanted = size.map(bytes).transpose()?;
+    // The kernel's own name, because only that is opened: a link may be another's tomorrow.
+    let path = Path::new(path).canonicalize().map_err(|error| {
+        let problem = format!("cannot be used: {}", why(&error));
+        refused(Path::new(path), problem, "name a block device, as in block:/dev/nvme0n1")
+    })?;
+    let DeviceSize { bytes_max, tier_bytes } = measure(&path).map_err(refused_device)?;
+    let bytes = match wanted {
+        Some(wanted) => wanted,
+        None => tier_bytes.unwrap_or(whole_blocks(bytes_max)),
+    };
+    let least = bytes.max(TIER_BYTES_MIN);
+    if least > bytes_max {
+        return Err(too_small(&path, least, bytes_max, "give a smaller size or choose another"));
+    }
+    Ok(TierSpec { device: DeviceKind::Block, path: Some(path), bytes })
 }
 
 /// A tier's size: whole hugeblocks.
@@ -66,10 +95,14 @@ pub fn whole_blocks(bytes: u64) -> u64 {
 /// A tier as it is written on the command line.
 pub fn shown(tier: &TierSpec) -> String {
     let size = size::exact(tier.bytes);
-    match (tier.device, &tier.path) {
-        (DeviceKind::File, Some(path)) => format!("file:{}:{size}", path.display()),
-        (DeviceKind::File, None) => format!("file:{size}"),
-        (DeviceKind::Ram, _) => format!("ram:{size}"),
+    let kind = match tier.device {
+        DeviceKind::Ram => "ram",
+        DeviceKind::File => "file",
+        DeviceKind::Block => "block",
+    };
+    match &tier.path {
+        Some(path) => format!("{kind}:{}:{size}", path.display()),
+        None => format!("{kind}:{size}"),
     }
 }
 
@@ -104,6 +137,9 @@ pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
     if path.starts_with(mount) {
         return refused(format!("lies below the mount prefix {mount}"), "choose another");
     }
+    if path.metadata().is_ok_and(|found| found.file_type().is_block_device()) {
+        return refused("is a block device".to_string(), "write block:DEVICE");
+    }
     if path.symlink_metadata().is_ok() {
         let advice = "choose another, remove it, or remove the store it belongs to with cairn rm";
         return refused("exists".to_string(), advice);
@@ -121,6 +157,60 @@ pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
+/// What an earlier store kept there as its only tier is not lost: the new one recovers it.
+pub fn check_device(path: &Path, is_alone: bool, may_overwrite: bool) -> Result<()> {
+    match medium::contents(path).map_err(refused_device)? {
+        Contents::Nothing => Ok(()),
+        Contents::Tier(_) if is_alone => Ok(()),
+        _ if may_overwrite => Ok(()),
+        held => {
+            let problem = format!("cannot be used: {}", held.describe());
+            Err(refused(path, problem, "choose another, or overwrite it with --yes"))
+        }
+    }
+}
+
+/// Refuses to resume a store on a device that has become too small for it.
+pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
+    let (DeviceKind::Block, Some(path)) = (tier.device, &tier.path) else { return Ok(()) };
+    let DeviceSize { bytes_max, .. } = measure(path).map_err(refused_device)?;
+    match tier.bytes <= bytes_max {
+        true => Ok(()),
+        false => {
+            let advice = "it is not what it was when the store was made; give it that size again";
+            Err(too_small(path, tier.bytes, bytes_max, advice))
+        }
+    }
+}
+
+/// Refuses a device where each rank needs a tier of its own.
+pub fn check_divisible(tier: &TierSpec) -> Result<()> {
+    match (tier.device, &tier.path) {
+        (DeviceKind::Block, Some(path)) => {
+            let problem = "is a device, which ranks cannot divide".to_string();
+            Err(refused(path, problem, "use file:PATH:SIZE, or leave out --scope rank"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn too_small(path: &Path, wanted: u64, bytes_max: u64, advice: &'static str) -> Error {
+    let (wanted, found) = (size::exact(wanted), size::human(bytes_max));
+    refused(path, format!("should have {wanted}, but the device has room for {found}"), advice)
+}
+
+/// A device that cannot be used, for a reason of the layer below.
+fn refused_device(error: StoreError) -> Error {
+    let problem = match error.errno {
+        // The advice says it all.
+        libc::EINVAL => "cannot be used".to_string(),
+        errno => format!("cannot be used: {}", why(&io::Error::from_raw_os_error(errno))),
+    };
+    let advice = if error.advice.is_empty() { "choose another" } else { error.advice };
+    refused(&error.path, problem, advice)
 }
 
 #[cfg(test)]
@@ -159,6 +249,12 @@ mod tests {
             (vec!["file:/tmp/:1G"], "has no name"),
             (vec!["file:/tmp/..:1G"], "has no name"),
             (vec!["file:/nonexistent/x:1G"], "a directory that does not exist"),
+            (vec!["block:/dev/none"], "/dev/none cannot be used: no such file"),
+            (vec!["block:/dev/none:1G"], "/dev/none cannot be used: no such file"),
+            (vec!["block:/dev/none:8GX"], "\"8GX\" is not a size"),
+            (vec!["block:/dev/null"], "not a block device"),
+            (vec!["block:/etc/passwd:1G"], "not a block device"),
+            (vec!["block:/dev"], "not a block device"),
             (vec!["ram:1G", "ram:2G"], "\"ram:2G\" is the second"),
             (vec!["file:/tmp/x:1G", "file:/tmp/./x:2G"], "is the second"),
             (vec!["ram:1G"; 5], "5 tiers were given"),

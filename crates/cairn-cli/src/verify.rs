@@ -34,8 +34,8 @@ Exit codes: 0 everything is intact; 1 something is damaged or missing (said whic
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]; or the file of a durable tier that
-    /// no store uses, as file:PATH or PATH
+    /// The job [default: the one this runs in, or the only one]; or the file or device of a durable
+    /// tier that no store uses, as file:PATH, block:PATH or PATH
     #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
     /// Verify drained files in this directory instead, with the manifests there

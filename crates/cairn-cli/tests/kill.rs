@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::loop_device::LoopDevice;
 use common::{Sandbox, kill};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +18,7 @@ const ROUNDS: u64 = 6;
 const SOAK_ROUNDS: u64 = 2500;
 /// A program is killed within so many steps.
 const STEPS_MAX: u64 = 40;
+const DEVICE_BYTES: u64 = 64 << 20;
 
 /// What each file holds is decided by its name and a number, its version; both stand in its first line.
 const CONTENT: &str = "
@@ -103,7 +105,7 @@ impl Victim {
         let sandbox = Sandbox::new();
         let work = sandbox.work().display().to_string();
         let tiers: Vec<String> = tiers.iter().map(|tier| tier.replace("WORK", &work)).collect();
-        let is_durable = tiers[0].starts_with("file:");
+        let is_durable = !tiers[0].starts_with("ram:");
         Victim { sandbox, tiers, is_durable, versions: Versions::new() }
     }
 
@@ -207,4 +209,16 @@ fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_in_the_file() {
 #[test]
 fn program_that_spills_is_killed_then_what_was_closed_is_there() {
     Victim::new(&["ram:2M", "file:WORK/spill:64M"]).suffer(rounds());
+}
+
+#[test]
+fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_on_the_device() {
+    let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
+    Victim::new(&[&format!("block:{}", device.path().display())]).suffer(rounds());
+}
+
+#[test]
+fn program_that_spills_to_a_device_is_killed_then_what_was_closed_is_there() {
+    let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
+    Victim::new(&["ram:2M", &format!("block:{}", device.path().display())]).suffer(rounds());
 }

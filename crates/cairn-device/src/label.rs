@@ -1,4 +1,4 @@
-//! The page behind the bytes of a tier's file: whose file this is (docs/FORMAT.md).
+//! The last page of a tier's file or device: whose it is (docs/FORMAT.md).
 //!
 //! Must stay true: a page that differs in any byte from what would be written today is no label.
 //! Does not read or write files.
@@ -21,13 +21,22 @@ const AT_CHECKSUM: usize = PAGE - 4;
 /// What tells a tier from any other.
 pub type Identity = [u8; 16];
 
-/// The label of a tier of `bytes`.
-pub fn encode(bytes: u64, identity: &Identity) -> [u8; PAGE] {
+/// What a label says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Label {
+    /// Size of the tier.
+    pub bytes: u64,
+    /// Which one it is.
+    pub identity: Identity,
+}
+
+/// The page for a label.
+pub fn encode(label: &Label) -> [u8; PAGE] {
     let mut page = [0; PAGE];
     page[..MAGIC.len()].copy_from_slice(&MAGIC);
     page[AT_VERSION..][..4].copy_from_slice(&VERSION.to_le_bytes());
-    page[AT_BYTES..][..8].copy_from_slice(&bytes.to_le_bytes());
-    page[AT_IDENTITY..][..16].copy_from_slice(identity);
+    page[AT_BYTES..][..8].copy_from_slice(&label.bytes.to_le_bytes());
+    page[AT_IDENTITY..][..16].copy_from_slice(&label.identity);
     let sum = checksum::crc32c(0, &page[..AT_CHECKSUM]);
     page[AT_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     page
@@ -55,18 +64,21 @@ impl Wrong {
     }
 }
 
-/// The identity in a label. Errors: what is wrong with it.
-pub fn decode(page: &[u8; PAGE], bytes: u64) -> core::result::Result<Identity, Wrong> {
+/// The label in a page. Errors: what is wrong with it. Whether it goes with the file's size is for the caller to find out.
+pub fn decode(page: &[u8; PAGE]) -> core::result::Result<Label, Wrong> {
     if page[..MAGIC.len()] != MAGIC {
         return Err(Wrong::Missing);
     }
     if page[AT_VERSION..][..4] != VERSION.to_le_bytes() {
         return Err(Wrong::Newer);
     }
-    let mut identity = Identity::default();
-    identity.copy_from_slice(&page[AT_IDENTITY..][..16]);
-    match *page == encode(bytes, &identity) {
-        true => Ok(identity),
+    let mut label = Label::default();
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&page[AT_BYTES..][..8]);
+    label.bytes = u64::from_le_bytes(bytes);
+    label.identity.copy_from_slice(&page[AT_IDENTITY..][..16]);
+    match *page == encode(&label) {
+        true => Ok(label),
         false => Err(Wrong::Damaged),
     }
 }
@@ -77,17 +89,16 @@ mod tests {
 
     #[test]
     fn label_is_read_back_and_any_other_page_is_refused() {
-        let identity = *b"0123456789abcdef";
-        let page = encode(1 << 20, &identity);
-        assert_eq!(decode(&page, 1 << 20), Ok(identity));
-        assert_eq!(decode(&page, 1 << 21), Err(Wrong::Damaged));
+        let label = Label { bytes: 1 << 20, identity: *b"0123456789abcdef" };
+        let page = encode(&label);
+        assert_eq!(decode(&page), Ok(label));
         for at in 0..PAGE {
             let mut other = page;
             other[at] ^= 1;
-            assert!(decode(&other, 1 << 20).is_err(), "{at}");
+            assert!(decode(&other).is_err(), "{at}");
         }
         let mut newer = page;
         newer[AT_VERSION] += 1;
-        assert_eq!(decode(&newer, 1 << 20), Err(Wrong::Newer));
+        assert_eq!(decode(&newer), Err(Wrong::Newer));
     }
 }

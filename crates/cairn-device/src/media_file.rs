@@ -1,18 +1,18 @@
-//! One preallocated file as the medium of a tier: `file:PATH:SIZE`.
+//! One preallocated file, or a block device, as the medium of a tier: `file:PATH:SIZE`, `block:/dev/NAME:SIZE`.
 //!
 //! Whole pages travel by direct I/O. Parts of pages go through the kernel's page cache, which every process shares,
 //! which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views the
 //! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it.
-//! Behind the tier's bytes stands one more page, the label: whose file this is.
+//! Behind the tier's bytes stands one more page, the label: whose it is.
 //! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them,
 //! would be written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
-//! where the file system's own unit is larger than a page. When a write returns, the bytes are the kernel's; they are
+//! where the unit of the file system or the device is larger than a page. When a write returns, the bytes are the kernel's; they are
 //! durable after `flush`.
-//! Does not know what the bytes mean, and does not create a file in place of one that exists.
+//! Does not know what the bytes mean, nor how a file and a device differ; `medium` does.
 
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
-use std::ffi::CString;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
@@ -20,12 +20,15 @@ use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Resul
 
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
-use crate::label::{self, Identity, Wrong};
+use crate::label::{self, Identity, Label, Wrong};
+use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
 use crate::transit::Transit;
 use crate::workspace::Workspace;
+
+pub use crate::medium::Access;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// How often somebody who waits for another process lets it run before it sleeps, for how long it sleeps, and in which
@@ -35,8 +38,6 @@ const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
 /// How far ahead a long read has its next parts read.
 const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
-/// For how long a file that others have open is waited for: what was killed a moment ago may not have ended yet.
-const ENDING: Duration = Duration::from_secs(2);
 
 /// Whether a file's space is taken when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,30 +48,13 @@ pub enum Allocation {
     AsWritten,
 }
 
-/// What may be done to an open file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Writes fail; the file may lie on a read-only device.
-    Read,
-    /// Reads and writes.
-    ReadWrite,
-}
-
-impl Access {
-    fn flags(self) -> i32 {
-        let access = match self {
-            Access::Read => libc::O_RDONLY,
-            Access::ReadWrite => libc::O_RDWR,
-        };
-        access | libc::O_NOFOLLOW | libc::O_NONBLOCK
-    }
-}
-
-/// An open file of a tier.
+/// An open file of a tier, or a device.
 #[derive(Debug)]
 pub struct MediaFile {
+    kind: MediumKind,
     ordinary: Descriptor,
     direct: Option<Descriptor>,
+    label_at: u64,
     bytes: u64,
     identity: Identity,
     staging: Staging,
@@ -78,47 +62,7 @@ pub struct MediaFile {
 }
 
 impl MediaFile {
-    /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice says what), no
-    /// space (`ENOSPC`), `bytes` is not a positive number of pages. What failed leaves nothing behind.
-    pub fn create(
-        path: &Path,
-        bytes: u64,
-        identity: Identity,
-        allocation: Allocation,
-    ) -> StoreResult<()> {
-        let failed = |errno| StoreError::new("create tier", path, errno);
-        if bytes == 0 || bytes % PAGE as u64 != 0 {
-            return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
-        }
-        // Past this limit the kernel does not only refuse: it also sends SIGXFSZ.
-        if bytes + PAGE as u64 > sys::soft_limit(libc::RLIMIT_FSIZE).map_err(failed)? {
-            return Err(failed(Errno(libc::EFBIG)).advise(
-                "the limit on file sizes is too small; raise it with ulimit -f unlimited",
-            ));
-        }
-        let name = c_path(path).map_err(failed)?;
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let file = match Descriptor::open(libc::AT_FDCWD, &name, flags, 0o600) {
-            Err(Errno(libc::EEXIST)) => return Err(in_the_way(path)),
-            result => result.map_err(failed)?,
-        };
-        // The label first: what a creator that dies leaves behind can be told from anybody else's file.
-        let made = sys::fchmod(file.raw(), 0o600)
-            .and_then(|()| put(&file, bytes, &label::encode(bytes, &identity)))
-            .and_then(|()| match allocation {
-                Allocation::AtOnce => allocate(&file, bytes),
-                Allocation::AsWritten => Ok(()),
-            })
-            .and_then(|()| sys::fsync(file.raw()))
-            .and_then(|()| sync_parent(path));
-        made.map_err(|errno| {
-            let _ = sys::unlinkat(libc::AT_FDCWD, &name, 0);
-            failed(errno)
-        })
-    }
-
-    /// Opens the file. Errors: it is no file of a tier, not ours, open to others, or of another size than its label
-    /// says.
+    /// Opens the file or device. Errors: it holds no tier, is not for this user, or of another size than its label says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
         MediaFile::open_labelled(path, libc::LOCK_SH)
     }
@@ -132,21 +76,18 @@ impl MediaFile {
     /// As `open_alone`, to look at and to repair: the label may be missing or damaged, which is said. Whether the file
     /// is that of a tier all the same is for the caller to find out.
     pub fn open_to_check(path: &Path, access: Access) -> StoreResult<(MediaFile, Option<Wrong>)> {
-        let (mut file, label) = MediaFile::open_any(path, libc::LOCK_EX, access)?;
+        let (file, label) = MediaFile::open_any(path, libc::LOCK_EX, access)?;
         match label {
-            Ok(identity) => {
-                file.identity = identity;
-                Ok((file, None))
-            }
+            Ok(_) => Ok((file, None)),
             Err(Wrong::Newer) => Err(refused(path, Wrong::Newer.describe())),
             Err(wrong) => Ok((file, Some(wrong))),
         }
     }
 
     /// Writes the label again. Not durable before a flush. Errors: `Io`; the file was opened to read.
-    pub fn write_label(&mut self, identity: Identity) -> Result<()> {
-        put(&self.ordinary, self.bytes, &label::encode(self.bytes, &identity))?;
-        self.identity = identity;
+    pub fn write_label(&mut self, label: Label) -> Result<()> {
+        put(&self.ordinary, self.label_at, &label::encode(&label))?;
+        (self.bytes, self.identity) = (label.bytes, label.identity);
         Ok(())
     }
 
@@ -156,53 +97,43 @@ impl MediaFile {
     }
 
     fn open_labelled(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
-        let (mut file, label) = MediaFile::open_any(path, sharing, Access::ReadWrite)?;
-        file.identity = label.map_err(|wrong| refused(path, wrong.describe()))?;
-        Ok(file)
+        let (file, label) = MediaFile::open_any(path, sharing, Access::ReadWrite)?;
+        match label {
+            Ok(_) => Ok(file),
+            Err(wrong) => Err(refused(path, file.kind.describe(wrong))),
+        }
     }
 
-    /// Opens the file, whatever its label says, which is the second result; its identity is not set yet.
-    fn open_any(
+    /// Opens the file, whatever its label says, which is the second result. Without one it is as large as it can be.
+    pub(crate) fn open_any(
         path: &Path,
         sharing: i32,
         access: Access,
-    ) -> StoreResult<(MediaFile, core::result::Result<Identity, Wrong>)> {
+    ) -> StoreResult<(MediaFile, core::result::Result<Label, Wrong>)> {
         let failed = |errno| StoreError::new("open tier", path, errno);
-        let name = c_path(path).map_err(failed)?;
-        let ordinary =
-            Descriptor::open(libc::AT_FDCWD, &name, access.flags(), 0).map_err(failed)?;
-        let stat = sys::fstat(ordinary.raw()).map_err(failed)?;
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(refused(path, "it is not a regular file"));
-        }
-        if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
-            return Err(failed(Errno(libc::EPERM)).advise("others could have written it"));
-        }
-        let bytes = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(PAGE as u64);
-        if bytes == 0 || bytes % PAGE as u64 != 0 {
-            let advice = "it is not a tier of Cairn: its size is not a number of pages";
-            return Err(refused(path, advice));
-        }
-        lock(&ordinary, sharing).map_err(|errno| {
+        let medium = Medium::open(path, access)?;
+        lock(&medium.ordinary, sharing).map_err(|errno| {
             failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
         })?;
-        sys::fadvise(ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
-        let ordinary = ordinary.raise();
-        let direct = match stat.st_blksize <= PAGE as i64 {
-            true => open_direct(&name, access, &stat).map_err(failed)?,
-            false => None,
-        };
+        sys::fadvise(medium.ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
+        let direct = medium.open_direct(path, access).map_err(failed)?;
         let staging = Staging::new().map_err(failed)?;
         let mut file = MediaFile {
-            ordinary,
+            kind: medium.kind,
+            label_at: medium.label_at,
+            ordinary: medium.ordinary.raise(),
             direct,
-            bytes,
+            bytes: medium.label_at,
             identity: Identity::default(),
             staging,
             transit: None,
         };
         let page = file.label().map_err(failed)?;
-        Ok((file, label::decode(&page, bytes)))
+        let label = file.kind.checked(label::decode(&page), file.label_at);
+        if let Ok(label) = label {
+            (file.bytes, file.identity) = (label.bytes, label.identity);
+        }
+        Ok((file, label))
     }
 
     /// Lets writes end before the device has the bytes, and reads begin before they are asked for, by way of an area. Not
@@ -212,13 +143,29 @@ impl MediaFile {
         self
     }
 
-    /// Removes the file at `path` if it is the tier `identity`; anything else stays.
+    /// Removes the file at `path`, or empties the device, if it is the tier `identity`; anything else stays.
     pub fn remove(path: &Path, identity: &Identity) -> StoreResult<()> {
-        if MediaFile::open(path).is_ok_and(|file| file.identity == *identity) {
-            let removed = c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0));
-            removed.map_err(|errno| StoreError::new("remove tier", path, errno))?;
-        }
-        Ok(())
+        let Some(file) = MediaFile::open(path).ok().filter(|file| file.identity == *identity)
+        else {
+            return Ok(());
+        };
+        let removed = match file.kind {
+            MediumKind::File => {
+                c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
+            }
+            MediumKind::Block => file.empty(),
+        };
+        removed.map_err(|errno| StoreError::new("remove tier", path, errno))
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> MediumKind {
+        self.kind
+    }
+
+    /// Where the label stands: the size of the largest tier that it can hold.
+    pub(crate) fn label_at(&self) -> u64 {
+        self.label_at
     }
 
     /// What tells this tier from any other.
@@ -234,6 +181,10 @@ impl MediaFile {
     /// The descriptor that goes through the page cache.
     pub fn ordinary(&self) -> i32 {
         self.ordinary.raw()
+    }
+
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.ordinary
     }
 
     /// Calls `visit` with each descriptor this object keeps open.
@@ -264,7 +215,7 @@ impl MediaFile {
         fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
-        check_limit(offset, length)?;
+        self.kind.check_limit(offset + length as u64)?;
         self.settle(offset, length)?;
         let stored = self.store_pieces(transit, offset, length, fill);
         // Whatever of it was stored: what was read of the range before is old.
@@ -301,7 +252,8 @@ impl MediaFile {
             // SAFETY: the part lies within the piece.
             let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
             // SAFETY: as above.
-            unsafe { write_all(file, address, part.len(), at)? };
+            unsafe { write_all(file, address, part.len(), at) }
+                .map_err(|errno| self.kind.failure(errno))?;
         }
         Ok(())
     }
@@ -394,7 +346,7 @@ impl MediaFile {
     fn putter(&self) -> impl Fn(*const u8, u64, usize) -> Result<()> {
         |address, at, bytes| {
             self.check(at, bytes)?;
-            check_limit(at, bytes)?;
+            self.kind.check_limit(at + bytes as u64)?;
             self.put(address, at, bytes).map_err(|errno| match errno.0 {
                 // This process is in trouble, not the file.
                 libc::EBADF | libc::ENOMEM | libc::EPERM => Error::Busy,
@@ -435,13 +387,13 @@ impl MediaFile {
             .filter(|(part, _)| !part.is_empty())
     }
 
-    /// Reads the page behind the tier's bytes. Gives up direct I/O if the file system did not mean it.
+    /// Reads the last page. Gives up direct I/O if the file system did not mean it.
     fn label(&mut self) -> SysResult<[u8; PAGE]> {
         let read = |file: &Descriptor| {
             let buffer = self.staging.take()?;
             // SAFETY: the buffer is longer than a page and used here only.
             unsafe {
-                read_all(file, buffer.address(), PAGE, self.bytes)?;
+                read_all(file, buffer.address(), PAGE, self.label_at)?;
                 Ok(buffer.address().cast::<[u8; PAGE]>().read())
             }
         };
@@ -526,14 +478,6 @@ fn piece_at(at: u64, length: usize) -> usize {
     (STAGING_BYTES - at as usize % PAGE).min(length)
 }
 
-/// Errors: `FileTooLarge` if the process may not write that far: the kernel would send a signal, too.
-fn check_limit(offset: u64, length: usize) -> Result<()> {
-    match offset + length as u64 > sys::soft_limit(libc::RLIMIT_FSIZE)? {
-        true => Err(Error::FileTooLarge),
-        false => Ok(()),
-    }
-}
-
 /// Where the byte at `at` stands in the buffer: as far into a page as in the file.
 fn in_buffer(buffer: &Buffer<'_>, at: u64) -> *mut u8 {
     // SAFETY: less than a page, and a buffer is longer.
@@ -551,7 +495,12 @@ unsafe fn write_all(file: &Descriptor, source: *const u8, length: usize, at: u64
 
 /// # Safety
 /// `target` is writable for `length` bytes and nobody else uses them.
-unsafe fn read_all(file: &Descriptor, target: *mut u8, length: usize, at: u64) -> SysResult<()> {
+pub(crate) unsafe fn read_all(
+    file: &Descriptor,
+    target: *mut u8,
+    length: usize,
+    at: u64,
+) -> SysResult<()> {
     transfer_all(length, |done| {
         // SAFETY: `done` is less than `length`, and the bytes are the caller's.
         unsafe { sys::pread_raw(file.raw(), target.add(done), length - done, at + done as u64) }
@@ -577,93 +526,35 @@ fn transfer_all(
     }
 }
 
-/// A second descriptor of the file, for direct I/O; None if the file system refuses.
-fn open_direct(
-    name: &CString,
-    access: Access,
-    known: &libc::stat,
-) -> SysResult<Option<Descriptor>> {
-    let flags = access.flags() | libc::O_DIRECT;
-    let direct = match Descriptor::open(libc::AT_FDCWD, name, flags, 0) {
-        Err(Errno(libc::EINVAL)) => return Ok(None),
-        result => result?.raise(),
-    };
-    let stat = sys::fstat(direct.raw())?;
-    match (stat.st_dev, stat.st_ino) == (known.st_dev, known.st_ino) {
-        true => Ok(Some(direct)),
-        // Somebody put another file there just now.
-        false => Err(Errno(libc::ESTALE)),
-    }
-}
-
 /// Takes the file's lock. Errors: others still have it after `ENDING` (`EWOULDBLOCK`).
 fn lock(file: &Descriptor, sharing: i32) -> SysResult<()> {
     let started = Instant::now();
     loop {
         match sys::flock(file.raw(), sharing | libc::LOCK_NB) {
             Err(Errno(libc::EWOULDBLOCK)) if started.elapsed() < ENDING => {
-                std::thread::sleep(Duration::from_millis(5));
+                std::thread::sleep(LOOK_EVERY);
             }
             result => return result,
         }
     }
 }
 
-fn put(file: &Descriptor, at: u64, page: &[u8]) -> SysResult<()> {
+/// Writes bytes of our own.
+pub(crate) fn put(file: &Descriptor, at: u64, bytes: &[u8]) -> SysResult<()> {
     // SAFETY: the slice is readable.
-    unsafe { write_all(file, page.as_ptr(), page.len(), at) }
+    unsafe { write_all(file, bytes.as_ptr(), bytes.len(), at) }
 }
 
-/// Takes the space of the first `bytes`.
-fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
-    loop {
-        match sys::fallocate(file.raw(), 0, 0, bytes) {
-            Err(Errno(libc::EINTR)) => {}
-            Err(Errno(libc::EOPNOTSUPP)) => return write_zeros(file, bytes),
-            result => return result,
-        }
-    }
-}
-
-/// `allocate` for file systems that cannot do it otherwise.
-fn write_zeros(file: &Descriptor, bytes: u64) -> SysResult<()> {
+/// Writes zeros to a range.
+pub(crate) fn put_zeros(file: &Descriptor, range: Range<u64>) -> SysResult<()> {
     let zeros = vec![0; STAGING_BYTES];
-    let mut done = 0;
-    while done < bytes {
-        let length = (zeros.len() as u64).min(bytes - done) as usize;
-        put(file, done, &zeros[..length])?;
-        done += length as u64;
+    let mut at = range.start;
+    while at < range.end {
+        let length = (zeros.len() as u64).min(range.end - at) as usize;
+        put(file, at, &zeros[..length])?;
+        at += length as u64;
     }
     Ok(())
-}
-
-/// Makes the file's name durable.
-fn sync_parent(path: &Path) -> SysResult<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => c_path(parent)?,
-        _ => c".".to_owned(),
-    };
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-    let directory = Descriptor::open(libc::AT_FDCWD, &parent, flags, 0)?;
-    match sys::fsync(directory.raw()) {
-        // Not every file system can do that to a directory.
-        Ok(()) | Err(Errno(libc::EINVAL)) => Ok(()),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// The refusal of what is at `path`.
-fn refused(path: &Path, advice: &'static str) -> StoreError {
-    StoreError::new("open tier", path, Errno(libc::EINVAL)).advise(advice)
-}
-
-/// The refusal to replace what is at `path`.
-fn in_the_way(path: &Path) -> StoreError {
-    let error = StoreError::new("create tier", path, Errno(libc::EEXIST));
-    match MediaFile::open(path) {
-        Ok(_) => error.advise("it is a tier of another store; remove that with cairn rm"),
-        Err(_) => error.advise("it is not a tier of Cairn; choose another path, or remove it"),
-    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,8 @@ pub struct Creation {
     pub want_huge_pages: bool,
     /// When the space of files is taken.
     pub allocation: Allocation,
+    /// What a block device holds may be overwritten, unless a store uses it.
+    pub may_overwrite: bool,
 }
 
 /// Creates the namespace `name` of `geometry` in `store`, with one tier, in memory. Result and errors as `create`.
@@ -69,12 +71,13 @@ pub fn create_namespace(
 ) -> StoreResult<HugePages> {
     let places = vec![TierPlace::Ram];
     let allocation = Allocation::AtOnce;
-    create(store, name, Creation { geometry, places, want_huge_pages, allocation })
+    let may_overwrite = false;
+    create(store, name, Creation { geometry, places, want_huge_pages, allocation, may_overwrite })
 }
 
 /// Creates the namespace `name` in `store`. The result says whether its memory has huge pages.
-/// A file that is the first tier and holds a namespace already is recovered from instead of made.
-/// Errors: it exists, or something stands where a file is to be made (`EEXIST`); places and geometry do not fit, more than
+/// A file or device that is the first tier and holds a namespace already is recovered from instead of made.
+/// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`); places and geometry do not fit, more than
 /// one tier is in memory, or others follow a file (`EINVAL`); no space; the file is in use (`EWOULDBLOCK`) or damaged.
 pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
@@ -90,7 +93,7 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     }
     // What a creator that died has left: without a meta segment nobody uses it.
     remove_tiers(directory, &names)?;
-    if let [TierPlace::File { path, identity }] = &creation.places[..] {
+    if let [TierPlace::Medium { path, identity, .. }] = &creation.places[..] {
         return create_durable(directory, &names, (path, identity), &creation)
             .map(|()| HugePages::NotWanted);
     }
@@ -105,19 +108,20 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     made
 }
 
-/// Makes a namespace on a file, or makes it again from what the file holds. A file that was there stays whatever fails.
+/// Makes a namespace on a file or device, or makes it again from what that holds; which then stays whatever fails.
 fn create_durable(
     directory: &Directory,
     names: &Names,
     (path, identity): (&Path, &Identity),
     creation: &Creation,
 ) -> StoreResult<()> {
-    let is_new = !path.exists();
+    let place = &creation.places[0];
+    let is_new = !place.is_made()?;
     tiers::write(directory, &names.tiers, &creation.places)?;
     let made = (|| {
         if is_new {
             let bytes = tier_bytes(&creation.geometry, 0);
-            MediaFile::create(path, bytes, *identity, creation.allocation)?;
+            place.make(bytes, creation.allocation, creation.may_overwrite)?;
         }
         let file = MediaFile::open_alone(path)?;
         check_identity(path, &file, identity)?;
@@ -162,7 +166,7 @@ fn format(file: &MediaFile, creation: &Creation) -> cairn_core::Result<()> {
 
 /// Whether there is a place for each tier, and a tier for each place.
 fn fits(geometry: &Geometry, places: &[TierPlace]) -> bool {
-    let durable_alone = matches!(places, [TierPlace::Ram, ..] | [TierPlace::File { .. }]);
+    let durable_alone = matches!(places, [TierPlace::Ram, ..] | [TierPlace::Medium { .. }]);
     let sizes = geometry.tier_blocks.iter().enumerate();
     let in_memory = places.iter().filter(|place| **place == TierPlace::Ram).count();
     (1..=TIERS_MAX).contains(&places.len())
@@ -189,7 +193,7 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let meta_descriptor = memory.descriptor();
     let failed = |error: Error| directory.error("open namespace", &names.meta, error);
     let (fs, tiers) = match &tiers::read(&directory, &names.tiers)?[..] {
-        [TierPlace::File { path, identity }] => {
+        [TierPlace::Medium { path, identity, .. }] => {
             let file = open_media(&directory, &names, 0, path, identity)?;
             open_durable(memory, file, path)?
         }
@@ -359,8 +363,8 @@ fn create_tiers(
                 let is_huge = huge_pages == HugePages::Mounted;
                 create_data_segment(directory, names, bytes, is_huge)?;
             }
-            TierPlace::File { path, identity } => {
-                MediaFile::create(path, bytes, *identity, creation.allocation)?;
+            TierPlace::Medium { .. } => {
+                place.make(bytes, creation.allocation, creation.may_overwrite)?;
                 Transit::create(directory, &names.transit[tier])?;
             }
         }
@@ -400,7 +404,7 @@ fn open_tiers(
         let bytes = tier_bytes(geometry, tier);
         tiers.push(match place {
             TierPlace::Ram => Box::new(open_ram(directory, names, bytes, geometry)?),
-            TierPlace::File { path, identity } => {
+            TierPlace::Medium { path, identity, .. } => {
                 let file = open_media(directory, names, tier, path, identity)?;
                 let tier = FileTier::new(file, 0, bytes);
                 Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)

@@ -281,6 +281,64 @@ pub fn flock(descriptor: i32, operation: i32) -> SysResult<()> {
     unsafe { call!(libc::SYS_flock, descriptor, operation) }.map(drop)
 }
 
+/// Locks the first byte of an open file for reading, for as long as the open file lives, in whichever processes.
+/// Errors: somebody has it for writing (`EAGAIN`).
+pub fn lock_first_byte(descriptor: i32) -> SysResult<()> {
+    first_byte(descriptor, libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
+}
+
+/// Whether another open file has locked the first byte.
+pub fn is_first_byte_locked(descriptor: i32) -> SysResult<bool> {
+    let found = first_byte(descriptor, libc::F_OFD_GETLK, libc::F_WRLCK)?;
+    Ok(i32::from(found.l_type) != libc::F_UNLCK)
+}
+
+fn first_byte(descriptor: i32, command: i32, kind: i32) -> SysResult<libc::flock> {
+    // SAFETY: plain integers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    (lock.l_type, lock.l_whence, lock.l_len) = (kind as i16, libc::SEEK_SET as i16, 1);
+    // SAFETY: the kernel reads and writes one `struct flock`, which lives for the call.
+    unsafe { call!(libc::SYS_fcntl, descriptor, command, &raw mut lock) }?;
+    Ok(lock)
+}
+
+// Requests of block devices (linux/fs.h), as on all architectures with the generic encoding.
+const BLKROGET: u32 = 0x125e;
+const BLKSSZGET: u32 = 0x1268;
+const BLKDISCARD: u32 = 0x1277;
+const BLKGETSIZE64: u32 = 0x8008_1272;
+
+/// Size of a block device, bytes.
+pub fn block_device_bytes(descriptor: i32) -> SysResult<u64> {
+    let mut bytes = 0_u64;
+    // SAFETY: this request writes one u64.
+    unsafe { call!(libc::SYS_ioctl, descriptor, BLKGETSIZE64, &raw mut bytes) }?;
+    Ok(bytes)
+}
+
+/// Unit in which a block device transfers, bytes.
+pub fn block_device_sector(descriptor: i32) -> SysResult<u64> {
+    let mut bytes = 0_i32;
+    // SAFETY: this request writes one int.
+    unsafe { call!(libc::SYS_ioctl, descriptor, BLKSSZGET, &raw mut bytes) }?;
+    u64::try_from(bytes).map_err(|_| Errno(libc::EIO))
+}
+
+/// Whether a block device refuses to be written.
+pub fn is_block_device_read_only(descriptor: i32) -> SysResult<bool> {
+    let mut flag = 0_i32;
+    // SAFETY: this request writes one int.
+    unsafe { call!(libc::SYS_ioctl, descriptor, BLKROGET, &raw mut flag) }?;
+    Ok(flag != 0)
+}
+
+/// Tells a block device that nobody needs what a range holds. What it holds afterwards is anything.
+pub fn block_device_discard(descriptor: i32, offset: u64, bytes: u64) -> SysResult<()> {
+    let range = [offset, bytes];
+    // SAFETY: this request reads two u64.
+    unsafe { call!(libc::SYS_ioctl, descriptor, BLKDISCARD, range.as_ptr()) }.map(drop)
+}
+
 /// Next batch of raw directory entries (`linux_dirent64`); 0 at the end.
 pub fn getdents64(descriptor: i32, target: &mut [u8]) -> SysResult<usize> {
     // SAFETY: the kernel writes at most `target.len()` bytes.

@@ -3,8 +3,9 @@
 //! ```text
 //! ram
 //! file 30313233343536373839616263646566 /nvme/cairn
+//! block 30313233343536373839616263646566 /dev/nvme0n1
 //! ```
-//! Must stay true: the list is there before the files it names are made, so that whoever removes the store, or makes
+//! Must stay true: the list is there before the files it names are made or its devices written, so that whoever removes the store, or makes
 //! it again after a creator that died, finds them. A namespace without a list has one tier, in memory.
 //! Does not know their sizes; the namespace's geometry does.
 
@@ -18,7 +19,8 @@ use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreError, StoreResult};
 use crate::label::Identity;
-use crate::media_file::MediaFile;
+use crate::media_file::{Allocation, MediaFile};
+use crate::medium::{self, Contents, MediumKind};
 use crate::sys::{self, Errno, SysResult};
 
 /// Longest list: a few words and a longest path per tier.
@@ -29,8 +31,10 @@ const LIST_BYTES_MAX: usize = TIERS_MAX * (libc::PATH_MAX as usize + 64);
 pub enum TierPlace {
     /// The store's own segment in shared memory.
     Ram,
-    /// A file.
-    File {
+    /// A file or a block device.
+    Medium {
+        /// Which of them.
+        kind: MediumKind,
         /// Its absolute path.
         path: PathBuf,
         /// What its label says.
@@ -39,31 +43,67 @@ pub enum TierPlace {
 }
 
 impl TierPlace {
-    /// A file that is to be made at `path`.
-    pub fn new_file(path: &Path) -> SysResult<TierPlace> {
-        Ok(TierPlace::File { path: path.to_owned(), identity: sys::random()? })
+    /// A medium that is to be made at `path`.
+    pub fn new(kind: MediumKind, path: &Path) -> SysResult<TierPlace> {
+        Ok(TierPlace::Medium { kind, path: path.to_owned(), identity: sys::random()? })
     }
 
-    /// A file that is there and what it holds; none if nothing is there.
+    /// A medium that is there and what it holds; none if there is no tier yet.
     /// Errors: what is there holds no namespace, or is in use.
-    pub fn existing_file(path: &Path) -> StoreResult<Option<(TierPlace, Superblock)>> {
-        if path.symlink_metadata().is_err() {
+    pub fn existing(kind: MediumKind, path: &Path) -> StoreResult<Option<(TierPlace, Superblock)>> {
+        let is_there = match kind {
+            MediumKind::File => path.symlink_metadata().is_ok(),
+            MediumKind::Block => matches!(medium::contents(path)?, Contents::Tier(_)),
+        };
+        if !is_there {
             return Ok(None);
         }
         let file = MediaFile::open_alone(path)?;
         let superblock = Superblock::read(&file, checksum::crc32c)
             .map_err(|error: Error| StoreError::new("recover", path, error))?;
-        let place = TierPlace::File { path: path.to_owned(), identity: *file.identity() };
-        Ok(Some((place, superblock)))
+        let identity = *file.identity();
+        Ok(Some((TierPlace::Medium { kind, path: path.to_owned(), identity }, superblock)))
     }
 
-    /// The same kind of place for another namespace: a file beside this one, with `.name` added.
+    /// The same kind of place for another namespace: a file beside this one, with `.name` added. Errors: there is nothing
+    /// beside a device (`ENOTSUP`).
     pub fn beside(&self, name: &str) -> SysResult<TierPlace> {
         match self {
             TierPlace::Ram => Ok(TierPlace::Ram),
-            TierPlace::File { path, .. } => {
+            TierPlace::Medium { kind: MediumKind::Block, .. } => Err(Errno(libc::ENOTSUP)),
+            TierPlace::Medium { kind, path, .. } => {
                 let path = [path.as_os_str().as_bytes(), b".", name.as_bytes()].concat();
-                TierPlace::new_file(Path::new(&std::ffi::OsString::from_vec(path)))
+                TierPlace::new(*kind, Path::new(&std::ffi::OsString::from_vec(path)))
+            }
+        }
+    }
+
+    /// Whether the tier is there already; of a file, whether there is anything. Errors: nobody knows.
+    pub(crate) fn is_made(&self) -> StoreResult<bool> {
+        Ok(match self {
+            TierPlace::Ram => false,
+            TierPlace::Medium { kind: MediumKind::File, path, .. } => path.exists(),
+            TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
+                let contents = medium::contents(path)?;
+                matches!(contents, Contents::Tier(label) if label.identity == *identity)
+            }
+        })
+    }
+
+    /// Makes a tier of `bytes`, if it lies outside the store. Errors: as `MediaFile::create` and `create_on_device`.
+    pub(crate) fn make(
+        &self,
+        bytes: u64,
+        allocation: Allocation,
+        may_overwrite: bool,
+    ) -> StoreResult<()> {
+        match self {
+            TierPlace::Ram => Ok(()),
+            TierPlace::Medium { kind: MediumKind::File, path, identity } => {
+                MediaFile::create(path, bytes, *identity, allocation)
+            }
+            TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
+                MediaFile::create_on_device(path, bytes, *identity, may_overwrite)
             }
         }
     }
@@ -72,15 +112,15 @@ impl TierPlace {
     pub fn remove(&self) -> StoreResult<()> {
         match self {
             TierPlace::Ram => Ok(()),
-            TierPlace::File { path, identity } => MediaFile::remove(path, identity),
+            TierPlace::Medium { path, identity, .. } => MediaFile::remove(path, identity),
         }
     }
 
     fn append_line(&self, list: &mut Vec<u8>) {
         match self {
             TierPlace::Ram => list.extend(b"ram\n"),
-            TierPlace::File { path, identity } => {
-                list.extend(b"file ");
+            TierPlace::Medium { kind, path, identity } => {
+                list.extend(word(*kind));
                 let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
                 list.extend(identity.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
                 list.push(b' ');
@@ -94,14 +134,24 @@ impl TierPlace {
         if line == b"ram" {
             return Some(TierPlace::Ram);
         }
-        let (digits, path) = line.strip_prefix(b"file ")?.split_at_checked(32)?;
+        let named = |kind| Some((kind, line.strip_prefix(word(kind))?));
+        let (kind, rest) = named(MediumKind::File).or_else(|| named(MediumKind::Block))?;
+        let (digits, path) = rest.split_at_checked(32)?;
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/"))?;
         let mut identity = Identity::default();
         for (byte, pair) in identity.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()?;
         }
         let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
-        Some(TierPlace::File { path, identity })
+        Some(TierPlace::Medium { kind, path, identity })
+    }
+}
+
+/// What a line of such a medium begins with.
+fn word(kind: MediumKind) -> &'static [u8] {
+    match kind {
+        MediumKind::File => b"file ",
+        MediumKind::Block => b"block ",
     }
 }
 
@@ -150,18 +200,20 @@ mod tests {
     use crate::directory::tests::Scratch;
 
     fn file(path: &str) -> TierPlace {
-        TierPlace::new_file(Path::new(path)).unwrap()
+        TierPlace::new(MediumKind::File, Path::new(path)).unwrap()
     }
 
     #[test]
     fn list_is_read_as_it_was_written() {
         let scratch = Scratch::new();
-        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b")];
+        let device = TierPlace::new(MediumKind::Block, Path::new("/dev/nvme0n1")).unwrap();
+        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b"), device];
         write(&scratch.0, c"node.tiers", &places).unwrap();
         assert_eq!(read(&scratch.0, c"node.tiers").unwrap(), places);
         assert_ne!(places[1].beside("x").unwrap(), places[1]);
-        let TierPlace::File { path, .. } = places[2].beside("rank-3").unwrap() else { panic!() };
+        let TierPlace::Medium { path, .. } = places[2].beside("rank-3").unwrap() else { panic!() };
         assert_eq!(path, Path::new("/b.rank-3"));
+        assert_eq!(places[3].beside("rank-3"), Err(Errno(libc::ENOTSUP)));
     }
 
     #[test]

@@ -394,9 +394,9 @@ fn rank_namespace(
             .beside(&name)
             .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
     }
-    if let [TierPlace::File { path, .. }] = &places[..] {
+    if let [TierPlace::Medium { kind, path, .. }] = &places[..] {
         // What this rank had there before the node's memory was lost.
-        if let Some((kept, _)) = TierPlace::existing_file(path)? {
+        if let Some((kept, _)) = TierPlace::existing(*kind, path)? {
             places = vec![kept];
         }
     }
@@ -405,6 +405,7 @@ fn rank_namespace(
         places,
         want_huge_pages: store.directory().contains(huge::NAME),
         allocation: Allocation::AtOnce,
+        may_overwrite: false,
     };
     match namespace::create(store, &name, creation) {
         Err(error) if error.errno != libc::EEXIST => Err(error),

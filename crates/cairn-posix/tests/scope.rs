@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use cairn_core::Geometry;
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
-use cairn_device::{Store, TierPlace};
+use cairn_device::{MediumKind, Store, TierPlace};
 use cairn_posix::configuration::{self, Scope};
 use cairn_posix::{file, mount};
 use common::{at, create};
@@ -25,9 +25,11 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
         zero_block_checksum: 0,
         durability: None,
     };
-    let places = vec![TierPlace::Ram, TierPlace::new_file(&root.join("tier")).unwrap()];
+    let places =
+        vec![TierPlace::Ram, TierPlace::new(MediumKind::File, &root.join("tier")).unwrap()];
     let allocation = Allocation::AsWritten;
-    let creation = Creation { geometry, places, want_huge_pages: false, allocation };
+    let (want_huge_pages, may_overwrite) = (false, false);
+    let creation = Creation { geometry, places, want_huge_pages, allocation, may_overwrite };
     namespace::create(&store, "node", creation).unwrap();
     let path = store.path().to_owned();
     let scope = Scope::Rank { rank: 3, local_size: 4 };

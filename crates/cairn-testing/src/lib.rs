@@ -8,6 +8,7 @@ pub mod driver;
 pub mod durable;
 pub mod faulty;
 pub mod fuzz;
+pub mod loop_device;
 pub mod model;
 mod names;
 pub mod path;

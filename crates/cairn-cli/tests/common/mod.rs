@@ -6,6 +6,9 @@
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+#[path = "../../../cairn-testing/src/loop_device.rs"]
+pub mod loop_device;
+
 use serde_json::Value;
 use std::fs;
 use std::io::Read;

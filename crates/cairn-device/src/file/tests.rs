@@ -33,7 +33,7 @@ fn read(tier: &FileTier, offset: usize, length: usize) -> Vec<u8> {
 
 #[test]
 fn blocks_in_a_row_are_exact_and_each_is_summed() {
-    for place in Place::both() {
+    for place in Place::all() {
         let tier = tier(&place);
         for (block_bytes, count) in [(PAGE, 1), (PAGE, 600), (32 << 10, 100), (2 << 20, 2)] {
             let bytes = sample(block_bytes * count, count as u32);
@@ -59,7 +59,7 @@ fn blocks_in_a_row_are_exact_and_each_is_summed() {
 fn writes_and_zeros_of_any_alignment_are_exact_and_summed() {
     const LENGTHS: [usize; 9] =
         [0, 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 32 << 10, (1 << 20) + 5000];
-    for place in Place::both() {
+    for place in Place::all() {
         let tier = tier(&place);
         let mut expected = vec![0; BYTES as usize];
         for (salt, length) in LENGTHS.into_iter().enumerate() {
@@ -103,14 +103,10 @@ fn range_outside_the_tier_is_refused_everywhere() {
 fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
     const ROUNDS: u64 = 400;
     const MIDDLE: usize = 5 * PAGE;
-    for place in Place::both() {
+    for place in Place::all() {
         let tier = tier(&place);
-        let other = FileTier::new(
-            Arc::new(MediaFile::open(&place.path.join("tier")).unwrap()),
-            DATA,
-            BYTES,
-        )
-        .unwrap();
+        let other =
+            FileTier::new(Arc::new(MediaFile::open(&place.tier()).unwrap()), DATA, BYTES).unwrap();
         let parts = [
             (MIDDLE, PAGE / 2 + 3),
             (MIDDLE + PAGE / 2 + 3, PAGE / 2 - 3),
@@ -150,8 +146,39 @@ fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
 }
 
 #[test]
+fn whoever_reads_a_device_beside_us_undoes_nothing() {
+    let Some(place) = Place::on_device() else { return };
+    let tier = tier(&place);
+    let is_over = AtomicBool::new(false);
+    let mut expected = vec![0; 80 << 10];
+    write(&tier, 0, &expected).unwrap();
+    let part = |round: usize| (round * 3001) % (64 << 10);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Reads ahead and leaves in the cache what it likes, as any program that looks at devices.
+            while !is_over.load(Ordering::Relaxed) {
+                let mut device = std::fs::File::open(place.tier()).unwrap();
+                let mut bytes = vec![0; (DATA + (256 << 10)) as usize];
+                std::io::Read::read_exact(&mut device, &mut bytes).unwrap();
+            }
+        });
+        for round in 0..10_000 {
+            let length = [100, PAGE, 3 * PAGE + 7][round % 3];
+            let bytes = sample(length, round as u32);
+            write(&tier, part(round), &bytes).unwrap();
+            expected[part(round)..][..length].copy_from_slice(&bytes);
+            let (at, length) = (part(round * 7), 1 + round % 9000);
+            let is_as_written = read(&tier, at, length) == expected[at..][..length];
+            is_over.fetch_or(!is_as_written, Ordering::Relaxed);
+            assert!(is_as_written, "round {round}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn bytes_that_were_written_survive_the_writer() {
-    for place in Place::both() {
+    for place in Place::all() {
         let tier = tier(&place);
         let bytes = sample(10_000, 5);
         // SAFETY: the child writes through a buffer of its own and is killed.
@@ -171,7 +198,7 @@ fn bytes_that_were_written_survive_the_writer() {
 
 #[test]
 fn mapping_shows_what_is_written_on_either_way() {
-    for place in Place::both() {
+    for place in Place::all() {
         let tier = tier(&place);
         let mappable = tier.mappable().unwrap();
         assert!(!mappable.in_memory);
@@ -213,18 +240,16 @@ fn cached(tier: &FileTier) -> Vec<usize> {
 
 #[test]
 fn only_pages_used_in_part_are_cached_and_nothing_beside_them() {
-    let place = Place::on_disk();
-    let tier = tier(&place);
-    if !tier.file().direct() {
-        return;
+    let places = [Some(Place::on_disk()), Place::on_device()].into_iter().flatten();
+    for tier in places.map(|place| tier(&place)).filter(|tier| tier.file().direct()) {
+        write(&tier, 0, &sample(BYTES as usize, 1)).unwrap();
+        assert_eq!(cached(&tier), []);
+        for page in 10..14 {
+            read(&tier, page * PAGE, 100);
+        }
+        write(&tier, 20 * PAGE - 10, &sample(20 + PAGE, 2)).unwrap();
+        assert_eq!(cached(&tier), [10, 11, 12, 13, 19, 21]);
+        write(&tier, 10 * PAGE, &sample(3 * PAGE, 3)).unwrap();
+        assert_eq!(cached(&tier), [13, 19, 21]);
     }
-    write(&tier, 0, &sample(BYTES as usize, 1)).unwrap();
-    assert_eq!(cached(&tier), []);
-    for page in 10..14 {
-        read(&tier, page * PAGE, 100);
-    }
-    write(&tier, 20 * PAGE - 10, &sample(20 + PAGE, 2)).unwrap();
-    assert_eq!(cached(&tier), [10, 11, 12, 13, 19, 21]);
-    write(&tier, 10 * PAGE, &sample(3 * PAGE, 3)).unwrap();
-    assert_eq!(cached(&tier), [13, 19, 21]);
 }

@@ -5,20 +5,25 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use crate::directory::tests::Scratch;
+use crate::medium::loop_device::LoopDevice;
 
 const BYTES: u64 = 4 << 20;
 const IDENTITY: Identity = *b"0123456789abcdef";
 
-/// A directory on the disk that `cargo test` builds on, or in memory.
+/// Size of a device.
+const DEVICE_BYTES: u64 = 64 << 20;
+
+/// A directory on the disk that `cargo test` builds on, or in memory; or a device over a file there.
 pub(crate) struct Place {
     pub path: PathBuf,
+    device: Option<LoopDevice>,
     _scratch: Option<Scratch>,
 }
 
 impl Place {
     pub(crate) fn in_memory() -> Place {
         let scratch = Scratch::new();
-        Place { path: scratch.0.path().to_owned(), _scratch: Some(scratch) }
+        Place { path: scratch.0.path().to_owned(), device: None, _scratch: Some(scratch) }
     }
 
     pub(crate) fn on_disk() -> Place {
@@ -27,16 +32,38 @@ impl Place {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("cairn-tier-{}-{count}", sys::getpid()));
         std::fs::create_dir(&path).unwrap();
-        Place { path, _scratch: None }
+        Place { path, device: None, _scratch: None }
     }
 
     pub(crate) fn both() -> [Place; 2] {
         [Place::on_disk(), Place::in_memory()]
     }
 
+    /// Where there are block devices, one of them, too.
+    pub(crate) fn all() -> impl Iterator<Item = Place> {
+        Place::both().into_iter().chain(Place::on_device())
+    }
+
+    pub(crate) fn on_device() -> Option<Place> {
+        let mut place = Place::on_disk();
+        place.device = Some(LoopDevice::new(&place.path, DEVICE_BYTES)?);
+        Some(place)
+    }
+
+    pub(crate) fn tier(&self) -> PathBuf {
+        match &self.device {
+            Some(device) => device.path().to_owned(),
+            None => self.path.join("tier"),
+        }
+    }
+
     pub(crate) fn file(&self, bytes: u64) -> MediaFile {
-        let path = self.path.join("tier");
-        MediaFile::create(&path, bytes, IDENTITY, Allocation::AtOnce).unwrap();
+        let path = self.tier();
+        let made = match &self.device {
+            Some(_) => MediaFile::create_on_device(&path, bytes, IDENTITY, false),
+            None => MediaFile::create(&path, bytes, IDENTITY, Allocation::AtOnce),
+        };
+        made.unwrap();
         MediaFile::open(&path).unwrap()
     }
 }
@@ -113,7 +140,12 @@ fn file_that_is_no_tier_is_not_opened() {
     refused("not a number of pages");
     file.set_len(BYTES).unwrap();
     file.set_len(BYTES + PAGE as u64).unwrap();
-    put(&Descriptor::from_raw(dup(&file)), BYTES, &label::encode(BYTES + 1, &IDENTITY)).unwrap();
+    put(
+        &Descriptor::from_raw(dup(&file)),
+        BYTES,
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY }),
+    )
+    .unwrap();
     refused("size was changed");
     std::fs::rename(&path, place.path.join("other")).unwrap();
     symlink("other", &path).unwrap();
@@ -144,10 +176,15 @@ fn damaged_label_is_found_and_written_again() {
     drop(place.file(BYTES));
     let before = std::fs::read(&path).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    put(&Descriptor::from_raw(dup(&file)), BYTES, &label::encode(BYTES + 1, &IDENTITY)).unwrap();
+    put(
+        &Descriptor::from_raw(dup(&file)),
+        BYTES,
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY }),
+    )
+    .unwrap();
     let (mut file, wrong) = MediaFile::open_to_check(&path, Access::ReadWrite).unwrap();
     assert_eq!(wrong, Some(Wrong::Damaged));
-    file.write_label(IDENTITY).unwrap();
+    file.write_label(Label { bytes: BYTES, identity: IDENTITY }).unwrap();
     drop(file);
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(MediaFile::open(&path).unwrap().identity(), &IDENTITY);
@@ -164,7 +201,7 @@ fn file_that_is_opened_to_read_cannot_be_written() {
     file.read(0, &mut page).unwrap();
     assert_eq!(page, [0; PAGE]);
     assert_eq!(Media::write(&file, 0, &[1; PAGE]), Err(Error::Io));
-    assert_eq!(file.write_label([1; 16]), Err(Error::Io));
+    assert_eq!(file.write_label(Label { bytes: BYTES, identity: [1; 16] }), Err(Error::Io));
     assert_eq!(MediaFile::open(&path).unwrap_err().errno, libc::EWOULDBLOCK);
 }
 
@@ -210,7 +247,7 @@ fn allocation_without_the_kernels_help_writes_every_byte() {
     let flags = libc::O_CREAT | libc::O_RDWR;
     let file = Descriptor::open(libc::AT_FDCWD, &path, flags, 0o600).unwrap();
     let bytes = STAGING_BYTES as u64 + PAGE as u64;
-    write_zeros(&file, bytes).unwrap();
+    put_zeros(&file, 0..bytes).unwrap();
     sys::fsync(file.raw()).unwrap();
     let stat = sys::fstat(file.raw()).unwrap();
     assert_eq!(stat.st_size as u64, bytes);
@@ -219,7 +256,7 @@ fn allocation_without_the_kernels_help_writes_every_byte() {
 
 #[test]
 fn blocks_are_stored_and_flushed_and_ranges_checked() {
-    for place in Place::both() {
+    for place in Place::all() {
         let file = place.file(BYTES);
         let length = (STAGING_BYTES + 3 * PAGE) as u32;
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
@@ -227,7 +264,7 @@ fn blocks_are_stored_and_flushed_and_ranges_checked() {
         file.write(at, &bytes).unwrap();
         file.flush().unwrap();
         let mut back = vec![0; bytes.len()];
-        MediaFile::open(&place.path.join("tier")).unwrap().read(at, &mut back).unwrap();
+        MediaFile::open(&place.tier()).unwrap().read(at, &mut back).unwrap();
         assert_eq!(back, bytes);
         let outside = Err(Error::Corrupt { what: "range outside its tier" });
         assert_eq!(file.write(BYTES - PAGE as u64, &bytes), outside);

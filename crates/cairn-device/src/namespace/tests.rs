@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::directory::tests::Scratch;
+use crate::medium::MediumKind;
 
 fn geometry() -> Geometry {
     Geometry {
@@ -101,7 +102,7 @@ fn link_to_a_foreign_data_segment_is_not_followed() {
 fn tiers_without_a_place_and_places_without_a_tier_are_refused() {
     let scratch = Scratch::new();
     let store = store(&scratch);
-    let file = || TierPlace::new_file(&scratch.0.path().join("tier")).unwrap();
+    let file = || TierPlace::new(MediumKind::File, &scratch.0.path().join("tier")).unwrap();
     for (tier_blocks, places) in [
         ([128, 1, 0, 0], vec![TierPlace::Ram]),
         ([128, 0, 0, 0], vec![TierPlace::Ram, file()]),
@@ -119,9 +120,10 @@ fn spilling(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX]) -> Creation {
     let path = scratch.0.path().join("tier");
     Creation {
         geometry: Geometry { tier_blocks, ..geometry() },
-        places: vec![TierPlace::Ram, TierPlace::new_file(&path).unwrap()],
+        places: vec![TierPlace::Ram, TierPlace::new(MediumKind::File, &path).unwrap()],
         want_huge_pages: false,
         allocation: Allocation::AtOnce,
+        may_overwrite: false,
     }
 }
 
@@ -162,7 +164,7 @@ fn file_of_a_dead_creator_is_replaced() {
     let store = store(&scratch);
     let dead = spilling(&scratch, [4, 8, 0, 0]);
     tiers::write(store.directory(), c"node.tiers", &dead.places).unwrap();
-    let TierPlace::File { path, identity } = &dead.places[1] else { panic!() };
+    let TierPlace::Medium { path, identity, .. } = &dead.places[1] else { panic!() };
     MediaFile::create(path, 1 << 20, *identity, Allocation::AsWritten).unwrap();
     create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
     assert!(open_namespace(&store, "node").is_ok());

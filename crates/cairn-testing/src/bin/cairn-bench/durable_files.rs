@@ -13,7 +13,7 @@ use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{
     Creation, Namespace, create, create_namespace, open_namespace, places,
 };
-use cairn_device::{Store, TierPlace, checksum, process};
+use cairn_device::{MediumKind, Store, TierPlace, checksum, process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const BLOCK: u64 = HUGEBLOCK_BYTES_DEFAULT as u64;
 pub fn durable_store() -> Option<(Store, PathBuf)> {
     let store = Store::open(Path::new(&std::env::var_os("CAIRN_STORE")?)).ok()?;
     match &places(&store, "node").ok()?[..] {
-        [TierPlace::File { path, .. }] => Some((store, path.clone())),
+        [TierPlace::Medium { path, .. }] => Some((store, path.clone())),
         _ => None,
     }
 }
@@ -223,9 +223,10 @@ fn on_memory(store: &Store, path: &Path) -> Namespace {
     const TIER_BYTES: u64 = 4 << 30;
     let mut geometry = Geometry::new(b"/bench", [(TIER_BYTES / BLOCK) as u32, 0, 0, 0], 0);
     geometry.durability = Some(Durability::Sync);
-    let places = vec![TierPlace::new_file(path).expect("random")];
+    let places = vec![TierPlace::new(MediumKind::File, path).expect("random")];
     let allocation = Allocation::AsWritten;
-    let creation = Creation { geometry, places, want_huge_pages: false, allocation };
+    let (want_huge_pages, may_overwrite) = (false, false);
+    let creation = Creation { geometry, places, want_huge_pages, allocation, may_overwrite };
     create(store, "node", creation).expect("make a namespace");
     open_namespace(store, "node").expect("open the namespace")
 }

@@ -1,0 +1,241 @@
+//! A block device as the medium of a tier: it is there before and after, others may use it, and it may hold anything.
+//!
+//! Must stay true: nothing is written to a device that holds anything, unless whoever asks says so, and nothing at all to
+//! one that is mounted or otherwise taken. While Cairn has a device, nobody can mount it. What a tier leaves behind is
+//! what a new device looks like where anybody looks: zeros at both ends.
+
+use core::ffi::CStr;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use cairn_core::Media;
+
+use crate::descriptor::Descriptor;
+use crate::directory::{StoreError, StoreResult, c_path};
+use crate::label::{self, Identity, Label, Wrong};
+use crate::media_file::{MediaFile, put, put_zeros, read_all};
+use crate::sys::{self, Errno, SysResult};
+
+use super::signature::{self, Ends};
+use super::{Access, ENDING, LOOK_EVERY, Medium, MediumKind, PAGE, refused};
+
+/// Nobody marks a device as theirs further from its beginning or its end than this.
+const END_BYTES: u64 = 1 << 20;
+const READ_ONLY: &str = "the device is read-only";
+const NOT_A_DEVICE: &str = "it is not a block device";
+
+/// The medium that an open device is. Errors: no room for a label; read-only, and `access` is not.
+pub(super) fn medium(path: &Path, ordinary: Descriptor, access: Access) -> StoreResult<Medium> {
+    let failed = |errno| StoreError::new("open tier", path, errno);
+    // Not every kernel looks at that when it is opened.
+    let is_read_only = sys::is_block_device_read_only(ordinary.raw()).map_err(failed)?;
+    if is_read_only && access == Access::ReadWrite {
+        return Err(failed(Errno(libc::EROFS)).advise(READ_ONLY));
+    }
+    let bytes = sys::block_device_bytes(ordinary.raw()).map_err(failed)?;
+    let label_at = label_at(bytes);
+    if label_at == 0 {
+        return Err(refused(path, "it has no room for a tier: it is gone, or not set up"));
+    }
+    let unit_bytes = sys::block_device_sector(ordinary.raw()).map_err(failed)?;
+    Ok(Medium { kind: MediumKind::Block, ordinary, label_at, unit_bytes })
+}
+
+/// The last whole page of a device.
+fn label_at(device_bytes: u64) -> u64 {
+    (device_bytes / PAGE * PAGE).saturating_sub(PAGE)
+}
+
+/// Opens a device so that it cannot be mounted meanwhile. One process at a time can do that; those of Cairn know each
+/// other by a lock on the first byte. Waits a moment for a process that is ending. Errors: somebody else has it (`EBUSY`).
+pub(super) fn claim(path: &Path, name: &CStr, flags: i32) -> StoreResult<Descriptor> {
+    let failed = |errno| StoreError::new("open tier", path, errno);
+    let open = |flags| Descriptor::open(libc::AT_FDCWD, name, flags, 0);
+    let started = Instant::now();
+    loop {
+        match open(flags | libc::O_EXCL) {
+            Ok(device) => {
+                sys::lock_first_byte(device.raw()).map_err(failed)?;
+                return Ok(device);
+            }
+            Err(Errno(libc::EBUSY)) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let device = open(flags).map_err(failed)?;
+        if sys::is_first_byte_locked(device.raw()).map_err(failed)? {
+            return Ok(device);
+        }
+        if started.elapsed() > ENDING {
+            let advice = "it is mounted, or something else has it for itself";
+            return Err(failed(Errno(libc::EBUSY)).advise(advice));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Advice for a device that could not be opened; none for anything else.
+pub(super) fn why_not_opened(name: &CStr, errno: Errno) -> &'static str {
+    let is_device = sys::lstat(name).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFBLK);
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK;
+    let opened = || Descriptor::open(libc::AT_FDCWD, name, flags, 0);
+    match errno.0 {
+        libc::EACCES | libc::EPERM | libc::EROFS if is_device => {
+            match opened().and_then(|device| sys::is_block_device_read_only(device.raw())) {
+                Ok(true) => READ_ONLY,
+                _ => "this user may not read and write it; devices belong to the group disk",
+            }
+        }
+        _ => "",
+    }
+}
+
+/// What a device holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// Zeros, wherever anybody would look.
+    Nothing,
+    /// A tier of Cairn.
+    Tier(Label),
+    /// Something else, as in "it holds …".
+    Foreign(&'static str),
+}
+
+/// What the device at `path` holds, which nobody uses at the moment. Errors: it is none, not for this user, read-only,
+/// mounted or used by a store; it holds a tier that is damaged or too new.
+pub fn contents(path: &Path) -> StoreResult<Contents> {
+    let (device, label) = open_alone(path)?;
+    contents_of(path, &device, label)
+}
+
+/// Sizes of a block device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceSize {
+    /// The largest tier that it has room for.
+    pub bytes_max: u64,
+    /// The tier that it holds, if it does.
+    pub tier_bytes: Option<u64>,
+}
+
+/// Measures the device at `path`, whoever uses it. Errors: it is no block device, or this user may not read it.
+pub fn measure(path: &Path) -> StoreResult<DeviceSize> {
+    let failed = |errno| StoreError::new("open tier", path, errno);
+    let name = c_path(path).map_err(failed)?;
+    let flags = Access::Read.flags();
+    let device = Descriptor::open(libc::AT_FDCWD, &name, flags, 0)
+        .map_err(|errno| failed(errno).advise(why_not_opened(&name, errno)))?;
+    let bytes = match size(&device) {
+        Err(Errno(libc::ENOTTY)) => return Err(refused(path, NOT_A_DEVICE)),
+        result => result.map_err(failed)?,
+    };
+    let bytes_max = label_at(bytes);
+    let page = read(&device, bytes_max..(bytes_max + PAGE).min(bytes)).map_err(failed)?;
+    let label = page.first_chunk().map_or(Err(Wrong::Missing), label::decode);
+    let label = MediumKind::Block.checked(label, bytes_max).ok();
+    Ok(DeviceSize { bytes_max, tier_bytes: label.map(|label| label.bytes) })
+}
+
+fn open_alone(path: &Path) -> StoreResult<(MediaFile, Result<Label, Wrong>)> {
+    let (device, label) = MediaFile::open_any(path, libc::LOCK_EX, Access::ReadWrite)?;
+    match device.kind() {
+        MediumKind::Block => Ok((device, label)),
+        MediumKind::File => Err(refused(path, NOT_A_DEVICE)),
+    }
+}
+
+fn contents_of(
+    path: &Path,
+    device: &MediaFile,
+    label: Result<Label, Wrong>,
+) -> StoreResult<Contents> {
+    match label {
+        Ok(label) => Ok(Contents::Tier(label)),
+        Err(Wrong::Missing) => {
+            let ends = device.ends().map_err(|errno| StoreError::new("read", path, errno))?;
+            Ok(signature::find(&ends).map_or(Contents::Nothing, Contents::Foreign))
+        }
+        Err(wrong) => Err(refused(path, wrong.describe())),
+    }
+}
+
+impl MediaFile {
+    /// Makes the device at `path` a tier of `bytes`. Errors: as `contents`; it holds something (`EEXIST`, advice says what)
+    /// and that may not be overwritten; it is too small (`ENOSPC`); `bytes` is not a positive number of pages.
+    pub fn create_on_device(
+        path: &Path,
+        bytes: u64,
+        identity: Identity,
+        may_overwrite: bool,
+    ) -> StoreResult<()> {
+        let failed = |errno| StoreError::new("create tier", path, errno);
+        if bytes == 0 || bytes % PAGE != 0 {
+            return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
+        }
+        let (device, label) = open_alone(path)?;
+        if bytes > device.label_at() {
+            return Err(failed(Errno(libc::ENOSPC)).advise("the device is smaller"));
+        }
+        match contents_of(path, &device, label)? {
+            Contents::Nothing => {}
+            _ if may_overwrite => device.clear_ends().map_err(failed)?,
+            held => return Err(failed(Errno(libc::EEXIST)).advise(held.describe())),
+        }
+        let page = label::encode(&Label { bytes, identity });
+        put(device.descriptor(), device.label_at(), &page)
+            .and_then(|()| sys::fsync(device.ordinary()))
+            .map_err(failed)
+    }
+
+    /// Makes the device look as if nobody had ever used it. What it does not hold any more it may forget.
+    pub(crate) fn empty(&self) -> SysResult<()> {
+        // Not every device can.
+        let _ = sys::block_device_discard(self.ordinary(), 0, Media::bytes(self));
+        self.clear_ends()
+    }
+
+    /// Zeros the beginning, and then the end with the label: until that is gone, it can be done again.
+    fn clear_ends(&self) -> SysResult<()> {
+        let device = self.descriptor();
+        for end in ends(size(device)?) {
+            put_zeros(device, end)?;
+            sys::fdatasync(device.raw())?;
+        }
+        Ok(())
+    }
+
+    /// What stands at both ends of the device.
+    fn ends(&self) -> SysResult<Ends> {
+        let device = self.descriptor();
+        let bytes = size(device)?;
+        let [head, tail] = ends(bytes).map(|range| read(device, range));
+        Ok(Ends { head: head?, tail: tail?, bytes })
+    }
+}
+
+impl Contents {
+    /// The same for people.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Contents::Nothing => "it is empty",
+            Contents::Tier(_) => "it is a tier of another store; remove that with cairn rm",
+            Contents::Foreign(what) => what,
+        }
+    }
+}
+
+fn size(device: &Descriptor) -> SysResult<u64> {
+    sys::block_device_bytes(device.raw())
+}
+
+/// The two parts of a device in which others look for their marks; they do not overlap.
+fn ends(device_bytes: u64) -> [Range<u64>; 2] {
+    let head = END_BYTES.min(device_bytes);
+    [0..head, device_bytes.saturating_sub(END_BYTES).max(head)..device_bytes]
+}
+
+fn read(device: &Descriptor, range: Range<u64>) -> SysResult<Vec<u8>> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    // SAFETY: the vector is writable and used here only.
+    unsafe { read_all(device, bytes.as_mut_ptr(), bytes.len(), range.start)? };
+    Ok(bytes)
+}

@@ -1,0 +1,104 @@
+//! A regular file as the medium of a tier: made with all its space, private, and removed with the tier.
+//!
+//! Does not create a file in place of one that exists.
+
+use std::path::Path;
+
+use crate::descriptor::Descriptor;
+use crate::directory::{StoreError, StoreResult, c_path};
+use crate::label::{self, Identity, Label};
+use crate::media_file::{Allocation, MediaFile, put, put_zeros};
+use crate::sys::{self, Errno, SysResult};
+
+use super::{Medium, MediumKind, PAGE, refused};
+
+/// The medium that an open file is. Errors: not ours, open to others, no room for a label.
+pub(super) fn medium(path: &Path, ordinary: Descriptor, stat: &libc::stat) -> StoreResult<Medium> {
+    if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
+        return Err(StoreError::new("open tier", path, Errno(libc::EPERM))
+            .advise("others could have written it"));
+    }
+    let label_at = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(PAGE);
+    if label_at == 0 || label_at % PAGE != 0 {
+        let advice = "it is not a tier of Cairn: its size is not a number of pages";
+        return Err(refused(path, advice));
+    }
+    let unit_bytes = u64::try_from(stat.st_blksize).unwrap_or(u64::MAX);
+    Ok(Medium { kind: MediumKind::File, ordinary, label_at, unit_bytes })
+}
+
+impl MediaFile {
+    /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice says what), no
+    /// space (`ENOSPC`), `bytes` is not a positive number of pages. What failed leaves nothing behind.
+    pub fn create(
+        path: &Path,
+        bytes: u64,
+        identity: Identity,
+        allocation: Allocation,
+    ) -> StoreResult<()> {
+        let failed = |errno| StoreError::new("create tier", path, errno);
+        if bytes == 0 || bytes % PAGE != 0 {
+            return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
+        }
+        // Past this limit the kernel does not only refuse: it also sends SIGXFSZ.
+        if bytes + PAGE > sys::soft_limit(libc::RLIMIT_FSIZE).map_err(failed)? {
+            return Err(failed(Errno(libc::EFBIG)).advise(
+                "the limit on file sizes is too small; raise it with ulimit -f unlimited",
+            ));
+        }
+        let name = c_path(path).map_err(failed)?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let file = match Descriptor::open(libc::AT_FDCWD, &name, flags, 0o600) {
+            Err(Errno(libc::EEXIST)) => return Err(in_the_way(path)),
+            result => result.map_err(failed)?,
+        };
+        // The label first: what a creator that dies leaves behind can be told from anybody else's file.
+        let made = sys::fchmod(file.raw(), 0o600)
+            .and_then(|()| put(&file, bytes, &label::encode(&Label { bytes, identity })))
+            .and_then(|()| match allocation {
+                Allocation::AtOnce => allocate(&file, bytes),
+                Allocation::AsWritten => Ok(()),
+            })
+            .and_then(|()| sys::fsync(file.raw()))
+            .and_then(|()| sync_parent(path));
+        made.map_err(|errno| {
+            let _ = sys::unlinkat(libc::AT_FDCWD, &name, 0);
+            failed(errno)
+        })
+    }
+}
+
+/// Takes the space of the first `bytes`.
+fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
+    loop {
+        match sys::fallocate(file.raw(), 0, 0, bytes) {
+            Err(Errno(libc::EINTR)) => {}
+            Err(Errno(libc::EOPNOTSUPP)) => return put_zeros(file, 0..bytes),
+            result => return result,
+        }
+    }
+}
+
+/// Makes the file's name durable.
+fn sync_parent(path: &Path) -> SysResult<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => c_path(parent)?,
+        _ => c".".to_owned(),
+    };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    let directory = Descriptor::open(libc::AT_FDCWD, &parent, flags, 0)?;
+    match sys::fsync(directory.raw()) {
+        // Not every file system can do that to a directory.
+        Ok(()) | Err(Errno(libc::EINVAL)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The refusal to replace what is at `path`.
+fn in_the_way(path: &Path) -> StoreError {
+    let error = StoreError::new("create tier", path, Errno(libc::EEXIST));
+    match MediaFile::open(path) {
+        Ok(_) => error.advise("it is a tier of another store; remove that with cairn rm"),
+        Err(_) => error.advise("it is not a tier of Cairn; choose another path, or remove it"),
+    }
+}

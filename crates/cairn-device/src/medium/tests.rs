@@ -1,0 +1,170 @@
+//! Tiers on block devices: what they refuse, what they overwrite, and what they leave behind.
+
+use std::os::unix::fs::FileExt;
+
+use super::loop_device::LoopDevice;
+use super::*;
+use crate::label::Identity;
+use crate::media_file::MediaFile;
+use cairn_core::Media;
+
+const DEVICE_BYTES: u64 = 8 << 20;
+const BYTES_MAX: u64 = DEVICE_BYTES - PAGE;
+const BYTES: u64 = 4 << 20;
+const IDENTITY: Identity = *b"0123456789abcdef";
+
+struct Place {
+    device: LoopDevice,
+}
+
+impl Place {
+    /// None where there are no such devices.
+    fn new() -> Option<Place> {
+        let device = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES)?;
+        Some(Place { device })
+    }
+
+    fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    fn make(&self, bytes: u64, may_overwrite: bool) -> StoreResult<()> {
+        MediaFile::create_on_device(self.path(), bytes, IDENTITY, may_overwrite)
+    }
+
+    fn contents(&self) -> Contents {
+        contents(self.path()).unwrap()
+    }
+
+    /// Everything that the device holds.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; DEVICE_BYTES as usize];
+        self.device.backing().read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    fn mark(&self, at: u64, mark: &[u8]) {
+        let device = std::fs::File::options().write(true).open(self.path()).unwrap();
+        device.write_all_at(mark, at).unwrap();
+        device.sync_all().unwrap();
+    }
+}
+
+#[test]
+fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
+    let Some(place) = Place::new() else { return };
+    let size = |tier_bytes| Ok(DeviceSize { bytes_max: BYTES_MAX, tier_bytes });
+    for bytes in [BYTES, BYTES_MAX] {
+        assert_eq!((place.contents(), measure(place.path())), (Contents::Nothing, size(None)));
+        place.make(bytes, false).unwrap();
+        assert_eq!(place.contents(), Contents::Tier(Label { bytes, identity: IDENTITY }));
+        assert_eq!(measure(place.path()), size(Some(bytes)));
+        let file = MediaFile::open(place.path()).unwrap();
+        assert_eq!((Media::bytes(&file), file.identity()), (bytes, &IDENTITY));
+        assert!(file.direct());
+        for at in [0, bytes - PAGE] {
+            Media::write(&file, at, &[7; PAGE as usize]).unwrap();
+        }
+        assert!(Media::write(&file, bytes, &[7; PAGE as usize]).is_err());
+        drop(file);
+        MediaFile::remove(place.path(), &[1; 16]).unwrap();
+        assert!(MediaFile::open(place.path()).is_ok(), "it is not the one that was meant");
+        MediaFile::remove(place.path(), &IDENTITY).unwrap();
+        assert!(place.bytes().iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn device_that_holds_something_is_refused_and_overwritten_only_if_that_is_allowed() {
+    let Some(place) = Place::new() else { return };
+    for (at, mark, what) in [
+        (0x438, &b"\x53\xef"[..], "an ext2, ext3 or ext4 file system"),
+        (5000, b"x", "it holds data"),
+        (DEVICE_BYTES - 512, b"EFI PART", "a GPT partition table"),
+        (BYTES_MAX, b"x", "it holds data"),
+    ] {
+        place.mark(at, mark);
+        let before = place.bytes();
+        let refused = place.make(BYTES, false).unwrap_err();
+        assert_eq!((refused.errno, &*refused.path), (libc::EEXIST, place.path()));
+        assert!(refused.advice.contains(what), "{refused}");
+        assert!(place.bytes() == before, "nothing was written");
+        place.make(BYTES, true).unwrap();
+        let refused = place.make(BYTES, false).unwrap_err();
+        assert!(refused.advice.contains("a tier of another store"), "{refused}");
+        MediaFile::remove(place.path(), &IDENTITY).unwrap();
+    }
+}
+
+#[test]
+fn device_that_is_too_small_taken_read_only_or_none_is_refused() {
+    let Some(place) = Place::new() else { return };
+    for (bytes, errno) in [(0, libc::EINVAL), (100, libc::EINVAL), (DEVICE_BYTES, libc::ENOSPC)] {
+        assert_eq!(place.make(bytes, true).unwrap_err().errno, errno);
+    }
+    let file = Path::new("/proc/self/exe").canonicalize().unwrap();
+    assert!(contents(&file).is_err());
+    assert!(measure(&file).unwrap_err().advice.contains("not a block device"));
+    assert!(contents(Path::new("/dev/null")).unwrap_err().advice.contains("block device"));
+    assert_eq!(contents(Path::new("/dev/none")).unwrap_err().errno, libc::ENOENT);
+    if let Some(read_only) = place.device.read_only() {
+        let refused = contents(read_only.path()).unwrap_err();
+        assert!(refused.advice.contains("read-only"), "{refused}");
+    }
+    let name = c_path(place.path()).unwrap();
+    let flags = libc::O_RDONLY | libc::O_EXCL;
+    let taken = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).unwrap();
+    let refused = place.make(BYTES, true).unwrap_err();
+    assert_eq!(refused.errno, libc::EBUSY);
+    assert!(refused.advice.contains("mounted"), "{refused}");
+    drop(taken);
+    assert!(place.bytes().iter().all(|&byte| byte == 0), "nothing was written");
+}
+
+#[test]
+fn device_that_cairn_has_cannot_be_taken_by_others_but_opened_by_cairn() {
+    let Some(place) = Place::new() else { return };
+    place.make(BYTES, false).unwrap();
+    let file = MediaFile::open(place.path()).unwrap();
+    let name = c_path(place.path()).unwrap();
+    let flags = libc::O_RDONLY | libc::O_EXCL;
+    let taken = || Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map(drop);
+    assert_eq!(taken(), Err(Errno(libc::EBUSY)));
+    let other = MediaFile::open(place.path()).unwrap();
+    assert_eq!(MediaFile::open_alone(place.path()).unwrap_err().errno, libc::EWOULDBLOCK);
+    assert_eq!(place.make(BYTES, true).unwrap_err().errno, libc::EWOULDBLOCK);
+    drop((file, other));
+    assert_eq!(taken(), Ok(()));
+}
+
+#[test]
+fn label_that_does_not_go_with_the_device_is_damaged() {
+    let Some(place) = Place::new() else { return };
+    for bytes in [0, 100, BYTES_MAX + PAGE, u64::MAX] {
+        place.mark(BYTES_MAX, &crate::label::encode(&Label { bytes, identity: IDENTITY }));
+        assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
+        assert!(contents(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
+        assert_eq!(measure(place.path()).unwrap().tier_bytes, None, "{bytes}");
+        assert!(place.make(BYTES, true).is_err(), "a tier that fsck may repair");
+    }
+}
+
+#[test]
+fn device_that_became_smaller_is_refused_and_one_that_is_gone_loses_nothing_quietly() {
+    let Some(place) = Place::new() else { return };
+    place.make(BYTES, false).unwrap();
+    let file = MediaFile::open(place.path()).unwrap();
+    Media::write(&file, 0, &[7; PAGE as usize]).unwrap();
+    Media::flush(&file).unwrap();
+    place.device.limit(PAGE);
+    assert_eq!(Media::write(&file, BYTES - PAGE, &[8; PAGE as usize]), Err(Error::Io));
+    assert_eq!(Media::read(&file, BYTES - PAGE, &mut [0; PAGE as usize]), Err(Error::Io));
+    drop(file);
+    assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("it is gone"));
+    place.device.limit(BYTES);
+    assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("no label"));
+    place.device.limit(0);
+    let mut page = [0; PAGE as usize];
+    Media::read(&MediaFile::open(place.path()).unwrap(), 0, &mut page).unwrap();
+    assert_eq!(page, [7; PAGE as usize]);
+}
