@@ -49,7 +49,10 @@ mod tests {
 
     #[test]
     fn snapshot_is_due_at_half_or_when_quiet_at_an_eighth() {
-        let log = |used_bytes, busy| LogUsage { used_bytes, total_bytes: 800, busy, commits: 0 };
+        let log = |used_bytes, busy| {
+            let (commits, failed) = (0, false);
+            LogUsage { used_bytes, total_bytes: 800, busy, commits, failed }
+        };
         assert!(!is_due(log(100, false)) && is_due(log(101, false)));
         assert!(!is_due(log(400, true)) && is_due(log(401, true)));
     }

@@ -72,6 +72,9 @@ struct TierReport {
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
+    /// What writing to it failed to do, as long as the store lives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'static str>,
 }
 
 /// The log of a durable tier, all namespaces together.
@@ -140,7 +143,7 @@ fn report(store: &OpenStore) -> StoreReport {
             .tiers
             .iter()
             .cloned()
-            .map(|spec| TierReport { spec, used_bytes: 0, log: None })
+            .map(|spec| TierReport { spec, used_bytes: 0, log: None, trouble: None })
             .collect(),
         used_bytes: 0,
         processes: 0,
@@ -172,7 +175,16 @@ fn count_volume(volume: &Volume, report: &mut StoreReport) -> Result<()> {
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
         report.used_bytes += used_blocks * usage.hugeblock_bytes;
     }
+    for (number, tier) in (0..volume.tiers()).zip(&mut report.tiers) {
+        if volume.tier(number).is_ok_and(|device| device.has_lost()) {
+            tier.trouble = Some("a write to it was lost, and every later one fails");
+        }
+    }
     if let Some(log) = volume.fs().log_usage().map_err(volume.error("measure", &root))? {
+        if log.failed {
+            report.tiers[0].trouble =
+                Some("writing to it failed: nothing becomes durable any more");
+        }
         let durability = match volume.fs().geometry().durability {
             Some(Durability::Operation) => "op",
             _ => "fsync",
@@ -211,7 +223,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     add("command", report.command.join(" "));
     add("store", format!("{} at {}", report.store.display(), report.mount));
-    for TierReport { spec, used_bytes, log } in &report.tiers {
+    for TierReport { spec, used_bytes, log, trouble } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
             (DeviceKind::Block, Some(path)) => {
@@ -224,6 +236,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
             let used = format!("{} of {} used", human(*used_bytes), human(*total_bytes));
             add("log", format!("{used}, durable at {durability}"));
         }
+        trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));

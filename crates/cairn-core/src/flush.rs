@@ -49,6 +49,8 @@ pub struct LogUsage {
     pub busy: bool,
     /// Times it was taken to the media: a flush for data and checksums and one for records each.
     pub commits: u64,
+    /// Writing to the media failed once, and nothing becomes durable any more.
+    pub failed: bool,
 }
 
 /// What is to be done about a duty.
@@ -249,6 +251,7 @@ impl Microfs {
                 total_bytes: durable.superblock.log_blocks * MEDIA_BLOCK_BYTES as u64,
                 busy: tx.records_in_use(crate::layout::SlabKind::Handle) > 0,
                 commits: tx.get(LOG_TAILS),
+                failed: tx.get(MEDIA_FAILED) != 0,
             }))
         })
     }

@@ -98,6 +98,11 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Whether something is lost that a write had stored: then every later one fails.
+    fn has_lost(&self) -> bool {
+        false
+    }
+
     /// Calls `visit` with each descriptor the device keeps open.
     fn descriptors(&self, visit: &mut dyn FnMut(i32));
 

@@ -152,6 +152,10 @@ impl Device for FileTier {
         self.file.settle_for_mapping()
     }
 
+    fn has_lost(&self) -> bool {
+        self.file.has_lost()
+    }
+
     fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         self.file.descriptors(visit);
     }

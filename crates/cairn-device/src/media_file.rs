@@ -327,6 +327,11 @@ impl MediaFile {
         }
     }
 
+    /// Whether something that was to be written behind could not be.
+    pub fn has_lost(&self) -> bool {
+        self.transit.as_ref().is_some_and(Transit::has_lost)
+    }
+
     /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
     pub fn settle_for_mapping(&self) -> Result<()> {
         match &self.transit {

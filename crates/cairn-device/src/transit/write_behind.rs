@@ -89,12 +89,13 @@ impl Transit {
         self.settle_all(put)
     }
 
-    /// Errors: `Io` if bytes that were staged are lost.
+    /// Whether bytes that were staged are lost.
+    pub fn has_lost(&self) -> bool {
+        self.load(W_FAILED) != 0
+    }
+
     fn check(&self) -> Result<()> {
-        match self.load(W_FAILED) {
-            0 => Ok(()),
-            _ => Err(Error::Io),
-        }
+        if self.has_lost() { Err(Error::Io) } else { Ok(()) }
     }
 
     /// The staged slot that ends where a range begins, if it has room for that, and how much it has; from now on it is

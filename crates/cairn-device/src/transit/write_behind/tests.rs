@@ -236,7 +236,9 @@ fn range_whose_bytes_are_lost_is_an_error_and_the_rest_is_not() {
     let place = Place::new();
     let area = place.unserved_area();
     assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    assert!(!area.has_lost());
     assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
+    assert!(place.area().has_lost());
     assert_eq!(place.area().settle(9..10, &|_, _, _| Ok(())), Err(Error::Io));
     place.settle(&area, LENGTH as u64);
 }

@@ -1,0 +1,300 @@
+//! A tier's device that goes away while a program writes, and comes back; and one that is slow by seconds. On a device
+//! itself, and in a file of a file system on one. Where there are no loop devices, each test says so and passes.
+
+mod common;
+
+use common::loop_device::LoopDevice;
+use common::{Ran, Sandbox, kill};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const BYTES: u64 = 96 << 20;
+const INNER_BYTES: u64 = 48 << 20;
+/// Size of a device that is as good as gone.
+const GONE_BYTES: u64 = 4096;
+/// How long a slow device takes for what is quick otherwise. Longer than anybody waits who does not look twice.
+const SLOW: Duration = Duration::from_secs(2);
+
+const WRITE: &str = "
+import os, random, sys
+safe = random.Random(5).randbytes(6 << 20)
+def write(name, content):
+    with open('/cairn/' + name, 'wb', buffering=0) as file:
+        at = 0
+        while at < len(content):
+            at += file.write(content[at:at + (1 << 20)])
+        os.fsync(file.fileno())
+def until_told(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+";
+/// What was written before the device goes is safe; some of what is written then fails.
+const WRITE_ON: &str = "
+write('safe', safe)
+until_told('safe')
+try:
+    for number in range(40):
+        write(f'late{number}', bytes([number]) * (1 << 20))
+    until_told('no error')
+except OSError as error:
+    until_told(f'errno {error.errno}')
+";
+/// Writes and removes files as long as the device is slow, and once more.
+const WRITE_ALL_THE_TIME: &str = "
+print('writing', flush=True)
+round = 0
+while not os.path.exists('quick-again'):
+    round += 1
+    for number in range(3):
+        write(f'file{number}', bytes([(round + number) % 256]) * (3 << 20))
+    os.remove('/cairn/file0')
+write('safe', safe)
+";
+const CHECK: &str = "
+assert open('/cairn/safe', 'rb').read() == safe
+print('intact')
+";
+
+/// Where the tier is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Device,
+    FileOnDevice,
+}
+
+/// The store of a job.
+struct Store {
+    sandbox: Sandbox,
+    tiers: String,
+}
+
+impl Store {
+    fn command(&self, script: &str) -> Command {
+        let script = format!("{WRITE}{script}");
+        let arguments =
+            ["run", "--job", "job", "--tier", &self.tiers, "--", "python3", "-c", &script];
+        self.sandbox.command(&arguments)
+    }
+
+    fn start(&self, script: &str) -> Program {
+        let mut command = self.command(script);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("starts");
+        let said = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Program { child, said }
+    }
+
+    /// What was safe can be read.
+    fn is_intact(&self) {
+        let output = self.command(CHECK).output().expect("starts");
+        Ran::of(output, "run".to_string()).succeeds().prints("intact\n");
+    }
+
+    fn status(&self) -> Ran {
+        self.sandbox.cairn(&["status", "job"]).succeeds()
+    }
+
+    fn lose_memory(&self) {
+        kill("KILL", i64::from(self.sandbox.agent("job")));
+        fs::remove_dir_all(self.sandbox.store("job")).expect("the store is there");
+    }
+
+    /// Nothing fails and nothing is lost while `slow` lasts.
+    fn bears(&self, slow: impl FnOnce()) {
+        let mut program = self.start(WRITE_ALL_THE_TIME);
+        program.says("writing");
+        slow();
+        fs::write(self.sandbox.work().join("quick-again"), "").expect("is told");
+        program.succeeds();
+        self.is_intact();
+        if !self.tiers.starts_with("ram:") {
+            self.lose_memory();
+            self.is_intact();
+        }
+    }
+}
+
+/// A device that ails, and a store with a tier there.
+struct Place {
+    store: Store,
+    device: LoopDevice,
+    /// The file system on the device, and a device in a file there.
+    mounted: Option<PathBuf>,
+    inner: Option<LoopDevice>,
+}
+
+impl Place {
+    /// None where there are no such devices.
+    fn new() -> Option<Place> {
+        let store = Store { sandbox: Sandbox::new(), tiers: String::new() };
+        let device = LoopDevice::new(&store.sandbox.work(), BYTES)?;
+        Some(Place { store, device, mounted: None, inner: None })
+    }
+
+    /// With a tier after `before` that goes away with the device.
+    fn that_vanishes(kind: Kind, before: &str) -> Option<Place> {
+        let mut place = Place::new()?;
+        let tier = match kind {
+            Kind::Device => format!("block:{}", place.device.path().display()),
+            Kind::FileOnDevice => format!("file:{}:40M", place.mount()?.join("tier").display()),
+        };
+        place.store.tiers = format!("{before}{tier}");
+        Some(place)
+    }
+
+    /// With a tier after `before` whose writes wait while the file system on the device is frozen.
+    fn that_is_slow(kind: Kind, before: &str) -> Option<Place> {
+        let mut place = Place::new()?;
+        let mounted = place.mount()?;
+        let tier = match kind {
+            Kind::Device => {
+                place.inner = Some(LoopDevice::new(&mounted, INNER_BYTES)?);
+                format!("block:{}", place.inner.as_ref()?.path().display())
+            }
+            Kind::FileOnDevice => format!("file:{}:40M", mounted.join("tier").display()),
+        };
+        place.store.tiers = format!("{before}{tier}");
+        Some(place)
+    }
+
+    fn mount(&mut self) -> Option<PathBuf> {
+        let at = self.store.sandbox.work().join("mounted");
+        fs::create_dir(&at).expect("is made");
+        let device = self.device.path();
+        let is_made = succeeds(Command::new("mkfs.ext4").arg("-q").arg(device));
+        if !(is_made && succeeds(Command::new("mount").arg(device).arg(&at))) {
+            eprintln!("not tested: no file system can be made and mounted here");
+            return None;
+        }
+        self.mounted = Some(at.clone());
+        Some(at)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.device.limit(0);
+        self.store.sandbox.cairn(&["rm", "job", "--discard"]);
+        self.inner = None;
+        if let Some(at) = &self.mounted {
+            succeeds(Command::new("umount").arg("--lazy").arg(at));
+        }
+    }
+}
+
+/// A program that says something and waits for an answer.
+struct Program {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn says(&mut self, line: &str) {
+        assert_eq!(self.said.next().expect("says something").expect("text"), line);
+    }
+
+    fn goes_on(&mut self) {
+        self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("is told");
+    }
+
+    fn succeeds(&mut self) {
+        assert!(self.child.wait().expect("ends").success());
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The program meets EIO, never a signal or a success that is none, and is told why by `status`. When the device is back,
+/// what was safe is.
+fn device_vanishes(kind: Kind, before: &str) {
+    let Some(place) = Place::that_vanishes(kind, before) else { return };
+    let mut program = place.store.start(WRITE_ON);
+    program.says("safe");
+    place.device.limit(GONE_BYTES);
+    program.goes_on();
+    program.says(&format!("errno {}", libc::EIO));
+    place.store.status().says("  trouble   the store cannot be used: cannot open tier");
+    place.device.limit(0);
+    program.goes_on();
+    program.succeeds();
+    place.store.is_intact();
+    if before.is_empty() {
+        place
+            .store
+            .status()
+            .says("  trouble   writing to it failed: nothing becomes durable any more");
+        place.store.lose_memory();
+        place.store.is_intact();
+    }
+}
+
+#[test]
+fn device_vanishes_then_writers_get_eio_and_what_was_durable_is_there_when_it_is_back() {
+    device_vanishes(Kind::Device, "");
+}
+
+#[test]
+fn device_vanishes_under_a_file_then_what_was_durable_is_there_when_it_is_back() {
+    device_vanishes(Kind::FileOnDevice, "");
+}
+
+#[test]
+fn device_vanishes_under_what_spilled_then_what_was_safe_is_there_when_it_is_back() {
+    device_vanishes(Kind::Device, "ram:2M,");
+    device_vanishes(Kind::FileOnDevice, "ram:2M,");
+}
+
+fn device_is_slow(kind: Kind, before: &str) {
+    let Some(place) = Place::that_is_slow(kind, before) else { return };
+    let mounted = place.mounted.as_deref().expect("was mounted");
+    place.store.bears(|| {
+        if !succeeds(&mut freeze(mounted)) {
+            eprintln!("not tested: no file system can be frozen here");
+        }
+    });
+}
+
+/// Makes every write to a file system wait for so long. Thaws it whatever becomes of us.
+fn freeze(mounted: &Path) -> Command {
+    let (at, seconds) = (mounted.display(), SLOW.as_secs());
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("fsfreeze -f {at} && {{ sleep {seconds}; fsfreeze -u {at}; }}")]);
+    command
+}
+
+#[test]
+fn device_is_slow_by_seconds_then_nothing_fails() {
+    device_is_slow(Kind::Device, "");
+    device_is_slow(Kind::Device, "ram:2M,");
+}
+
+#[test]
+fn device_under_a_file_is_slow_by_seconds_then_nothing_fails() {
+    device_is_slow(Kind::FileOnDevice, "");
+    device_is_slow(Kind::FileOnDevice, "ram:2M,");
+}
+
+/// Whoever needs what the agent was to write writes it, or waits.
+#[test]
+fn agent_gets_no_processor_for_seconds_while_it_writes_behind_then_nothing_fails() {
+    for before in ["", "ram:2M,"] {
+        let sandbox = Sandbox::new();
+        let tiers = format!("{before}file:{}:40M", sandbox.work().join("tier").display());
+        let store = Store { sandbox, tiers };
+        store.bears(|| {
+            let agent = i64::from(store.sandbox.agent("job"));
+            kill("STOP", agent);
+            std::thread::sleep(SLOW);
+            kill("CONT", agent);
+        });
+    }
+}
