@@ -33,7 +33,7 @@ struct Info {
 #[repr(C)]
 struct Configuration {
     descriptor: u32,
-    block_bytes: u32,
+    sector_bytes: u32,
     info: Info,
     reserved: [u64; 8],
 }
@@ -52,20 +52,26 @@ impl LoopDevice {
     /// A device of `bytes` over a file in `directory` that has no name; None, and a line on standard error, where none can
     /// be had.
     pub fn new(directory: &Path, bytes: u64) -> Option<LoopDevice> {
+        LoopDevice::with_sectors(directory, bytes, 512)
+    }
+
+    /// As `new`, with sectors of so many bytes, a power of two of at most a page.
+    pub fn with_sectors(directory: &Path, bytes: u64, sector_bytes: u32) -> Option<LoopDevice> {
         let mut options = OpenOptions::new();
         let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE);
         let backing = unnamed.open(directory).expect("the backing file is made");
         backing.set_len(bytes).expect("the backing file is sparse");
-        LoopDevice::over(backing, 0)
+        LoopDevice::over(backing, sector_bytes, 0)
     }
 
     /// Another device over the same file, which cannot be written.
     pub fn read_only(&self) -> Option<LoopDevice> {
-        LoopDevice::over(self.backing.try_clone().expect("a descriptor"), LO_FLAGS_READ_ONLY)
+        let backing = self.backing.try_clone().expect("a descriptor");
+        LoopDevice::over(backing, 512, LO_FLAGS_READ_ONLY)
     }
 
-    fn over(backing: File, flags: u32) -> Option<LoopDevice> {
-        match (0..TRIES).find_map(|_| attach(&backing, flags).transpose()) {
+    fn over(backing: File, sector_bytes: u32, flags: u32) -> Option<LoopDevice> {
+        match (0..TRIES).find_map(|_| attach(&backing, sector_bytes, flags).transpose()) {
             Some(Ok((path, device))) => Some(LoopDevice { path, backing, device }),
             Some(Err(error)) => {
                 eprintln!("not tested on a block device: no loop devices here: {error}");
@@ -102,7 +108,7 @@ fn info(limit_bytes: u64, flags: u32) -> Info {
 }
 
 /// Makes a device that is free one over `backing`; None if somebody else has just done so.
-fn attach(backing: &File, flags: u32) -> io::Result<Option<(PathBuf, File)>> {
+fn attach(backing: &File, sector_bytes: u32, flags: u32) -> io::Result<Option<(PathBuf, File)>> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     // SAFETY: this request has no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _, 0) };
@@ -113,7 +119,7 @@ fn attach(backing: &File, flags: u32) -> io::Result<Option<(PathBuf, File)>> {
     let device = OpenOptions::new().read(true).write(true).open(&path)?;
     let configuration = Configuration {
         descriptor: backing.as_raw_fd() as u32,
-        block_bytes: 0,
+        sector_bytes,
         info: info(0, flags | LO_FLAGS_AUTOCLEAR),
         reserved: [0; 8],
     };

@@ -147,7 +147,7 @@ fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
 
 #[test]
 fn whoever_reads_a_device_beside_us_undoes_nothing() {
-    let Some(place) = Place::on_device() else { return };
+    let Some(place) = Place::on_device(512) else { return };
     let tier = tier(&place);
     let is_over = AtomicBool::new(false);
     let mut expected = vec![0; 80 << 10];
@@ -240,7 +240,7 @@ fn cached(tier: &FileTier) -> Vec<usize> {
 
 #[test]
 fn only_pages_used_in_part_are_cached_and_nothing_beside_them() {
-    let places = [Some(Place::on_disk()), Place::on_device()].into_iter().flatten();
+    let places = [Some(Place::on_disk()), Place::on_device(512)].into_iter().flatten();
     for tier in places.map(|place| tier(&place)).filter(|tier| tier.file().direct()) {
         write(&tier, 0, &sample(BYTES as usize, 1)).unwrap();
         assert_eq!(cached(&tier), []);

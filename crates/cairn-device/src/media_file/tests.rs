@@ -39,14 +39,16 @@ impl Place {
         [Place::on_disk(), Place::in_memory()]
     }
 
-    /// Where there are block devices, one of them, too.
+    /// Where there are block devices, two of them, too.
     pub(crate) fn all() -> impl Iterator<Item = Place> {
-        Place::both().into_iter().chain(Place::on_device())
+        Place::both().into_iter().chain([512, PAGE as u32].into_iter().filter_map(Place::on_device))
     }
 
-    pub(crate) fn on_device() -> Option<Place> {
+    /// On a device with sectors of so many bytes.
+    pub(crate) fn on_device(sector_bytes: u32) -> Option<Place> {
         let mut place = Place::on_disk();
-        place.device = Some(LoopDevice::new(&place.path, DEVICE_BYTES)?);
+        let device = LoopDevice::with_sectors(&place.path, DEVICE_BYTES, sector_bytes);
+        place.device = Some(device?);
         Some(place)
     }
 

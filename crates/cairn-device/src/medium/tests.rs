@@ -97,6 +97,20 @@ fn device_that_holds_something_is_refused_and_overwritten_only_if_that_is_allowe
 }
 
 #[test]
+fn last_sectors_of_a_device_that_fill_no_page_are_looked_at_and_cleared() {
+    let Some(place) = Place::new() else { return };
+    let bytes = DEVICE_BYTES - 512;
+    place.device.limit(bytes);
+    assert_eq!(measure(place.path()).unwrap().bytes_max, BYTES_MAX - PAGE);
+    place.mark(bytes - 512, b"EFI PART");
+    assert!(place.make(BYTES, false).unwrap_err().advice.contains("a GPT partition table"));
+    place.make(BYTES_MAX - PAGE, true).unwrap();
+    assert!(MediaFile::open(place.path()).is_ok());
+    MediaFile::remove(place.path(), &IDENTITY).unwrap();
+    assert!(place.bytes().iter().all(|&byte| byte == 0));
+}
+
+#[test]
 fn device_that_is_too_small_taken_read_only_or_none_is_refused() {
     let Some(place) = Place::new() else { return };
     for (bytes, errno) in [(0, libc::EINVAL), (100, libc::EINVAL), (DEVICE_BYTES, libc::ENOSPC)] {

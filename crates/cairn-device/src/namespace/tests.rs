@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::directory::tests::Scratch;
-use crate::medium::MediumKind;
+use crate::medium::loop_device::LoopDevice;
+use crate::medium::{self, Contents, MediumKind};
 
 fn geometry() -> Geometry {
     Geometry {
@@ -168,6 +169,23 @@ fn file_of_a_dead_creator_is_replaced() {
     MediaFile::create(path, 1 << 20, *identity, Allocation::AsWritten).unwrap();
     create(&store, "node", spilling(&scratch, [4, 8, 0, 0])).unwrap();
     assert!(open_namespace(&store, "node").is_ok());
+}
+
+#[test]
+fn device_of_a_dead_creator_is_made_again_and_blank_when_the_store_is_gone() {
+    let Some(device) = LoopDevice::new(&std::env::temp_dir(), 8 << 20) else { return };
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let tier = || TierPlace::new(MediumKind::Block, device.path()).unwrap();
+    let dead = tier();
+    tiers::write(store.directory(), c"node.tiers", &[TierPlace::Ram, dead.clone()]).unwrap();
+    dead.make(1 << 20, Allocation::AtOnce, false).unwrap();
+    let creation =
+        Creation { places: vec![TierPlace::Ram, tier()], ..spilling(&scratch, [4, 8, 0, 0]) };
+    create(&store, "node", creation).unwrap();
+    assert!(open_namespace(&store, "node").is_ok());
+    store.remove().unwrap();
+    assert_eq!(medium::contents(device.path()).unwrap(), Contents::Nothing);
 }
 
 #[test]
