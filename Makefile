@@ -47,6 +47,8 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench
 	$(program) run --discard -- target/release/cairn-bench $(ROW)
 	$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW)
+	$(if $(filter-out ranks,$(ROW)),,target/release/cairn-bench ranks)
+	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
 
 install: build ## Install the command, its library, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

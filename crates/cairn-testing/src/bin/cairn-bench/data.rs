@@ -14,10 +14,10 @@ pub const CHECKPOINT_BYTES: usize = 512 << 20;
 /// Between the first checkpoints.
 const COMPUTING: Duration = Duration::from_millis(100);
 const CALLS: [(usize, &str, f64); 4] = [
-    (4 << 10, "4 KiB", 0.70),
-    (128 << 10, "128 KiB", 1.0),
-    (1 << 20, "1 MiB", 1.0),
-    (16 << 20, "16 MiB", 1.0),
+    (4 << 10, "4 KiB", 0.80),
+    (128 << 10, "128 KiB", 1.05),
+    (1 << 20, "1 MiB", 1.05),
+    (16 << 20, "16 MiB", 1.05),
 ];
 
 /// Private memory that stands for an application's state.

@@ -2,7 +2,8 @@
 //!
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
-//! The groups named "durable" are measured where the store's tier is a file, the others where it is memory.
+//! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
+//! `cairn-bench spill PATH` and `cairn-bench ranks` make their stores themselves.
 //! Measures; never asserts.
 
 mod data;
@@ -12,10 +13,12 @@ mod measure;
 mod memory_media;
 mod metadata;
 mod process;
+mod ranks;
+mod spill;
 mod tier;
 
 use measure::Row;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where the three media are.
 pub struct Places {
@@ -34,6 +37,13 @@ fn main() {
     if command == "child" {
         return process::child(arguments.collect());
     }
+    if command == "ranks" {
+        return ranks::creates();
+    }
+    if command == "spill" {
+        let path = arguments.next().unwrap_or_else(|| "cairn-bench.spill".to_string());
+        return spill::rates(Path::new(&path));
+    }
     let Some(mount) = std::env::var_os("CAIRN_MOUNT") else {
         eprintln!(
             "cairn-bench: run it as `cairn run -- cairn-bench [ROWS]` (CAIRN_MOUNT is not set)"
@@ -50,13 +60,14 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 15] = [
+    let groups: [(&str, Group); 16] = [
         // First of all: it needs memory that nobody used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
         ("metadata", metadata::rates),
+        ("metadata of a million", metadata::rates_of_a_million),
         ("process", process::costs),
         ("memory", process::idle_memory),
         ("durable recovery", durable::recovery),

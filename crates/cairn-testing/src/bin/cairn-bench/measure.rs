@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 /// Pairs per row: the 2nd and 10th of 11 ordered ratios bound the median with 98.8 % confidence.
-const PAIRS: usize = 11;
+pub const PAIRS: usize = 11;
 const INTERVAL: (usize, usize) = (1, PAIRS - 2);
 
 /// One line of the table.
@@ -32,23 +32,28 @@ impl Row {
         mut ours: impl FnMut() -> f64,
         mut baseline: impl FnMut() -> f64,
     ) {
-        let mut row = Row {
-            name: name.into(),
-            unit,
-            bar: bar.into(),
-            ours: Vec::new(),
-            baseline: Vec::new(),
-            ratios: Vec::new(),
-        };
         // One unmeasured pair warms both.
         ours();
         baseline();
-        for _ in 0..PAIRS {
-            let (a, b) = (ours(), baseline());
-            row.ours.push(a);
-            row.baseline.push(b);
-            row.ratios.push(a / b);
-        }
+        let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| (ours(), baseline())).collect();
+        Row::print(name, unit, bar, &pairs);
+    }
+
+    /// Prints pairs, `PAIRS` of them, of ours and the baseline that were measured in turn.
+    pub fn print(
+        name: impl Into<String>,
+        unit: &'static str,
+        bar: impl Into<Option<f64>>,
+        pairs: &[(f64, f64)],
+    ) {
+        let row = Row {
+            name: name.into(),
+            unit,
+            bar: bar.into(),
+            ours: pairs.iter().map(|(ours, _)| *ours).collect(),
+            baseline: pairs.iter().map(|(_, baseline)| *baseline).collect(),
+            ratios: pairs.iter().map(|(ours, baseline)| ours / baseline).collect(),
+        };
         println!("{row}");
     }
 

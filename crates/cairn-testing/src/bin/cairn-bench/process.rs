@@ -112,6 +112,9 @@ pub fn child(arguments: Vec<String>) {
         Some("names") => crate::durable_files::make_names(),
         Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
+        Some("spill") => crate::spill::checkpoint(),
+        Some("ranks") => crate::ranks::start(arguments[1].parse().expect("a number of ranks")),
+        Some("rank") => crate::ranks::create_files(),
         _ => std::process::exit(2),
     };
     println!("{figure}");
