@@ -163,6 +163,34 @@ fn read_exact(file: &File, chunk: &mut [u8]) {
     }
 }
 
+/// What two processes write at the same time, each to a file of its own again and again, against one alone; and the same
+/// for two that copy to memory, which is what the machine can.
+pub fn scaling(places: &Places) {
+    const TIMES: usize = 16;
+    let part = &application_state()[..64 << 20];
+    let total = |processes: usize, work: &dyn Fn(usize)| {
+        (processes * TIMES * part.len()) as f64 / in_children(processes, work) / 1e9
+    };
+    let write = |rank: usize| {
+        let path = places.cairn.join(format!("scaling.{rank}"));
+        (0..TIMES).for_each(|_| write_all(&create(&path), part, 1 << 20));
+    };
+    let mapping = SharedMapping::new();
+    let copy = |rank: usize| {
+        let own = mapping.0.wrapping_add(rank * part.len());
+        for (index, chunk) in part.chunks(1 << 20).cycle().enumerate().take(TIMES * 64) {
+            let target = own.wrapping_add(index % 64 * chunk.len());
+            // SAFETY: the mapping has room for the parts of both, and they do not overlap `part`.
+            unsafe { target.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
+        }
+    };
+    let row = |name, bar, work: &dyn Fn(usize)| {
+        Row::compare(name, "GB/s", bar, || total(2, work), || total(1, work));
+    };
+    row("memcpy, two processes / one", None, &copy);
+    row("write, two processes / one", Some(1.85), &write);
+}
+
 /// New files in memory that nobody used before, some time apart, as a program writes its first checkpoints.
 pub fn first_checkpoints(places: &Places) {
     let state = &application_state()[..16 << 20];

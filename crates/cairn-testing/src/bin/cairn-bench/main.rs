@@ -60,12 +60,13 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 16] = [
+    let groups: [(&str, Group); 17] = [
         // First of all: it needs memory that nobody used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
+        ("scaling", data::scaling),
         ("metadata", metadata::rates),
         ("metadata of a million", metadata::rates_of_a_million),
         ("process", process::costs),
