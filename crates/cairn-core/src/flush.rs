@@ -29,6 +29,8 @@ pub(crate) const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) 
 /// The media of a durable namespace, as one process uses it.
 pub(crate) struct Durable {
     pub media: Arc<dyn Media>,
+    /// Of the tiers behind the first one that survive the loss of memory. Only flushed here.
+    further: Vec<Arc<dyn Media>>,
     pub superblock: Superblock,
     /// Every operation is durable when it returns (NVMe-CR), not only what `sync` was called for.
     pub each_operation: bool,
@@ -69,10 +71,15 @@ struct Batch {
 }
 
 impl Durable {
-    pub(crate) fn new(media: Arc<dyn Media>, superblock: Superblock) -> Durable {
+    pub(crate) fn new(
+        media: Arc<dyn Media>,
+        further: Vec<Arc<dyn Media>>,
+        superblock: Superblock,
+    ) -> Durable {
         let each_operation = superblock.geometry.durability == Some(Durability::Operation);
         Durable {
             media,
+            further,
             superblock,
             each_operation,
             logged: AtomicBool::new(false),
@@ -205,9 +212,10 @@ impl Microfs {
             Ok((batch, tx.get(MEDIA_EPOCH)))
         })?;
         // 1. Checksums, and with them the data that is on its way.
-        for &page in &pages {
-            self.write_checksum_page(durable, page)?;
+        for &(tier, page) in &pages {
+            self.write_checksum_page(durable, tier, page)?;
         }
+        durable.further.iter().try_for_each(|media| media.flush())?;
         media.flush()?;
         // 2. The records that refer to them.
         let words = self.memory().words();
@@ -229,16 +237,16 @@ impl Microfs {
         })
     }
 
-    fn write_checksum_page(&self, durable: &Durable, page: usize) -> Result<()> {
-        let table = self.layout().tiers[0].checksums;
+    fn write_checksum_page(&self, durable: &Durable, tier: u8, page: usize) -> Result<()> {
+        let table = self.layout().tiers[usize::from(tier)].checksums;
         let mut words = [0; PAGE_WORDS];
-        self.back_checksum(0, table + page * PAGE_WORDS)?;
+        self.back_checksum(tier, table + page * PAGE_WORDS)?;
         for (word, shared) in
             words.iter_mut().zip(&self.memory().words()[table + page * PAGE_WORDS..])
         {
             *word = shared.load(Ordering::Relaxed);
         }
-        let offset = durable.superblock.checksums() + (page * MEDIA_BLOCK_BYTES) as u64;
+        let offset = durable.superblock.checksums(tier) + (page * MEDIA_BLOCK_BYTES) as u64;
         write_words(durable.media.as_ref(), offset, &words)
     }
 

@@ -59,19 +59,21 @@ impl Microfs {
         Microfs::open_any(memory, checksum, None)
     }
 
-    /// Opens an existing namespace, which was made by [`recover`](crate::recover()) from this media.
+    /// Opens an existing namespace, which was made by [`recover`](crate::recover()) from this media. Those of its
+    /// `further` tiers, as far as they have any, hold their data.
     /// Errors: as `open`; `Invalid` if the namespace is not durable.
     pub fn open_durable(
         memory: Box<dyn Memory>,
         checksum: Checksum,
         media: Arc<dyn Media>,
+        further: Vec<Arc<dyn Media>>,
     ) -> Result<Microfs> {
         let superblock = Superblock::read(media.as_ref(), checksum)?;
         let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
         if snapshot::epoch(media.as_ref(), &superblock, checksum)? != epoch {
             return Err(Error::Corrupt { what: "media that another store recovered meanwhile" });
         }
-        Microfs::open_any(memory, checksum, Some(Durable::new(media, superblock)))
+        Microfs::open_any(memory, checksum, Some(Durable::new(media, further, superblock)))
     }
 
     /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed is changed in this
@@ -135,9 +137,9 @@ impl Microfs {
         self.checksum
     }
 
-    /// Pages of the first tier's table of checksums.
+    /// Pages of the tables of checksums.
     pub(crate) fn checksum_page_count(&self) -> usize {
-        self.checksum_pages[0].len()
+        self.checksum_pages.iter().map(Vec::len).sum()
     }
 
     pub(crate) fn memory(&self) -> &dyn Memory {

@@ -27,6 +27,8 @@ pub(crate) const SETTLING: u32 = 16;
 pub(crate) const HAS_WAITING: u32 = 32;
 /// The log says that blocks may be overwritten in place: after a crash none of the checksums is to be trusted.
 pub(crate) const OPENED: u32 = 64;
+/// Blocks stood on a tier that is gone: a hole may be what is left of them. Ends when the file is emptied.
+pub(crate) const LOST: u32 = 128;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -216,6 +218,14 @@ impl Inode {
         }
     }
 
+    /// Errors: `Io`: blocks of the file are lost.
+    pub(crate) fn require_whole(self, tx: &Transaction) -> Result<()> {
+        match self.flags(tx) & LOST {
+            0 => Ok(()),
+            _ => Err(Error::Io),
+        }
+    }
+
     pub(crate) fn attributes(self, tx: &Transaction) -> Attributes {
         let is_regular = self.is_regular(tx);
         Attributes {
@@ -236,6 +246,7 @@ impl Inode {
             version: self.version(tx),
             drained_version: self.drained_version(tx),
             unclean: self.flags(tx) & UNCLEAN != 0,
+            lost: self.flags(tx) & LOST != 0,
             writers: self.writers(tx),
             opens: self.opens(tx),
         }

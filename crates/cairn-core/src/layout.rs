@@ -87,7 +87,7 @@ const TIER_COUNTER_WORDS: usize = 4;
 pub struct Geometry {
     /// Unit of allocation in bytes, a power of two.
     pub hugeblock_bytes: u32,
-    /// Hugeblocks of each tier, in order of preference; 0 = absent.
+    /// Hugeblocks of each tier, in order of preference; 0 = absent, or, of a durable first one, for metadata alone.
     pub tier_blocks: [u32; TIERS_MAX],
     /// Largest number of inodes.
     pub inode_capacity: u32,
@@ -210,7 +210,10 @@ impl Geometry {
             && self.mount[0] == b'/'
             && self.mount.last() != Some(&b'/');
         let inodes_fit = (16..=1 << 28).contains(&self.inode_capacity);
-        match hugeblock_fits && mount_fits && inodes_fit && self.tier_blocks[0] > 0 {
+        // The first tier of a durable namespace may be there for metadata alone.
+        let first_with_data = usize::from(self.tier_blocks[0] == 0 && self.durability.is_some());
+        let holds_data = self.tier_blocks[first_with_data] > 0;
+        match hugeblock_fits && mount_fits && inodes_fit && holds_data {
             true => Ok(()),
             false => Err(Error::Invalid),
         }

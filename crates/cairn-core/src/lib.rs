@@ -69,7 +69,7 @@ pub use record::Operation;
 pub use recover::{Recovered, format_media, recover, recover_read_only};
 pub use settle::SettlePlan;
 pub use small::SMALL_BYTES_MAX;
-pub use superblock::{MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};
+pub use superblock::{FurtherTier, MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};
 pub use truncate::Truncation;
 pub use types::*;
 pub use upkeep::{StaleBlock, Usage};

@@ -4,7 +4,7 @@
 //! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they hold.
 
 use crate::error::Result;
-use crate::inode::{Inode, MAYBE_STALE};
+use crate::inode::{Inode, LOST, MAYBE_STALE};
 use crate::layout::{EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
 use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
 use crate::process::Slot;
@@ -160,6 +160,29 @@ impl Transaction<'_> {
         Ok(true)
     }
 
+    /// Frees what the file has on tiers that are `gone`; false if that is nothing. Only while nobody else uses the namespace.
+    pub(crate) fn drop_lost_extents(&mut self, inode: Inode, gone: &dyn Fn(u8) -> bool) -> bool {
+        let map = inode.map(self);
+        let held = inode.held(self);
+        let mut next = self.first_extent_from(map, 0);
+        while let Some(extent) = next {
+            if gone(extent.blocks.tier) {
+                self.remove_extent(inode, extent);
+                self.free_blocks(None, extent.blocks);
+            }
+            next = self.first_extent_from(map, extent.file_block.saturating_add(1));
+        }
+        inode.held(self) < held
+    }
+
+    fn remove_extent(&mut self, inode: Inode, extent: Extent) {
+        if !EXTENTS.remove(self, entry(inode.map(self), extent)) {
+            self.mark_corrupt("extent is not in its tree");
+        }
+        let held = inode.held(self);
+        inode.set_held(self, held.saturating_sub(extent.blocks.count));
+    }
+
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
     /// Returns the lowest file block that is gone now, and whether more are left.
     pub(crate) fn cut_extents(
@@ -244,11 +267,7 @@ impl Transaction<'_> {
     fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
         let Some(extent) = self.first_extent_from(map, 0) else { return false };
-        if !EXTENTS.remove(self, entry(map, extent)) {
-            self.mark_corrupt("extent is not in its tree");
-        }
-        let held = inode.held(self);
-        inode.set_held(self, held.saturating_sub(extent.blocks.count));
+        self.remove_extent(inode, extent);
         self.free_blocks(slot, extent.blocks);
         true
     }
@@ -316,12 +335,13 @@ impl Transaction<'_> {
         Ok(self.get(ORPHAN_FIRST) != 0)
     }
 
-    /// Offset of the next data at or after `from`.
+    /// Offset of the next data at or after `from`. A hole that may be a loss counts as data: reading it says so.
     pub(crate) fn next_data(&self, inode: Inode, from: u64, size: u64) -> Option<u64> {
         let shift = self.layout.hugeblock_shift;
         let block = (from >> shift) as u32;
         let offset = match self.stretch(inode.map(self), block) {
             Stretch::Data(_) => from,
+            Stretch::Hole(_) if inode.flags(self) & LOST != 0 => from,
             Stretch::Hole(count) => u64::from(block.checked_add(count)?) << shift,
         };
         (offset < size).then_some(offset)
@@ -329,6 +349,9 @@ impl Transaction<'_> {
 
     /// Offset of the next hole at or after `from`; the end of the file counts as one.
     pub(crate) fn next_hole(&self, inode: Inode, from: u64, size: u64) -> u64 {
+        if inode.flags(self) & LOST != 0 {
+            return size;
+        }
         let shift = self.layout.hugeblock_shift;
         let mut offset = from;
         for _ in 0..=self.records_in_use(SlabKind::Node) * 32 {

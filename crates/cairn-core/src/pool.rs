@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use crate::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
 use crate::process::Slot;
 use crate::transaction::Transaction;
-use crate::types::HandleId;
+use crate::types::{HandleId, TIERS_MAX};
 
 /// Runs a slot remembers.
 pub(crate) const WARM_RUNS: usize = 32;
@@ -104,14 +104,22 @@ impl Transaction<'_> {
         let wanted = wanted.min(RUN_BLOCKS_MAX);
         match self.layout.durable {
             true => self.allocate_in_stream(slot, handle, inode, wanted),
-            false => (0..self.layout.tiers.len() as u8)
-                .find_map(|tier| self.allocate_on(slot, tier, wanted)),
+            false => self.allocate_shared(slot, wanted),
         }
     }
 
-    pub(crate) fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
+    /// The same from what the descriptions of a process share.
+    pub(crate) fn allocate_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
+        (0..TIERS_MAX as u8).find_map(|tier| self.allocate_on(slot, tier, wanted))
+    }
+
+    pub(crate) fn is_full(&self, region: &TierRegion) -> bool {
+        self.get(region.counters) >= u64::from(region.blocks)
+    }
+
+    fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
-        if self.get(region.counters) >= u64::from(region.blocks) {
+        if self.is_full(&region) {
             return None;
         }
         for _ in 0..=WARM_RUNS {
@@ -222,9 +230,10 @@ impl Transaction<'_> {
 
     /// Notes that nobody knows which checksums are on the media.
     pub(crate) fn mark_all_checksums_dirty(&mut self) {
-        let region = self.layout.tiers[0];
-        for word in 0..dirty_words(&region) {
-            self.set(region.dirty + word, u64::MAX);
+        for region in self.layout.tiers {
+            for word in 0..dirty_words(&region) {
+                self.set(region.dirty + word, u64::MAX);
+            }
         }
     }
 
@@ -235,20 +244,21 @@ impl Transaction<'_> {
         (page * WORDS..end).any(|word| self.get(region.used + word) != 0)
     }
 
-    /// Moves the pages of checksums that differ from the media's into `pages`, which has room for all.
-    pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<usize>) {
-        let region = self.layout.tiers[0];
-        let count = (region.blocks as usize).div_ceil(CHECKSUMS_PER_PAGE);
-        for word in 0..dirty_words(&region) {
-            let mut bits = self.get(region.dirty + word);
-            if bits != 0 {
-                self.set(region.dirty + word, 0);
-            }
-            while bits != 0 {
-                let page = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if page < count && self.page_is_used(&region, page) {
-                    pages.push(page);
+    /// Moves the pages of checksums that differ from the media's, each with its tier, into `pages`, which has room for all.
+    pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<(u8, usize)>) {
+        for (tier, region) in (0..).zip(self.layout.tiers) {
+            let count = (region.blocks as usize).div_ceil(CHECKSUMS_PER_PAGE);
+            for word in 0..dirty_words(&region) {
+                let mut bits = self.get(region.dirty + word);
+                if bits != 0 {
+                    self.set(region.dirty + word, 0);
+                }
+                while bits != 0 {
+                    let page = word * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    if page < count && self.page_is_used(&region, page) {
+                        pages.push((tier, page));
+                    }
                 }
             }
         }

@@ -1,12 +1,13 @@
 //! Reading: plan under the lock, let the caller copy the bytes, look afterwards whether they were the file's.
 //!
 //! A read plan names the blocks and pins nothing. A reader checks one word when it has copied: blocks that left the file
-//! meanwhile counted as a move, and it plans again. Bytes that were never written read as zeros.
+//! meanwhile counted as a move, and it plans again. Bytes that were never written read as zeros, unless they may have been
+//! written and be lost with a tier: then they cannot be read.
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::MAY_READ;
-use crate::inode::Inode;
+use crate::inode::{Inode, LOST};
 use crate::map::Stretch;
 use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, Position};
@@ -47,7 +48,7 @@ impl ReadPlan {
 }
 
 impl Microfs {
-    /// Plans a read of up to `length` bytes.
+    /// Plans a read of up to `length` bytes. Errors: `Io`: what stood there is lost.
     pub fn plan_read(
         &self,
         caller: &Caller,
@@ -75,7 +76,7 @@ impl Microfs {
                 runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
             };
             let end = inode.size(tx).min(offset.saturating_add(length));
-            plan_runs(tx, inode, end, &mut plan);
+            plan_runs(tx, inode, end, &mut plan)?;
             if at == Position::Cursor {
                 handle.set_cursor(tx, offset + plan.length);
             }
@@ -95,7 +96,8 @@ impl Microfs {
     }
 }
 
-fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) {
+/// Errors: `Io`: the first byte is lost.
+fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) -> Result<()> {
     let shift = tx.layout.hugeblock_shift;
     let map = inode.map(tx);
     let mut at = plan.offset;
@@ -107,6 +109,10 @@ fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) {
                 let offset = (u64::from(run.first) << shift) + inside;
                 (run.count, Some((run.tier, offset)))
             }
+            Stretch::Hole(_) if inode.flags(tx) & LOST != 0 => match plan.run_count {
+                0 => return Err(Error::Io),
+                _ => break,
+            },
             Stretch::Hole(count) => (count, None),
         };
         let bytes = ((u64::from(count) << shift) - inside).min(end - at);
@@ -119,4 +125,5 @@ fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) {
         at += bytes;
     }
     plan.length = at.saturating_sub(plan.offset);
+    Ok(())
 }

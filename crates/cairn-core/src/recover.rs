@@ -1,6 +1,7 @@
 //! Making a durable namespace, and making it again from its media after the node's memory was lost.
 //!
-//! Recovery: superblock → newest valid snapshot → log after it → checksums of the blocks in use. Then a new snapshot
+//! Recovery: superblock → newest valid snapshot → log after it → what stood in memory is lost → checksums of the blocks in
+//! use. Then a new snapshot
 //! under a new epoch, so that nothing a crash left behind the end of the log is ever taken for a part of it.
 //! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would read.
 
@@ -18,7 +19,7 @@ use crate::replay::{Image, Seal};
 use crate::snapshot::{self, Header, Rebuilt};
 use crate::superblock::{MediaOptions, Superblock};
 use crate::transaction::store_half;
-use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId};
+use crate::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX};
 use std::sync::atomic::Ordering;
 
 /// What recovery found.
@@ -67,6 +68,7 @@ pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Re
     let mut image = Image::new(memory, &superblock.geometry, checksum)?;
     let rebuilt = snapshot::rebuild(media, &superblock, &mut image)?;
     refuse_loss(media, &superblock, checksum, &rebuilt)?;
+    snapshot::lose_memory(&superblock, &image)?;
     // Blocks of the old epoch are never continued.
     let position = (block_of(rebuilt.end) + 1) * PAYLOAD_WORDS;
     let next = rebuilt.next_epoch(position);
@@ -85,6 +87,7 @@ pub fn recover_read_only(
     let superblock = Superblock::read(media, checksum)?;
     let mut image = Image::new(memory, &superblock.geometry, checksum)?;
     let rebuilt = snapshot::rebuild(media, &superblock, &mut image)?;
+    snapshot::lose_memory(&superblock, &image)?;
     put_into_use(media, &superblock, &mut image, None)?;
     Ok(Recovered::of(&image, &rebuilt))
 }
@@ -107,16 +110,16 @@ fn put_into_use(
     snapshot: Option<&Header>,
 ) -> Result<()> {
     let seals = image.settle()?;
-    load_checksums(media, superblock, image)?;
-    let table = image.layout.tiers[0].checksums;
+    (0..TIERS_MAX as u8).try_for_each(|tier| load_checksums(media, superblock, image, tier))?;
     let words = image.memory.words();
-    for &Seal { block, crc32c } in &seals {
-        store_half(&words[table + block as usize / 2], block % 2 == 1, crc32c);
+    for &Seal { block: BlockRun { tier, first, .. }, crc32c } in &seals {
+        let table = image.layout.tiers[usize::from(tier)].checksums;
+        store_half(&words[table + first as usize / 2], first % 2 == 1, crc32c);
     }
     image.transact(|tx| {
         // The table on the media may be ahead of what the log says about last blocks.
         for &Seal { block, .. } in &seals {
-            tx.mark_checksums_dirty(BlockRun { tier: 0, first: block, count: 1 });
+            tx.mark_checksums_dirty(block);
         }
         let lsn = image.lsn;
         tx.set(LSN, lsn);
@@ -131,9 +134,14 @@ fn put_into_use(
     })
 }
 
-/// Reads the pages of the table of checksums that hold those of blocks in use.
-fn load_checksums(media: &dyn Media, superblock: &Superblock, image: &Image<'_>) -> Result<()> {
-    let region = image.layout.tiers[0];
+/// Reads the pages of a tier's table of checksums that hold those of blocks in use.
+fn load_checksums(
+    media: &dyn Media,
+    superblock: &Superblock,
+    image: &Image<'_>,
+    tier: u8,
+) -> Result<()> {
+    let region = image.layout.tiers[usize::from(tier)];
     let used_words = (region.blocks as usize).div_ceil(64);
     let words = image.memory.words();
     let per_page = 2 * PAGE_WORDS / 64;
@@ -144,7 +152,7 @@ fn load_checksums(media: &dyn Media, superblock: &Superblock, image: &Image<'_>)
         if !in_use {
             continue;
         }
-        let offset = superblock.checksums() + (page * MEDIA_BLOCK_BYTES) as u64;
+        let offset = superblock.checksums(tier) + (page * MEDIA_BLOCK_BYTES) as u64;
         read_words(media, offset, &mut page_words)?;
         let at = region.checksums + page * PAGE_WORDS;
         image.memory.back(at, PAGE_WORDS)?;

@@ -13,7 +13,7 @@ mod restore;
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::{Inode, MAYBE_STALE, OPENED, UNCLEAN};
+use crate::inode::{Inode, LOST, MAYBE_STALE, OPENED, UNCLEAN};
 use crate::layout::{self, Checksum, Geometry, Layout, SlabKind};
 use crate::map::{Extent, Stretch};
 use crate::memory::Memory;
@@ -30,7 +30,7 @@ const WRITING: u32 = 1 << 16;
 /// In an image: the seal of the last block is valid.
 const HAS_SEAL: u32 = 1 << 17;
 /// What a snapshot keeps of an inode's flags.
-const KEPT_FLAGS: u32 = UNCLEAN | OPENED | WRITING;
+const KEPT_FLAGS: u32 = UNCLEAN | OPENED | LOST | WRITING;
 /// Pieces of a strided write attached in one transaction: each may split a node of every level of the tree.
 const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
@@ -223,6 +223,21 @@ impl<'m> Image<'m> {
         ]
     }
 
+    /// What a tier held that is `gone` with the node's memory is lost: files that had a part of it say so from now on.
+    pub(crate) fn lose(&self, gone: &dyn Fn(u8) -> bool) -> Result<()> {
+        for id in self.inodes()? {
+            self.transact(|tx| {
+                let inode = tx.inode(id)?;
+                if inode.is_regular(tx) && tx.drop_lost_extents(inode, gone) {
+                    inode.add_flags(tx, UNCLEAN | LOST);
+                    set_seal(tx, inode, 0);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// Makes the image a namespace that can be used: what a crash left open is unclean, blocks without a trustworthy
     /// checksum are stale, what stands behind the ends of files is their tails. Returns the seals of last blocks.
     pub(crate) fn settle(&self) -> Result<Vec<Seal>> {
@@ -254,7 +269,8 @@ impl<'m> Image<'m> {
 
 /// The checksum of a block, from the log.
 pub(crate) struct Seal {
-    pub block: u32,
+    /// A run of one.
+    pub block: BlockRun,
     pub crc32c: u32,
 }
 
@@ -624,7 +640,7 @@ fn truncate(tx: &mut Transaction, inode: Inode, size: u64, now: Timestamp) -> Re
     let cuts_block = size & (block_bytes - 1) != 0
         && matches!(tx.stretch(inode.map(tx), last), Stretch::Data(_));
     if size == 0 {
-        inode.clear_flags(tx, UNCLEAN);
+        inode.clear_flags(tx, UNCLEAN | LOST);
     }
     if shrinks && cuts_block {
         inode.add_flags(tx, OPENED);
@@ -671,11 +687,12 @@ fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
         return None;
     }
     let run = last?;
+    let block = BlockRun { count: 1, ..run };
     if flags & HAS_SEAL == 0 {
-        tx.note_stale(inode, BlockRun { count: 1, ..run });
+        tx.note_stale(inode, block);
         return None;
     }
-    Some(Seal { block: run.first, crc32c })
+    Some(Seal { block, crc32c })
 }
 
 fn mark_all_stale(tx: &mut Transaction, inode: Inode) {

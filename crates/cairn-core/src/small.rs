@@ -35,6 +35,7 @@ impl Microfs {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
+            inode.require_whole(tx)?;
             let alone = inode.pins(tx) == 0
                 && tx.may_change_in_place(inode)
                 && inode.flags(tx) & (SETTLING | WANTS_SETTLE | HAS_WAITING) == 0;

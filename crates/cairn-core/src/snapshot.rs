@@ -192,6 +192,7 @@ pub(crate) fn rebuild(
         let mut end = replay_log(media, superblock, &header, image)?;
         if header.epoch != newest.epoch && image.lsn == newest.lsn {
             // The newest one was written by a recovery from this one: the log goes on after it.
+            lose_memory(superblock, image)?;
             end = replay_log(media, superblock, &newest, image)?;
         }
         if image.lsn < newest.lsn {
@@ -202,6 +203,16 @@ pub(crate) fn rebuild(
         return Ok(Rebuilt { newest, end, fell_back: first_error.is_some() });
     }
     Err(first_error.unwrap_or(Error::Corrupt { what: "no valid snapshot" }))
+}
+
+/// Between two epochs the node's memory was lost, and with it the tiers that are memory.
+pub(crate) fn lose_memory(superblock: &Superblock, image: &Image<'_>) -> Result<()> {
+    let is_gone = |tier| !superblock.survives(tier);
+    let mut tiers = superblock.geometry.tier_blocks.iter().zip(0..);
+    match tiers.any(|(&blocks, tier)| blocks > 0 && is_gone(tier)) {
+        true => image.lose(&is_gone),
+        false => Ok(()),
+    }
 }
 
 /// Replays the log after a snapshot; returns where it ends.

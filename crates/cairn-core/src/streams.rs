@@ -17,8 +17,6 @@ use crate::types::HandleId;
 /// Streams of one process.
 pub(crate) const STREAMS_PER_SLOT: usize = 16;
 pub(crate) const STREAM_WORDS: usize = 2;
-/// Namespaces that log to media have one tier.
-const TIER: u8 = 0;
 
 /// Where one description goes on.
 #[derive(Clone, Copy)]
@@ -82,7 +80,7 @@ impl Transaction<'_> {
         wanted: u32,
     ) -> Option<BlockRun> {
         let Some(stream) = slot.stream(self, handle) else {
-            return self.allocate_on(slot, TIER, wanted);
+            return self.allocate_shared(slot, wanted);
         };
         let rest = stream.rest(self);
         if let Some(found) = self.free_part(rest, wanted) {
@@ -90,9 +88,9 @@ impl Transaction<'_> {
             return Some(found);
         }
         let is_first = stream.packed_rest(self) == 0;
-        let goes_on = |run: BlockRun| run.first == rest.first;
+        let goes_on = |run: BlockRun| (run.tier, run.first) == (rest.tier, rest.first);
         if is_first || rest.count == 0 && slot.newest_warm(self).is_some_and(goes_on) {
-            let found = self.allocate_on(slot, TIER, wanted)?;
+            let found = self.allocate_shared(slot, wanted)?;
             self.continue_behind(stream, found, 0);
             return Some(found);
         }
@@ -115,10 +113,14 @@ impl Transaction<'_> {
 
     /// A stretch for one file: as long as that is, within the bounds of stretches, and of whole writes.
     fn next_stretch_for(&mut self, inode: Inode, wanted: u32) -> Option<BlockRun> {
-        let region = self.layout.tiers[TIER as usize];
-        let longest = self.stretch_blocks(&region);
-        let length = inode.held(self).clamp(STRETCH_BLOCKS, longest).next_multiple_of(wanted);
-        self.next_stretch(TIER, &region, length)
+        (0..).zip(self.layout.tiers).find_map(|(tier, region)| {
+            if self.is_full(&region) {
+                return None;
+            }
+            let longest = self.stretch_blocks(&region);
+            let length = inode.held(self).clamp(STRETCH_BLOCKS, longest).next_multiple_of(wanted);
+            self.next_stretch(tier, &region, length)
+        })
     }
 
     /// Blocks that are set apart for single descriptions.

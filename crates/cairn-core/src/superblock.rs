@@ -1,8 +1,10 @@
 //! The superblock: what a durable tier's media is, and where everything stands on it (docs/FORMAT.md).
 //!
 //! ```text
-//! superblock | copy | log tails (2 blocks) | log ring | snapshot slot 0 | slot 1 | checksums | data
+//! superblock | copy | log tails (2 blocks) | log ring | snapshot slot 0 | slot 1 | checksums of each tier | data
 //! ```
+//! The media hold all metadata of a namespace, and the data of its first tier, if that has any. The tiers behind it have
+//! media of their own, or are memory, and then are gone with it.
 //! Invariant: everything follows from the superblock, which is written once and never changed; it is used only if its
 //! checksum is right and every region lies inside the media.
 
@@ -11,8 +13,10 @@ use crate::layout::{Checksum, Durability, Geometry, LOG_WORDS};
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::types::{TIERS_MAX, Timestamp};
 
-/// Version of the media format written by this build.
-pub const MEDIA_VERSION: u32 = 1;
+/// Newest version of the media format that this build knows.
+pub const MEDIA_VERSION: u32 = 2;
+/// Version of media whose namespace has no other tier: older builds can use them.
+const VERSION_OF_ONE_TIER: u32 = 1;
 /// Magic of a superblock: "cairndev".
 pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
 
@@ -21,6 +25,8 @@ const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
 pub(crate) const COPIES: [u64; 2] = [0, BLOCK];
 /// Blocks of the log ring: this share of the media, within these limits.
 const LOG_SHARE: u64 = 64;
+/// The same without data behind it: this share of a snapshot slot.
+const LOG_SHARE_ALONE: u64 = 8;
 const LOG_BLOCKS_MIN: u64 = 3 * LOG_WORDS as u64 * 8 / BLOCK;
 const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 /// One inode for so many bytes of the media, within these limits.
@@ -53,6 +59,18 @@ const W_SLOT_BLOCKS: usize = 44;
 const W_DATA: usize = 45;
 const W_DATA_BLOCKS: usize = 46;
 const W_DURABILITY: usize = 47;
+/// Of each further tier its blocks and the two words of its identity.
+const W_FURTHER: usize = 48;
+const FURTHER_WORDS: usize = 3;
+
+/// A tier behind the first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FurtherTier {
+    /// Its hugeblocks; 0 = absent.
+    pub blocks: u32,
+    /// Random number that tells its media from all others; `None`: it is memory.
+    pub identity: Option<[u64; 2]>,
+}
 
 /// What to make of a media.
 #[derive(Clone, Debug)]
@@ -69,6 +87,17 @@ pub struct MediaOptions {
     pub identity: [u64; 2],
     /// When.
     pub now: Timestamp,
+    /// The tiers behind this one.
+    pub further: [FurtherTier; TIERS_MAX - 1],
+    /// The media hold data, too, and not metadata alone.
+    pub holds_data: bool,
+}
+
+impl MediaOptions {
+    /// Hugeblocks of the tiers behind the first one.
+    fn further_blocks(&self) -> u64 {
+        self.further.iter().map(|tier| u64::from(tier.blocks)).sum()
+    }
 }
 
 /// What a superblock says.
@@ -88,6 +117,8 @@ pub struct Superblock {
     pub slot_blocks: u64,
     /// Where the first hugeblock stands, bytes.
     pub data_offset: u64,
+    /// What tells the media of the tiers behind the first one from others; `None`: memory, or no tier.
+    pub further: [Option<[u64; 2]>; TIERS_MAX - 1],
 }
 
 impl Superblock {
@@ -98,35 +129,86 @@ impl Superblock {
             return Err(Error::Invalid);
         }
         let bytes = bytes / BLOCK * BLOCK;
-        let log_blocks = (bytes / BLOCK / LOG_SHARE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
-        let inodes = (bytes / BYTES_PER_INODE).clamp(INODES_MIN, INODES_MAX);
-        let slot_bytes = inodes * SLOT_BYTES_PER_INODE
-            + (bytes / hugeblock * SLOT_BYTES_PER_BLOCK).min(SLOT_BYTES_MAX).min(bytes / 32);
-        let mut superblock = Superblock {
-            identity: options.identity,
-            created: options.now,
-            bytes,
-            geometry: Geometry {
-                inode_capacity: inodes as u32,
-                durability: Some(options.durability),
-                ..Geometry::new(&options.mount, [0; TIERS_MAX], options.zero_block_checksum)
-            },
-            log_blocks,
-            slot_blocks: slot_bytes.div_ceil(BLOCK) + 1,
-            data_offset: 0,
+        let superblock = match options.holds_data {
+            true => Superblock::plan_with_data(bytes, options)?,
+            false => Superblock::plan_alone(bytes, options)?,
         };
-        superblock.geometry.hugeblock_bytes = options.hugeblock_bytes;
-        // The table of checksums is laid out for more blocks than remain behind it.
-        let most = bytes / hugeblock;
-        superblock.data_offset = (superblock.checksums() + (most * 4).next_multiple_of(BLOCK))
-            .next_multiple_of(hugeblock);
-        let blocks = bytes.saturating_sub(superblock.data_offset) / hugeblock;
-        if blocks == 0 {
-            return Err(Error::NoSpace);
-        }
-        superblock.geometry.tier_blocks[0] = u32::try_from(blocks).map_err(|_| Error::Invalid)?;
         superblock.geometry.validate()?;
         Ok(superblock)
+    }
+
+    /// The least bytes of a media that holds metadata alone.
+    pub fn least_bytes_alone(options: &MediaOptions) -> u64 {
+        Superblock::alone(INODES_MIN, options).data_offset
+    }
+
+    fn plan_with_data(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
+        let hugeblock = u64::from(options.hugeblock_bytes);
+        // The table of checksums is laid out for more blocks than remain behind it.
+        let most = bytes / hugeblock;
+        let all_bytes = bytes.saturating_add(options.further_blocks() * hugeblock);
+        let inodes = (all_bytes / BYTES_PER_INODE).clamp(INODES_MIN, INODES_MAX);
+        let log_blocks = (bytes / BLOCK / LOG_SHARE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
+        let slot_blocks = slot_blocks(inodes, most + options.further_blocks());
+        let mut superblock = Superblock::new(options, inodes, log_blocks, slot_blocks);
+        superblock.bytes = bytes;
+        superblock.geometry.tier_blocks[0] = u32::try_from(most).map_err(|_| Error::Invalid)?;
+        superblock.data_offset = superblock.tables_end().next_multiple_of(hugeblock);
+        let blocks = bytes.saturating_sub(superblock.data_offset) / hugeblock;
+        superblock.geometry.tier_blocks[0] = blocks as u32;
+        if blocks == 0 { Err(Error::NoSpace) } else { Ok(superblock) }
+    }
+
+    /// For as many inodes as there is room for.
+    fn plan_alone(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
+        let fits = |inodes: u64| Superblock::alone(inodes, options).data_offset <= bytes;
+        if !fits(INODES_MIN) {
+            return Err(Error::NoSpace);
+        }
+        let (mut fitting, mut most) = (INODES_MIN, INODES_MAX);
+        while fitting < most {
+            let inodes = (fitting + most).div_ceil(2);
+            match fits(inodes) {
+                true => fitting = inodes,
+                false => most = inodes - 1,
+            }
+        }
+        Ok(Superblock { bytes, ..Superblock::alone(fitting, options) })
+    }
+
+    /// Metadata for so many inodes, and nothing behind them.
+    fn alone(inodes: u64, options: &MediaOptions) -> Superblock {
+        let slot_blocks = slot_blocks(inodes, options.further_blocks());
+        let log_blocks = (slot_blocks / LOG_SHARE_ALONE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
+        let mut superblock = Superblock::new(options, inodes, log_blocks, slot_blocks);
+        superblock.data_offset = superblock.tables_end();
+        superblock
+    }
+
+    /// Without data of its own, and with the place of that still open.
+    fn new(options: &MediaOptions, inodes: u64, log_blocks: u64, slot_blocks: u64) -> Superblock {
+        let [second, third, fourth] = options.further.map(|tier| tier.blocks);
+        let tier_blocks = [0, second, third, fourth];
+        Superblock {
+            identity: options.identity,
+            created: options.now,
+            bytes: 0,
+            geometry: Geometry {
+                hugeblock_bytes: options.hugeblock_bytes,
+                inode_capacity: inodes as u32,
+                durability: Some(options.durability),
+                ..Geometry::new(&options.mount, tier_blocks, options.zero_block_checksum)
+            },
+            log_blocks,
+            slot_blocks,
+            data_offset: 0,
+            further: options.further.map(|tier| tier.identity),
+        }
+    }
+
+    /// Whether what stands on the tier survives the loss of memory.
+    pub fn survives(&self, tier: u8) -> bool {
+        tier == 0 || self.further.get(usize::from(tier) - 1).is_some_and(Option::is_some)
     }
 
     /// Writes the superblock and its copy. Not durable before a flush.
@@ -134,7 +216,8 @@ impl Superblock {
         let geometry = &self.geometry;
         let mut words = [0; MEDIA_BLOCK_WORDS];
         words[W_MAGIC] = MEDIA_MAGIC;
-        words[W_VERSION] = u64::from(MEDIA_VERSION);
+        let is_alone = geometry.tier_blocks[1..].iter().all(|&blocks| blocks == 0);
+        words[W_VERSION] = u64::from(if is_alone { VERSION_OF_ONE_TIER } else { MEDIA_VERSION });
         words[W_IDENTITY..W_IDENTITY + 2].copy_from_slice(&self.identity);
         words[W_BYTES] = self.bytes;
         words[W_HUGEBLOCK] = u64::from(geometry.hugeblock_bytes);
@@ -150,6 +233,11 @@ impl Superblock {
         words[W_SLOT_BLOCKS] = self.slot_blocks;
         words[W_DATA] = self.data_offset;
         words[W_DATA_BLOCKS] = u64::from(geometry.tier_blocks[0]);
+        for (index, identity) in self.further.iter().enumerate() {
+            let tier = &mut words[W_FURTHER + index * FURTHER_WORDS..][..FURTHER_WORDS];
+            tier[0] = u64::from(geometry.tier_blocks[index + 1]);
+            tier[1..].copy_from_slice(&identity.unwrap_or_default());
+        }
         words[W_CHECKSUM] = u64::from(sum(&words, checksum));
         COPIES.iter().try_for_each(|&offset| write_words(media, offset, &words))
     }
@@ -183,7 +271,8 @@ impl Superblock {
         if words[W_MAGIC] != MEDIA_MAGIC {
             return Err(NO_MAGIC);
         }
-        if words[W_VERSION] != u64::from(MEDIA_VERSION) {
+        let known = u64::from(VERSION_OF_ONE_TIER)..=u64::from(MEDIA_VERSION);
+        if !known.contains(&words[W_VERSION]) {
             let found = u32::try_from(words[W_VERSION]).unwrap_or(u32::MAX);
             return Err(Error::UnsupportedVersion { found, supported: MEDIA_VERSION });
         }
@@ -200,6 +289,12 @@ impl Superblock {
         geometry.hugeblock_bytes = small(W_HUGEBLOCK)?;
         geometry.inode_capacity = small(W_INODES)?;
         geometry.tier_blocks[0] = small(W_DATA_BLOCKS)?;
+        let mut further = [None; TIERS_MAX - 1];
+        for (index, tier) in further.iter_mut().enumerate() {
+            let at = W_FURTHER + index * FURTHER_WORDS;
+            geometry.tier_blocks[index + 1] = small(at)?;
+            *tier = Some([words[at + 1], words[at + 2]]).filter(|&identity| identity != [0; 2]);
+        }
         geometry.durability = Durability::decode(words[W_DURABILITY])?;
         geometry.validate().map_err(|_| Error::Corrupt { what: "superblock geometry" })?;
         let superblock = Superblock {
@@ -209,6 +304,7 @@ impl Superblock {
             log_blocks: words[W_LOG_BLOCKS],
             slot_blocks: words[W_SLOT_BLOCKS],
             data_offset: words[W_DATA],
+            further,
             geometry,
         };
         match superblock.fits(media_bytes) {
@@ -229,7 +325,7 @@ impl Superblock {
             && self.slot_blocks <= media_bytes / BLOCK;
         reasonable
             && self.data_offset % BLOCK == 0
-            && self.checksums() + (blocks * 4).next_multiple_of(BLOCK) <= self.data_offset
+            && self.tables_end() <= self.data_offset
             && blocks
                 .checked_mul(hugeblock)
                 .and_then(|data| data.checked_add(self.data_offset))
@@ -259,10 +355,28 @@ impl Superblock {
         (4 + self.log_blocks + number % 2 * self.slot_blocks) * BLOCK
     }
 
-    /// Place of the table of checksums.
-    pub(crate) fn checksums(&self) -> u64 {
-        (4 + self.log_blocks + 2 * self.slot_blocks) * BLOCK
+    /// Place of a tier's table of checksums.
+    pub(crate) fn checksums(&self, tier: u8) -> u64 {
+        let before = &self.geometry.tier_blocks[..usize::from(tier)];
+        let tables: u64 = before.iter().map(|&blocks| table_bytes(blocks)).sum();
+        (4 + self.log_blocks + 2 * self.slot_blocks) * BLOCK + tables
     }
+
+    fn tables_end(&self) -> u64 {
+        const LAST: usize = TIERS_MAX - 1;
+        self.checksums(LAST as u8) + table_bytes(self.geometry.tier_blocks[LAST])
+    }
+}
+
+/// Bytes of a table of checksums: whole media blocks.
+fn table_bytes(blocks: u32) -> u64 {
+    (u64::from(blocks) * 4).next_multiple_of(BLOCK)
+}
+
+/// Media blocks of a snapshot slot.
+fn slot_blocks(inodes: u64, blocks: u64) -> u64 {
+    let extents = (blocks * SLOT_BYTES_PER_BLOCK).min(SLOT_BYTES_MAX);
+    (inodes * SLOT_BYTES_PER_INODE + extents).div_ceil(BLOCK) + 1
 }
 
 fn sum(words: &[u64], checksum: Checksum) -> u32 {

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, OPENED, ORPHAN, UNCLEAN};
+use crate::inode::{Inode, LOST, OPENED, ORPHAN, UNCLEAN};
 use crate::map::Stretch;
 use crate::pool::BlockRun;
 use crate::process::Slot;
@@ -33,7 +33,7 @@ impl Transaction<'_> {
     ) -> Result<()> {
         self.cut_all(inode, caller, slot)?;
         inode.clear_tail(self);
-        inode.clear_flags(self, UNCLEAN);
+        inode.clear_flags(self, UNCLEAN | LOST);
         self.finish_truncate(inode, 0, caller);
         Ok(())
     }

@@ -108,6 +108,9 @@ pub struct Attributes {
     pub drained_version: u64,
     /// A writer died by a signal since the file was last truncated: never offered for restart.
     pub unclean: bool,
+    /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and writing give `Io` until it is
+    /// truncated to 0.
+    pub lost: bool,
     /// Open-file descriptions that may write.
     pub writers: u32,
     /// Open-file descriptions.

@@ -160,7 +160,7 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Plans a write of up to `length` > 0 bytes.
-    /// Errors: `NoSpace` if no byte of it fits; `FileTooLarge`; `Busy` if too many writes of this process are in
+    /// Errors: `NoSpace` if no byte of it fits; `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this process are in
     /// flight or the file's tail is being settled: try again; `Unsettled`: settle the tail first.
     pub fn plan_write(
         &self,
@@ -190,6 +190,7 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
+            inode.require_whole(tx)?;
             let waiting = match at {
                 Position::Again(offset) => tx.take_waiting_pin(slot, inode, offset),
                 _ => None,

@@ -159,6 +159,8 @@ fn format(file: &MediaFile, creation: &Creation) -> cairn_core::Result<()> {
         zero_block_checksum: checksum::zeros(u64::from(geometry.hugeblock_bytes)),
         identity: [half(0), half(8)],
         now: sys::now(),
+        further: Default::default(),
+        holds_data: true,
     };
     let owner = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
     cairn_core::format_media(file, &options, checksum::crc32c, owner).map(drop)
@@ -214,7 +216,7 @@ fn open_durable(
 ) -> StoreResult<(Microfs, Vec<Box<dyn Device>>)> {
     let failed = |error: Error| StoreError::new("open tier", path, error);
     let superblock = Superblock::read(file.as_ref(), checksum::crc32c).map_err(failed)?;
-    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, file.clone());
+    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, file.clone(), Vec::new());
     let fs = fs.map_err(failed)?;
     let tier = FileTier::new(file, superblock.data_offset, tier_bytes(fs.geometry(), 0));
     let tier = tier.map_err(|errno| StoreError::new("open tier", path, errno))?;

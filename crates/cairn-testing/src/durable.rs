@@ -20,8 +20,8 @@ use crate::random::Random;
 use crate::tier::{CHECKSUM, SharedWorkspace};
 use crate::world::SUPERUSER;
 use cairn_core::{
-    Durability, Media, MediaOptions, Microfs, NAME_BYTES_MAX, OpenOptions, ProcessIdentity, ROOT,
-    Recovered, Result, Superblock, Timestamp, format_media, recover,
+    Durability, FurtherTier, Media, MediaOptions, Memory, Microfs, NAME_BYTES_MAX, OpenOptions,
+    ProcessIdentity, ROOT, Recovered, Result, Superblock, Timestamp, format_media, recover,
 };
 use cairn_device::Workspace;
 use std::sync::Arc;
@@ -60,7 +60,25 @@ pub struct Setting {
     pub crowd: u64,
     /// Log blocks that were used before the workload begins, so that the ring's end and a snapshot are near.
     pub history_blocks: u64,
+    /// What its media hold.
+    pub tiers: Tiers,
+    /// The second tier is memory: nobody shall expect it back after a crash.
+    pub in_memory: bool,
 }
+
+/// Where metadata and data of a namespace stand. All of it is on media that lose their power together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiers {
+    /// In one tier.
+    One,
+    /// Metadata in a tier of their own, data in the next one.
+    Apart,
+    /// Both in the first tier, which is so small that data go to the next one, too.
+    Spilling,
+}
+
+/// Hugeblocks with data in the first of two tiers.
+const FIRST_BLOCKS: u32 = 40;
 
 impl Setting {
     /// One process with short names, on an empty namespace.
@@ -73,6 +91,8 @@ impl Setting {
             names: NAMES.map(<[u8]>::to_vec).to_vec(),
             crowd: 0,
             history_blocks: 0,
+            tiers: Tiers::One,
+            in_memory: false,
         }
     }
 
@@ -96,6 +116,7 @@ impl Setting {
             setting.names.extend([b"x", b"y"].map(|end| long_name(b"", end)));
             setting.names.push(long_name(b"dir/", b"z"));
         }
+        setting.tiers = *random.pick(&[Tiers::One, Tiers::One, Tiers::Apart, Tiers::Spilling]);
         setting
     }
 
@@ -104,17 +125,42 @@ impl Setting {
         if self.hugeblock_bytes > 4096 { 16 << 20 } else { 6 << 20 }
     }
 
-    /// Makes an empty namespace on `media`, which are large enough.
+    /// Makes an empty namespace on `media`, which are large enough. A second tier stands behind the first one's blocks.
     pub fn make_on(&self, media: &dyn Media) -> Superblock {
-        let options = MediaOptions {
+        let options = self.options();
+        let step = u64::from(self.hugeblock_bytes);
+        let bytes = match self.tiers {
+            Tiers::One => media.bytes(),
+            Tiers::Apart => Superblock::least_bytes_alone(&options),
+            Tiers::Spilling => (step..media.bytes())
+                .step_by(self.hugeblock_bytes as usize)
+                .find(|&bytes| {
+                    let plan = Superblock::plan(bytes, &options);
+                    plan.is_ok_and(|plan| plan.geometry.tier_blocks[0] >= FIRST_BLOCKS)
+                })
+                .expect("the media are large enough"),
+        };
+        format_media(&Part { media, bytes }, &options, CHECKSUM, SUPERUSER)
+            .expect("the media are large enough")
+    }
+
+    fn options(&self) -> MediaOptions {
+        let mut further = [FurtherTier::default(); 3];
+        if self.tiers != Tiers::One {
+            let blocks = (self.media_bytes() / 2 / u64::from(self.hugeblock_bytes)) as u32;
+            let identity = Some([5, 6]).filter(|_| !self.in_memory);
+            further[0] = FurtherTier { blocks, identity };
+        }
+        MediaOptions {
             hugeblock_bytes: self.hugeblock_bytes,
             durability: self.durability,
             mount: crate::path::MOUNT.to_vec(),
             zero_block_checksum: CHECKSUM(0, &vec![0; self.hugeblock_bytes as usize]),
             identity: [0x1234_5678, 0x9abc_def0],
             now: Timestamp(1),
-        };
-        format_media(media, &options, CHECKSUM, SUPERUSER).expect("the media are large enough")
+            further,
+            holds_data: self.tiers != Tiers::Apart,
+        }
     }
 
     /// Makes the namespace, with its history, on media of its own.
@@ -164,6 +210,34 @@ impl Setting {
     }
 }
 
+/// The beginning of media.
+struct Part<'m> {
+    media: &'m dyn Media,
+    bytes: u64,
+}
+
+impl Media for Part<'_> {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.media.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.media.write(offset, source)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.media.flush()
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        self.media.workspace(words)
+    }
+}
+
 /// A name as long as names may be, in a directory.
 fn long_name(directory: &[u8], end: &[u8]) -> Vec<u8> {
     let filler = vec![b'n'; NAME_BYTES_MAX - end.len()];
@@ -183,7 +257,7 @@ pub fn attach(
     superblock: &Superblock,
     pid: u32,
 ) -> Result<Process> {
-    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone())?;
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, media.clone(), Vec::new())?;
     let identity = ProcessIdentity { pid, pid_namespace: 1, start_time: 7 };
     let tier = Arc::new(MediaTier::new(media, superblock.data_offset));
     Process::attach(fs, identity, SUPERUSER, tier, Clock::default())

@@ -119,6 +119,7 @@ impl Node {
             Box::new(self.segment.clone()),
             checksum,
             media.clone().as_media(),
+            Vec::new(),
         )?;
         let tier = Arc::new(MediaTier::new(media, self.superblock.data_offset));
         Process::attach(fs, identity, SUPERUSER, tier, self.scheduler.clock.clone())

@@ -1,4 +1,4 @@
-//! Media format 1 read by its description alone (docs/FORMAT.md), without the code that reads and writes it.
+//! Media formats 1 and 2 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
 //!
 //! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
 
@@ -43,10 +43,17 @@ impl Superblock {
     pub fn read(image: &Image) -> Superblock {
         let block = words(image, 0, 512);
         assert_eq!(block, words(image, BLOCK, 512), "the copy differs");
-        assert_eq!((block[0], block[1]), (text(b"cairndev"), 1));
+        let is_alone = block[48..57].iter().all(|&word| word == 0);
+        let version = if is_alone { 1 } else { 2 };
+        assert_eq!((block[0], block[1]), (text(b"cairndev"), version));
         assert_eq!(block[2], sum_without(&block, 2));
-        assert!(block[48..].iter().all(|&word| word == 0), "nothing is left over");
+        assert!(block[57..].iter().all(|&word| word == 0), "nothing is left over");
         Superblock(block)
+    }
+
+    /// Of each further tier its hugeblocks and its identity.
+    pub fn further(&self) -> &[u64] {
+        &self.0[48..57]
     }
 
     /// Identity, media bytes, hugeblock bytes, inodes, data blocks, durability.
@@ -69,7 +76,7 @@ impl Superblock {
         (4 + self.0[43] + number * self.0[44]) * BLOCK
     }
 
-    /// Where the table of checksums stands.
+    /// Where the first table of checksums stands.
     pub fn checksums(&self) -> u64 {
         self.slot(2)
     }

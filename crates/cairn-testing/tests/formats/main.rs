@@ -13,20 +13,26 @@ use cairn_core::{
 };
 use cairn_device::Workspace;
 use cairn_testing::driver::Process;
-use cairn_testing::durable::{Setting, attach, memory};
+use cairn_testing::durable::{Setting, Tiers, attach, memory};
 use cairn_testing::faulty::{ByteMedia, Image};
 use cairn_testing::portrait::portrait;
 use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-const MEDIA_BYTES: u64 = 2 << 20;
+/// Of one tier, and of two: metadata apart from data.
+const MEDIA_BYTES: [u64; 2] = [2 << 20, 6 << 20];
+/// Both are written: format 2 is format 1 with further tiers.
+const VERSIONS: [usize; 2] = [1, 2];
 /// Unit of allocation.
 const BLOCK_BYTES: u32 = 4096;
 /// What stands at the beginning of the image's file.
-const ABOUT: &str =
-    "Media of Cairn, media format 1. Sectors that are not zeros: offset, length, bytes.
-Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats";
+fn about(version: usize) -> String {
+    format!(
+        "Media of Cairn, media format {version}. Sectors that are not zeros: offset, length, bytes.
+Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats"
+    )
+}
 /// Every operation of a log but strides.
 const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
 /// Every operation of a snapshot with files, directories and symbolic links.
@@ -104,9 +110,10 @@ impl Store {
 }
 
 /// Media as this build makes them: operations of every kind, a snapshot, and again operations of every kind.
-fn written_today() -> Image {
-    let image = Image::filled(MEDIA_BYTES, 0);
-    Setting::simple().make_on(&image);
+fn written_today(version: usize) -> Image {
+    let image = Image::filled(MEDIA_BYTES[version - 1], 0);
+    let tiers = if version == 1 { Tiers::One } else { Tiers::Apart };
+    Setting { tiers, ..Setting::simple() }.make_on(&image);
     let store = Store::recovered(&image);
     operations_of_every_kind(&store, b"before", 1);
     store.fs().write_snapshot().unwrap();
@@ -242,10 +249,15 @@ fn expect_everything(image: &Image) {
 }
 
 /// The image is what docs/FORMAT.md says.
-fn expect_described_format(image: &Image) {
+fn expect_described_format(image: &Image, version: usize) {
     let superblock = by_hand::Superblock::read(image);
-    let shape = [0x1234_5678, 0x9abc_def0, MEDIA_BYTES, 4096, 1024];
-    let blocks = (MEDIA_BYTES - superblock.data()) / 4096;
+    let (bytes, inodes, further) = match version {
+        1 => (MEDIA_BYTES[0], 1024, [0; 3]),
+        _ => (superblock.data(), 1029, [768, 5, 6]),
+    };
+    assert_eq!(superblock.further(), [further, [0; 3], [0; 3]].concat());
+    let shape = [0x1234_5678, 0x9abc_def0, bytes, 4096, inodes];
+    let blocks = (bytes - superblock.data()) / 4096;
     assert_eq!(
         (&superblock.shape()[..5], &superblock.shape()[5..]),
         (&shape[..], &[blocks, 1][..])
@@ -268,33 +280,38 @@ fn expect_described_format(image: &Image) {
     assert_eq!(table[..4], CHECKSUM(0, &block).to_le_bytes());
 }
 
-/// The image of media format 1, written again first if that is asked for.
-fn kept() -> Image {
-    static IMAGE: LazyLock<Image> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/media-1.image");
-        if std::env::var_os("CAIRN_WRITE_IMAGES").is_some() {
-            std::fs::write(&path, sparse::pack(&written_today(), ABOUT)).unwrap();
-        }
-        sparse::unpack(&std::fs::read(&path).expect("the image is kept beside this file"))
-    });
-    IMAGE.clone()
+/// The image of a media format, written again first if that is asked for.
+fn kept(version: usize) -> Image {
+    static IMAGES: LazyLock<[Image; 2]> = LazyLock::new(|| [1, 2].map(read_image));
+    IMAGES[version - 1].clone()
+}
+
+fn read_image(version: usize) -> Image {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
+    let path = directory.join(format!("media-{version}.image"));
+    if version == VERSIONS[1] && std::env::var_os("CAIRN_WRITE_IMAGES").is_some() {
+        std::fs::write(&path, sparse::pack(&written_today(version), &about(version))).unwrap();
+    }
+    sparse::unpack(&std::fs::read(&path).expect("the image is kept beside this file"))
 }
 
 #[test]
-fn image_of_media_format_1_is_recovered_with_names_contents_and_checksums() {
-    expect_everything(&kept());
+fn image_of_each_media_format_is_recovered_with_names_contents_and_checksums() {
+    VERSIONS.iter().for_each(|&version| expect_everything(&kept(version)));
 }
 
 #[test]
-fn image_of_media_format_1_is_what_the_page_on_formats_says() {
-    expect_described_format(&kept());
+fn image_of_each_media_format_is_what_the_page_on_formats_says() {
+    VERSIONS.iter().for_each(|&version| expect_described_format(&kept(version), version));
 }
 
 #[test]
 fn media_written_today_are_of_the_same_format() {
-    let image = written_today();
-    expect_described_format(&image);
-    expect_everything(&image);
+    for version in VERSIONS {
+        let image = written_today(version);
+        expect_described_format(&image, version);
+        expect_everything(&image);
+    }
 }
 
 #[test]
@@ -304,7 +321,7 @@ fn write_of_pieces_stands_in_the_log_as_the_page_on_formats_says() {
     const FIRST: u64 = 2;
     const STRIDE: u64 = 5;
     const BLOCK: usize = BLOCK_BYTES as usize;
-    let image = Image::filled(MEDIA_BYTES, 0);
+    let image = Image::filled(MEDIA_BYTES[0], 0);
     Setting::simple().make_on(&image);
     let store = Store::recovered(&image);
     // Two pieces of two blocks, and one of one.
@@ -335,7 +352,7 @@ fn write_of_pieces_stands_in_the_log_as_the_page_on_formats_says() {
 
 #[test]
 fn recovery_that_only_looks_changes_no_byte() {
-    let image = kept();
+    let image = kept(1);
     let before = image.to_vec();
     let superblock = Superblock::read(&image, CHECKSUM).unwrap();
     let found = recover_read_only(&image, &memory(&superblock), CHECKSUM).unwrap();
@@ -345,16 +362,16 @@ fn recovery_that_only_looks_changes_no_byte() {
 
 #[test]
 fn media_of_a_newer_format_are_refused_and_left_alone() {
-    let image = kept();
+    let image = kept(1);
     let mut block = vec![0; 4096];
     image.read(0, &mut block).unwrap();
-    block[8] = 2;
+    block[8] = 3;
     for copy in [0, 4096] {
         image.write_bytes(copy, &block).unwrap();
     }
     let before = image.to_vec();
     let error = Superblock::read(&image, CHECKSUM).unwrap_err();
-    assert!(matches!(error, Error::UnsupportedVersion { found: 2, .. }), "{error:?}");
+    assert!(matches!(error, Error::UnsupportedVersion { found: 3, .. }), "{error:?}");
     let memory = SharedWorkspace(Arc::new(Workspace::new(512).unwrap()));
     assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
     assert!(image.to_vec() == before);

@@ -52,6 +52,8 @@ impl Node {
             zero_block_checksum: crc32c(0, &zeros),
             identity: [1, 2],
             now: Timestamp(1),
+            further: Default::default(),
+            holds_data: true,
         };
         let superblock = format_media(media.as_ref(), &options, crc32c, OWNER).expect("format");
         let memory = workspace(&superblock);
@@ -61,7 +63,8 @@ impl Node {
 
     fn process(&self, pid: u32) -> Process {
         let memory = Box::new(self.memory.clone());
-        let fs = Microfs::open_durable(memory, crc32c, self.media.clone()).expect("open");
+        let fs =
+            Microfs::open_durable(memory, crc32c, self.media.clone(), Vec::new()).expect("open");
         let identity = ProcessIdentity { pid, pid_namespace: 1, start_time: 1 };
         fs.introduce(identity).expect("introduce");
         let slot = fs.attach(identity).expect("attach").slot;

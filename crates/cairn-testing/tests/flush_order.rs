@@ -1,0 +1,83 @@
+//! What is written to the media of several tiers comes there in an order that a crash cannot turn round.
+
+use cairn_core::{
+    Media, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, recover,
+};
+use cairn_testing::driver::{Clock, Process};
+use cairn_testing::durable::{Setting, Tiers, memory};
+use cairn_testing::faulty::{Image, MediaTier};
+use cairn_testing::tier::CHECKSUM;
+use cairn_testing::world::SUPERUSER;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    FlushOfFirst,
+    FlushOfSecond,
+    LogWritten,
+}
+
+/// Media that note what happens to them.
+struct Noted {
+    image: Arc<Image>,
+    flush: Event,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Noted {
+    fn note(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+}
+
+impl Media for Noted {
+    fn bytes(&self) -> u64 {
+        self.image.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.image.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        if source.starts_with(b"cairnlog") {
+            self.note(Event::LogWritten);
+        }
+        self.image.write(offset, source)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.note(self.flush);
+        self.image.flush()
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        self.image.workspace(words)
+    }
+}
+
+#[test]
+fn data_of_every_tier_are_flushed_before_the_records_that_refer_to_them() {
+    let (image, superblock) = Setting { tiers: Tiers::Apart, ..Setting::simple() }.format();
+    let (image, events) = (Arc::new(image), Arc::new(Mutex::new(Vec::new())));
+    let memory = memory(&superblock);
+    recover(image.as_ref(), &memory, CHECKSUM).expect("it was just made");
+    let [first, second] = [Event::FlushOfFirst, Event::FlushOfSecond]
+        .map(|flush| Arc::new(Noted { image: image.clone(), flush, events: events.clone() }));
+    let fs = Microfs::open_durable(Box::new(memory), CHECKSUM, first, vec![second]);
+    let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 7 };
+    let tier = Arc::new(MediaTier::new(image, superblock.data_offset));
+    let fs = fs.expect("it was just recovered");
+    let process = Process::attach(fs, identity, SUPERUSER, tier, Clock::default());
+    let process = process.expect("there is a slot");
+    let caller = process.caller();
+    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    let opened = process.fs.open_file(&caller, ROOT, b"file", options, 0o644);
+    let handle = opened.expect("it opens").handle;
+    process.write(&caller, handle, Position::At(0), &[7; 9000]).expect("there is room");
+    events.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    process.fs.sync().expect("media without faults");
+    let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+    use Event::{FlushOfFirst, FlushOfSecond, LogWritten};
+    assert_eq!(*events, [FlushOfSecond, FlushOfFirst, LogWritten, FlushOfFirst]);
+}
