@@ -98,12 +98,21 @@ pub struct Job {
     pub persist: Option<PathBuf>,
     /// Node or rank.
     pub scope: Scope,
-    /// Tiers in order of preference.
+    /// Tiers with data in order of preference.
     pub tiers: Vec<TierSpec>,
+    /// Where metadata stand, if that was said. In memory, of no particular size, it has 0 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<TierSpec>,
     /// When the store was created, seconds since the epoch.
     pub created: u64,
     /// The command it was created for.
     pub command: Vec<String>,
+}
+
+/// The tier whose file holds the metadata, of a tier of their own, if there is one, and those with data; none if they are in
+/// memory alone.
+pub fn media_of<'t>(meta: Option<&'t TierSpec>, tiers: &'t [TierSpec]) -> Option<&'t TierSpec> {
+    meta.or(tiers.first()).filter(|tier| tier.path.is_some())
 }
 
 /// The one field that every format has.
@@ -113,6 +122,21 @@ struct FormatOnly {
 }
 
 impl Job {
+    /// The tier whose file holds the metadata; none if they are in memory alone.
+    pub fn media(&self) -> Option<&TierSpec> {
+        media_of(self.meta.as_ref(), &self.tiers)
+    }
+
+    /// The first tier of the namespaces, if it holds metadata alone.
+    pub fn metadata_tier(&self) -> Option<&TierSpec> {
+        self.meta.as_ref().filter(|tier| tier.path.is_some())
+    }
+
+    /// The tiers of the namespaces, in their order.
+    pub fn all_tiers(&self) -> impl Iterator<Item = &TierSpec> {
+        self.metadata_tier().into_iter().chain(&self.tiers)
+    }
+
     /// Reads the description of the store in `directory`.
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
     pub fn load(directory: &Path) -> Result<Job> {
@@ -177,6 +201,7 @@ mod tests {
                 TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },
                 TierSpec { device: DeviceKind::File, path: Some("/a:b".into()), bytes: 1 << 20 },
             ],
+            meta: None,
             created: 1,
             command: vec!["lmp".into()],
         };

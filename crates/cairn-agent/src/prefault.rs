@@ -9,6 +9,7 @@
 
 use crate::shared::Shared;
 use crate::volume::Volume;
+use cairn_device::Device;
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -72,17 +73,24 @@ pub fn run(shared: &Shared) {
     }
 }
 
+/// The tier that is memory, with its number. A file has all its space since it was made.
+fn memory_of(volume: &Volume) -> Option<(usize, &dyn Device)> {
+    (0..volume.tiers()).find_map(|tier| {
+        let device = volume.tier(tier).ok()?;
+        device.mappable().filter(|segment| segment.in_memory)?;
+        Some((usize::from(tier), device))
+    })
+}
+
 /// Allocates as far as goes at full speed and one step at leisure; whether there was anything to
 /// do.
 fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
     let mut changed = false;
     loop {
-        let (Ok(usage), Ok(device)) = (volume.fs().usage(), volume.tier(0)) else { return false };
-        // A file has all its space since it was made.
-        if !device.mappable().is_some_and(|segment| segment.in_memory) {
+        let (Ok(usage), Some((tier, device))) = (volume.fs().usage(), memory_of(volume)) else {
             return false;
-        }
-        let used_bytes = usage.used_blocks[0] * usage.hugeblock_bytes;
+        };
+        let used_bytes = usage.used_blocks[tier] * usage.hugeblock_bytes;
         changed |= used_bytes > ahead.used_bytes;
         ahead.used_bytes = used_bytes;
         let goal = Goal::new(used_bytes, device.bytes());

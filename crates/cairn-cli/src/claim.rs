@@ -5,13 +5,16 @@
 //! is going away.
 
 use crate::error::{Error, Result};
-use crate::request::{Request, address_space_bytes, fit_segment};
+use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment};
+use crate::size;
 use crate::store::{OpenStore, Roots, refuse};
 use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
-use cairn_agent::job::{AGENT_LOCK, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
-use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, TIERS_MAX};
+use cairn_agent::job::{
+    AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
+};
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
 use cairn_device::{MediumKind, Store, StoreError, TierPlace};
@@ -37,7 +40,7 @@ const NAME_STEM_MAX: usize = 16;
 pub struct Claim {
     /// The store.
     pub store: OpenStore,
-    /// It was made by this process.
+    /// It was made by this process, and not from what an earlier store has left: nothing is lost with it.
     pub is_new: bool,
     _lock: File,
 }
@@ -62,11 +65,12 @@ impl Claim {
         if let Some(persist) = &store.job.persist {
             crate::request::checked_persist(persist)?;
         }
-        let claim = Claim { store, is_new: false, _lock: lock };
+        let mut claim = Claim { store, is_new: false, _lock: lock };
         let device_store = Store::open(directory).map_err(refuse)?;
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
             claim.make_namespace(&device_store, request)?;
+            claim.say_what_was_recovered()?;
         }
         // Refuses a damaged or newer namespace before anything runs on it.
         claim.store.volumes()?;
@@ -97,6 +101,7 @@ impl Claim {
             persist: request.persist.clone(),
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
+            meta: request.meta.clone(),
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };
@@ -104,7 +109,7 @@ impl Claim {
             let store = OpenStore::open(&directory)?;
             Ok(Claim { store, is_new: true, _lock: lock })
         });
-        let made = made.and_then(|claim| {
+        let made = made.and_then(|mut claim| {
             claim.make_namespace(&device_store, request)?;
             Ok(claim)
         });
@@ -115,31 +120,46 @@ impl Claim {
             // There was nothing here before; the error that is reported is the first one.
             let _ = device_store.remove();
         }
-        made
+        made.and_then(|claim| {
+            claim.say_what_was_recovered()?;
+            Ok(claim)
+        })
     }
 
-    fn make_namespace(&self, store: &Store, request: &Request) -> Result<()> {
-        let job = &self.store.job;
-        let mut tier_blocks = [0; TIERS_MAX];
-        for (blocks, tier) in tier_blocks.iter_mut().zip(&job.tiers) {
-            let count = tier.bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT);
-            *blocks = u32::try_from(count).unwrap_or(u32::MAX);
+    /// Makes the node's namespace, or makes it again from files that an earlier store has left.
+    fn make_namespace(&mut self, store: &Store, request: &Request) -> Result<()> {
+        let kept = self.kept_media(request)?;
+        let creation = self.creation(store, request, kept.is_some())?;
+        namespace::create(store, NODE, creation).map_err(|error| match kept {
+            Some(path) => refuse_tier(path)(error),
+            None => error.into(),
+        })?;
+        self.is_new = kept.is_none();
+        Ok(())
+    }
+
+    /// Says how much there is from before, if the store was just made from that.
+    fn say_what_was_recovered(&self) -> Result<()> {
+        let Some(media) = self.store.job.media().filter(|_| !self.is_new) else { return Ok(()) };
+        let root = cairn_agent::FilePath::root();
+        let mut inodes = 0;
+        for volume in self.store.volumes()? {
+            let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
+            inodes += usage.inodes.saturating_sub(1);
         }
-        let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
-        geometry.durability = Some(request.durability).filter(|_| job.tiers[0].path.is_some());
-        fit_segment(&mut geometry, address_space_bytes());
-        let new_place = |tier: &TierSpec| match (tier.device.medium(), &tier.path) {
-            (Some(kind), Some(path)) => TierPlace::new(kind, path)
-                .map_err(|errno| store.directory().error("name a tier of", c"", errno).into()),
-            _ => Ok(TierPlace::Ram),
-        };
-        let kept = self.kept_tier(request)?;
+        let from = tier::shown(media);
+        eprintln!("cairn: recovered {inodes} files and directories from {from}");
+        Ok(())
+    }
+
+    /// How to make the node's namespace, on files that an earlier store has left or on new ones.
+    fn creation(&self, store: &Store, request: &Request, is_kept: bool) -> Result<Creation> {
+        let job = &self.store.job;
+        let places = job.all_tiers().map(|tier| place(store, tier, is_kept));
         let creation = Creation {
-            geometry,
-            places: match &kept {
-                Some(place) => vec![place.clone()],
-                None => job.tiers.iter().map(new_place).collect::<Result<_>>()?,
-            },
+            geometry: self.geometry(request)?,
+            metadata_bytes: job.metadata_tier().map_or(0, |tier| tier.bytes),
+            places: places.collect::<Result<_>>()?,
             want_huge_pages: request.huge_pages,
             // Ranks have files of their own; nobody writes to the node's.
             allocation: match job.scope {
@@ -148,32 +168,44 @@ impl Claim {
             },
             may_overwrite: request.may_overwrite,
         };
-        namespace::create(store, NODE, creation).map_err(|error| match &kept {
-            Some(TierPlace::Medium { path, .. }) => refuse_tier(path)(error),
-            _ => error.into(),
-        })?;
-        if kept.is_some() {
-            let root = cairn_agent::FilePath::root();
-            let mut inodes = 0;
-            for volume in self.store.volumes()? {
-                let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
-                inodes += usage.inodes.saturating_sub(1);
+        match job.metadata_tier() {
+            Some(tier) if !is_kept && tier.bytes < creation.least_metadata_bytes() => {
+                Err(too_small(tier, creation.least_metadata_bytes()))
             }
-            eprintln!(
-                "cairn: recovered {inodes} files and directories from {}",
-                tier::shown(&job.tiers[0])
-            );
+            _ => Ok(creation),
         }
-        Ok(())
     }
 
-    /// The first tier, if it holds what an earlier store kept there. Errors: that had another prefix or size.
-    fn kept_tier(&self, request: &Request) -> Result<Option<TierPlace>> {
+    fn geometry(&self, request: &Request) -> Result<Geometry> {
         let job = &self.store.job;
-        let [tier] = &job.tiers[..] else { return Ok(None) };
-        let (Some(kind), Some(path)) = (tier.device.medium(), &tier.path) else { return Ok(None) };
-        let (place, superblock) = match TierPlace::existing(kind, path) {
-            Ok(Some(kept)) => kept,
+        let mut tier_blocks = [0; TIERS_MAX];
+        let first_with_data = usize::from(job.metadata_tier().is_some());
+        for (blocks, tier) in tier_blocks[first_with_data..].iter_mut().zip(&job.tiers) {
+            let count = tier.bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT);
+            *blocks = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
+        geometry.durability = Some(request.durability).filter(|_| job.media().is_some());
+        fit_segment(&mut geometry, address_space_bytes());
+        let in_memory = job.meta.as_ref().filter(|tier| tier.path.is_none() && tier.bytes > 0);
+        if let Some(tier) = in_memory {
+            fit_metadata(&mut geometry, tier.bytes).map_err(|least| too_small(tier, least))?;
+        }
+        Ok(geometry)
+    }
+
+    /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had another prefix, or other
+    /// tiers.
+    fn kept_media(&self, request: &Request) -> Result<Option<&Path>> {
+        let job = &self.store.job;
+        let Some((media, kind, path)) = job
+            .media()
+            .and_then(|media| Some((media, media.device.medium()?, media.path.as_deref()?)))
+        else {
+            return Ok(None);
+        };
+        let superblock = match TierPlace::kept_namespace(kind, path) {
+            Ok(Some(superblock)) => superblock,
             Ok(None) => return Ok(None),
             // Nothing can be made of it.
             Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
@@ -184,16 +216,18 @@ impl Claim {
             Err(error) => return Err(refuse_tier(path)(error)),
         };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
-        let kept = TierSpec { bytes: superblock.bytes, ..tier.clone() };
+        let (meta, tiers) = kept_tiers(job, media, &superblock);
+        let shown = |meta: &Option<TierSpec>| meta.as_ref().map_or("none".to_string(), tier::shown);
         for (option, given, stored) in [
             ("--mount", job.mount.clone(), mount),
-            ("--tier", tier::shown(tier), tier::shown(&kept)),
+            ("--meta-tier", shown(&job.meta), shown(&meta)),
+            ("--tier", tier::list(&job.tiers), tier::list(&tiers)),
         ] {
             if given != stored {
                 return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
             }
         }
-        Ok(Some(place))
+        Ok(Some(path))
     }
 
     /// Ends the agent and removes the store with everything in it.
@@ -210,6 +244,49 @@ impl Claim {
         // An agent that does not end finds its store gone and gives up.
         Store::open(directory)?.remove()?;
         Ok(())
+    }
+}
+
+/// What a tier is made of.
+fn place(store: &Store, tier: &TierSpec, is_kept: bool) -> Result<TierPlace> {
+    let (Some(kind), Some(path)) = (tier.device.medium(), &tier.path) else {
+        return Ok(TierPlace::Ram);
+    };
+    let place = TierPlace::new(kind, path)
+        .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
+    match is_kept {
+        true => place.as_kept().map_err(refuse_tier(path)),
+        false => Ok(place),
+    }
+}
+
+fn too_small(tier: &TierSpec, least_bytes: u64) -> Error {
+    let least = least_bytes.next_multiple_of(u64::from(HUGEBLOCK_BYTES_DEFAULT));
+    Error::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) }
+}
+
+/// Where metadata and data stand that the superblock in `media` names; how they are called, it does not know.
+fn kept_tiers(
+    job: &Job,
+    media: &TierSpec,
+    superblock: &Superblock,
+) -> (Option<TierSpec>, Vec<TierSpec>) {
+    let hugeblock_bytes = u64::from(superblock.geometry.hugeblock_bytes);
+    let first = TierSpec { bytes: superblock.bytes, ..media.clone() };
+    let is_alone = superblock.geometry.tier_blocks[0] == 0;
+    let mut given = job.tiers.iter().skip(usize::from(!is_alone));
+    let further = superblock.geometry.tier_blocks[1..].iter().zip(superblock.further);
+    let further = further.filter(|(blocks, _)| **blocks > 0).map(|(&blocks, identity)| {
+        let bytes = u64::from(blocks) * hugeblock_bytes;
+        let device = if identity.is_some() { DeviceKind::File } else { DeviceKind::Ram };
+        match given.next().filter(|tier| tier.path.is_some() == identity.is_some()) {
+            Some(tier) => TierSpec { bytes, ..tier.clone() },
+            None => TierSpec { device, path: None, bytes },
+        }
+    });
+    match is_alone {
+        true => (Some(first), further.collect()),
+        false => (None, std::iter::once(first).chain(further).collect()),
     }
 }
 

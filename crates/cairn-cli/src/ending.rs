@@ -113,6 +113,18 @@ impl Ending<'_> {
         lines
     }
 
+    /// Where files are that were not drained.
+    fn place(&self) -> String {
+        const MEMORY: &str = "the memory of this node";
+        let in_memory = self.job.tiers.iter().any(|tier| tier.path.is_none());
+        let media = self.job.media().and_then(|tier| tier.path.as_ref());
+        match media.map(|path| path.display()) {
+            None => MEMORY.to_string(),
+            Some(path) if in_memory => format!("{MEMORY} and {path}"),
+            Some(path) => path.to_string(),
+        }
+    }
+
     fn safety_lines(&self) -> Vec<String> {
         let persist = self.job.persist.as_ref().map(|path| path.display().to_string());
         let persist = persist.unwrap_or_default();
@@ -122,10 +134,7 @@ impl Ending<'_> {
             Safety::StoreOnly(report) => {
                 let files = count(report.files, "file");
                 let bytes = human(report.bytes);
-                let place = match &self.job.tiers[0].path {
-                    None => "the memory of this node".to_string(),
-                    Some(path) => path.display().to_string(),
-                };
+                let place = self.place();
                 let mut lines = vec![format!(
                     "{files}, {bytes}, only in {place}: nothing was drained, there is no --persist"
                 )];
@@ -220,7 +229,9 @@ fn left_over(report: &DrainReport) -> Vec<String> {
     if !outcome.unclean.is_empty() {
         let files = count(outcome.unclean.len() as u64, "file");
         let names = named(&outcome.unclean);
-        lines.push(format!("{files} unclean, only in the store (the writer died): {names}"));
+        lines.push(format!(
+            "{files} unclean, only in the store (the writer died, or a part is lost): {names}"
+        ));
     }
     if !outcome.open.is_empty() {
         let files = count(outcome.open.len() as u64, "file");

@@ -75,6 +75,17 @@ pub enum Error {
         /// What is needed.
         least_bytes: u64,
     },
+    /// No room for the metadata of the other tiers.
+    #[error(
+        "the metadata of these tiers need {least}, and --meta-tier {given} has less; give it at least \
+         that, and more for more than a thousand files"
+    )]
+    MetaTooSmall {
+        /// What was given.
+        given: String,
+        /// What is needed.
+        least: String,
+    },
     /// A tier larger than the memory.
     #[error(
         "a RAM tier of {wanted} is larger than {of_what}, {available}; give a smaller --tier \

@@ -12,8 +12,8 @@ use crate::output::{self, count};
 use crate::size::human;
 use cairn_agent::path::FilePath;
 use cairn_core::{
-    Attributes, Condition, Durability, Inspection, LogEnd, MEDIA_VERSION, Media, Recovered,
-    Superblock, inspect, recover, repair_superblock,
+    Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock, inspect,
+    recover, repair_superblock,
 };
 use cairn_device::checksum::crc32c;
 use cairn_device::label::{Identity, Label};
@@ -90,6 +90,10 @@ struct Tier {
     created: String,
     /// Metadata and data.
     bytes: u64,
+    /// Whether it holds data, too, and not metadata alone.
+    holds_data: bool,
+    /// The tiers behind it.
+    further: Vec<Further>,
     /// Unit of allocation.
     hugeblock_bytes: u32,
     /// Where programs saw its files.
@@ -109,6 +113,14 @@ struct Tier {
     log_bytes: u64,
     /// Where the last flush of the log broke off, as it may in a crash; null if it did not.
     log_torn_at: Option<u64>,
+}
+
+/// A tier whose metadata are here.
+#[derive(Debug, Serialize)]
+struct Further {
+    bytes: u64,
+    /// Tells its file from every other; null in memory.
+    identity: Option<String>,
 }
 
 /// A snapshot slot.
@@ -141,8 +153,10 @@ struct Content {
     used_blocks: u64,
     /// Blocks in all.
     blocks: u64,
-    /// Files that were open when the node's memory was lost, or whose writers died.
+    /// Files that were open when the node's memory was lost, or whose writers died, but not lost.
     unclean: Vec<String>,
+    /// Those of which a part was in memory only: without that it is lost.
+    lost: Vec<String>,
 }
 
 /// Damage.
@@ -201,11 +215,11 @@ fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
             report.content = content.ok();
         }
         Ok(None) => {
-            let problem = "has no superblock: it belongs to a store in memory, or was overwritten";
+            let problem = "has no superblock: its metadata are elsewhere, or it was overwritten";
             return Err(Error::TierFile {
                 path: path.to_path_buf(),
                 problem: problem.to_string(),
-                advice: "name the file of a durable tier",
+                advice: "name the file with the metadata of its store",
             });
         }
         Err(error @ cairn_core::Error::UnsupportedVersion { .. }) => {
@@ -293,8 +307,10 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
     });
     let log = inspection.log;
     Tier {
-        format: MEDIA_VERSION,
-        identity: identity(superblock).iter().map(|byte| format!("{byte:02x}")).collect(),
+        format: superblock.version(),
+        identity: hexadecimal(superblock.identity),
+        holds_data: superblock.geometry.tier_blocks[0] > 0,
+        further: further(superblock),
         created: output::utc_time(superblock.created.0),
         bytes: superblock.bytes,
         hugeblock_bytes: superblock.geometry.hugeblock_bytes,
@@ -316,6 +332,22 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
     }
 }
 
+/// The tiers behind the first one.
+fn further(superblock: &Superblock) -> Vec<Further> {
+    let blocks = superblock.geometry.tier_blocks[1..].iter().zip(superblock.further);
+    let blocks = blocks.filter(|(blocks, _)| **blocks > 0);
+    let tiers = blocks.map(|(&blocks, identity)| Further {
+        bytes: u64::from(blocks) * u64::from(superblock.geometry.hugeblock_bytes),
+        identity: identity.map(hexadecimal),
+    });
+    tiers.collect()
+}
+
+/// An identity, as it is shown.
+fn hexadecimal(words: [u64; 2]) -> String {
+    words.iter().flat_map(|word| word.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn condition(condition: Condition) -> &'static str {
     match condition {
         Condition::Intact => "intact",
@@ -334,7 +366,9 @@ fn read_content(file: &MediaFile, superblock: &Superblock) -> cairn_core::Result
         tree.iter().filter(|(_, attributes)| is(attributes)).count() as u64
     };
     let shown = |path: &FilePath| offline::shown(superblock, path);
-    let unclean = tree.iter().filter(|(_, attributes)| attributes.unclean);
+    let those = |are: fn(&Attributes) -> bool| {
+        tree.iter().filter(move |(_, attributes)| are(attributes)).map(|(path, _)| shown(path))
+    };
     Ok(Content {
         records,
         lsn,
@@ -343,7 +377,8 @@ fn read_content(file: &MediaFile, superblock: &Superblock) -> cairn_core::Result
         links: counted(Attributes::is_symlink),
         used_blocks: blocks.capacity_blocks - blocks.free_blocks,
         blocks: blocks.capacity_blocks,
-        unclean: unclean.map(|(path, _)| shown(path)).collect(),
+        unclean: those(|attributes| attributes.unclean && !attributes.lost).collect(),
+        lost: those(|attributes| attributes.lost).collect(),
     })
 }
 
@@ -461,7 +496,8 @@ fn print(report: &FsckReport) {
 
 fn print_tier(file: &str, tier: &Tier) {
     let size = human(tier.bytes);
-    output::line(&format!("{file}: durable tier of {size}, format {}", tier.format));
+    let what = if tier.holds_data { "durable tier" } else { "metadata" };
+    output::line(&format!("{file}: {what} of {size}, format {}", tier.format));
     output::line(&format!("  identity    {}, made {}", tier.identity, tier.created));
     let unit = human(u64::from(tier.hugeblock_bytes));
     let mount = &tier.mount;
@@ -469,6 +505,10 @@ fn print_tier(file: &str, tier: &Tier) {
         "  mount       {mount}, durability {}, blocks of {unit}",
         tier.durability
     ));
+    for Further { bytes, identity } in &tier.further {
+        let place = identity.as_ref().map_or("memory".to_string(), |one| format!("file {one}"));
+        output::line(&format!("  tier        {} in {place}", human(*bytes)));
+    }
     output::line(&format!("  label       {}", tier.label));
     let (superblock, copy) = (tier.superblock, tier.superblock_copy);
     output::line(&format!("  superblock  {superblock}; its copy: {copy}"));
@@ -503,5 +543,8 @@ fn print_content(content: &Content) {
     output::line(&format!("  recovery    {records} replayed, up to operation {}", content.lsn));
     for path in &content.unclean {
         output::line(&format!("  unclean     {path}: not closed, or its writer died"));
+    }
+    for path in &content.lost {
+        output::line(&format!("  lost        {path}: a part of it was in memory only"));
     }
 }

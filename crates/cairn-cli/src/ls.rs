@@ -22,8 +22,8 @@ Examples:
   cairn ls --recursive melt
   f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
 
-States: open (somebody may write to it), unclean (its writer died: do not restart from it),
-clean (closed), drained (closed, and verified in the persist directory).
+States: open (somebody may write to it), unclean (its writer died, or a part of it is lost: do not
+restart from it), clean (closed), drained (closed, and verified in the persist directory).
 --newest prints only a file that is clean or drained and whose checksums hold; exit code 1 if
 there is none.";
 

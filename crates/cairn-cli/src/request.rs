@@ -9,7 +9,7 @@ use crate::size;
 use crate::store::check_job_name;
 use crate::tier::{self, TIER_BYTES_MIN};
 use cairn_agent::error::why;
-use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec};
+use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec, media_of};
 use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX};
 use cairn_device::MediumKind;
@@ -29,6 +29,8 @@ const ADDRESSES_SEGMENT_SHARE: u64 = 8;
 const ADDRESSES_PROGRAM_SHARE: u64 = 4;
 /// Files that are allowed for however small the address space.
 const INODES_MIN: u32 = 16 << 10;
+/// Files that are allowed for however little memory is given for metadata.
+const META_INODES_MIN: u32 = 1024;
 
 /// Options that describe a store.
 #[derive(Args, Debug, Default)]
@@ -39,12 +41,17 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What the store is made of: ram:SIZE, file:PATH:SIZE, block:DEVICE or block:DEVICE:SIZE; repeated, or a list with
-    /// commas: the next takes what does not fit into those before it [default: ram with half of the memory that is free]
+    /// What holds the data: ram:SIZE, file:PATH:SIZE, block:DEVICE or block:DEVICE:SIZE; repeated, or a list with commas:
+    /// the next takes what does not fit into those before it [default: ram with half of the memory that is free]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
-    /// When what is written to a file or device as the first tier survives the loss of the node's memory: when a file is
-    /// closed or synced, or when each operation returns [default: fsync]
+    /// Where metadata stand: ram, ram:SIZE or as a tier. In a file or on a device they survive the loss of the node's memory,
+    /// with what such tiers hold; they need 2 MiB, 4 MiB for each GiB of the tiers, and 750 bytes for each file. In memory they
+    /// need 145 KiB for each GiB and 400 bytes for each file [default: in the first tier, if that is not ram; else ram]
+    #[arg(long, value_name = "TIER", env = "CAIRN_RUN_META_TIER")]
+    pub meta_tier: Option<String>,
+    /// When what is written survives the loss of the node's memory, unless metadata stand there: when a file is closed or
+    /// synced, or when each operation returns [default: fsync]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
     pub durability: Option<DurabilityArgument>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
@@ -101,6 +108,8 @@ pub struct Request {
     pub mount: Option<String>,
     /// The tiers in order of preference; none if nothing was said.
     pub tiers: Vec<TierSpec>,
+    /// Where metadata stand.
+    pub meta: Option<TierSpec>,
     /// The persist directory, absolute.
     pub persist: Option<PathBuf>,
     /// The scope.
@@ -123,10 +132,12 @@ impl Request {
             true => settings.tier.map(|tier| tier.into_vec()).unwrap_or_default(),
             false => arguments.tier,
         };
+        let meta = arguments.meta_tier.or(settings.meta_tier);
         let request = Request {
             job: arguments.job.or(settings.job),
             mount: arguments.mount.or(settings.mount).map(checked_mount).transpose()?,
             tiers: tier::parse_all(&tiers)?,
+            meta: meta.as_deref().map(tier::parse_meta).transpose()?,
             persist: match arguments.persist.or(settings.persist) {
                 Some(path) => Some(checked_persist(&path)?),
                 None => None,
@@ -142,7 +153,10 @@ impl Request {
             check_job_name(job)?;
         }
         if request.scope == Some(Scope::Rank) {
-            request.tiers.iter().try_for_each(tier::check_divisible)?;
+            request.meta.iter().chain(&request.tiers).try_for_each(tier::check_divisible)?;
+        }
+        if let Some(meta) = &request.meta {
+            tier::check_beside(meta, &request.tiers)?;
         }
         Ok(request)
     }
@@ -177,22 +191,17 @@ impl Request {
     /// memory that is free.
     pub fn tiers_for(&self, root: &Path, mount: &str) -> Result<Vec<TierSpec>> {
         let free = free_bytes(root).map_err(crate::store::refuse)?;
-        if self.tiers.is_empty() {
-            let addresses = address_space_bytes().unwrap_or(u64::MAX);
-            let share = (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE);
-            let bytes = tier::whole_blocks(share.max(TIER_BYTES_MIN));
-            return Ok(vec![TierSpec { device: DeviceKind::Ram, path: None, bytes }]);
-        }
-        let is_alone = self.tiers.len() == 1;
-        for tier in &self.tiers {
+        let media = media_of(self.meta.as_ref(), &self.tiers);
+        // They hold what an earlier store of these tiers kept.
+        let are_kept = media.is_some_and(tier::is_kept);
+        for tier in self.meta.iter().filter(|tier| tier.path.is_some()).chain(&self.tiers) {
             match (tier.device.medium(), &tier.path) {
-                // It holds what an earlier store of this tier kept.
-                (Some(MediumKind::File), Some(path)) if is_alone && path.is_file() => {}
+                (Some(MediumKind::File), Some(_)) if are_kept => {}
                 (Some(MediumKind::File), Some(path)) => {
                     tier::check_new_file(path, tier.bytes, mount)?;
                 }
                 (Some(MediumKind::Block), Some(path)) => {
-                    tier::check_device(path, is_alone, self.may_overwrite)?;
+                    tier::check_device(path, are_kept, self.may_overwrite)?;
                 }
                 _ => {
                     check_memory(tier.bytes, free, root)?;
@@ -200,7 +209,13 @@ impl Request {
                 }
             }
         }
-        Ok(self.tiers.clone())
+        if !self.tiers.is_empty() {
+            return Ok(self.tiers.clone());
+        }
+        let addresses = address_space_bytes().unwrap_or(u64::MAX);
+        let share = (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE);
+        let bytes = tier::whole_blocks(share.max(TIER_BYTES_MIN));
+        Ok(vec![TierSpec { device: DeviceKind::Ram, path: None, bytes }])
     }
 
     /// Refuses options that say something else than the store that is resumed.
@@ -212,9 +227,10 @@ impl Request {
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
-        let list = |tiers: &[TierSpec]| tiers.iter().map(tier::shown).collect::<Vec<_>>().join(",");
-        let given = Some(list(&self.tiers)).filter(|_| !self.tiers.is_empty());
-        differ("--tier", given, list(&job.tiers))?;
+        let given = Some(tier::list(&self.tiers)).filter(|_| !self.tiers.is_empty());
+        differ("--tier", given, tier::list(&job.tiers))?;
+        let stored = job.meta.as_ref().map_or("no --meta-tier".to_string(), tier::shown);
+        differ("--meta-tier", self.meta.as_ref().map(tier::shown), stored)?;
         let text = |path: &PathBuf| path.display().to_string();
         let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
         differ("--persist", self.persist.as_ref().map(text), stored)?;
@@ -280,6 +296,25 @@ fn check_memory(bytes: u64, free: u64, root: &Path) -> Result<()> {
 /// Bytes of address space that a process may have, if that is limited.
 pub fn address_space_bytes() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
+/// Allows for so many files as `bytes` of memory have room for. Errors: the least that is enough for a few.
+pub fn fit_metadata(geometry: &mut Geometry, bytes: u64) -> core::result::Result<(), u64> {
+    let with = |inode_capacity| Geometry { inode_capacity, ..geometry.clone() };
+    let fits = |inodes: u32| with(inodes).segment_bytes() <= bytes;
+    if !fits(META_INODES_MIN) {
+        return Err(with(META_INODES_MIN).segment_bytes());
+    }
+    let (mut fitting, mut most) = (META_INODES_MIN, geometry.inode_capacity);
+    while fitting < most {
+        let inodes = fitting + (most - fitting).div_ceil(2);
+        match fits(inodes) {
+            true => fitting = inodes,
+            false => most = inodes - 1,
+        }
+    }
+    geometry.inode_capacity = fitting;
+    Ok(())
 }
 
 /// Allows for fewer files where the address space is too small for the usual meta segment.
@@ -402,6 +437,7 @@ mod tests {
             persist: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
+            meta: None,
             created: 0,
             command: Vec::new(),
         };

@@ -101,8 +101,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     };
     let restored = fill(context, &claim.store, &destination, &manifest, &patterns, &mut report);
     if let Err(error) = restored {
-        // A store that is only half there would be taken for whole.
-        let _ = claim.remove();
+        if claim.is_new {
+            // A store that is only half there would be taken for whole.
+            let _ = claim.remove();
+        }
         return Err(error);
     }
     say(context, &report)?;

@@ -33,6 +33,8 @@ pub struct RunSettings {
     pub mount: Option<String>,
     /// `--tier`, one or a list.
     pub tier: Option<OneOrMore>,
+    /// `--meta-tier`.
+    pub meta_tier: Option<String>,
     /// `--persist`.
     pub persist: Option<PathBuf>,
     /// `--scope`.
@@ -115,9 +117,12 @@ mod tests {
 
     #[test]
     fn known_keys_are_read() {
-        let settings = load("[run]\ntier = \"ram:1G\"\ndiscard = true\n[store]\nroot = \"/x\"\n");
+        let settings = load(
+            "[run]\ntier = \"ram:1G\"\nmeta_tier = \"ram\"\ndiscard = true\n[store]\nroot = \"/x\"\n",
+        );
         let settings = settings.expect("loads");
         assert_eq!(settings.run.tier.expect("is there").into_vec(), ["ram:1G"]);
+        assert_eq!(settings.run.meta_tier.as_deref(), Some("ram"));
         assert_eq!(settings.run.discard, Some(true));
         assert_eq!(settings.store.root, Some(PathBuf::from("/x")));
     }

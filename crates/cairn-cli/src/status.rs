@@ -48,7 +48,9 @@ pub struct StoreReport {
     created: u64,
     /// The command it was made for.
     command: Vec<String>,
-    /// Its tiers, in order of preference.
+    /// Where its metadata stand; null if that was left open: in its first tier, if that is durable, else in memory.
+    meta: Option<MetaReport>,
+    /// Its tiers with data, in order of preference.
     tiers: Vec<TierReport>,
     /// Bytes of its tiers in use, all namespaces together.
     used_bytes: u64,
@@ -60,6 +62,23 @@ pub struct StoreReport {
     agent: Option<Status>,
     /// Why it cannot be used, if so; the other fields then may be zero.
     trouble: Option<String>,
+}
+
+/// Where metadata stand.
+#[derive(Debug, Serialize)]
+struct MetaReport {
+    /// In memory, of no particular size, it has 0 bytes.
+    #[serde(flatten)]
+    spec: TierSpec,
+    /// Files and directories, all namespaces together, and how many there can be.
+    inodes: u64,
+    inodes_max: u64,
+    /// The log, unless they are in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<LogReport>,
+    /// What writing them failed to do, as long as the store lives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'static str>,
 }
 
 /// A tier.
@@ -100,7 +119,7 @@ struct FileCounts {
     /// Somebody may write to them.
     open: u64,
     open_bytes: u64,
-    /// The writer died.
+    /// The writer died, or a part is lost with a tier in memory.
     unclean: u64,
     unclean_bytes: u64,
 }
@@ -139,6 +158,13 @@ fn report(store: &OpenStore) -> StoreReport {
         scope: job.scope,
         created: job.created,
         command: job.command.clone(),
+        meta: job.meta.clone().map(|spec| MetaReport {
+            spec,
+            inodes: 0,
+            inodes_max: 0,
+            log: None,
+            trouble: None,
+        }),
         tiers: job
             .tiers
             .iter()
@@ -152,8 +178,9 @@ fn report(store: &OpenStore) -> StoreReport {
         trouble: None,
     };
     let counted = store.volumes().and_then(|volumes| {
+        let first_with_data = usize::from(job.metadata_tier().is_some());
         for volume in &volumes {
-            count_volume(volume, &mut report)?;
+            count_volume(volume, first_with_data, &mut report)?;
         }
         Ok(())
     });
@@ -168,28 +195,39 @@ fn report(store: &OpenStore) -> StoreReport {
     report
 }
 
-fn count_volume(volume: &Volume, report: &mut StoreReport) -> Result<()> {
+fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreReport) -> Result<()> {
     let root = cairn_agent::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
-    for (tier, used_blocks) in report.tiers.iter_mut().zip(usage.used_blocks) {
+    if let Some(meta) = &mut report.meta {
+        meta.inodes += usage.inodes;
+        meta.inodes_max += usage.inode_capacity;
+    }
+    let used = &usage.used_blocks[first_with_data..];
+    for (tier, used_blocks) in report.tiers.iter_mut().zip(used) {
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
         report.used_bytes += used_blocks * usage.hugeblock_bytes;
     }
-    for (number, tier) in (0..volume.tiers()).zip(&mut report.tiers) {
+    for (number, tier) in (first_with_data as u8..).zip(&mut report.tiers) {
         if volume.tier(number).is_ok_and(|device| device.has_lost()) {
             tier.trouble = Some("a write to it was lost, and every later one fails");
         }
     }
     if let Some(log) = volume.fs().log_usage().map_err(volume.error("measure", &root))? {
-        if log.failed {
-            report.tiers[0].trouble =
-                Some("writing to it failed: nothing becomes durable any more");
-        }
         let durability = match volume.fs().geometry().durability {
             Some(Durability::Operation) => "op",
             _ => "fsync",
         };
-        let sum = report.tiers[0].log.get_or_insert_default();
+        let (place, trouble) = match &mut report.meta {
+            Some(meta) => (&mut meta.log, &mut meta.trouble),
+            None => {
+                let first = &mut report.tiers[0];
+                (&mut first.log, &mut first.trouble)
+            }
+        };
+        if log.failed {
+            *trouble = Some("writing to it failed: nothing becomes durable any more");
+        }
+        let sum = place.get_or_insert_default();
         sum.durability = durability;
         sum.used_bytes += log.used_bytes;
         sum.total_bytes += log.total_bytes;
@@ -223,6 +261,19 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     add("command", report.command.join(" "));
     add("store", format!("{} at {}", report.store.display(), report.mount));
+    let log_line = |log: &LogReport| {
+        let used = format!("{} of {} used", human(log.used_bytes), human(log.total_bytes));
+        format!("{used}, durable at {}", log.durability)
+    };
+    if let Some(MetaReport { spec, inodes, inodes_max, log, trouble }) = &report.meta {
+        let place = match &spec.path {
+            Some(path) => path.display().to_string(),
+            None => "memory".to_string(),
+        };
+        add("metadata", format!("{inodes} of {inodes_max} files and directories, {place}"));
+        log.iter().for_each(|log| add("log", log_line(log)));
+        trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
+    }
     for TierReport { spec, used_bytes, log, trouble } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
@@ -232,10 +283,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
             (_, Some(path)) => add("file", format!("{used}, {}", path.display())),
             (_, None) => add("memory", used),
         }
-        if let Some(LogReport { durability, used_bytes, total_bytes }) = log {
-            let used = format!("{} of {} used", human(*used_bytes), human(*total_bytes));
-            add("log", format!("{used}, durable at {durability}"));
-        }
+        log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
     let files = &report.files;

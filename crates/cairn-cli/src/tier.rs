@@ -1,4 +1,4 @@
-//! What a store is made of, as the user writes it: `ram:SIZE`, `file:PATH:SIZE`, `block:DEVICE[:SIZE]`.
+//! What a store is made of, as the user writes it: `ram:SIZE`, `file:PATH:SIZE`, `block:DEVICE[:SIZE]`; metadata also `ram`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is.
@@ -34,6 +34,29 @@ pub fn parse_all(texts: &[String]) -> Result<Vec<TierSpec>> {
         tiers.push(tier);
     }
     Ok(tiers)
+}
+
+/// Reads where metadata stand: as a tier; in memory, of no particular size, that has 0 bytes.
+pub fn parse_meta(text: &str) -> Result<TierSpec> {
+    match text {
+        "ram" => Ok(TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }),
+        _ => parse(text),
+    }
+}
+
+/// Checks that there are not too many tiers beside `meta`, and none of them is in its file.
+pub fn check_beside(meta: &TierSpec, tiers: &[TierSpec]) -> Result<()> {
+    if meta.path.is_none() {
+        return Ok(());
+    }
+    let (count, most) = (tiers.len() + 1, TIERS_MAX);
+    if count > most {
+        return Err(Error::TooManyTiers { count, most });
+    }
+    match tiers.iter().find(|tier| tier.path == meta.path) {
+        Some(tier) => Err(Error::TierTwice { text: shown(tier) }),
+        None => Ok(()),
+    }
 }
 
 fn parse(text: &str) -> Result<TierSpec> {
@@ -96,6 +119,7 @@ pub fn whole_blocks(bytes: u64) -> u64 {
 pub fn shown(tier: &TierSpec) -> String {
     let size = size::exact(tier.bytes);
     let kind = match tier.device {
+        DeviceKind::Ram if tier.bytes == 0 => return "ram".to_string(),
         DeviceKind::Ram => "ram",
         DeviceKind::File => "file",
         DeviceKind::Block => "block",
@@ -104,6 +128,11 @@ pub fn shown(tier: &TierSpec) -> String {
         Some(path) => format!("{kind}:{}:{size}", path.display()),
         None => format!("{kind}:{size}"),
     }
+}
+
+/// Tiers as they are written on the command line.
+pub fn list(tiers: &[TierSpec]) -> String {
+    tiers.iter().map(shown).collect::<Vec<_>>().join(",")
 }
 
 /// The path of a file, which need not exist, in a directory, which must.
@@ -159,12 +188,20 @@ pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether there is something where metadata are to stand: what an earlier store kept.
+pub fn is_kept(media: &TierSpec) -> bool {
+    media.path.as_ref().is_some_and(|path| match media.device {
+        DeviceKind::Block => matches!(medium::contents(path), Ok(Contents::Tier(_))),
+        _ => path.is_file(),
+    })
+}
+
 /// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
-/// What an earlier store kept there as its only tier is not lost: the new one recovers it.
-pub fn check_device(path: &Path, is_alone: bool, may_overwrite: bool) -> Result<()> {
+/// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it.
+pub fn check_device(path: &Path, are_kept: bool, may_overwrite: bool) -> Result<()> {
     match medium::contents(path).map_err(refused_device)? {
         Contents::Nothing => Ok(()),
-        Contents::Tier(_) if is_alone => Ok(()),
+        Contents::Tier(_) if are_kept => Ok(()),
         _ if may_overwrite => Ok(()),
         held => {
             let problem = format!("cannot be used: {}", held.describe());

@@ -27,6 +27,7 @@ Examples:
   cairn verify --persist /scratch/out        what was drained there: every file's checksum
   cairn verify melt --persist /scratch/out   only what job melt drained there
   cairn verify file:/nvme/cairn              a durable tier that no store uses: every block of it
+  cairn verify /nvme/meta --tier /nvme/data  metadata in a file of their own, and the data
 
 Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";
 
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// tier that no store uses, as file:PATH, block:PATH or PATH
     #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
+    /// A further file of the store whose metadata FILE holds: repeated for each
+    #[arg(long, value_name = "FILE", conflicts_with = "persist")]
+    tier: Vec<String>,
     /// Verify drained files in this directory instead, with the manifests there
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
@@ -85,7 +89,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             "drain them again, or restore from another copy",
         ),
         (None, Some(file)) => (
-            verify_tier::verify(context, &offline::path_of(file))?,
+            verify_tier::verify(context, &offline::path_of(file), &arguments.tier)?,
             "restart from an older file that is intact, or from a drained one",
         ),
         (None, None) => (

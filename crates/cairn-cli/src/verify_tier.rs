@@ -1,4 +1,4 @@
-//! `cairn verify` of a durable tier's file that no store uses: every block of every file against its checksum.
+//! `cairn verify` of the files of durable tiers that no store uses: every block of every file against its checksum.
 //!
 //! Must stay true: the file is not written to; a block that differs or cannot be read ends neither its file nor the rest.
 
@@ -13,6 +13,7 @@ use cairn_core::{
 };
 use cairn_device::MediaFile;
 use cairn_device::checksum::crc32c;
+use cairn_device::label;
 use cairn_device::media_file::Access;
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,9 +21,10 @@ use std::path::Path;
 /// Bytes read at a time, unless a hugeblock is larger.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// A tier being read.
-struct Tier {
-    file: MediaFile,
+/// Tiers being read.
+struct Tiers {
+    /// By number; none of a tier in memory, where nothing is left.
+    files: Vec<Option<MediaFile>>,
     superblock: Superblock,
     fs: Microfs,
     caller: Caller,
@@ -36,16 +38,18 @@ struct Piece<'a> {
     inode: InodeId,
     /// In the file, bytes.
     offset: u64,
-    /// On the media, bytes.
+    tier: u8,
+    /// In the tier's file, bytes.
     place: u64,
     bytes: u64,
 }
 
-/// Compares every file of the tier at `path`. Errors: it is no tier, it is in use, its metadata is damaged.
-pub fn verify(context: &Context, path: &Path) -> Result<VerifyReport> {
+/// Compares every file of the store whose metadata are in the file at `path`, and whose other files are `further`.
+/// Errors: it is no such tier, it is in use, its metadata is damaged; another file belongs to it, or one does not.
+pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<VerifyReport> {
     let damaged = offline::unusable(path);
-    let mut tier = Tier::open(path)?;
-    let files = offline::tree(&tier.fs).map_err(damaged)?;
+    let mut tiers = Tiers::open(path, further)?;
+    let files = offline::tree(&tiers.fs).map_err(damaged)?;
     let files: Vec<_> = files.into_iter().filter(|(_, found)| found.is_regular()).collect();
     let total = files.iter().map(|(_, found)| found.size).sum();
     let mut progress = Progress::new("verifying", total, context.json);
@@ -59,13 +63,49 @@ pub fn verify(context: &Context, path: &Path) -> Result<VerifyReport> {
             progress.advance(attributes.size);
             continue;
         }
-        tier.verify_file(path, attributes, &mut report, &mut progress)?;
+        if attributes.lost {
+            let path = offline::shown(&tiers.superblock, path);
+            let reason = "a part of it was in memory only, and is lost".to_string();
+            report.damaged.push(Damaged { path, reason });
+            progress.advance(attributes.size);
+            continue;
+        }
+        tiers.verify_file(path, attributes, &mut report, &mut progress)?;
     }
     Ok(report)
 }
 
-impl Tier {
-    fn open(path: &Path) -> Result<Tier> {
+/// Opens the files among `paths` that are tiers behind the first one, which is at `first`, in their order.
+fn open_further(
+    first: &Path,
+    superblock: &Superblock,
+    paths: &[String],
+) -> Result<Vec<Option<MediaFile>>> {
+    let refused = |path: &Path, problem: &str, advice| Error::TierFile {
+        path: path.to_path_buf(),
+        problem: problem.to_string(),
+        advice,
+    };
+    let mut files: Vec<Option<MediaFile>> = superblock.further.iter().map(|_| None).collect();
+    for path in paths.iter().map(|text| offline::path_of(text)) {
+        let TierFile { file, .. } = offline::open(&path, Access::Read)?;
+        let identity = Some(label::words(file.identity()));
+        let found = superblock.further.iter().position(|further| *further == identity);
+        let Some(tier) = found.filter(|&tier| files[tier].is_none()) else {
+            let problem = format!("has no metadata in {}", first.display());
+            return Err(refused(&path, &problem, "name the files of one store"));
+        };
+        files[tier] = Some(file);
+    }
+    let mut missing = superblock.further.iter().zip(&files);
+    match missing.any(|(identity, file)| identity.is_some() && file.is_none()) {
+        true => Err(refused(first, "has metadata of another file", "name that, too, with --tier")),
+        false => Ok(files),
+    }
+}
+
+impl Tiers {
+    fn open(path: &Path, further: &[String]) -> Result<Tiers> {
         let damaged = offline::unusable(path);
         let TierFile { file, label_is_damaged } = offline::open(path, Access::Read)?;
         if label_is_damaged {
@@ -75,6 +115,7 @@ impl Tier {
         if inspect(&file, crc32c).map_err(damaged)?.is_some_and(|found| found.has_lost()) {
             return Err(damaged(cairn_core::Error::Corrupt { what: "log or snapshot" }));
         }
+        let mut files = open_further(path, &superblock, further)?;
         let (fs, _) = offline::rebuild(&file, &superblock).map_err(damaged)?;
         fs.check().map_err(damaged)?;
         let identity = cairn_device::process::identity()
@@ -84,7 +125,8 @@ impl Tier {
         let block_bytes = u64::from(superblock.geometry.hugeblock_bytes);
         let chunk = vec![0; CHUNK_BYTES.max(block_bytes) as usize];
         let checksums = vec![None; chunk.len() / block_bytes as usize];
-        Ok(Tier { file, superblock, fs, caller, chunk, checksums })
+        files.insert(0, Some(file));
+        Ok(Tiers { files, superblock, fs, caller, chunk, checksums })
     }
 
     /// Reads a file and reports each block that is not what was written.
@@ -106,10 +148,10 @@ impl Tier {
             let plan = plan.map_err(failed)?;
             let mut at = offset;
             for run in plan.runs() {
-                if let Some((_, place)) = run.source {
-                    let place = self.superblock.data_offset + place;
-                    let inode = attributes.inode;
-                    let piece = Piece { path, inode, offset: at, place, bytes: run.bytes };
+                if let Some((tier, place)) = run.source {
+                    let start = if tier == 0 { self.superblock.data_offset } else { 0 };
+                    let (inode, place) = (attributes.inode, start + place);
+                    let piece = Piece { path, inode, offset: at, tier, place, bytes: run.bytes };
                     self.verify_piece(&piece, report).map_err(failed)?;
                 }
                 at += run.bytes;
@@ -135,8 +177,11 @@ impl Tier {
         let checksums = &mut self.checksums[..blocks as usize];
         self.fs.checksums(piece.inode, first, checksums)?;
         let chunk = &mut self.chunk[..(blocks * block_bytes) as usize];
+        let missing = cairn_core::Error::Corrupt { what: "tier of a block" };
+        let file =
+            self.files.get(usize::from(piece.tier)).and_then(Option::as_ref).ok_or(missing)?;
         // If that fails, a part of it may be there.
-        let is_read = self.file.read(piece.place, chunk).is_ok();
+        let is_read = file.read(piece.place, chunk).is_ok();
         let parts = chunk.chunks_exact_mut(block_bytes as usize).zip(checksums);
         for (index, (block, stored)) in (0..).zip(parts) {
             let Some(stored) = *stored else {
@@ -144,7 +189,7 @@ impl Tier {
                 continue;
             };
             let start = index * block_bytes;
-            let read = if is_read { Ok(()) } else { self.file.read(piece.place + start, block) };
+            let read = if is_read { Ok(()) } else { file.read(piece.place + start, block) };
             // What stands behind the end of the file counts as zeros.
             block[block_bytes.min(piece.bytes - start) as usize..].fill(0);
             let found = read.map(|()| crc32c(0, block));

@@ -145,3 +145,26 @@ fn tier_kept_from_another_prefix_or_size_is_refused_and_kept() {
     place.sandbox.cairn(&["run", "--tier", &smaller, "--", "true"]).refused_with("--tier");
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
 }
+
+/// Mechanism: what a run made is removed again when its command cannot be executed, with the files of its tiers; a store that was
+/// made from a file of before counted as made, too.
+/// Consequence: after a crash of the node a mistyped command removed everything that had survived it.
+/// Fix: a store that was recovered is kept.
+#[test]
+fn command_cannot_be_executed_then_what_was_recovered_is_kept() {
+    let place = Place::new();
+    place.run("first", &[], "echo kept >/cairn/file").succeeds();
+    place.lose_memory("first");
+    let arguments = ["run", "--job", "second", "--tier", &place.tier, "--", "no-such-command"];
+    place.sandbox.cairn(&arguments).ends_with(127);
+    assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
+    place.lose_memory("second");
+    // What does not fit is not restored.
+    let out = place.sandbox.out().display().to_string();
+    let big = ["run", "--job", "big", "--tier", "ram:64M", "--persist", &out, "--", "bash", "-c"];
+    let script = "head -c 40M /dev/zero | tr '\\0' x >/cairn/big";
+    place.sandbox.cairn(&[&big[..], &[script]].concat()).succeeds();
+    let restored = place.sandbox.cairn(&["restore", "--tier", &place.tier, &out]);
+    assert_ne!(restored.code, Some(0), "{}", restored.stdout);
+    assert_eq!(place.run("big", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
+}

@@ -86,6 +86,8 @@ impl Place {
             zero_block_checksum: checksum::zeros(u64::from(hugeblock_bytes)),
             identity: [u64::from_le_bytes([7; 8]); 2],
             now: Timestamp(0),
+            further: Default::default(),
+            holds_data: true,
         };
         let owner = Credentials { uid: rustix::process::geteuid().as_raw(), gid: 0 };
         let file = MediaFile::open_alone(&path).expect("opens");
@@ -421,10 +423,10 @@ fn tier_that_grew_is_refused_until_it_has_its_size_again() {
 fn tier_of_a_newer_version_is_refused_and_left_as_it_is() {
     let durable = Place::written();
     for copy in [0, BLOCK] {
-        durable.write(copy + 8, &2_u64.to_le_bytes());
+        durable.write(copy + 8, &3_u64.to_le_bytes());
     }
-    durable.is_refused("has format 2, this version knows 1");
-    durable.is_refused_to_jobs("format 2");
+    durable.is_refused("has format 3, this version knows 2");
+    durable.is_refused_to_jobs("format 3");
     let durable = Place::written();
     durable.write((32 << 20) + 8, &2_u32.to_le_bytes());
     durable.is_refused("made by a newer version of cairn");

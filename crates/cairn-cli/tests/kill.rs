@@ -1,6 +1,6 @@
 //! Programs killed by SIGKILL at random points of real runs, on one store over all rounds: what was closed is there.
 //!
-//! On a durable tier every kill is followed by the loss of the node's memory. Every step of the program ends with the
+//! With metadata and data in files every kill is followed by the loss of the node's memory. Every step of the program ends with the
 //! close of a file that it wrote to, after which it says so; what it was doing when it died may be old or new, and of
 //! a file rewritten in place any first part. `CAIRN_SOAK` makes it thousands of rounds.
 
@@ -95,23 +95,24 @@ impl Step {
 /// A store and what is known of it.
 struct Victim {
     sandbox: Sandbox,
-    tiers: Vec<String>,
+    /// What the store is made of.
+    options: Vec<String>,
     is_durable: bool,
     versions: Versions,
 }
 
 impl Victim {
-    fn new(tiers: &[&str]) -> Victim {
+    fn new(options: &str) -> Victim {
         let sandbox = Sandbox::new();
         let work = sandbox.work().display().to_string();
-        let tiers: Vec<String> = tiers.iter().map(|tier| tier.replace("WORK", &work)).collect();
-        let is_durable = !tiers[0].starts_with("ram:");
-        Victim { sandbox, tiers, is_durable, versions: Versions::new() }
+        let is_durable = !options.contains("ram:");
+        let options = options.replace("WORK", &work).split(' ').map(str::to_owned).collect();
+        Victim { sandbox, options, is_durable, versions: Versions::new() }
     }
 
     fn arguments<'a>(&'a self, script: &'a str, number: &'a str) -> Vec<&'a str> {
         let mut arguments = vec!["run", "--job", "victim"];
-        self.tiers.iter().for_each(|tier| arguments.extend(["--tier", tier.as_str()]));
+        arguments.extend(self.options.iter().map(String::as_str));
         arguments.extend(["--", "python3", "-c", script, number]);
         arguments
     }
@@ -203,22 +204,36 @@ fn rounds() -> u64 {
 
 #[test]
 fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_in_the_file() {
-    Victim::new(&["file:WORK/tier:64M"]).suffer(rounds());
+    Victim::new("--tier file:WORK/tier:64M").suffer(rounds());
 }
 
 #[test]
 fn program_that_spills_is_killed_then_what_was_closed_is_there() {
-    Victim::new(&["ram:2M", "file:WORK/spill:64M"]).suffer(rounds());
+    Victim::new("--tier ram:2M --tier file:WORK/spill:64M").suffer(rounds());
+}
+
+#[test]
+fn program_with_metadata_apart_is_killed_and_memory_is_lost_then_what_was_closed_is_there() {
+    let options =
+        "--meta-tier file:WORK/meta:8M --tier file:WORK/small:1M --tier file:WORK/data:64M";
+    Victim::new(options).suffer(rounds());
+}
+
+#[test]
+fn program_with_metadata_in_a_file_and_data_that_spill_is_killed_then_what_was_closed_is_there() {
+    let options = "--meta-tier file:WORK/meta:8M --tier ram:2M --tier file:WORK/spill:64M";
+    Victim::new(options).suffer(rounds());
 }
 
 #[test]
 fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_on_the_device() {
     let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
-    Victim::new(&[&format!("block:{}", device.path().display())]).suffer(rounds());
+    Victim::new(&format!("--tier block:{}", device.path().display())).suffer(rounds());
 }
 
 #[test]
 fn program_that_spills_to_a_device_is_killed_then_what_was_closed_is_there() {
     let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
-    Victim::new(&["ram:2M", &format!("block:{}", device.path().display())]).suffer(rounds());
+    let options = format!("--tier ram:2M --tier block:{}", device.path().display());
+    Victim::new(&options).suffer(rounds());
 }

@@ -211,6 +211,8 @@ impl Microfs {
             tx.take_dirty_checksums(&mut pages);
             Ok((batch, tx.get(MEDIA_EPOCH)))
         })?;
+        // Nobody will read those of blocks that go with the memory.
+        pages.retain(|&(tier, _)| superblock.survives(tier));
         // 1. Checksums, and with them the data that is on its way.
         for &(tier, page) in &pages {
             self.write_checksum_page(durable, tier, page)?;

@@ -52,6 +52,16 @@ impl Microfs {
         tx.commit()
     }
 
+    /// What the namespace in `memory` was formatted with: whether it is durable says how to open it. Errors: as `open`.
+    pub fn geometry_in(memory: &dyn Memory, checksum: Checksum) -> Result<Geometry> {
+        layout::read_header(memory, checksum)
+    }
+
+    /// How many bytes the media have in use that hold the log; `None` without any.
+    pub fn media_bytes(&self) -> Option<u64> {
+        self.durable.as_ref().map(|durable| durable.superblock.bytes)
+    }
+
     /// Opens an existing namespace whose first tier is not durable.
     /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use; `Invalid` if its first
     /// tier is durable.

@@ -206,6 +206,14 @@ impl Superblock {
         }
     }
 
+    /// Version of its format.
+    pub fn version(&self) -> u32 {
+        match self.geometry.tier_blocks[1..].iter().all(|&blocks| blocks == 0) {
+            true => VERSION_OF_ONE_TIER,
+            false => MEDIA_VERSION,
+        }
+    }
+
     /// Whether what stands on the tier survives the loss of memory.
     pub fn survives(&self, tier: u8) -> bool {
         tier == 0 || self.further.get(usize::from(tier) - 1).is_some_and(Option::is_some)
@@ -216,8 +224,7 @@ impl Superblock {
         let geometry = &self.geometry;
         let mut words = [0; MEDIA_BLOCK_WORDS];
         words[W_MAGIC] = MEDIA_MAGIC;
-        let is_alone = geometry.tier_blocks[1..].iter().all(|&blocks| blocks == 0);
-        words[W_VERSION] = u64::from(if is_alone { VERSION_OF_ONE_TIER } else { MEDIA_VERSION });
+        words[W_VERSION] = u64::from(self.version());
         words[W_IDENTITY..W_IDENTITY + 2].copy_from_slice(&self.identity);
         words[W_BYTES] = self.bytes;
         words[W_HUGEBLOCK] = u64::from(geometry.hugeblock_bytes);

@@ -1,6 +1,6 @@
 //! How much room metadata need on media of their own, and how they are laid out there.
 
-use cairn_core::{Durability, Error, FurtherTier, MediaOptions, Superblock, Timestamp};
+use cairn_core::{Durability, Error, FurtherTier, Geometry, MediaOptions, Superblock, Timestamp};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -47,6 +47,18 @@ fn room_is_2_mib_and_4_mib_for_each_gib_and_750_bytes_for_each_file() {
         assert!(inodes(bytes, data_bytes) >= files, "{data_bytes} {files}");
     }
     assert_eq!(inodes(64 * GIB, GIB), 4 << 20);
+}
+
+/// What the help of `cairn run` promises of metadata in memory.
+#[test]
+fn segment_takes_145_kib_for_each_gib_and_400_bytes_for_each_file() {
+    let segment_bytes = |data_bytes: u64, inode_capacity: u32| {
+        let tier_blocks = [(data_bytes / HUGEBLOCK) as u32, 0, 0, 0];
+        Geometry { inode_capacity, ..Geometry::new(b"/cairn", tier_blocks, 0) }.segment_bytes()
+    };
+    let (few, many) = (100_000, 1_100_000);
+    assert!(segment_bytes(GIB, many) - segment_bytes(GIB, few) <= 400 * u64::from(many - few));
+    assert!(segment_bytes(101 * GIB, few) - segment_bytes(GIB, few) <= 100 * (145 << 10));
 }
 
 #[test]

@@ -30,6 +30,13 @@ pub struct Label {
     pub identity: Identity,
 }
 
+/// An identity as the two words in which metadata name it.
+pub fn words(identity: &Identity) -> [u64; 2] {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    let (first, second) = identity.split_at(8);
+    [word(first), word(second)]
+}
+
 /// The page for a label.
 pub fn encode(label: &Label) -> [u8; PAGE] {
     let mut page = [0; PAGE];

@@ -13,7 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_core::{
-    Credentials, Durability, Error, Geometry, MediaOptions, Microfs, Superblock, TIERS_MAX,
+    Credentials, Durability, Error, FurtherTier, Geometry, Media, MediaOptions, Microfs,
+    Superblock, TIERS_MAX,
 };
 
 use crate::checksum;
@@ -22,7 +23,7 @@ use crate::device::Device;
 use crate::directory::{Directory, StoreError, StoreResult};
 use crate::file::FileTier;
 use crate::huge::{self, HugePages};
-use crate::label::Identity;
+use crate::label::{self, Identity};
 use crate::media_file::{Allocation, MediaFile};
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment};
@@ -49,9 +50,11 @@ pub struct Namespace {
 /// How a namespace is made.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its shape; `zero_block_checksum` is set here. What its first tier is durable for, `durability`, counts if that is a
-    /// file; then the file's size decides about the rest.
+    /// Its shape; `zero_block_checksum` is set here. With `durability` the first tier is a file with all metadata in it, and
+    /// its size decides about the rest.
     pub geometry: Geometry,
+    /// Bytes of that file if it holds metadata alone; then the first tier has no hugeblocks. Else 0.
+    pub metadata_bytes: u64,
     /// What its tiers are made of, as many as the geometry has.
     pub places: Vec<TierPlace>,
     /// Ask for huge pages in memory.
@@ -71,21 +74,26 @@ pub fn create_namespace(
 ) -> StoreResult<HugePages> {
     let places = vec![TierPlace::Ram];
     let allocation = Allocation::AtOnce;
-    let may_overwrite = false;
-    create(store, name, Creation { geometry, places, want_huge_pages, allocation, may_overwrite })
+    let (metadata_bytes, may_overwrite) = (0, false);
+    create(
+        store,
+        name,
+        Creation { geometry, metadata_bytes, places, want_huge_pages, allocation, may_overwrite },
+    )
 }
 
 /// Creates the namespace `name` in `store`. The result says whether its memory has huge pages.
-/// A file or device that is the first tier and holds a namespace already is recovered from instead of made.
-/// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`); places and geometry do not fit, more than
-/// one tier is in memory, or others follow a file (`EINVAL`); no space; the file is in use (`EWOULDBLOCK`) or damaged.
+/// If it is to be durable and its first file or device holds a namespace already, it is recovered from that instead of made.
+/// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`); places and geometry do not
+/// fit, or more than one tier is in memory (`EINVAL`); no space; a file is in use (`EWOULDBLOCK`), missing (`ENOENT`) or
+/// damaged.
 pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
     if !fits(&creation.geometry, &creation.places) {
         return Err(directory
             .error("create namespace", &names.meta, Errno(libc::EINVAL))
-            .advise("one tier at most is in memory; a file as the first tier is the only one"));
+            .advise("one tier at most is in memory; what is durable has a file first"));
     }
     let _exclusive = directory.exclusive()?;
     if directory.contains(&names.meta) {
@@ -93,14 +101,16 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     }
     // What a creator that died has left: without a meta segment nobody uses it.
     remove_tiers(directory, &names)?;
-    if let [TierPlace::Medium { path, identity, .. }] = &creation.places[..] {
-        return create_durable(directory, &names, (path, identity), &creation)
-            .map(|()| HugePages::NotWanted);
+    if creation.geometry.durability.is_some() {
+        return create_durable(directory, &names, &creation);
     }
-    let made = create_tiers(directory, &names, &creation).and_then(|huge_pages| {
+    let made = (|| {
+        tiers::write(directory, &names.tiers, &creation.places)?;
+        let huge_pages = create_own(directory, &names, &creation.geometry, &creation)?;
+        create_media(&creation)?;
         create_meta(directory, &names, creation.geometry)?;
         Ok(huge_pages)
-    });
+    })();
     if made.is_err() {
         // The error that is reported is the first one.
         let _ = remove_tiers(directory, &names);
@@ -108,34 +118,39 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     made
 }
 
-/// Makes a namespace on a file or device, or makes it again from what that holds; which then stays whatever fails.
+/// Makes a namespace on files or devices, or makes it again from what they hold; which then stay whatever fails.
 fn create_durable(
     directory: &Directory,
     names: &Names,
-    (path, identity): (&Path, &Identity),
     creation: &Creation,
-) -> StoreResult<()> {
-    let place = &creation.places[0];
+) -> StoreResult<HugePages> {
+    let Some(place @ TierPlace::Medium { path, .. }) = creation.places.first() else {
+        return Err(directory.error("create namespace", &names.meta, Errno(libc::EINVAL)));
+    };
     let is_new = !place.is_made()?;
     tiers::write(directory, &names.tiers, &creation.places)?;
     let made = (|| {
         if is_new {
-            let bytes = tier_bytes(&creation.geometry, 0);
-            place.make(bytes, creation.allocation, creation.may_overwrite)?;
+            create_media(creation)?;
         }
-        let file = MediaFile::open_alone(path)?;
-        check_identity(path, &file, identity)?;
+        let opened: Vec<_> = creation.places.iter().map(open_alone).collect::<StoreResult<_>>()?;
+        let files: Vec<&MediaFile> = opened.iter().flatten().collect();
+        let file = files[0];
         let failed = |error: Error| StoreError::new("recover", path, error);
         if is_new {
-            format(&file, creation).map_err(failed)?;
+            format(file, creation).map_err(failed)?;
         }
-        let superblock = Superblock::read(&file, checksum::crc32c).map_err(failed)?;
+        let superblock = Superblock::read(file, checksum::crc32c).map_err(failed)?;
+        check_further(&superblock, creation, path)?;
+        let huge_pages = create_own(directory, names, &superblock.geometry, creation)?;
         let bytes = superblock.geometry.segment_bytes();
-        Transit::create(directory, &names.transit[0])?;
         MetaSegment::create(directory, &names.meta, bytes, |memory| {
-            cairn_core::recover(&file, memory, checksum::crc32c).map(drop)
+            cairn_core::recover(file, memory, checksum::crc32c).map(drop)
         })?;
-        file.share().map_err(|errno| StoreError::new("open tier", path, errno))
+        let share = |file: &&MediaFile| file.share();
+        let shared = files.iter().try_for_each(share);
+        shared.map_err(|errno| StoreError::new("open tier", path, errno))?;
+        Ok(huge_pages)
     })();
     if made.is_err() {
         // The error that is reported is the first one.
@@ -147,34 +162,74 @@ fn create_durable(
     made
 }
 
+/// The file of a tier, if it is one, while nobody else uses it.
+fn open_alone(place: &TierPlace) -> StoreResult<Option<MediaFile>> {
+    let TierPlace::Medium { path, identity, .. } = place else { return Ok(None) };
+    let file = MediaFile::open_alone(path)?;
+    check_identity(path, &file, identity)?;
+    Ok(Some(file))
+}
+
+/// Errors: the tiers behind the first one are not those that the superblock in the file at `path` names.
+fn check_further(superblock: &Superblock, creation: &Creation, path: &Path) -> StoreResult<()> {
+    let blocks = &superblock.geometry.tier_blocks[1..];
+    let named = blocks.iter().zip(superblock.further).filter(|(blocks, _)| **blocks > 0);
+    let named: Vec<_> = named.map(|(_, identity)| identity).collect();
+    let given: Vec<_> = creation.places[1..].iter().map(TierPlace::identity_words).collect();
+    match named == given {
+        true => Ok(()),
+        false => Err(StoreError::new("recover", path, Errno(libc::EINVAL))
+            .advise("its metadata are of other tiers than those behind it here")),
+    }
+}
+
+impl Creation {
+    /// What to make of the first tier's file, which has this identity.
+    fn media_options(&self, identity: [u64; 2]) -> MediaOptions {
+        let geometry = &self.geometry;
+        let mut further = [FurtherTier::default(); TIERS_MAX - 1];
+        let behind_first = geometry.tier_blocks[1..].iter().zip(&self.places[1..]);
+        for (tier, (&blocks, place)) in further.iter_mut().zip(behind_first) {
+            *tier = FurtherTier { blocks, identity: place.identity_words() };
+        }
+        MediaOptions {
+            hugeblock_bytes: geometry.hugeblock_bytes,
+            durability: geometry.durability.unwrap_or(Durability::Sync),
+            mount: geometry.mount.clone(),
+            zero_block_checksum: checksum::zeros(u64::from(geometry.hugeblock_bytes)),
+            identity,
+            now: sys::now(),
+            further,
+            holds_data: self.metadata_bytes == 0,
+        }
+    }
+
+    /// The least `metadata_bytes` for tiers of this size.
+    pub fn least_metadata_bytes(&self) -> u64 {
+        let options = MediaOptions { holds_data: false, ..self.media_options([0; 2]) };
+        Superblock::least_bytes_alone(&options)
+    }
+}
+
 fn format(file: &MediaFile, creation: &Creation) -> cairn_core::Result<()> {
-    let geometry = &creation.geometry;
-    let half = |at: usize| {
-        file.identity()[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
-    };
-    let options = MediaOptions {
-        hugeblock_bytes: geometry.hugeblock_bytes,
-        durability: geometry.durability.unwrap_or(Durability::Sync),
-        mount: geometry.mount.clone(),
-        zero_block_checksum: checksum::zeros(u64::from(geometry.hugeblock_bytes)),
-        identity: [half(0), half(8)],
-        now: sys::now(),
-        further: Default::default(),
-        holds_data: true,
-    };
+    let options = creation.media_options(label::words(file.identity()));
     let owner = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
     cairn_core::format_media(file, &options, checksum::crc32c, owner).map(drop)
 }
 
 /// Whether there is a place for each tier, and a tier for each place.
 fn fits(geometry: &Geometry, places: &[TierPlace]) -> bool {
-    let durable_alone = matches!(places, [TierPlace::Ram, ..] | [TierPlace::Medium { .. }]);
-    let sizes = geometry.tier_blocks.iter().enumerate();
+    let is_durable = geometry.durability.is_some();
+    let media_fit = !is_durable || matches!(places, [TierPlace::Medium { .. }, ..]);
+    // That is the one without hugeblocks: it holds metadata alone.
+    let first_with_data =
+        usize::from(is_durable && places.len() > 1 && geometry.tier_blocks[0] == 0);
     let in_memory = places.iter().filter(|place| **place == TierPlace::Ram).count();
+    let mut sizes = geometry.tier_blocks.iter().enumerate().skip(first_with_data);
     (1..=TIERS_MAX).contains(&places.len())
         && in_memory <= 1
-        && durable_alone
-        && sizes.clone().all(|(tier, &blocks)| (blocks > 0) == (tier < places.len()))
+        && media_fit
+        && sizes.all(|(tier, &blocks)| (blocks > 0) == (tier < places.len()))
 }
 
 fn create_meta(directory: &Directory, names: &Names, mut geometry: Geometry) -> StoreResult<()> {
@@ -194,33 +249,59 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let memory = MetaSegment::open(&directory, &names.meta)?;
     let meta_descriptor = memory.descriptor();
     let failed = |error: Error| directory.error("open namespace", &names.meta, error);
-    let (fs, tiers) = match &tiers::read(&directory, &names.tiers)?[..] {
-        [TierPlace::Medium { path, identity, .. }] => {
-            let file = open_media(&directory, &names, 0, path, identity)?;
-            open_durable(memory, file, path)?
-        }
-        places => {
-            let fs = Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?;
-            let tiers = open_tiers(&directory, &names, fs.geometry(), places)?;
-            (fs, tiers)
-        }
+    let geometry = Microfs::geometry_in(&memory, checksum::crc32c).map_err(failed)?;
+    let places = tiers::read(&directory, &names.tiers)?;
+    if !fits(&geometry, &places) {
+        return Err(directory
+            .error("open namespace", &names.tiers, Errno(libc::EIO))
+            .advise("it contradicts the namespace's metadata; the store is damaged"));
+    }
+    let files = open_files(&directory, &names, &places)?;
+    let (fs, data_offset) = match (geometry.durability, &places[0]) {
+        (Some(_), TierPlace::Medium { path, .. }) => open_durable(memory, &files, path)?,
+        _ => (Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?, 0),
     };
+    let mut tiers: Vec<Box<dyn Device>> = Vec::with_capacity(places.len());
+    for (tier, (place, file)) in places.iter().zip(files).enumerate() {
+        let bytes = tier_bytes(&geometry, tier);
+        tiers.push(match (place, file) {
+            (TierPlace::Medium { path, .. }, Some(file)) => {
+                let tier = FileTier::new(file, if tier == 0 { data_offset } else { 0 }, bytes);
+                Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
+            }
+            _ => Box::new(open_ram(&directory, &names, bytes, &geometry)?),
+        });
+    }
     Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptor })
 }
 
-/// Opens a namespace whose log and blocks are in the file at `path`.
+/// Opens the files of those tiers that are in files.
+fn open_files(
+    directory: &Directory,
+    names: &Names,
+    places: &[TierPlace],
+) -> StoreResult<Vec<Option<Arc<MediaFile>>>> {
+    let open = |(tier, place): (usize, &TierPlace)| match place {
+        TierPlace::Ram => Ok(None),
+        TierPlace::Medium { path, identity, .. } => {
+            open_media(directory, names, tier, path, identity).map(Some)
+        }
+    };
+    places.iter().enumerate().map(open).collect()
+}
+
+/// Opens a namespace whose metadata are in the first of the files, at `path`; where its hugeblocks begin there, too.
 fn open_durable(
     memory: MetaSegment,
-    file: Arc<MediaFile>,
+    files: &[Option<Arc<MediaFile>>],
     path: &Path,
-) -> StoreResult<(Microfs, Vec<Box<dyn Device>>)> {
+) -> StoreResult<(Microfs, u64)> {
     let failed = |error: Error| StoreError::new("open tier", path, error);
-    let superblock = Superblock::read(file.as_ref(), checksum::crc32c).map_err(failed)?;
-    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, file.clone(), Vec::new());
-    let fs = fs.map_err(failed)?;
-    let tier = FileTier::new(file, superblock.data_offset, tier_bytes(fs.geometry(), 0));
-    let tier = tier.map_err(|errno| StoreError::new("open tier", path, errno))?;
-    Ok((fs, vec![Box::new(tier)]))
+    let mut media = files.iter().flatten().map(|file| file.clone() as Arc<dyn Media>);
+    let first = media.next().ok_or(failed(Error::Invalid))?;
+    let superblock = Superblock::read(first.as_ref(), checksum::crc32c).map_err(failed)?;
+    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, first, media.collect());
+    Ok((fs.map_err(failed)?, superblock.data_offset))
 }
 
 fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreResult<()> {
@@ -347,34 +428,42 @@ impl Names {
     }
 }
 
-/// Makes the tiers of a namespace, after the list of them. What failed is removed by the caller.
-fn create_tiers(
+/// Makes what stands in the store itself. What failed is removed by the caller.
+fn create_own(
     directory: &Directory,
     names: &Names,
+    geometry: &Geometry,
     creation: &Creation,
 ) -> StoreResult<HugePages> {
-    tiers::write(directory, &names.tiers, &creation.places)?;
     let mut huge_pages = HugePages::NotWanted;
     for (tier, place) in creation.places.iter().enumerate() {
-        let bytes = tier_bytes(&creation.geometry, tier);
-        match place {
-            TierPlace::Ram => {
-                if creation.want_huge_pages {
-                    huge_pages = huge::provide(directory, bytes)?;
-                }
-                let is_huge = huge_pages == HugePages::Mounted;
-                create_data_segment(directory, names, bytes, is_huge)?;
-            }
-            TierPlace::Medium { .. } => {
-                place.make(bytes, creation.allocation, creation.may_overwrite)?;
-                Transit::create(directory, &names.transit[tier])?;
-            }
+        if *place != TierPlace::Ram {
+            Transit::create(directory, &names.transit[tier])?;
+            continue;
         }
+        let bytes = tier_bytes(geometry, tier);
+        if creation.want_huge_pages {
+            huge_pages = huge::provide(directory, bytes)?;
+        }
+        let is_huge = huge_pages == HugePages::Mounted;
+        create_data_segment(directory, names, bytes, is_huge)?;
     }
     Ok(huge_pages)
 }
 
-/// Removes what `create_tiers` made, and nothing else of the same name.
+/// Makes what stands outside the store. What failed is removed by the caller.
+fn create_media(creation: &Creation) -> StoreResult<()> {
+    let Creation { geometry, metadata_bytes, places, allocation, may_overwrite, .. } = creation;
+    places.iter().enumerate().try_for_each(|(tier, place)| {
+        let bytes = match (tier, *metadata_bytes) {
+            (0, bytes @ 1..) => bytes,
+            _ => tier_bytes(geometry, tier),
+        };
+        place.make(bytes, *allocation, *may_overwrite)
+    })
+}
+
+/// Removes what the creator of a namespace made, and nothing else of the same name.
 fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
     // A list that was not finished named no file yet that was made.
     for place in tiers::read(directory, &names.tiers).unwrap_or_default() {
@@ -387,33 +476,6 @@ fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
 fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
     let parts = [&names.tiers, &names.ram, &names.huge_ram];
     parts.into_iter().chain(&names.transit).try_for_each(|part| directory.remove_file(part))
-}
-
-/// Opens the tiers in order.
-fn open_tiers(
-    directory: &Directory,
-    names: &Names,
-    geometry: &Geometry,
-    places: &[TierPlace],
-) -> StoreResult<Vec<Box<dyn Device>>> {
-    if !fits(geometry, places) {
-        return Err(directory
-            .error("open namespace", &names.tiers, Errno(libc::EIO))
-            .advise("it contradicts the namespace's metadata; the store is damaged"));
-    }
-    let mut tiers: Vec<Box<dyn Device>> = Vec::with_capacity(places.len());
-    for (tier, place) in places.iter().enumerate() {
-        let bytes = tier_bytes(geometry, tier);
-        tiers.push(match place {
-            TierPlace::Ram => Box::new(open_ram(directory, names, bytes, geometry)?),
-            TierPlace::Medium { path, identity, .. } => {
-                let file = open_media(directory, names, tier, path, identity)?;
-                let tier = FileTier::new(file, 0, bytes);
-                Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
-            }
-        });
-    }
-    Ok(tiers)
 }
 
 fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {

@@ -18,7 +18,7 @@ use cairn_core::{Error, Superblock, TIERS_MAX};
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreError, StoreResult};
-use crate::label::Identity;
+use crate::label::{self, Identity};
 use crate::media_file::{Allocation, MediaFile};
 use crate::medium::{self, Contents, MediumKind};
 use crate::sys::{self, Errno, SysResult};
@@ -48,9 +48,9 @@ impl TierPlace {
         Ok(TierPlace::Medium { kind, path: path.to_owned(), identity: sys::random()? })
     }
 
-    /// A medium that is there and what it holds; none if there is no tier yet.
+    /// What the metadata say of a namespace that the medium at `path` keeps; none if there is no tier yet.
     /// Errors: what is there holds no namespace, or is in use.
-    pub fn existing(kind: MediumKind, path: &Path) -> StoreResult<Option<(TierPlace, Superblock)>> {
+    pub fn kept_namespace(kind: MediumKind, path: &Path) -> StoreResult<Option<Superblock>> {
         let is_there = match kind {
             MediumKind::File => path.symlink_metadata().is_ok(),
             MediumKind::Block => matches!(medium::contents(path)?, Contents::Tier(_)),
@@ -61,8 +61,22 @@ impl TierPlace {
         let file = MediaFile::open_alone(path)?;
         let superblock = Superblock::read(&file, checksum::crc32c)
             .map_err(|error: Error| StoreError::new("recover", path, error))?;
-        let identity = *file.identity();
-        Ok(Some((TierPlace::Medium { kind, path: path.to_owned(), identity }, superblock)))
+        Ok(Some(superblock))
+    }
+
+    /// The same place, where a tier is there already. Errors: it is not there, is no tier, or is in use.
+    pub fn as_kept(&self) -> StoreResult<TierPlace> {
+        let TierPlace::Medium { kind, path, .. } = self else { return Ok(TierPlace::Ram) };
+        let identity = *MediaFile::open_alone(path)?.identity();
+        Ok(TierPlace::Medium { kind: *kind, path: path.clone(), identity })
+    }
+
+    /// What tells it from others, as metadata say it; none in memory.
+    pub fn identity_words(&self) -> Option<[u64; 2]> {
+        match self {
+            TierPlace::Ram => None,
+            TierPlace::Medium { identity, .. } => Some(label::words(identity)),
+        }
     }
 
     /// The same kind of place for another namespace: a file beside this one, with `.name` added. Errors: there is nothing

@@ -10,7 +10,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use cairn_core::{Caller, Credentials, HandleId, InodeId, Microfs, SlotId, StaleBlock, Timestamp};
+use cairn_core::{
+    Caller, Credentials, HandleId, InodeId, MEDIA_BLOCK_BYTES, Microfs, SlotId, StaleBlock,
+    Timestamp,
+};
 use cairn_device::TierPlace;
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
@@ -384,7 +387,8 @@ fn rank_namespace(
         Err(error) if error.errno == libc::ENOENT => {}
         result => return result,
     }
-    let mut geometry = open_namespace(store, NODE)?.fs.geometry().clone();
+    let node = open_namespace(store, NODE)?.fs;
+    let mut geometry = node.geometry().clone();
     for blocks in &mut geometry.tier_blocks {
         *blocks = (*blocks / local_size).max(RANK_BLOCKS_MIN.min(*blocks));
     }
@@ -394,23 +398,38 @@ fn rank_namespace(
             .beside(&name)
             .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
     }
-    if let [TierPlace::Medium { kind, path, .. }] = &places[..] {
-        // What this rank had there before the node's memory was lost.
-        if let Some((kept, _)) = TierPlace::existing(*kind, path)? {
-            places = vec![kept];
-        }
-    }
-    let creation = Creation {
+    let mut creation = Creation {
         geometry,
+        metadata_bytes: 0,
         places,
         want_huge_pages: store.directory().contains(huge::NAME),
         allocation: Allocation::AtOnce,
         may_overwrite: false,
     };
+    if let Some(bytes) = node.media_bytes() {
+        take_files(&mut creation, bytes / u64::from(local_size))?;
+    }
     match namespace::create(store, &name, creation) {
         Err(error) if error.errno != libc::EEXIST => Err(error),
         _ => open_namespace(store, &name),
     }
+}
+
+/// Makes a durable namespace on what its rank had before the node's memory was lost, if there is something; for metadata
+/// alone there are so many bytes, or more if need be.
+fn take_files(
+    creation: &mut Creation,
+    metadata_bytes: u64,
+) -> core::result::Result<(), StoreError> {
+    if matches!(&creation.places[..], [TierPlace::Medium { path, .. }, ..] if path.exists()) {
+        let kept = creation.places.iter().map(TierPlace::as_kept);
+        creation.places = kept.collect::<core::result::Result<_, _>>()?;
+    }
+    if creation.geometry.tier_blocks[0] == 0 {
+        let bytes = metadata_bytes.max(creation.least_metadata_bytes());
+        creation.metadata_bytes = bytes.next_multiple_of(MEDIA_BLOCK_BYTES as u64);
+    }
+    Ok(())
 }
 
 /// Major number of `st_dev`; not assigned to any device of Linux.

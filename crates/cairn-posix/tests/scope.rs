@@ -29,7 +29,9 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
         vec![TierPlace::Ram, TierPlace::new(MediumKind::File, &root.join("tier")).unwrap()];
     let allocation = Allocation::AsWritten;
     let (want_huge_pages, may_overwrite) = (false, false);
-    let creation = Creation { geometry, places, want_huge_pages, allocation, may_overwrite };
+    let metadata_bytes = 0;
+    let creation =
+        Creation { geometry, metadata_bytes, places, want_huge_pages, allocation, may_overwrite };
     namespace::create(&store, "node", creation).unwrap();
     let path = store.path().to_owned();
     let scope = Scope::Rank { rank: 3, local_size: 4 };

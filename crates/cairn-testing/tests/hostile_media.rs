@@ -8,6 +8,7 @@
 
 use cairn_core::{Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, Operation, ROOT};
 use cairn_testing::faulty::Image;
+use cairn_testing::random::Random;
 use cairn_testing::recovery::recover_and_use;
 use cairn_testing::sealed::{self, Places};
 
@@ -233,4 +234,37 @@ fn superblock_promises_more_inodes_than_the_media_can_hold_then_it_is_refused() 
         sealed::seal_superblock(&image, places.superblock(copy));
     }
     assert_refused(image, "media shorter than its superblock says");
+}
+
+/// Tiers whose blocks nobody has, or none with data, or so many that no memory has room for their tables.
+#[test]
+fn superblock_says_anything_of_its_tiers_then_it_is_refused_or_harmless() {
+    const VERSION: u64 = 1;
+    const TIERS: std::ops::Range<u64> = 45..57;
+    let mut random = Random::new(7);
+    let (empty, superblock) = sealed::empty(MEDIA_BYTES);
+    let places = Places::of(&superblock);
+    let mut recovered = 0;
+    for _ in 0..400 {
+        let image = empty.clone();
+        let changes = (0..random.below(4) + 1).map(|_| {
+            let word = TIERS.start + random.below(TIERS.end - TIERS.start);
+            let value = match random.below(3) {
+                0 => random.below(1 << 10),
+                1 => u64::MAX >> random.below(64),
+                _ => random.draw() >> random.below(64),
+            };
+            (word, value)
+        });
+        for (word, value) in changes.chain([(VERSION, 2)]).collect::<Vec<_>>() {
+            for copy in [0, 1] {
+                sealed::write(&image, places.superblock(copy) + word * 8, &[value]);
+            }
+        }
+        for copy in [0, 1] {
+            sealed::seal_superblock(&image, places.superblock(copy));
+        }
+        recovered += u64::from(recover_and_use(image).is_ok());
+    }
+    assert!((1..300).contains(&recovered), "{recovered}");
 }

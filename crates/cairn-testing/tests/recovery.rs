@@ -11,7 +11,8 @@ use cairn_core::{
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{
-    Crew, Died, Setting, State, Window, Workload, Wrap, check, look, plain, recover_and_attach,
+    Crew, Died, Setting, State, Tiers, Window, Workload, Wrap, check, look, plain,
+    recover_and_attach,
 };
 use cairn_testing::faulty::{
     ByteMedia, Fault, FaultPlan, FaultyMedia, Image, Outcome, ReadFault, Survivors,
@@ -128,6 +129,23 @@ fn crash_after_crash_leaves_what_was_synced() {
         images += rounds(seed).unwrap_or_else(|message| panic!("{message}"))
     });
     println!("{images} crashes");
+}
+
+/// Names, and files without a part in memory, are as after any crash; which ones these are `lost_memory.rs` says.
+#[test]
+fn crash_that_takes_a_tier_in_memory_leaves_what_was_synced_elsewhere() {
+    let images = AtomicU64::new(0);
+    for_each_seed(SEEDS, |seed| {
+        let tiers = if seed % 2 == 0 { Tiers::Apart } else { Tiers::Spilling };
+        let plain = Setting { crowd: 0, history_blocks: 0, ..Setting::draw(seed) };
+        let setting = Setting { tiers, in_memory: true, ..plain };
+        let (base, superblock) = setting.format();
+        let round = Round::new(&setting, &superblock, base, seed);
+        let report = round.and_then(|round| round.crash(IMAGES / 2, &crate::plain));
+        let report = report.unwrap_or_else(|message| panic!("{message}\n{setting:?}"));
+        images.fetch_add(report.images, Ordering::Relaxed);
+    });
+    println!("{} crashes", images.into_inner());
 }
 
 /// A bug of media access, planted to see that it is found.
@@ -474,8 +492,16 @@ fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
 /// A slot is laid out for the most that a namespace can hold, so the log can be cut and names removed however full it is.
 #[test]
 fn namespace_is_full_of_names_then_its_snapshot_fits() {
-    for length in [1, 48, 104, 250] {
-        let (image, superblock) = Setting::simple().format();
+    for (length, tiers) in [
+        (1, Tiers::One),
+        (48, Tiers::One),
+        (104, Tiers::One),
+        (250, Tiers::One),
+        (1, Tiers::Apart),
+        (104, Tiers::Apart),
+        (250, Tiers::Apart),
+    ] {
+        let (image, superblock) = Setting { tiers, ..Setting::simple() }.format();
         let recovered = recover_and_attach(Arc::new(image), &superblock);
         let (process, _) = recovered.expect("it was just made");
         let name = |number: usize| {

@@ -71,6 +71,7 @@ impl World {
             persist: Some(scratch.join("out")),
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
+            meta: None,
             created: 0,
             command: Vec::new(),
         };

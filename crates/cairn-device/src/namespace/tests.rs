@@ -121,6 +121,7 @@ fn spilling(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX]) -> Creation {
     let path = scratch.0.path().join("tier");
     Creation {
         geometry: Geometry { tier_blocks, ..geometry() },
+        metadata_bytes: 0,
         places: vec![TierPlace::Ram, TierPlace::new(MediumKind::File, &path).unwrap()],
         want_huge_pages: false,
         allocation: Allocation::AtOnce,
@@ -201,6 +202,114 @@ fn file_of_another_store_is_not_taken_for_ones_own() {
     assert_eq!((error.errno, &error.path), (libc::EIO, &path));
     store.remove().unwrap();
     assert!(path.exists(), "it is not ours to remove");
+}
+
+/// A durable namespace on the files `meta` and `tier` beside the store, and in memory, as far as they have blocks.
+fn durable(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX], metadata_bytes: u64) -> Creation {
+    let file = |name| TierPlace::new(MediumKind::File, &scratch.0.path().join(name)).unwrap();
+    let places = [file("meta"), TierPlace::Ram, file("tier")];
+    let is_there = |tier: &usize| tier_blocks[*tier] > 0 || *tier == 0;
+    let there: Vec<usize> = (0..3).filter(is_there).collect();
+    let mut geometry = geometry();
+    geometry.durability = Some(Durability::Sync);
+    geometry.tier_blocks = [0; TIERS_MAX];
+    there.iter().enumerate().for_each(|(to, &from)| geometry.tier_blocks[to] = tier_blocks[from]);
+    Creation {
+        geometry,
+        metadata_bytes,
+        places: there.iter().map(|&tier| places[tier].clone()).collect(),
+        want_huge_pages: false,
+        allocation: Allocation::AsWritten,
+        may_overwrite: false,
+    }
+}
+
+/// The same creation, of what is there already.
+fn kept(creation: &Creation) -> Creation {
+    let places = creation.places.iter().map(|place| place.as_kept().unwrap()).collect();
+    Creation { places, ..creation.clone() }
+}
+
+/// Makes a directory, and has it on the media.
+fn leave_a_mark(namespace: &Namespace) {
+    let caller = |slot| cairn_core::Caller {
+        slot,
+        credentials: Credentials { uid: 0, gid: 0 },
+        now: sys::now(),
+    };
+    let slot = namespace.fs.attach(crate::process::identity().unwrap()).unwrap().slot;
+    let made = namespace.fs.make_directory(&caller(slot), cairn_core::ROOT, b"mark", 0o755);
+    made.unwrap();
+    namespace.fs.sync().unwrap();
+}
+
+fn has_mark(namespace: &Namespace) -> bool {
+    namespace.fs.usage().unwrap().inodes == 2
+}
+
+#[test]
+fn durable_namespace_of_any_tiers_is_made_again_from_its_files() {
+    for (tier_blocks, metadata_bytes) in [
+        ([200, 0, 0, 0], 0),
+        ([200, 8, 0, 0], 0),
+        ([200, 0, 8, 0], 0),
+        ([200, 8, 8, 0], 0),
+        ([0, 8, 0, 0], 4 << 20),
+        ([0, 0, 8, 0], 4 << 20),
+        ([0, 8, 8, 0], 4 << 20),
+    ] {
+        let scratch = Scratch::new();
+        let first = store(&scratch);
+        let creation = durable(&scratch, tier_blocks, metadata_bytes);
+        create(&first, "node", creation.clone()).unwrap();
+        let namespace = open_namespace(&first, "node").unwrap();
+        assert_eq!(namespace.tiers.len(), creation.places.len(), "{tier_blocks:?}");
+        let bytes: Vec<u64> = namespace.tiers.iter().map(|tier| tier.bytes()).collect();
+        assert_eq!(bytes[0] == 0, metadata_bytes > 0, "{tier_blocks:?}");
+        assert!(bytes[1..].iter().all(|&bytes| bytes == 8 * 32 * 1024), "{tier_blocks:?}");
+        leave_a_mark(&namespace);
+        drop(namespace);
+        std::fs::remove_dir_all(first.path()).unwrap();
+        let second = store(&scratch);
+        create(&second, "node", kept(&creation)).unwrap();
+        assert!(has_mark(&open_namespace(&second, "node").unwrap()), "{tier_blocks:?}");
+        second.remove().unwrap();
+        assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    }
+}
+
+#[test]
+fn metadata_of_other_tiers_are_refused_and_everything_stays() {
+    let scratch = Scratch::new();
+    let first = store(&scratch);
+    let creation = durable(&scratch, [0, 0, 8, 0], 4 << 20);
+    create(&first, "node", creation.clone()).unwrap();
+    leave_a_mark(&open_namespace(&first, "node").unwrap());
+    std::fs::remove_dir_all(first.path()).unwrap();
+    let second = store(&scratch);
+    let tier = scratch.0.path().join("tier");
+    let aside = scratch.0.path().join("aside");
+    std::fs::rename(&tier, &aside).unwrap();
+    let error = create(&second, "node", creation.clone()).unwrap_err();
+    assert_eq!((error.errno, &error.path), (libc::ENOENT, &tier));
+    MediaFile::create(&tier, 8 * 32 * 1024, [7; 16], Allocation::AsWritten).unwrap();
+    let error = create(&second, "node", kept(&creation)).unwrap_err();
+    assert_eq!((error.errno, &error.path), (libc::EINVAL, &scratch.0.path().join("meta")));
+    std::fs::rename(&aside, &tier).unwrap();
+    create(&second, "node", kept(&creation)).unwrap();
+    assert!(has_mark(&open_namespace(&second, "node").unwrap()));
+}
+
+#[test]
+fn too_few_bytes_for_metadata_are_refused_and_nothing_is_left() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let mut creation = durable(&scratch, [0, 0, 8, 0], 4096);
+    let error = create(&store, "node", creation.clone()).unwrap_err();
+    assert_eq!(error.errno, libc::ENOSPC);
+    assert!(!scratch.0.contains(c"meta") && !scratch.0.contains(c"tier"));
+    creation.metadata_bytes = creation.least_metadata_bytes();
+    create(&store, "node", creation).unwrap();
 }
 
 #[test]

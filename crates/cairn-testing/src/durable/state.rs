@@ -85,6 +85,8 @@ struct Content {
     bytes: Vec<u8>,
     /// Every block of it has a checksum, which is right.
     verified: bool,
+    /// Blocks of it were in memory: nothing of it was read.
+    lost: bool,
 }
 
 impl Seen {
@@ -151,7 +153,7 @@ pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<()
 impl Seen {
     /// Whether this is what a crash may have left; says what is not.
     pub fn check_all(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
-        self.check(window, &|_, _| true)
+        self.check(window, &|_, content| !content.lost)
     }
 
     /// As `check_all`, but only files that checksums prove: each block has one, and none was overwritten in part, after
@@ -272,8 +274,13 @@ pub fn look_in(process: &Process, home: InodeId) -> Result<Seen> {
 fn read(process: &Process, home: InodeId, path: &[u8]) -> Result<Content> {
     let options = OpenOptions { write: false, create: false, ..OPEN };
     let opened = process.fs.open_file(&process.caller(), home, path, options, 0)?;
+    let attributes = process.fs.attributes(opened.inode)?;
+    if attributes.lost {
+        process.close(opened.handle)?;
+        return Ok(Content { bytes: Vec::new(), verified: false, lost: true });
+    }
     process.verify_blocks(opened.inode, opened.handle)?;
-    let size = process.fs.attributes(opened.inode)?.size;
+    let size = attributes.size;
     let block_bytes = u64::from(process.fs.geometry().hugeblock_bytes);
     let mut checksums = vec![None; size.div_ceil(block_bytes) as usize];
     process.fs.checksums(opened.inode, 0, &mut checksums)?;
@@ -281,5 +288,5 @@ fn read(process: &Process, home: InodeId, path: &[u8]) -> Result<Content> {
     process.close(opened.handle)?;
     let mut blocks = bytes.chunks(block_bytes as usize).zip(&checksums);
     let verified = blocks.all(|(block, sum)| sum.is_some() || block.iter().all(|&byte| byte == 0));
-    Ok(Content { bytes, verified })
+    Ok(Content { bytes, verified, lost: false })
 }

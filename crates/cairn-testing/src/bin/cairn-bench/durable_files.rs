@@ -226,7 +226,9 @@ fn on_memory(store: &Store, path: &Path) -> Namespace {
     let places = vec![TierPlace::new(MediumKind::File, path).expect("random")];
     let allocation = Allocation::AsWritten;
     let (want_huge_pages, may_overwrite) = (false, false);
-    let creation = Creation { geometry, places, want_huge_pages, allocation, may_overwrite };
+    let metadata_bytes = 0;
+    let creation =
+        Creation { geometry, metadata_bytes, places, want_huge_pages, allocation, may_overwrite };
     create(store, "node", creation).expect("make a namespace");
     open_namespace(store, "node").expect("open the namespace")
 }
