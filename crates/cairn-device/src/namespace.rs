@@ -99,8 +99,7 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
     if directory.contains(&names.meta) {
         return Err(directory.error("create namespace", &names.meta, Errno(libc::EEXIST)));
     }
-    // What a creator that died has left: without a meta segment nobody uses it.
-    remove_tiers(directory, &names)?;
+    remove_leftovers(directory, &names)?;
     if creation.geometry.durability.is_some() {
         return create_durable(directory, &names, &creation);
     }
@@ -461,6 +460,16 @@ fn create_media(creation: &Creation) -> StoreResult<()> {
         };
         place.make(bytes, *allocation, *may_overwrite)
     })
+}
+
+/// Removes what a creator that died has left: without a meta segment nobody uses it. Files stay if the first one may hold
+/// a namespace, which was to be made again from them.
+fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
+    let places = tiers::read(directory, &names.tiers).unwrap_or_default();
+    match places.first().is_some_and(TierPlace::may_hold_namespace) {
+        true => remove_own(directory, names),
+        false => remove_tiers(directory, names),
+    }
 }
 
 /// Removes what the creator of a namespace made, and nothing else of the same name.

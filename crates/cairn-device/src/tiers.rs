@@ -64,6 +64,14 @@ impl TierPlace {
         Ok(Some(superblock))
     }
 
+    /// Whether it is a medium with a superblock, intact or not.
+    pub(crate) fn may_hold_namespace(&self) -> bool {
+        let TierPlace::Medium { path, identity, .. } = self else { return false };
+        let Ok(file) = MediaFile::open(path) else { return false };
+        file.identity() == identity
+            && !matches!(cairn_core::inspect(&file, checksum::crc32c), Ok(None))
+    }
+
     /// The same place, where a tier is there already. Errors: it is not there, is no tier, or is in use.
     pub fn as_kept(&self) -> StoreResult<TierPlace> {
         let TierPlace::Medium { kind, path, .. } = self else { return Ok(TierPlace::Ram) };

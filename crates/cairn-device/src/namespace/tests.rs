@@ -312,6 +312,27 @@ fn too_few_bytes_for_metadata_are_refused_and_nothing_is_left() {
     create(&store, "node", creation).unwrap();
 }
 
+/// Mechanism: whoever makes a namespace removes what a creator that died has left, by the list of its tiers; a creator that
+/// makes it again from files lists those, too.
+/// Consequence: it was killed, the next one removed the files with all they kept, and began with empty ones.
+/// Fix: files that hold a namespace, and those of its further tiers, stay.
+#[test]
+fn creator_dies_while_it_recovers_then_the_next_one_recovers() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    for tier_blocks in [[200, 0, 0, 0], [200, 0, 8, 0]] {
+        let creation = durable(&scratch, tier_blocks, 0);
+        create(&store, "node", creation.clone()).unwrap();
+        leave_a_mark(&open_namespace(&store, "node").unwrap());
+        // The list and the files are there, the meta segment, which is made last, is not.
+        std::fs::remove_file(store.path().join("node.meta")).unwrap();
+        create(&store, "node", kept(&creation)).unwrap();
+        assert!(has_mark(&open_namespace(&store, "node").unwrap()), "{tier_blocks:?}");
+        std::fs::remove_file(store.path().join("node.meta")).unwrap();
+        remove_tiers(store.directory(), &Names::new(store.directory(), "node").unwrap()).unwrap();
+    }
+}
+
 #[test]
 fn huge_pages_are_used_where_the_system_grants_them() {
     let scratch = Scratch::new();
