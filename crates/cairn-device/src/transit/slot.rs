@@ -39,7 +39,7 @@ pub(super) const TAKEN: u64 = 8;
 /// Owned, reading or taken: what was read is no longer what the file has.
 pub(super) const SPOILED: u64 = 9;
 pub(super) const KIND: u64 = 15;
-/// Of a slot that could not be written: it stays as it is, so that nobody takes what the file has for its bytes.
+/// Of a slot that could not be written: it stays until it can, so that nobody takes what the file has for its bytes.
 pub(super) const LOST: u64 = WRITING;
 
 /// Bits of a thread id and of its start time.

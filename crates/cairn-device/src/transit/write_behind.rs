@@ -168,45 +168,48 @@ impl Transit {
         Ok(())
     }
 
-    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists. Errors: `Io`: it is lost.
+    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists. What could not be written
+    /// is tried again: the device may be back. Errors: `Io`: it is lost.
     fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Result<Step> {
-        let state = slot.state();
-        if state == LOST {
-            return Err(Error::Io);
-        }
         let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
+        let state = slot.state();
         if looks && self.is_bereft(state) {
             slot.bereave(state);
         }
-        let is_ours = slot.state() == STAGED;
-        Ok(match is_ours.then(|| slot.write(claim, put)) {
-            Some(Ok(true)) => Step::Wrote,
-            Some(Err(_)) => Step::Stuck,
-            Some(Ok(false)) | None => Step::Waits,
-        })
+        let state = slot.state();
+        let is_ours = matches!(state, STAGED | LOST);
+        match is_ours.then(|| slot.write(state, claim, put)) {
+            Some(Ok(true)) => Ok(Step::Wrote),
+            Some(Err(Error::Io)) => Err(Error::Io),
+            Some(Err(_)) => Ok(Step::Stuck),
+            Some(Ok(false)) | None => Ok(Step::Waits),
+        }
     }
 }
 
 impl Slot<'_> {
-    /// Brings the slot, if it is still staged, to the file, or gives it up for lost. Whether it did. Errors: this process
-    /// cannot; another may.
-    pub(super) fn write(&self, claim: u64, put: Put) -> Result<bool> {
-        if !self.change(STAGED, claim | WRITING) {
+    /// Brings the slot to the file if it is still in `state`, staged or lost. Whether it did. Errors: `Io`: it could not be
+    /// written; others: this process cannot, another may.
+    pub(super) fn write(&self, state: u64, claim: u64, put: Put) -> Result<bool> {
+        if !self.change(state, claim | WRITING) {
             return Ok(false);
         }
         let range = self.sound_range();
         let written =
             range.map_or(Err(Error::Io), |(at, length)| put(self.address(at), at, length));
-        if let Err(error @ (Error::FileTooLarge | Error::Fault | Error::Busy)) = written {
-            self.set(STAGED);
-            return Err(error);
+        match written {
+            Err(error @ (Error::FileTooLarge | Error::Fault | Error::Busy)) => {
+                self.set(state);
+                return Err(error);
+            }
+            Err(_) => {
+                self.area.word(W_FAILED).store(1, Ordering::SeqCst);
+                self.set(LOST);
+            }
+            Ok(()) => self.set(FREE),
         }
-        if written.is_err() {
-            self.area.word(W_FAILED).store(1, Ordering::SeqCst);
-        }
-        self.set(if written.is_ok() { FREE } else { LOST });
         self.area.signal(W_WRITTEN);
-        Ok(true)
+        written.map(|()| true).map_err(|_| Error::Io)
     }
 }
 

@@ -159,7 +159,7 @@ fn who_may_not_write_that_far_leaves_it_to_others() {
     let slot = area.slots().next().unwrap();
     let claim = area.claim().unwrap();
     for error in [Error::FileTooLarge, Error::Fault, Error::Busy] {
-        assert_eq!(slot.write(claim, &|_, _, _| Err(error)), Err(error));
+        assert_eq!(slot.write(STAGED, claim, &|_, _, _| Err(error)), Err(error));
     }
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
@@ -239,8 +239,22 @@ fn range_whose_bytes_are_lost_is_an_error_and_the_rest_is_not() {
     assert!(!area.has_lost());
     assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
     assert!(place.area().has_lost());
-    assert_eq!(place.area().settle(9..10, &|_, _, _| Ok(())), Err(Error::Io));
+    assert_eq!(place.area().settle(9..10, &|_, _, _| Err(Error::NoSpace)), Err(Error::Io));
     place.settle(&area, LENGTH as u64);
+}
+
+/// Mechanism: a slot that could not be written stayed so though its bytes were still there.
+/// Consequence: what was written just before a device went away was an error for good, though the device came back.
+/// Fix: whoever needs it tries again.
+#[test]
+fn bytes_that_could_not_be_written_are_there_when_the_device_is_back() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
+    place.settle(&area, 0);
+    assert_eq!(place.byte(0), 5);
+    assert!(area.has_lost(), "who flushes is told");
 }
 
 #[test]
