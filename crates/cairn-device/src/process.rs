@@ -1,7 +1,7 @@
 //! Which process this is, and whether another one still lives.
 //!
 //! Must stay true: a living process is never called dead. What cannot be known (another pid
-//! namespace, no /proc) counts as alive.
+//! namespace, no /proc or one that counts otherwise) counts as alive.
 //! Does not reap; the core does, when a caller established a death here.
 
 use core::ffi::CStr;
@@ -102,13 +102,21 @@ pub fn is_alive(identity: ProcessIdentity) -> bool {
     if identity.pid_namespace != pid_namespace() {
         return true;
     }
+    let exists = || sys::kill(identity.pid, 0) != Err(Errno(libc::ESRCH));
     match read_stat(&stat_path(identity.pid)) {
-        Ok(stat) => {
-            (stat.start_time == identity.start_time || identity.start_time == 0)
-                && !(matches!(stat.state, b'Z' | b'X') && stat.threads <= 1)
-        }
-        Err(_) => sys::kill(identity.pid, 0) != Err(Errno(libc::ESRCH)),
+        Ok(stat) if stat.is_of(identity) => true,
+        Ok(_) => !proc_is_ours() && exists(),
+        Err(_) => exists(),
     }
+}
+
+/// Whether /proc counts processes as the caller's pid namespace does. It may be that of the namespace around it.
+fn proc_is_ours() -> bool {
+    let mut own = ShortPath::new();
+    own.push_number(u64::from(sys::getpid()));
+    let mut name = [0; 16];
+    let length = sys::readlinkat(libc::AT_FDCWD, c"/proc/self", &mut name);
+    length.is_ok_and(|length| name[..length] == *own.to_bytes())
 }
 
 /// Whether a thread of the caller's pid namespace with this id exists.
@@ -122,6 +130,14 @@ struct Stat {
     state: u8,
     threads: u64,
     start_time: u64,
+}
+
+impl Stat {
+    /// Whether it says that this process or thread lives.
+    fn is_of(&self, identity: ProcessIdentity) -> bool {
+        (self.start_time == identity.start_time || identity.start_time == 0)
+            && !(matches!(self.state, b'Z' | b'X') && self.threads <= 1)
+    }
 }
 
 fn stat_path(pid: u32) -> ShortPath {
@@ -158,6 +174,24 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of a child that may not make namespaces.
+    const REFUSED: i32 = 77;
+
+    /// What `body` returns in a child.
+    fn in_a_child(body: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child uses only what it inherited, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let status = body();
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` receives one int.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        libc::WEXITSTATUS(status)
+    }
 
     #[test]
     fn command_name_with_parenthesis_and_spaces_is_skipped() {
@@ -202,6 +236,27 @@ mod tests {
         let me = identity().unwrap();
         let pid_namespace = me.pid_namespace + 1;
         assert!(is_alive(ProcessIdentity { pid: 1 << 22, pid_namespace, start_time: 1 }));
+    }
+
+    /// Mechanism: in a pid namespace of its own that has the /proc of the one around it, a process was looked up under a
+    /// number that belongs to another there, which began at another time.
+    /// Consequence: programs that lived were reaped, and what they were writing was taken from them.
+    /// Fix: only a /proc that counts as the caller does is believed when it says that somebody is dead.
+    #[test]
+    fn living_process_is_alive_under_the_proc_of_another_namespace() {
+        let status = in_a_child(|| {
+            // SAFETY: no pointers are passed.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+                return REFUSED;
+            }
+            // The first of the new namespace is number 1, as is somebody else in /proc.
+            in_a_child(|| {
+                let alive = identity().is_ok_and(is_alive) && thread_identity().is_ok_and(is_alive);
+                let ended = ProcessIdentity { pid: 9, ..identity().unwrap() };
+                i32::from(!alive) + 2 * i32::from(is_alive(ended))
+            })
+        });
+        assert!(status == 0 || status == REFUSED, "{status}");
     }
 
     #[test]
