@@ -120,11 +120,13 @@ impl Transit {
         self.mapping.file().raw()
     }
 
-    /// Does what is staged and wanted, oldest first, until `stop` is set and nothing is left that this process may write.
+    /// Does what is staged and wanted, oldest first, until `stop` is set, which ends the taking of more, and nothing is left
+    /// that this process may write.
     pub fn serve(&self, put: Put, get: Get, stop: &AtomicBool) {
         let Some(claim) = self.claim() else { return };
         loop {
-            self.word(W_SERVED).store(1, Ordering::Relaxed);
+            let is_ending = stop.load(Ordering::Relaxed);
+            self.word(W_SERVED).store(u64::from(!is_ending), Ordering::Relaxed);
             let seen = self.load(W_STAGED);
             let is_due = |slot: &Slot| matches!(slot.state(), STAGED | WANTED);
             let oldest = self.slots().filter(is_due).min_by_key(Slot::ticket);
@@ -135,11 +137,10 @@ impl Transit {
             });
             match served {
                 true => {}
-                false if stop.load(Ordering::Relaxed) => break,
+                false if is_ending => break,
                 false => self.sleep(W_STAGED, seen, SERVER_SLEEP),
             }
         }
-        self.word(W_SERVED).store(0, Ordering::Relaxed);
     }
 
     /// Whether bytes may be in transit at all. No: whoever has them, or needs them, goes to the file.

@@ -178,6 +178,26 @@ fn server_that_may_not_write_that_far_ends_when_it_is_told() {
     assert_eq!(place.byte(0), 5);
 }
 
+/// Mechanism: a server that was to end went on to take what programs staged.
+/// Consequence: an agent could not end as long as a program wrote.
+/// Fix: a server that is to end takes no more, and programs write for themselves.
+#[test]
+fn server_that_is_to_end_takes_no_more() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    let more = Cell::new(0);
+    let goes_on = |address, offset, length| {
+        let next = more.get() + 1;
+        if next < 100 && place.stage(&place.area(), next << 20, 6, LENGTH)? {
+            more.set(next);
+        }
+        place.put(address, offset, length)
+    };
+    area.serve(&goes_on, &unwanted, &AtomicBool::new(true));
+    assert_eq!((more.get(), place.byte(0)), (0, 5));
+}
+
 /// Mechanism: who could write a slot neither itself nor tell whether others live waited for others, who may be gone.
 /// Consequence: after the death of the agent a program with a limit on file sizes, or in another pid namespace, hung
 /// in a read. Fix: it gives up when nobody writes anything for long.
