@@ -138,16 +138,17 @@ pub(super) fn room_at(offset: u64) -> usize {
 /// What the calling thread owns slots with in a pid namespace; none if others could not tell whether it lives.
 pub(super) fn claim(pid_namespace: u64) -> Option<u64> {
     thread_local! {
-        /// Identity of this thread, and `process::generation` for which it is right.
-        static KNOWN: Cell<(u64, Option<ProcessIdentity>)> = const { Cell::new((0, None)) };
+        /// `process::generation`, and the identity of this thread that is right for it.
+        static KNOWN: Cell<Option<(u64, ProcessIdentity)>> = const { Cell::new(None) };
     }
     let generation = process::generation();
     let identity = match KNOWN.get() {
-        (known, identity) if known == generation => identity?,
+        Some((known, identity)) if known == generation => identity,
         _ => {
-            let identity = process::thread_identity().ok();
-            KNOWN.set((generation, identity));
-            identity?
+            // Failure is not remembered: a process may lack descriptors for a moment.
+            let identity = process::thread_identity().ok()?;
+            KNOWN.set(Some((generation, identity)));
+            identity
         }
     };
     let fits = identity.pid >> PID_BITS == 0 && identity.start_time >> START_BITS == 0;

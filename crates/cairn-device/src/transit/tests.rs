@@ -79,8 +79,8 @@ pub fn unwanted(_: *mut u8, _: u64, _: usize) -> Result<()> {
     panic!("nobody wants anything")
 }
 
-/// Runs `body` in a child that is then killed, or ends if that returns, and waits for its end.
-pub fn in_a_child(body: impl FnOnce()) {
+/// Runs `body` in a child that is then killed, or ends if that returns, waits for its end and gives its status.
+pub fn in_a_child(body: impl FnOnce()) -> i32 {
     // SAFETY: the child uses only what it inherited and never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -88,6 +88,8 @@ pub fn in_a_child(body: impl FnOnce()) {
         // SAFETY: ends the child as SIGKILL would.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
-    // SAFETY: no status is asked for.
-    unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+    let mut status = 0;
+    // SAFETY: `status` receives one int.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
 }

@@ -198,6 +198,30 @@ fn server_that_is_to_end_takes_no_more() {
     assert_eq!((more.get(), place.byte(0)), (0, 5));
 }
 
+/// Mechanism: that a thread could not find out who it is, which needs a descriptor, was remembered.
+/// Consequence: a thread whose first call came while its process had no descriptor left never wrote behind again, and after
+/// the death of the agent could not read what was staged. Fix: only what was found out is remembered.
+#[test]
+fn thread_that_had_no_descriptor_left_claims_slots_when_it_has() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    let status = in_a_child(|| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` receives, and then describes, a limit of this child.
+        let claims = unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            let none = libc::rlimit { rlim_cur: 0, ..limit };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none);
+            let claims = area.claim();
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            [claims, area.claim()].map(|claim| claim.is_some())
+        };
+        // SAFETY: ends the child without the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(claims != [false, true])) };
+    });
+    assert_eq!(libc::WEXITSTATUS(status), 0);
+}
+
 /// Mechanism: who could write a slot neither itself nor tell whether others live waited for others, who may be gone.
 /// Consequence: after the death of the agent a program with a limit on file sizes, or in another pid namespace, hung
 /// in a read. Fix: it gives up when nobody writes anything for long.
