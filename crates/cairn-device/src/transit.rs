@@ -164,11 +164,14 @@ impl Transit {
     /// A slot to fill: a free one, or one whose thread died and nobody relies on.
     fn take(&self, claim: u64) -> Option<Slot<'_>> {
         let free = |slot: &Slot| slot.change(FREE, claim | FILLING);
-        self.slots().find(free).or_else(|| {
-            self.slots().find(|slot| {
-                let state = slot.state();
-                state != FREE && self.is_bereft(state) && slot.bereave(state) && free(slot)
-            })
+        self.slots().find(free).or_else(|| self.take_bereft(claim, |_| true))
+    }
+
+    /// Of the slots that `may_take` chooses one whose thread died and nobody relies on.
+    fn take_bereft(&self, claim: u64, may_take: impl Fn(&Slot) -> bool) -> Option<Slot<'_>> {
+        self.slots().filter(may_take).find(|slot| {
+            let state = slot.state();
+            self.is_bereft(state) && slot.bereave(state) && slot.change(FREE, claim | FILLING)
         })
     }
 

@@ -108,12 +108,14 @@ impl Transit {
         let slot = match used < READ_SLOTS {
             true => self.take(claim)?,
             false => {
-                // What a reader left that stopped; being refused makes it older, too.
+                // What a reader left that stopped or died; being refused makes it older, too.
                 let now = self.next_ticket();
                 let is_old = |slot: &Slot| now.saturating_sub(slot.ticket()) > SLOTS as u64;
+                let may_take = |slot: &Slot| slot.kind() >= WANTED && is_old(slot);
                 self.oldest_ready()
                     .filter(is_old)
-                    .filter(|slot| slot.change(READY, claim | FILLING))?
+                    .filter(|slot| slot.change(READY, claim | FILLING))
+                    .or_else(|| self.take_bereft(claim, may_take))?
             }
         };
         self.backed(slot)

@@ -158,6 +158,28 @@ fn what_nobody_fetches_gives_way_to_other_readers() {
     assert!((1..100).contains(&rounds.count()));
 }
 
+/// Mechanism: a slot whose reader or server had died counted as used, and only a writer that found no other took it.
+/// Consequence: after the deaths of eight readers nothing was read ahead any more in a job that reads.
+/// Fix: a reader that is refused takes such a slot.
+#[test]
+fn slots_of_readers_that_died_do_not_keep_others_from_reading_ahead() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    area.want(0..(READ_SLOTS * STAGING_BYTES) as u64);
+    place.serve(&area);
+    in_a_child(|| {
+        let claim = area.claim().unwrap();
+        assert!(area.slots().take(READ_SLOTS).all(|slot| slot.change(READY, claim | TAKEN)));
+    });
+    assert_eq!(place.kinds(&area)[..READ_SLOTS], [TAKEN; READ_SLOTS]);
+    let elsewhere = 32 << 20;
+    let rounds = (0..100).take_while(|_| {
+        area.want(elsewhere..elsewhere + 1);
+        !place.kinds(&area).contains(&WANTED)
+    });
+    assert!((1..100).contains(&rounds.count()));
+}
+
 #[test]
 fn slot_that_claims_more_than_it_holds_is_not_handed_out() {
     let place = Place::new();
