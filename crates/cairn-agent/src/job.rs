@@ -109,12 +109,6 @@ pub struct Job {
     pub command: Vec<String>,
 }
 
-/// The tier whose file holds the metadata, of a tier of their own, if there is one, and those with data; none if they are in
-/// memory alone.
-pub fn media_of<'t>(meta: Option<&'t TierSpec>, tiers: &'t [TierSpec]) -> Option<&'t TierSpec> {
-    meta.or(tiers.first()).filter(|tier| tier.path.is_some())
-}
-
 /// The one field that every format has.
 #[derive(Deserialize)]
 struct FormatOnly {
@@ -124,7 +118,7 @@ struct FormatOnly {
 impl Job {
     /// The tier whose file holds the metadata; none if they are in memory alone.
     pub fn media(&self) -> Option<&TierSpec> {
-        media_of(self.meta.as_ref(), &self.tiers)
+        self.meta.as_ref().or(self.tiers.first()).filter(|tier| tier.path.is_some())
     }
 
     /// The first tier of the namespaces, if it holds metadata alone.

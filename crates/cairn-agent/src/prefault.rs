@@ -7,11 +7,11 @@
 //! Not at idle priority: a step holds the kernel's lock of a page, and an idle-priority thread that is preempted in it
 //! would make an application that writes there wait for the processor to become idle.
 
+use crate::memory::Memory;
 use crate::shared::Shared;
 use crate::volume::Volume;
 use cairn_device::Device;
 use std::collections::HashMap;
-use std::fs;
 use std::time::{Duration, Instant};
 
 /// How often use is compared with what is allocated, while nothing changes.
@@ -94,7 +94,7 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
         changed |= used_bytes > ahead.used_bytes;
         ahead.used_bytes = used_bytes;
         let goal = Goal::new(used_bytes, device.bytes());
-        let limit = ahead.allocated_bytes.saturating_add(available_bytes() / SHARE);
+        let limit = ahead.allocated_bytes.saturating_add(Memory::here().available_bytes / SHARE);
         for _ in 0..STEPS_PER_LOOK {
             let at = ahead.allocated_bytes;
             let is_prompt = at < goal.prompt_bytes;
@@ -117,60 +117,6 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
             }
         }
     }
-}
-
-/// Memory that can be had now: of the machine and of the control groups this process is in.
-pub fn available_bytes() -> u64 {
-    let machine = meminfo_bytes("MemAvailable:").unwrap_or(0);
-    machine.min(cgroup_room_bytes().unwrap_or(u64::MAX))
-}
-
-/// A line of /proc/meminfo.
-pub fn meminfo_bytes(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
-}
-
-/// The smallest memory limit of the control groups this process is in.
-pub fn cgroup_limit_bytes() -> Option<u64> {
-    cgroup_levels().into_iter().map(|(limit, _)| limit).min()
-}
-
-fn cgroup_room_bytes() -> Option<u64> {
-    cgroup_levels().into_iter().map(|(limit, used)| limit.saturating_sub(used)).min()
-}
-
-/// Limit and use of each level of control groups that has a limit, for version 2 and version 1.
-fn cgroup_levels() -> Vec<(u64, u64)> {
-    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mut levels = Vec::new();
-    for line in membership.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        let (root, limit_name, used_name) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
-            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-            _ => continue,
-        };
-        let mut group = group.trim_end_matches('/');
-        loop {
-            let number = |name: &str| -> Option<u64> {
-                let text = fs::read_to_string(format!("{root}{group}/{name}")).ok()?;
-                text.trim().parse().ok()
-            };
-            // "max" is no number, and means no limit.
-            if let (Some(limit), Some(used)) = (number(limit_name), number(used_name)) {
-                levels.push((limit, used));
-            }
-            match group.rfind('/') {
-                Some(slash) => group = &group[..slash],
-                None => break,
-            }
-        }
-    }
-    levels
 }
 
 #[cfg(test)]

@@ -14,10 +14,11 @@ use cairn_agent::daemon;
 use cairn_agent::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
+use cairn_agent::memory::Memory;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
-use cairn_device::{MediumKind, Store, StoreError, TierPlace};
+use cairn_device::{Store, TierPlace};
 use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
@@ -82,7 +83,7 @@ impl Claim {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
         let (root, note) = roots.for_new(request.memory_bytes())?;
-        let tiers = request.tiers_for(&root, &mount)?;
+        let (tiers, notes) = request.tiers_for(&root, &mount, &Memory::here())?;
         let name = match &request.job {
             Some(job) => job.clone(),
             None => free_name(roots, command),
@@ -101,7 +102,7 @@ impl Claim {
             persist: request.persist.clone(),
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
-            meta: request.meta.clone(),
+            meta: request.meta_spec(),
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };
@@ -113,12 +114,10 @@ impl Claim {
             claim.make_namespace(&device_store, request)?;
             Ok(claim)
         });
-        if let (Ok(_), Some(note)) = (&made, note) {
-            eprintln!("cairn: {note}");
-        }
-        if made.is_err() {
+        match made {
+            Ok(_) => note.iter().chain(&notes).for_each(|note| eprintln!("cairn: {note}")),
             // There was nothing here before; the error that is reported is the first one.
-            let _ = device_store.remove();
+            Err(_) => drop(device_store.remove()),
         }
         made.and_then(|claim| {
             claim.say_what_was_recovered()?;
@@ -131,7 +130,7 @@ impl Claim {
         let kept = self.kept_media(request)?;
         let creation = self.creation(store, request, kept.is_some())?;
         namespace::create(store, NODE, creation).map_err(|error| match kept {
-            Some(path) => refuse_tier(path)(error),
+            Some(path) => tier::refuse_kept(path)(error),
             None => error.into(),
         })?;
         self.is_new = kept.is_none();
@@ -204,16 +203,8 @@ impl Claim {
         else {
             return Ok(None);
         };
-        let superblock = match TierPlace::kept_namespace(kind, path) {
-            Ok(Some(superblock)) => superblock,
-            Ok(None) => return Ok(None),
-            // Nothing can be made of it.
-            Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
-                if kind == MediumKind::Block && request.may_overwrite =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(refuse_tier(path)(error)),
+        let Some(superblock) = tier::kept_namespace(kind, path, request.may_overwrite)? else {
+            return Ok(None);
         };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
         let (meta, tiers) = kept_tiers(job, media, &superblock);
@@ -255,7 +246,7 @@ fn place(store: &Store, tier: &TierSpec, is_kept: bool) -> Result<TierPlace> {
     let place = TierPlace::new(kind, path)
         .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
     match is_kept {
-        true => place.as_kept().map_err(refuse_tier(path)),
+        true => place.as_kept().map_err(tier::refuse_kept(path)),
         false => Ok(place),
     }
 }
@@ -287,18 +278,6 @@ fn kept_tiers(
     match is_alone {
         true => (Some(first), further.collect()),
         false => (None, std::iter::once(first).chain(further).collect()),
-    }
-}
-
-/// Pairs with `map_err`: the tier at `path`, which an earlier store has left, cannot be used.
-fn refuse_tier(path: &Path) -> impl Fn(StoreError) -> Error {
-    move |error| match error.refusal {
-        Some(cairn_core::Error::Corrupt { what }) => Error::TierFile {
-            path: path.to_path_buf(),
-            problem: format!("is damaged: {what}"),
-            advice: "nothing was changed; see cairn fsck",
-        },
-        _ => refuse(error),
     }
 }
 

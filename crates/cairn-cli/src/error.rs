@@ -36,8 +36,8 @@ pub enum Error {
     },
     /// A tier that is none.
     #[error(
-        "{text:?} is not a tier; write ram:SIZE, file:PATH:SIZE or block:DEVICE, as in ram:8G, \
-         file:/nvme/cairn:100G or block:/dev/nvme0n1"
+        "{text:?} is not a tier; write ram, file:PATH or block:DEVICE, and a size if you like, as in \
+         ram:8G, file:/nvme/cairn:100G or block:/dev/nvme0n1"
     )]
     Tier {
         /// What was given.
@@ -66,6 +66,14 @@ pub enum Error {
         problem: String,
         /// What to do.
         advice: &'static str,
+    },
+    /// A file for metadata without a size.
+    #[error(
+        "--meta-tier {text} says no size; write {text}:SIZE, see --help for how much metadata need"
+    )]
+    MetaWithoutSize {
+        /// What was given.
+        text: String,
     },
     /// A tier too small for anything.
     #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]

@@ -23,6 +23,7 @@ mod progress;
 mod request;
 mod restore;
 mod rm;
+mod room;
 mod run;
 mod settings;
 mod signals;

@@ -4,16 +4,16 @@
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
 use crate::error::{Error, Result};
+use crate::room::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::settings::RunSettings;
 use crate::size;
 use crate::store::check_job_name;
-use crate::tier::{self, TIER_BYTES_MIN};
+use crate::tier::{self, TierRequest};
 use cairn_agent::error::why;
-use cairn_agent::job::{DeviceKind, Job, Scope, TierSpec, media_of};
-use cairn_agent::prefault::{available_bytes, cgroup_limit_bytes, meminfo_bytes};
-use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX};
+use cairn_agent::job::{Job, Scope, TierSpec};
+use cairn_agent::memory::Memory;
+use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Superblock};
 use cairn_device::MediumKind;
-use cairn_device::store::free_bytes;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -21,12 +21,6 @@ use std::path::{Path, PathBuf};
 
 /// Where the store appears unless the user says otherwise.
 const MOUNT_DEFAULT: &str = "/cairn";
-/// Part of a limited address space that a tier has unless the user says otherwise: one in so many.
-const ADDRESSES_DEFAULT_SHARE: u64 = 4;
-/// Part of it that the meta segment may have.
-const ADDRESSES_SEGMENT_SHARE: u64 = 8;
-/// Part of it that is left to the program.
-const ADDRESSES_PROGRAM_SHARE: u64 = 4;
 /// Files that are allowed for however small the address space.
 const INODES_MIN: u32 = 16 << 10;
 /// Files that are allowed for however little memory is given for metadata.
@@ -41,13 +35,16 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What holds the data: ram:SIZE, file:PATH:SIZE, block:DEVICE or block:DEVICE:SIZE; repeated, or a list with commas:
-    /// the next takes what does not fit into those before it [default: ram with half of the memory that is free]
+    /// What holds the data: ram, file:PATH or block:DEVICE, each also with :SIZE; repeated, or a list with commas: the next
+    /// takes what does not fit into those before it. Without a size it is half of what is free: of memory, under the limit
+    /// of the job and in the file system of the store; of the file system of PATH, at most 1 TiB; but all of a DEVICE. A
+    /// file name that contains a colon is followed by a size [default: ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
-    /// Where metadata stand: ram, ram:SIZE or as a tier. In a file or on a device they survive the loss of the node's memory,
-    /// with what such tiers hold; they need 2 MiB, 4 MiB for each GiB of the tiers, and 750 bytes for each file. In memory they
-    /// need 145 KiB for each GiB and 400 bytes for each file [default: in the first tier, if that is not ram; else ram]
+    /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they survive the loss of the node's
+    /// memory, with what such tiers hold; they need 2 MiB, 4 MiB for each GiB of the tiers, and 750 bytes for each file. In
+    /// memory they need 145 KiB for each GiB and 400 bytes for each file [default: in the first tier, if that is not ram;
+    /// else ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_META_TIER")]
     pub meta_tier: Option<String>,
     /// When what is written survives the loss of the node's memory, unless metadata stand there: when a file is closed or
@@ -107,9 +104,9 @@ pub struct Request {
     /// The mount prefix.
     pub mount: Option<String>,
     /// The tiers in order of preference; none if nothing was said.
-    pub tiers: Vec<TierSpec>,
+    pub tiers: Vec<TierRequest>,
     /// Where metadata stand.
-    pub meta: Option<TierSpec>,
+    pub meta: Option<TierRequest>,
     /// The persist directory, absolute.
     pub persist: Option<PathBuf>,
     /// The scope.
@@ -183,39 +180,63 @@ impl Request {
 
     /// Memory that a new store needs; None: as much as can be had.
     pub fn memory_bytes(&self) -> Option<u64> {
-        let in_memory = self.tiers.iter().filter(|tier| tier.device == DeviceKind::Ram);
-        (!self.tiers.is_empty()).then(|| in_memory.map(|tier| tier.bytes).sum())
+        let mut in_memory = self.wanted().iter().filter(|tier| tier.path.is_none());
+        in_memory.try_fold(0, |sum, tier| Some(sum + tier.bytes?))
     }
 
-    /// The tiers of a new store below `root` at `mount`: what was asked for if it fits; if nothing was, half of the
-    /// memory that is free.
-    pub fn tiers_for(&self, root: &Path, mount: &str) -> Result<Vec<TierSpec>> {
-        let free = free_bytes(root).map_err(crate::store::refuse)?;
-        let media = media_of(self.meta.as_ref(), &self.tiers);
-        // They hold what an earlier store of these tiers kept.
-        let are_kept = media.is_some_and(tier::is_kept);
-        for tier in self.meta.iter().filter(|tier| tier.path.is_some()).chain(&self.tiers) {
-            match (tier.device.medium(), &tier.path) {
-                (Some(MediumKind::File), Some(_)) if are_kept => {}
-                (Some(MediumKind::File), Some(path)) => {
-                    tier::check_new_file(path, tier.bytes, mount)?;
-                }
-                (Some(MediumKind::Block), Some(path)) => {
-                    tier::check_device(path, are_kept, self.may_overwrite)?;
-                }
-                _ => {
-                    check_memory(tier.bytes, free, root)?;
-                    check_addresses(tier.bytes, address_space_bytes())?;
-                }
+    /// What is asked for: memory if nothing is.
+    fn wanted(&self) -> &[TierRequest] {
+        match self.tiers.is_empty() {
+            true => &[TierRequest::MEMORY],
+            false => &self.tiers,
+        }
+    }
+
+    /// The tiers with data of a new store below `root` at `mount`, if there is room for them and for metadata, and what to
+    /// tell the user about sizes that were not given. What an earlier store has left keeps its size.
+    pub fn tiers_for(
+        &self,
+        root: &Path,
+        mount: &str,
+        memory: &Memory,
+    ) -> Result<(Vec<TierSpec>, Vec<String>)> {
+        let kept = self.kept_namespace()?;
+        let mut wanted = self.wanted().to_vec();
+        for (tier, bytes) in wanted.iter_mut().zip(kept.iter().flat_map(tier::kept_sizes)) {
+            tier.bytes.get_or_insert(bytes);
+        }
+        let mut room = Room::new(root, memory, address_space_bytes());
+        let mut place = |tier: &TierRequest| match (tier.device.medium(), &tier.path) {
+            (Some(MediumKind::File), Some(_)) if kept.is_some() => Ok(tier.or_of(0)),
+            (Some(MediumKind::File), Some(path)) => room.for_file(tier, path, mount),
+            (Some(MediumKind::Block), Some(path)) => {
+                tier::check_device(path, kept.is_some(), self.may_overwrite)?;
+                // It has its size since it was read.
+                Ok(tier.or_of(0))
             }
+            _ => room.for_memory(tier),
+        };
+        if let Some(meta) = self.meta.as_ref().filter(|meta| meta.path.is_some()) {
+            place(meta)?;
         }
-        if !self.tiers.is_empty() {
-            return Ok(self.tiers.clone());
+        let tiers: Vec<TierSpec> = wanted.iter().map(place).collect::<Result<_>>()?;
+        let unsaid = wanted.iter().zip(&tiers).filter(|(wanted, _)| wanted.bytes.is_none());
+        let notes = unsaid.map(|(_, tier)| chosen(tier)).collect();
+        Ok((tiers, notes))
+    }
+
+    /// What an earlier store has left where metadata are to stand.
+    fn kept_namespace(&self) -> Result<Option<Superblock>> {
+        let media = self.meta.as_ref().or(self.wanted().first());
+        match media.and_then(|media| Some((media.device.medium()?, media.path.as_deref()?))) {
+            Some((kind, path)) => tier::kept_namespace(kind, path, self.may_overwrite),
+            None => Ok(None),
         }
-        let addresses = address_space_bytes().unwrap_or(u64::MAX);
-        let share = (available_bytes().min(free) / 2).min(addresses / ADDRESSES_DEFAULT_SHARE);
-        let bytes = tier::whole_blocks(share.max(TIER_BYTES_MIN));
-        Ok(vec![TierSpec { device: DeviceKind::Ram, path: None, bytes }])
+    }
+
+    /// Where metadata stand; in memory of no particular size, that has 0 bytes.
+    pub fn meta_spec(&self) -> Option<TierSpec> {
+        self.meta.as_ref().map(|meta| meta.or_of(0))
     }
 
     /// Refuses options that say something else than the store that is resumed.
@@ -227,10 +248,14 @@ impl Request {
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
-        let given = Some(tier::list(&self.tiers)).filter(|_| !self.tiers.is_empty());
+        // Without a size a tier has the one that it has.
+        let stored = job.tiers.iter().map(|tier| tier.bytes).chain(std::iter::repeat(0));
+        let given: Vec<TierSpec> =
+            self.tiers.iter().zip(stored).map(|(tier, bytes)| tier.or_of(bytes)).collect();
+        let given = Some(tier::list(&given)).filter(|_| !given.is_empty());
         differ("--tier", given, tier::list(&job.tiers))?;
         let stored = job.meta.as_ref().map_or("no --meta-tier".to_string(), tier::shown);
-        differ("--meta-tier", self.meta.as_ref().map(tier::shown), stored)?;
+        differ("--meta-tier", self.meta_spec().as_ref().map(tier::shown), stored)?;
         let text = |path: &PathBuf| path.display().to_string();
         let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
         differ("--persist", self.persist.as_ref().map(text), stored)?;
@@ -278,21 +303,6 @@ pub fn checked_persist(path: &Path) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-fn check_memory(bytes: u64, free: u64, root: &Path) -> Result<()> {
-    let limits = [
-        (meminfo_bytes("MemTotal:"), "the memory of this machine".to_string()),
-        (cgroup_limit_bytes(), "the memory limit of this job".to_string()),
-        (Some(free), format!("what is free in {}", root.display())),
-    ];
-    for (limit, of_what) in limits {
-        if let Some(limit) = limit.filter(|&limit| bytes > limit) {
-            let (wanted, available) = (size::human(bytes), size::human(limit));
-            return Err(Error::TierTooLarge { wanted, of_what, available });
-        }
-    }
-    Ok(())
-}
-
 /// Bytes of address space that a process may have, if that is limited.
 pub fn address_space_bytes() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
@@ -325,18 +335,15 @@ pub fn fit_segment(geometry: &mut Geometry, addresses: Option<u64>) {
     }
 }
 
-/// Every process of the job maps the tier and the meta segment, and needs room of its own.
-fn check_addresses(bytes: u64, addresses: Option<u64>) -> Result<()> {
-    let Some(addresses) = addresses else { return Ok(()) };
-    let limit =
-        addresses - addresses / ADDRESSES_PROGRAM_SHARE - addresses / ADDRESSES_SEGMENT_SHARE;
-    match bytes <= limit {
-        true => Ok(()),
-        false => Err(Error::TierTooLarge {
-            wanted: size::human(bytes),
-            of_what: "what the limit on address space (ulimit -v) leaves for it".to_string(),
-            available: size::human(limit),
-        }),
+/// Says how large a tier is whose size nobody gave.
+fn chosen(tier: &TierSpec) -> String {
+    let bytes = size::human(tier.bytes);
+    match &tier.path {
+        Some(path) => {
+            let path = path.display();
+            format!("the store has {bytes} in {path}; to choose: --tier file:PATH:SIZE")
+        }
+        None => format!("the store has {bytes} of memory; to choose: --tier ram:SIZE"),
     }
 }
 
@@ -380,6 +387,7 @@ fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_agent::job::DeviceKind;
 
     fn request(arguments: StoreArguments) -> Result<Request> {
         Request::new(arguments, RunSettings::default())
@@ -395,6 +403,10 @@ mod tests {
             tier: tiers.iter().map(ToString::to_string).collect(),
             ..StoreArguments::default()
         };
+        let meta = |meta: &str| StoreArguments {
+            meta_tier: Some(meta.to_string()),
+            ..StoreArguments::default()
+        };
         for (arguments, part) in [
             (mount("cairn"), "is relative"),
             (mount("/"), "root directory"),
@@ -405,6 +417,8 @@ mod tests {
             (tier(&["disk:8G"]), "not a tier"),
             (tier(&["ram:1"]), "too small"),
             (tier(&["ram:1G", "ram:2G"]), "second tier in one place"),
+            (meta("file:/tmp/x"), "write file:/tmp/x:SIZE"),
+            (meta("raw"), "not a tier"),
         ] {
             let error = request(arguments).expect_err(part);
             let text = error.to_string();
@@ -447,17 +461,13 @@ mod tests {
         assert!(text.contains("--mount /x") && text.contains("/cairn"), "{text}");
         let same = StoreArguments { tier: vec!["ram:1G".into()], ..StoreArguments::default() };
         request(same).expect("is fine").check_against(&job).expect("is the same");
+        let sizeless = StoreArguments { tier: vec!["ram".into()], ..StoreArguments::default() };
+        request(sizeless).expect("is fine").check_against(&job).expect("has the size it has");
     }
 
     #[test]
-    fn tier_and_segment_fit_a_small_address_space() {
+    fn segment_fits_a_small_address_space() {
         let addresses = 4_000_000 << 10;
-        check_addresses(1 << 30, Some(addresses)).expect("fits");
-        check_addresses(1 << 50, None).expect("is not limited");
-        let error = check_addresses(3 << 30, Some(addresses)).expect_err("is too large");
-        assert!(error.to_string().contains("ulimit -v"), "{error}");
-        assert_eq!(error.exit_code(), 2);
-
         let mut geometry = Geometry::new(b"/cairn", [1 << 14, 0, 0, 0], 0);
         let usual = geometry.clone();
         fit_segment(&mut geometry, None);

@@ -1,7 +1,8 @@
-//! What a store is made of, as the user writes it: `ram:SIZE`, `file:PATH:SIZE`, `block:DEVICE[:SIZE]`; metadata also `ram`.
+//! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`, `block:DEVICE[:SIZE]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
-//! is made absolute here, because every process of the job opens it from wherever it is.
+//! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
+//! component of a file's path is a size, and nothing else: a mistyped size never becomes part of a name.
 //! Does not make tiers.
 
 use crate::error::{Error, Result};
@@ -9,10 +10,9 @@ use crate::size;
 use crate::store::refuse;
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, TierSpec};
-use cairn_core::{HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, TIERS_MAX};
-use cairn_device::StoreError;
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
 use cairn_device::medium::{self, Contents, DeviceSize, measure};
-use cairn_device::store::free_bytes;
+use cairn_device::{MediumKind, StoreError, TierPlace};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,35 @@ use std::path::{Path, PathBuf};
 /// Smallest tier.
 pub const TIER_BYTES_MIN: u64 = 1 << 20;
 
+/// A tier as the user asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierRequest {
+    /// What it is to be made of.
+    pub device: DeviceKind,
+    /// Where it is, absolute; None in memory.
+    pub path: Option<PathBuf>,
+    /// Its capacity; None: a share of what there is.
+    pub bytes: Option<u64>,
+}
+
+impl TierRequest {
+    /// Memory, as much as is sane.
+    pub const MEMORY: TierRequest =
+        TierRequest { device: DeviceKind::Ram, path: None, bytes: None };
+
+    /// The tier with this capacity unless it has its own.
+    pub fn or_of(&self, bytes: u64) -> TierSpec {
+        let bytes = self.bytes.unwrap_or(bytes);
+        TierSpec { device: self.device, path: self.path.clone(), bytes }
+    }
+}
+
 /// Reads a list of tiers, in order of preference; empty if none is given.
-pub fn parse_all(texts: &[String]) -> Result<Vec<TierSpec>> {
+pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
     if texts.len() > TIERS_MAX {
         return Err(Error::TooManyTiers { count: texts.len(), most: TIERS_MAX });
     }
-    let mut tiers: Vec<TierSpec> = Vec::new();
+    let mut tiers: Vec<TierRequest> = Vec::new();
     for text in texts {
         let tier = parse(text)?;
         if tiers.iter().any(|other| (other.device, &other.path) == (tier.device, &tier.path)) {
@@ -36,16 +59,17 @@ pub fn parse_all(texts: &[String]) -> Result<Vec<TierSpec>> {
     Ok(tiers)
 }
 
-/// Reads where metadata stand: as a tier; in memory, of no particular size, that has 0 bytes.
-pub fn parse_meta(text: &str) -> Result<TierSpec> {
-    match text {
-        "ram" => Ok(TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }),
-        _ => parse(text),
+/// Reads where metadata stand: as a tier, but how large a file for them is must be said.
+pub fn parse_meta(text: &str) -> Result<TierRequest> {
+    let meta = parse(text)?;
+    match (&meta.path, meta.bytes) {
+        (Some(_), None) => Err(Error::MetaWithoutSize { text: text.to_string() }),
+        _ => Ok(meta),
     }
 }
 
 /// Checks that there are not too many tiers beside `meta`, and none of them is in its file.
-pub fn check_beside(meta: &TierSpec, tiers: &[TierSpec]) -> Result<()> {
+pub fn check_beside(meta: &TierRequest, tiers: &[TierRequest]) -> Result<()> {
     if meta.path.is_none() {
         return Ok(());
     }
@@ -54,29 +78,40 @@ pub fn check_beside(meta: &TierSpec, tiers: &[TierSpec]) -> Result<()> {
         return Err(Error::TooManyTiers { count, most });
     }
     match tiers.iter().find(|tier| tier.path == meta.path) {
-        Some(tier) => Err(Error::TierTwice { text: shown(tier) }),
+        Some(tier) => Err(Error::TierTwice { text: shown(&tier.or_of(0)) }),
         None => Ok(()),
     }
 }
 
-fn parse(text: &str) -> Result<TierSpec> {
-    let not_a_tier = || Error::Tier { text: text.to_string() };
-    let (kind, rest) = text.split_once(':').ok_or_else(not_a_tier)?;
-    match kind {
-        "ram" => Ok(TierSpec { device: DeviceKind::Ram, path: None, bytes: bytes(rest)? }),
-        "file" => {
-            // A path may contain colons.
-            let (path, size) = rest.rsplit_once(':').ok_or_else(not_a_tier)?;
-            let (bytes, path) = (bytes(size)?, Some(absolute(Path::new(path))?));
-            Ok(TierSpec { device: DeviceKind::File, path, bytes })
+fn parse(text: &str) -> Result<TierRequest> {
+    let (kind, rest) = match text.split_once(':') {
+        Some((kind, rest)) => (kind, Some(rest)),
+        None => (text, None),
+    };
+    match (kind, rest) {
+        ("ram", size) => {
+            Ok(TierRequest { bytes: size.map(bytes).transpose()?, ..TierRequest::MEMORY })
         }
-        "block" => block(rest),
-        _ => Err(not_a_tier()),
+        ("file", Some(rest)) => {
+            let (path, size) = split_size(rest);
+            let (bytes, path) = (size.map(bytes).transpose()?, Some(absolute(Path::new(path))?));
+            Ok(TierRequest { device: DeviceKind::File, path, bytes })
+        }
+        ("block", Some(rest)) => block(rest),
+        _ => Err(Error::Tier { text: text.to_string() }),
+    }
+}
+
+/// A path and the size behind it: what follows the last colon, if that is in the last component.
+fn split_size(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(':') {
+        Some((path, size)) if !size.contains('/') => (path, Some(size)),
+        _ => (text, None),
     }
 }
 
 /// Reads `DEVICE[:SIZE]`. Without a size it is that of the tier which is there, else all that fits.
-fn block(text: &str) -> Result<TierSpec> {
+fn block(text: &str) -> Result<TierRequest> {
     let (path, size) = match text.rsplit_once(':') {
         // The name of a device may contain colons.
         Some((path, size)) if !Path::new(text).exists() => (path, Some(size)),
@@ -97,7 +132,7 @@ fn block(text: &str) -> Result<TierSpec> {
     if least > bytes_max {
         return Err(too_small(&path, least, bytes_max, "give a smaller size or choose another"));
     }
-    Ok(TierSpec { device: DeviceKind::Block, path: Some(path), bytes })
+    Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
 }
 
 /// A tier's size: whole hugeblocks.
@@ -110,24 +145,68 @@ fn bytes(text: &str) -> Result<u64> {
 }
 
 /// The part of `bytes` that hugeblocks fill.
-pub fn whole_blocks(bytes: u64) -> u64 {
+fn whole_blocks(bytes: u64) -> u64 {
     let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
     bytes / block_bytes * block_bytes
 }
 
-/// A tier as it is written on the command line.
+/// What the metadata say of the namespace that an earlier store has left at `path`; none if it has left nothing, or what is
+/// on a device is damaged and may be overwritten. Errors: it is none of ours, damaged, or in use.
+pub fn kept_namespace(
+    kind: MediumKind,
+    path: &Path,
+    may_overwrite: bool,
+) -> Result<Option<Superblock>> {
+    let is_there = match kind {
+        MediumKind::File => path.is_file(),
+        MediumKind::Block => matches!(medium::contents(path), Ok(Contents::Tier(_))),
+    };
+    if !is_there {
+        return Ok(None);
+    }
+    match TierPlace::kept_namespace(kind, path) {
+        Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
+            if kind == MediumKind::Block && may_overwrite =>
+        {
+            Ok(None)
+        }
+        kept => kept.map_err(refuse_kept(path)),
+    }
+}
+
+/// The sizes of the tiers with data of such a namespace, in order.
+pub fn kept_sizes(superblock: &Superblock) -> impl Iterator<Item = u64> {
+    let Geometry { tier_blocks: [first, further @ ..], hugeblock_bytes, .. } = superblock.geometry;
+    let further = further.into_iter().filter(|&blocks| blocks > 0);
+    let further = further.map(move |blocks| u64::from(blocks) * u64::from(hugeblock_bytes));
+    (first > 0).then_some(superblock.bytes).into_iter().chain(further)
+}
+
+/// Pairs with `map_err`: the tier at `path`, which an earlier store has left, cannot be used.
+pub fn refuse_kept(path: &Path) -> impl Fn(StoreError) -> Error {
+    move |error| match error.refusal {
+        Some(cairn_core::Error::Corrupt { what }) => {
+            refused(path, format!("is damaged: {what}"), "nothing was changed; see cairn fsck")
+        }
+        _ => refuse(error),
+    }
+}
+
+/// A tier as it is written on the command line; 0 bytes are no particular size.
 pub fn shown(tier: &TierSpec) -> String {
-    let size = size::exact(tier.bytes);
-    let kind = match tier.device {
-        DeviceKind::Ram if tier.bytes == 0 => return "ram".to_string(),
+    let mut shown = match tier.device {
         DeviceKind::Ram => "ram",
         DeviceKind::File => "file",
         DeviceKind::Block => "block",
-    };
-    match &tier.path {
-        Some(path) => format!("{kind}:{}:{size}", path.display()),
-        None => format!("{kind}:{size}"),
     }
+    .to_string();
+    if let Some(path) = &tier.path {
+        shown += &format!(":{}", path.display());
+    }
+    if tier.bytes > 0 {
+        shown += &format!(":{}", size::exact(tier.bytes));
+    }
+    shown
 }
 
 /// Tiers as they are written on the command line.
@@ -140,7 +219,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     let refused = |problem: String, advice| refused(path, problem, advice);
     let name = path.file_name().filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"));
     let Some(name) = name else {
-        return Err(refused("has no name".to_string(), "write file:PATH:SIZE"));
+        return Err(refused("has no name".to_string(), "write file:PATH or file:PATH:SIZE"));
     };
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -160,8 +239,13 @@ fn refused(path: &Path, problem: String, advice: &'static str) -> Error {
     Error::TierFile { path: path.to_path_buf(), problem, advice }
 }
 
-/// Refuses a file that cannot be made: something is there already, the mount would hide it, or there is no room.
-pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
+/// The directory of a tier's file.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Refuses a file that cannot be made: something is there already, the mount would hide it, or `free` bytes are not enough.
+pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result<()> {
     let refused = |problem: String, advice| Err(refused(path, problem, advice));
     if path.starts_with(mount) {
         return refused(format!("lies below the mount prefix {mount}"), "choose another");
@@ -173,11 +257,9 @@ pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
         let advice = "choose another, remove it, or remove the store it belongs to with cairn rm";
         return refused("exists".to_string(), advice);
     }
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    if rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_err() {
+    if rustix::fs::access(directory_of(path), rustix::fs::Access::WRITE_OK).is_err() {
         return refused("lies in a directory that is not writable".to_string(), "choose another");
     }
-    let free = free_bytes(parent).map_err(refuse)?;
     if bytes + MEDIA_BLOCK_BYTES as u64 > free {
         let (wanted, free) = (size::human(bytes), size::human(free));
         return refused(
@@ -186,14 +268,6 @@ pub fn check_new_file(path: &Path, bytes: u64, mount: &str) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Whether there is something where metadata are to stand: what an earlier store kept.
-pub fn is_kept(media: &TierSpec) -> bool {
-    media.path.as_ref().is_some_and(|path| match media.device {
-        DeviceKind::Block => matches!(medium::contents(path), Ok(Contents::Tier(_))),
-        _ => path.is_file(),
-    })
 }
 
 /// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
@@ -224,7 +298,7 @@ pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
 }
 
 /// Refuses a device where each rank needs a tier of its own.
-pub fn check_divisible(tier: &TierSpec) -> Result<()> {
+pub fn check_divisible(tier: &TierRequest) -> Result<()> {
     match (tier.device, &tier.path) {
         (DeviceKind::Block, Some(path)) => {
             let problem = "is a device, which ranks cannot divide".to_string();
@@ -254,36 +328,57 @@ fn refused_device(error: StoreError) -> Error {
 mod tests {
     use super::*;
 
-    fn parsed(texts: &[&str]) -> Result<Vec<TierSpec>> {
+    fn parsed(texts: &[&str]) -> Result<Vec<TierRequest>> {
         parse_all(&texts.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     #[test]
     fn tiers_are_read_in_order_and_rounded_to_blocks() {
         let tiers = parsed(&["ram:2M", "file:/tmp/a b:c:1500KB", "file:/tmp//x:1G"]).expect("read");
-        let shown: Vec<String> = tiers.iter().map(super::shown).collect();
+        let shown: Vec<String> = tiers.iter().map(|tier| super::shown(&tier.or_of(7))).collect();
         assert_eq!(shown, ["ram:2M", "file:/tmp/a b:c:1440K", "file:/tmp/x:1G"]);
         assert!(parsed(&[]).expect("read").is_empty());
     }
 
     #[test]
+    fn size_is_what_follows_a_colon_in_the_last_component() {
+        let directory = std::env::temp_dir().join(format!("cairn-tier-{}:1G", std::process::id()));
+        std::fs::create_dir(&directory).expect("makes");
+        let at = |name: &str| directory.canonicalize().expect("is there").join(name);
+        let file = format!("file:{}", at("x").display());
+        let tiers = parsed(&["ram", &file]).expect("read");
+        assert_eq!(tiers[0], TierRequest::MEMORY);
+        assert_eq!((&tiers[1].path, tiers[1].bytes), (&Some(at("x")), None));
+        assert_eq!(super::shown(&tiers[1].or_of(1 << 20)), format!("{file}:1M"));
+        let tiers = parsed(&[&format!("{file}:2G"), &format!("{file}:2G:3G")]).expect("read");
+        assert_eq!((&tiers[0].path, tiers[0].bytes), (&Some(at("x")), Some(2 << 30)));
+        assert_eq!((&tiers[1].path, tiers[1].bytes), (&Some(at("x:2G")), Some(3 << 30)));
+        std::fs::remove_dir(&directory).expect("removes");
+    }
+
+    #[test]
     fn relative_path_is_made_absolute() {
-        let tiers = parsed(&["file:x:1M"]).expect("read");
+        let tiers = parsed(&["file:x:1M", "file:y"]).expect("read");
         let here = std::env::current_dir().expect("is there").canonicalize().expect("is there");
         assert_eq!(tiers[0].path, Some(here.join("x")));
+        assert_eq!(tiers[1].path, Some(here.join("y")));
     }
 
     #[test]
     fn anything_else_is_refused_with_one_line_that_names_it() {
         for (texts, part) in [
-            (vec!["ram"], "\"ram\" is not a tier"),
+            (vec!["raw"], "\"raw\" is not a tier"),
+            (vec!["ram:"], "\"\" is not a size"),
+            (vec!["8G"], "\"8G\" is not a tier"),
             (vec!["disk:8G"], "\"disk:8G\" is not a tier"),
-            (vec!["file:/tmp/x"], "\"file:/tmp/x\" is not a tier"),
+            (vec!["file"], "\"file\" is not a tier"),
+            (vec!["file:"], "has no name"),
             (vec!["file:/tmp/x:8GX"], "\"8GX\" is not a size"),
             (vec!["file:/tmp/x:"], "\"\" is not a size"),
             (vec!["file:/tmp/x:4K"], "too small"),
             (vec!["file::1G"], "has no name"),
             (vec!["file:/tmp/:1G"], "has no name"),
+            (vec!["file:/tmp/"], "has no name"),
             (vec!["file:/tmp/..:1G"], "has no name"),
             (vec!["file:/nonexistent/x:1G"], "a directory that does not exist"),
             (vec!["block:/dev/none"], "/dev/none cannot be used: no such file"),
@@ -293,7 +388,8 @@ mod tests {
             (vec!["block:/etc/passwd:1G"], "not a block device"),
             (vec!["block:/dev"], "not a block device"),
             (vec!["ram:1G", "ram:2G"], "\"ram:2G\" is the second"),
-            (vec!["file:/tmp/x:1G", "file:/tmp/./x:2G"], "is the second"),
+            (vec!["ram:1G", "ram"], "\"ram\" is the second"),
+            (vec!["file:/tmp/x:1G", "file:/tmp/./x"], "is the second"),
             (vec!["ram:1G"; 5], "5 tiers were given"),
         ] {
             let error = parsed(&texts).expect_err(part);
@@ -305,15 +401,17 @@ mod tests {
 
     #[test]
     fn file_that_cannot_be_made_is_refused() {
+        const FREE: u64 = 1 << 30;
         let directory = std::env::temp_dir();
         let new = directory.join("cairn-no-such-tier");
-        check_new_file(&new, 1 << 20, "/cairn").expect("can be made");
+        check_new_file(&new, 1 << 20, FREE, "/cairn").expect("can be made");
         for (path, bytes, mount, part) in [
             (&directory, 1 << 20, "/cairn", "exists"),
             (&new, 1 << 20, directory.to_str().expect("UTF-8"), "below the mount prefix"),
-            (&new, 1 << 60, "/cairn", "are free there"),
+            (&new, FREE, "/cairn", "are free there"),
         ] {
-            let text = check_new_file(path, bytes, mount).expect_err(part).to_string();
+            let refused = check_new_file(path, bytes, FREE, mount).expect_err(part);
+            let text = refused.to_string();
             assert!(text.contains(part) && text.contains(path.to_str().expect("UTF-8")), "{text}");
         }
     }

@@ -20,15 +20,21 @@ fn script(sandbox: &Sandbox, launcher: &[&str], text: &str) -> Ran {
     Ran::of(command.output().expect("starts"), text.to_string())
 }
 
+/// What runs a command where it may mount; `None` if this machine does not allow that.
+fn mounter() -> Option<Vec<&'static str>> {
+    let launcher: Vec<&str> = "unshare --user --map-root-user --mount".split_whitespace().collect();
+    let possible = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
+    if possible.is_ok_and(|output| output.status.success()) {
+        return Some(launcher);
+    }
+    eprintln!("skipped: this machine does not allow mount namespaces");
+    None
+}
+
 #[test]
 fn small_shared_memory_is_passed_over_unless_it_was_chosen() {
     let sandbox = Sandbox::new();
-    let launcher: Vec<&str> = "unshare --user --map-root-user --mount".split_whitespace().collect();
-    let possible = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
-    if !possible.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this machine does not allow mount namespaces");
-        return;
-    }
+    let Some(launcher) = mounter() else { return };
     let job = format!("small-shm-{}", std::process::id());
     let mount = "mount -t tmpfs -o size=16m,mode=1777 tmpfs /dev/shm\n\
         mkdir $ROOT/user && export XDG_RUNTIME_DIR=$ROOT/user\n";
@@ -51,6 +57,73 @@ fn small_shared_memory_is_passed_over_unless_it_was_chosen() {
     let refused =
         format!("rmdir $ROOT/user; {mount} $CAIRN run --store-root /dev/shm --tier ram:1G -- true");
     script(&sandbox, &launcher, &refused).refused_with("free in /dev/shm");
+}
+
+#[test]
+fn tier_without_a_size_has_half_of_what_is_free_says_so_and_keeps_it() {
+    let sandbox = Sandbox::new();
+    let Some(launcher) = mounter() else { return };
+    // The file's system has 64 MiB, the store's has 16.
+    let text = "mount -t tmpfs -o size=64m tmpfs $ROOT; mkdir $ROOT/shm
+        mount -t tmpfs -o size=16m tmpfs $ROOT/shm
+        export CAIRN_STORE_ROOT=$ROOT/shm
+        run() { $CAIRN run --job half \"$@\"; }
+        run --tier file:$ROOT/tier -- bash -c 'echo kept >/cairn/f'
+        $CAIRN status half | grep -o 'of .* used, /.*'
+        run --tier file:$ROOT/tier -- cat /cairn/f
+        rm -r $ROOT/shm/*
+        run --tier file:$ROOT/tier --discard -- cat /cairn/f
+        apart() { run --meta-tier file:$ROOT/meta:4M --tier ram,file:$ROOT/tier \"$@\"; }
+        apart -- bash -c 'echo lost >/cairn/d'
+        rm -r $ROOT/shm/*
+        apart --discard -- ls /cairn
+        test ! -e $ROOT/tier";
+    let ran = script(&sandbox, &launcher, text).succeeds();
+    let [file, meta] = ["tier", "meta"].map(|name| sandbox.root().join(name).display().to_string());
+    assert_eq!(ran.stdout, format!("of 32.0 MiB used, {file}\nkept\nkept\nd\n"), "{}", ran.stderr);
+    for line in [
+        format!("cairn: the store has 32.0 MiB in {file}; to choose: --tier file:PATH:SIZE\n"),
+        format!("cairn: recovered 1 files and directories from file:{file}:32M\n"),
+        "cairn: the store has 8.00 MiB of memory; to choose: --tier ram:SIZE\n".to_string(),
+        format!("cairn: the store has 30.0 MiB in {file}; to choose: --tier file:PATH:SIZE\n"),
+        format!("cairn: recovered 1 files and directories from file:{meta}:4M\n"),
+    ] {
+        assert_eq!(ran.stderr.matches(&line).count(), 1, "{line} in {}", ran.stderr);
+    }
+}
+
+#[test]
+fn shared_memory_that_others_fill_is_an_error_and_not_a_signal() {
+    let sandbox = Sandbox::new();
+    let Some(launcher) = mounter() else { return };
+    // The agent allocates at most 512 MiB ahead of use, so that there is always a block without memory.
+    let program = "
+import errno, os
+BLOCK = 32768
+file = os.open('/cairn/f', os.O_RDWR | os.O_CREAT)
+other = os.open('/dev/shm/other', os.O_WRONLY | os.O_CREAT)
+for size in (1 << 20, 4096):
+    try:
+        while True: os.write(other, bytes(size))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+written = 0
+try:
+    while written < 800 * 32:
+        assert os.pwrite(file, b'mine', written * BLOCK) == 4
+        written += 1
+except OSError as error:
+    print(errno.errorcode[error.errno])
+assert all(os.pread(file, 4, number * BLOCK) == b'mine' for number in range(written))
+os.ftruncate(other, 0)
+assert os.pwrite(file, b'mine', written * BLOCK) == 4
+print('goes on')";
+    fs::write(sandbox.work().join("fills.py"), program).expect("writes");
+    let text = "mount -t tmpfs -o size=900m,mode=1777 tmpfs /dev/shm
+        $CAIRN --store-root /dev/shm run --tier ram:800M --discard -- python3 fills.py
+        $CAIRN --store-root /dev/shm run --tier ram:800M,file:$ROOT/t:8M --discard -- python3 fills.py";
+    let ran = script(&sandbox, &launcher, text).succeeds();
+    assert_eq!(ran.stdout, "ENOSPC\ngoes on\nENOSPC\ngoes on\n");
 }
 
 #[test]
