@@ -35,14 +35,14 @@ const STEPS_PER_LOOK: u32 = 8;
 /// A step at leisure is followed by a pause of so many times its length.
 const PAUSE_FACTOR: u32 = 9;
 
-/// How far a namespace's tier is allocated, and how much was used at the last look.
+/// How far a part of a namespace's tier is allocated, and how much was used at the last look.
 #[derive(Default)]
 struct Ahead {
     allocated_bytes: u64,
     used_bytes: u64,
 }
 
-/// How far from its start a tier is to be allocated.
+/// How far from its start a part of a tier is to be allocated.
 #[derive(Debug, PartialEq, Eq)]
 struct Goal {
     /// At full speed.
@@ -52,48 +52,51 @@ struct Goal {
 }
 
 impl Goal {
-    fn new(used_bytes: u64, tier_bytes: u64) -> Goal {
-        let share = tier_bytes / PROMPT_SHARE;
+    fn new(used_bytes: u64, part_bytes: u64) -> Goal {
+        let share = part_bytes / PROMPT_SHARE;
         let prompt = BURST_BYTES.min(share).max(used_bytes + PROMPT_BYTES.min(share));
         let leisure = prompt.max(used_bytes + AHEAD_BYTES);
-        Goal { prompt_bytes: prompt.min(tier_bytes), leisure_bytes: leisure.min(tier_bytes) }
+        Goal { prompt_bytes: prompt.min(part_bytes), leisure_bytes: leisure.min(part_bytes) }
     }
 }
 
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {
-    let mut known: HashMap<String, Ahead> = HashMap::new();
+    let mut known: HashMap<(String, usize), Ahead> = HashMap::new();
     while !shared.is_stopping() {
         let mut changed = false;
         for volume in shared.volumes().0 {
-            let ahead = known.entry(volume.name().to_string()).or_default();
-            changed |= advance(shared, &volume, ahead);
+            // On a machine with several memory nodes the tier has parts, and each is used from its start.
+            let parts = volume.fs().geometry().parts().count().max(1);
+            for part in 0..parts {
+                let ahead = known.entry((volume.name().to_string(), part)).or_default();
+                changed |= advance(shared, &volume, part, ahead);
+            }
         }
         shared.sleep(if changed { LOOK_SOON } else { LOOK_EVERY });
     }
 }
 
-/// The tier that is memory, with its number. A file has all its space since it was made.
-fn memory_of(volume: &Volume) -> Option<(usize, &dyn Device)> {
-    (0..volume.tiers()).find_map(|tier| {
-        let device = volume.tier(tier).ok()?;
-        device.mappable().filter(|segment| segment.in_memory)?;
-        Some((usize::from(tier), device))
-    })
+/// The tier that is memory. A file has all its space since it was made.
+fn memory_of(volume: &Volume) -> Option<&dyn Device> {
+    let device = volume.tier(volume.fs().geometry().placement.tier).ok()?;
+    device.mappable().is_some_and(|segment| segment.in_memory).then_some(device)
 }
 
-/// Allocates as far as goes at full speed and one step at leisure; whether there was anything to
-/// do.
-fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
+/// Allocates a part as far as goes at full speed and one step at leisure; whether there was anything to do.
+fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> bool {
     let mut changed = false;
     loop {
-        let (Ok(usage), Some((tier, device))) = (volume.fs().usage(), memory_of(volume)) else {
+        let (Ok(usage), Some(device)) = (volume.fs().usage(), memory_of(volume)) else {
             return false;
         };
-        let used_bytes = usage.used_blocks[tier] * usage.hugeblock_bytes;
+        let Some(part) = usage.parts.get(part) else { return false };
+        let bytes = |blocks: u32| u64::from(blocks) * usage.hugeblock_bytes;
+        let used_bytes = part.used_blocks * usage.hugeblock_bytes;
         changed |= used_bytes > ahead.used_bytes;
         ahead.used_bytes = used_bytes;
-        let goal = Goal::new(used_bytes, device.bytes());
+        let goal = Goal::new(used_bytes, bytes(part.blocks));
+        let first = bytes(part.first_block);
         let limit = ahead.allocated_bytes.saturating_add(Memory::here().available_bytes / SHARE);
         for _ in 0..STEPS_PER_LOOK {
             let at = ahead.allocated_bytes;
@@ -104,7 +107,7 @@ fn advance(shared: &Shared, volume: &Volume, ahead: &mut Ahead) -> bool {
                 return changed;
             }
             let started = Instant::now();
-            if device.prefault(at, step as usize).is_err() {
+            if device.prefault(first + at, step as usize).is_err() {
                 // No room: whoever writes there will hear of it.
                 ahead.allocated_bytes = goal.leisure_bytes;
                 return changed;

@@ -185,6 +185,7 @@ impl Claim {
         }
         let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
         geometry.durability = Some(request.durability).filter(|_| job.media().is_some());
+        geometry.placement = request.placement;
         fit_segment(&mut geometry, address_space_bytes());
         let in_memory = job.meta.as_ref().filter(|tier| tier.path.is_none() && tier.bytes > 0);
         if let Some(tier) = in_memory {

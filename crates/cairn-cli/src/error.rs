@@ -75,6 +75,16 @@ pub enum Error {
         /// What was given.
         text: String,
     },
+    /// A memory node that this machine does not have.
+    #[error(
+        "this machine has no memory node {node}; it has {nodes}: --numa node:N, local or interleave"
+    )]
+    NoSuchNode {
+        /// What was asked for.
+        node: u32,
+        /// Those there are.
+        nodes: String,
+    },
     /// A tier too small for anything.
     #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]
     TierTooSmall {

@@ -17,6 +17,7 @@ mod fsck;
 mod launch;
 mod local;
 mod ls;
+mod numa;
 mod offline;
 mod output;
 mod progress;

@@ -4,6 +4,7 @@
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
 use crate::error::{Error, Result};
+use crate::numa;
 use crate::room::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::settings::RunSettings;
 use crate::size;
@@ -12,8 +13,9 @@ use crate::tier::{self, TierRequest};
 use cairn_agent::error::why;
 use cairn_agent::job::{Job, Scope, TierSpec};
 use cairn_agent::memory::Memory;
-use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Superblock};
+use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Placement, Superblock};
 use cairn_device::MediumKind;
+use cairn_device::numa::Topology;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -67,6 +69,10 @@ pub struct StoreArguments {
     /// Use huge pages where the system grants them [default: auto]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
     pub huge_pages: Option<HugePages>,
+    /// Which memory nodes of a machine that has several back the tier in memory: that of the thread that writes (local),
+    /// all in turn (interleave), or one (node:N); the others when that is full [default: local]
+    #[arg(long, value_name = "POLICY", env = "CAIRN_RUN_NUMA")]
+    pub numa: Option<String>,
 }
 
 /// A scope, as an option.
@@ -119,6 +125,8 @@ pub struct Request {
     pub huge_pages: bool,
     /// When an operation on a durable first tier is durable.
     pub durability: Durability,
+    /// Which memory nodes back the tier in memory.
+    pub placement: Placement,
 }
 
 impl Request {
@@ -145,6 +153,7 @@ impl Request {
             may_overwrite: arguments.yes,
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
             durability: durability(arguments.durability, settings.durability)?,
+            placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;

@@ -47,6 +47,8 @@ pub struct RunSettings {
     pub huge_pages: Option<String>,
     /// `--durability`.
     pub durability: Option<String>,
+    /// `--numa`.
+    pub numa: Option<String>,
 }
 
 /// The section `[store]`.

@@ -2,6 +2,7 @@
 
 use crate::Context;
 use crate::error::Result;
+use crate::numa::NumaReport;
 use crate::output::{self, count, local_time};
 use crate::size::human;
 use crate::store::OpenStore;
@@ -94,6 +95,9 @@ struct TierReport {
     /// What writing to it failed to do, as long as the store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'static str>,
+    /// Where memory is, on a machine with several nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numa: Option<NumaReport>,
 }
 
 /// The log of a durable tier, all namespaces together.
@@ -169,7 +173,7 @@ fn report(store: &OpenStore) -> StoreReport {
             .tiers
             .iter()
             .cloned()
-            .map(|spec| TierReport { spec, used_bytes: 0, log: None, trouble: None })
+            .map(|spec| TierReport { spec, used_bytes: 0, log: None, trouble: None, numa: None })
             .collect(),
         used_bytes: 0,
         processes: 0,
@@ -211,6 +215,11 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         if volume.tier(number).is_ok_and(|device| device.has_lost()) {
             tier.trouble = Some("a write to it was lost, and every later one fails");
         }
+    }
+    let in_memory = report.tiers.iter_mut().find(|tier| tier.spec.path.is_none());
+    if let (Some(tier), Some(numa)) = (in_memory, NumaReport::of(volume.fs().geometry().placement))
+    {
+        tier.numa.get_or_insert(numa).add(&usage.parts, usage.hugeblock_bytes);
     }
     if let Some(log) = volume.fs().log_usage().map_err(volume.error("measure", &root))? {
         let durability = match volume.fs().geometry().durability {
@@ -274,7 +283,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
-    for TierReport { spec, used_bytes, log, trouble } in &report.tiers {
+    for TierReport { spec, used_bytes, log, trouble, numa } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
             (DeviceKind::Block, Some(path)) => {
@@ -283,6 +292,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
             (_, Some(path)) => add("file", format!("{used}, {}", path.display())),
             (_, None) => add("memory", used),
         }
+        numa.iter().for_each(|numa| add("numa", numa.shown()));
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }

@@ -81,11 +81,17 @@ fn check(tx: &Transaction) -> Result<Report> {
     check_orphans(tx)?;
     check_processes(tx, &mut report, &mut seen)?;
     let mut used = 0;
-    for tier in &tx.layout.tiers {
-        let words = (tier.blocks as usize).div_ceil(64);
-        let counted: u64 =
-            (0..words).map(|word| u64::from(tx.get(tier.used + word).count_ones())).sum();
+    for (number, tier) in (0..).zip(&tx.layout.tiers) {
+        let count = |first: u32, blocks: u32| -> u64 {
+            let words = first as usize / 64..(first + blocks).div_ceil(64) as usize;
+            words.map(|word| u64::from(tx.get(tier.used + word).count_ones())).sum()
+        };
+        let counted = count(0, tier.blocks);
         require(counted == tx.get(tier.counters), "used-block counter")?;
+        for part in tx.layout.parts(number) {
+            let used = count(part.first, part.blocks);
+            require(used == tx.get(part.counters), "used-block counter of a part")?;
+        }
         report.capacity_blocks += u64::from(tier.blocks);
         used += counted;
     }

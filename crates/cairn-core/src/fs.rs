@@ -102,10 +102,15 @@ impl Microfs {
         durable: Option<Durable>,
     ) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
-        let expected = durable.as_ref().map(|durable| &durable.superblock.geometry);
-        if geometry.durability.is_some() != durable.is_some()
-            || expected.is_some_and(|one| *one != geometry)
-        {
+        let fits = match &durable {
+            // Media do not know which memory nodes the machine has.
+            Some(Durable { superblock, .. }) => {
+                let placement = geometry.placement;
+                Geometry { placement, ..superblock.geometry.clone() } == geometry
+            }
+            None => geometry.durability.is_none(),
+        };
+        if !fits {
             return Err(Error::Invalid);
         }
         Microfs::over(memory, checksum, geometry, durable)
@@ -135,6 +140,13 @@ impl Microfs {
     pub fn without_log(mut self) -> Microfs {
         assert!(self.durable.is_none(), "a durable namespace is what its log says");
         self.layout.logs = false;
+        self
+    }
+
+    /// Lets `node` say on which memory node the calling thread runs, which decides where the blocks of a divided tier come
+    /// from. It is called under the lock.
+    pub fn with_nodes(mut self, node: fn() -> u32) -> Microfs {
+        self.local.node = node;
         self
     }
 

@@ -12,6 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::{LOCK_WORDS, Memory};
+use crate::parts::{self, Placement};
 use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
@@ -45,6 +46,8 @@ const H_SEGMENT_WORDS: usize = 17;
 const H_MOUNT_BYTES: usize = 18;
 const H_MOUNT: usize = 19;
 const H_DURABILITY: usize = 51;
+/// Three words.
+const H_PLACEMENT: usize = 60;
 const H_CHECKSUM: usize = 63;
 
 // Dynamic words of page 0.
@@ -81,6 +84,10 @@ pub(crate) const FLUSH_CLAIM: usize = 136;
 pub(crate) const SNAPSHOT_CLAIM: usize = 140;
 const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
+/// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.
+pub(crate) const PART_COUNTERS: usize = 256;
+pub(crate) const PART_COUNTER_WORDS: usize = 4;
+const _: () = assert!(PART_COUNTERS + u64::BITS as usize * PART_COUNTER_WORDS <= PAGE_WORDS);
 
 /// What a namespace is made of; fixed when it is formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +104,8 @@ pub struct Geometry {
     pub zero_block_checksum: u32,
     /// If the first tier survives the loss of memory: log and snapshots are on its media.
     pub durability: Option<Durability>,
+    /// Which memory nodes back the tier in memory.
+    pub placement: Placement,
 }
 
 /// When an operation on a durable tier survives the loss of the node's memory.
@@ -172,6 +181,9 @@ pub(crate) struct Layout {
     pub undo: usize,
     pub log: usize,
     pub tiers: [TierRegion; TIERS_MAX],
+    /// The tier in memory and its memory nodes; and blocks of each part but the last, where it is divided (parts.rs).
+    pub placement: Placement,
+    pub part_blocks: Option<u32>,
     pub slabs: [SlabRegion; SLAB_KINDS.len()],
     pub segment_words: usize,
 }
@@ -194,6 +206,7 @@ impl Geometry {
             mount: mount.to_vec(),
             zero_block_checksum,
             durability: None,
+            placement: Placement::default(),
         }
     }
 
@@ -269,6 +282,8 @@ impl Layout {
             undo,
             log,
             tiers,
+            placement: geometry.placement,
+            part_blocks: parts::part_blocks(geometry),
             slabs,
             segment_words: next,
         }
@@ -319,6 +334,9 @@ pub(crate) fn write_header(
     put(H_INODE_CAPACITY, u64::from(geometry.inode_capacity));
     put(H_SEGMENT_WORDS, layout.segment_words as u64);
     put(H_DURABILITY, Durability::encode(geometry.durability));
+    for (index, word) in geometry.placement.encode().into_iter().enumerate() {
+        put(H_PLACEMENT + index, word);
+    }
     put(H_MOUNT_BYTES, geometry.mount.len() as u64);
     for (index, chunk) in geometry.mount.chunks(8).enumerate() {
         let mut bytes = [0; 8];
@@ -366,6 +384,7 @@ pub(crate) fn read_header(memory: &dyn Memory, checksum: Checksum) -> Result<Geo
         mount,
         zero_block_checksum: small(H_ZERO_CHECKSUM)?,
         durability: Durability::decode(get(H_DURABILITY))?,
+        placement: Placement::decode([0, 1, 2].map(|index| get(H_PLACEMENT + index)))?,
     };
     geometry.validate().map_err(|_| Error::Corrupt { what: "geometry" })?;
     if Layout::new(&geometry).segment_words > words.len() {

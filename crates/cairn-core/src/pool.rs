@@ -4,10 +4,11 @@
 //! recently and therefore has mapped and cached; they are handed out first (DESIGN decision 13). A run in a ring is
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
 //! cursor of the tier and put into the ring, so that processes allocate apart from each other. On a durable tier so do
-//! the descriptions of one process (streams.rs).
+//! the descriptions of one process (streams.rs); where a tier has parts, each has a cursor (parts.rs).
 
 use crate::inode::Inode;
 use crate::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
+use crate::parts::Part;
 use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::{HandleId, TIERS_MAX};
@@ -122,8 +123,17 @@ impl Transaction<'_> {
         if self.is_full(&region) {
             return None;
         }
+        let mut parts = self.preferred_parts(tier);
+        parts.find_map(|part| self.allocate_in(slot, tier, part, wanted))
+    }
+
+    fn allocate_in(&mut self, slot: Slot, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
+        if self.get(part.counters) >= u64::from(part.blocks) {
+            return None;
+        }
         for _ in 0..=WARM_RUNS {
-            let Some(hint) = slot.pop_warm(self, tier) else { break };
+            let Some(hint) = slot.pop_warm(self, tier, part) else { break };
+            let hint = part.overlap(hint);
             if let Some(found) = self.free_part(hint, wanted) {
                 if found.end() < hint.end() {
                     let rest =
@@ -134,8 +144,9 @@ impl Transaction<'_> {
                 return Some(found);
             }
         }
+        let region = self.layout.tiers[tier as usize];
         let length = self.stretch_blocks(&region).max(wanted);
-        let stretch = self.next_stretch(tier, &region, length)?;
+        let stretch = self.next_stretch_in(tier, part, length)?;
         let found = BlockRun { count: stretch.count.min(wanted), ..stretch };
         if found.count < stretch.count {
             let rest =
@@ -164,6 +175,7 @@ impl Transaction<'_> {
         }
         let used_blocks = self.get(region.counters);
         self.set(region.counters, used_blocks.wrapping_sub(u64::from(run.count)));
+        self.count_in_parts(run, false);
         if let Some(slot) = slot {
             slot.push_warm(self, run);
         }
@@ -276,6 +288,7 @@ impl Transaction<'_> {
         });
         let used_blocks = self.get(region.counters);
         self.set(region.counters, used_blocks + u64::from(run.count));
+        self.count_in_parts(run, true);
     }
 
     /// The first free stretch within `hint`, at most `wanted` blocks.
@@ -324,29 +337,31 @@ impl Transaction<'_> {
         shared.saturating_add(self.blocks_in_streams())
     }
 
-    /// The next free stretch of up to `wanted` blocks after the tier's cursor, which is moved past it. The cursor circles
-    /// in the part of the tier that was used before, whose memory exists already, as long as an eighth of that is free.
-    pub(crate) fn next_stretch(
-        &mut self,
-        tier: u8,
-        region: &TierRegion,
-        wanted: u32,
-    ) -> Option<BlockRun> {
-        let taken = self.blocks_set_apart(region);
-        let cursor = (self.get(region.counters + CURSOR) as u32).min(region.blocks);
-        let touched = (self.get(region.counters + TOUCHED) as u32).min(region.blocks);
-        let used = (self.get(region.counters) as u32).min(touched);
+    /// The next free stretch of up to `wanted` blocks of a tier.
+    pub(crate) fn next_stretch(&mut self, tier: u8, wanted: u32) -> Option<BlockRun> {
+        self.preferred_parts(tier).find_map(|part| self.next_stretch_in(tier, part, wanted))
+    }
+
+    /// The next free stretch of up to `wanted` blocks after the part's cursor, which is moved past it. The cursor circles
+    /// where the part was used before, whose memory exists already, as long as an eighth of that is free.
+    fn next_stretch_in(&mut self, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
+        let region = self.layout.tiers[tier as usize];
+        let taken = self.blocks_set_apart(&region);
+        let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);
+        let (cursor, touched) = (distance(CURSOR), distance(TOUCHED));
+        let used = (self.get(part.counters) as u32).min(touched);
         let roomy = (touched - used).saturating_sub(taken) >= wanted.max(touched / 8);
-        let start = if roomy || touched == region.blocks { cursor } else { touched };
-        let end = if roomy { touched } else { region.blocks };
+        let start = if roomy || touched == part.blocks { cursor } else { touched };
+        let end = if roomy { touched } else { part.blocks };
+        let (start, end) = (part.first + start, part.first + end);
         let first = self
-            .first_free(region, start, end)
-            .or_else(|| self.first_free(region, 0, start.min(end)))
-            .or_else(|| self.first_free(region, 0, region.blocks))?;
-        let count = self.free_length(region, first, region.blocks, wanted);
-        let after = first + count;
-        self.set(region.counters + CURSOR, u64::from(after));
-        self.set(region.counters + TOUCHED, u64::from(touched.max(after)));
+            .first_free(&region, start, end)
+            .or_else(|| self.first_free(&region, part.first, start.min(end)))
+            .or_else(|| self.first_free(&region, part.first, part.end()))?;
+        let count = self.free_length(&region, first, part.end(), wanted);
+        let after = first + count - part.first;
+        self.set(part.counters + CURSOR, u64::from(after));
+        self.set(part.counters + TOUCHED, u64::from(touched.max(after)));
         Some(BlockRun { tier, first, count })
     }
 

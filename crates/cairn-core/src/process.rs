@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
 use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
+use crate::parts::Part;
 use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
 use crate::pool::{BlockRun, WARM_RUNS};
 use crate::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
@@ -78,11 +79,22 @@ impl Slot {
         (run.count > 0).then_some(run)
     }
 
-    /// Takes the most recently remembered warm run, if it is of `tier`.
-    pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8) -> Option<BlockRun> {
-        let run = self.newest_warm(tx).filter(|run| run.tier == tier)?;
+    /// Takes the most recently remembered warm run, if it is of `tier`; where that has several parts, the most recent of
+    /// those that begin in `part`.
+    pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8, part: Part) -> Option<BlockRun> {
         let top = self.warm_top(tx);
-        tx.set(self.at + WARM_FIRST + top as usize % WARM_RUNS, 0);
+        let place =
+            |back: usize| self.at + WARM_FIRST + top.wrapping_sub(back as u64) as usize % WARM_RUNS;
+        let depth = if tx.layout.part_count(tier) > 1 { WARM_RUNS } else { 1 };
+        let run_at = |back: usize| BlockRun::unpack(tx.get(place(back)));
+        let fits = |run: BlockRun| run.count > 0 && run.tier == tier && part.contains(run.first);
+        let back = (0..depth).find(|&back| fits(run_at(back)))?;
+        let run = run_at(back);
+        if back > 0 {
+            // The newest takes the place that becomes free.
+            tx.set(place(back), run_at(0).pack());
+        }
+        tx.set(place(0), 0);
         self.set_warm_top(tx, top.wrapping_sub(1));
         Some(run)
     }

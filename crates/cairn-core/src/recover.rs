@@ -8,12 +8,13 @@
 use crate::error::Result;
 use crate::inspect::refuse_loss;
 use crate::layout::{
-    Checksum, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_START, LSN, MEDIA_EPOCH,
-    PAGE_WORDS, SNAPSHOT_NUMBER,
+    Checksum, Geometry, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_START, LSN,
+    MEDIA_EPOCH, PAGE_WORDS, SNAPSHOT_NUMBER,
 };
 use crate::log_media::{PAYLOAD_WORDS, block_of};
 use crate::media::{MEDIA_BLOCK_BYTES, Media, read_words};
 use crate::memory::Memory;
+use crate::parts::Placement;
 use crate::pool::BlockRun;
 use crate::replay::{Image, Seal};
 use crate::snapshot::{self, Header, Rebuilt};
@@ -64,8 +65,19 @@ pub fn format_media(
 /// Rebuilds the namespace of `media` in zeroed `memory` and makes it the one that is written to from now on.
 /// Nobody else may use the media meanwhile. Errors: `Corrupt`, `UnsupportedVersion`, `Io`, `NoSpace`.
 pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Result<Recovered> {
+    recover_placed(media, memory, checksum, Placement::default())
+}
+
+/// As `recover`, and says which memory nodes back the tier in memory from now on: the media do not know.
+pub fn recover_placed(
+    media: &dyn Media,
+    memory: &dyn Memory,
+    checksum: Checksum,
+    placement: Placement,
+) -> Result<Recovered> {
     let superblock = Superblock::read(media, checksum)?;
-    let mut image = Image::new(memory, &superblock.geometry, checksum)?;
+    let geometry = Geometry { placement, ..superblock.geometry.clone() };
+    let mut image = Image::new(memory, &geometry, checksum)?;
     let rebuilt = snapshot::rebuild(media, &superblock, &mut image)?;
     refuse_loss(media, &superblock, checksum, &rebuilt)?;
     snapshot::lose_memory(&superblock, &image)?;

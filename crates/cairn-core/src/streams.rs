@@ -119,7 +119,7 @@ impl Transaction<'_> {
             }
             let longest = self.stretch_blocks(&region);
             let length = inode.held(self).clamp(STRETCH_BLOCKS, longest).next_multiple_of(wanted);
-            self.next_stretch(tier, &region, length)
+            self.next_stretch(tier, length)
         })
     }
 

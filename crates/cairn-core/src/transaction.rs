@@ -40,11 +40,13 @@ pub(crate) struct Local {
     /// How far each slab is backed in this process's mapping, in records.
     backed: [AtomicUsize; SLAB_KINDS.len()],
     pub names: NameCache,
+    /// The memory node that the calling thread runs on.
+    pub node: fn() -> u32,
 }
 
 impl Local {
     pub(crate) fn new() -> Local {
-        Local { backed: Default::default(), names: NameCache::new() }
+        Local { backed: Default::default(), names: NameCache::new(), node: || 0 }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fs::Microfs;
 use crate::inode::MAYBE_STALE;
 use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, SlabKind};
 use crate::map::Stretch;
+use crate::parts::PartUsage;
 use crate::pool::BlockRun;
 use crate::record::Operation;
 use crate::types::{InodeId, SlotId, TIERS_MAX, Timestamp};
@@ -29,7 +30,7 @@ pub struct StaleBlock {
 }
 
 /// How full a namespace is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// Unit of allocation, bytes.
     pub hugeblock_bytes: u64,
@@ -37,6 +38,8 @@ pub struct Usage {
     pub total_blocks: [u64; TIERS_MAX],
     /// Hugeblocks in use on each tier, including orphaned and reserved ones.
     pub used_blocks: [u64; TIERS_MAX],
+    /// The parts of the tier in memory; one if it is not divided among memory nodes.
+    pub parts: Vec<PartUsage>,
     /// Inodes in use.
     pub inodes: u64,
     /// Inodes there can be.
@@ -212,6 +215,7 @@ impl Microfs {
                 hugeblock_bytes: tx.layout.hugeblock_bytes,
                 total_blocks: tiers.map(|tier| u64::from(tier.blocks)),
                 used_blocks: tiers.map(|tier| tx.get(tier.counters)),
+                parts: tx.part_usage(),
                 inodes: tx.records_in_use(SlabKind::Inode),
                 inode_capacity: u64::from(tx.layout.slab(SlabKind::Inode).capacity),
                 orphans: tx.get(ORPHAN_COUNT),

@@ -26,6 +26,7 @@ pub mod mapping;
 pub mod media_file;
 pub mod medium;
 pub mod namespace;
+pub mod numa;
 pub mod process;
 pub mod ram;
 pub mod segment;

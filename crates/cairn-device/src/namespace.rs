@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_core::{
-    Credentials, Durability, Error, FurtherTier, Geometry, Media, MediaOptions, Microfs,
+    Credentials, Durability, Error, FurtherTier, Geometry, Media, MediaOptions, Microfs, Placement,
     Superblock, TIERS_MAX,
 };
 
@@ -25,6 +25,7 @@ use crate::file::FileTier;
 use crate::huge::{self, HugePages};
 use crate::label::{self, Identity};
 use crate::media_file::{Allocation, MediaFile};
+use crate::numa;
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment};
 use crate::short_path::ShortPath;
@@ -50,8 +51,8 @@ pub struct Namespace {
 /// How a namespace is made.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its shape; `zero_block_checksum` is set here. With `durability` the first tier is a file with all metadata in it, and
-    /// its size decides about the rest.
+    /// Its shape; `zero_block_checksum` and which tier is in memory are set here. With `durability` the first tier is a file
+    /// with all metadata in it, and its size decides about the rest.
     pub geometry: Geometry,
     /// Bytes of that file if it holds metadata alone; then the first tier has no hugeblocks. Else 0.
     pub metadata_bytes: u64,
@@ -87,7 +88,7 @@ pub fn create_namespace(
 /// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`); places and geometry do not
 /// fit, or more than one tier is in memory (`EINVAL`); no space; a file is in use (`EWOULDBLOCK`), missing (`ENOENT`) or
 /// damaged.
-pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<HugePages> {
+pub fn create(store: &Store, name: &str, mut creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
     if !fits(&creation.geometry, &creation.places) {
@@ -95,6 +96,7 @@ pub fn create(store: &Store, name: &str, creation: Creation) -> StoreResult<Huge
             .error("create namespace", &names.meta, Errno(libc::EINVAL))
             .advise("one tier at most is in memory; what is durable has a file first"));
     }
+    creation.geometry.placement = creation.placement();
     let _exclusive = directory.exclusive()?;
     if directory.contains(&names.meta) {
         return Err(directory.error("create namespace", &names.meta, Errno(libc::EEXIST)));
@@ -141,10 +143,11 @@ fn create_durable(
         }
         let superblock = Superblock::read(file, checksum::crc32c).map_err(failed)?;
         check_further(&superblock, creation, path)?;
-        let huge_pages = create_own(directory, names, &superblock.geometry, creation)?;
-        let bytes = superblock.geometry.segment_bytes();
-        MetaSegment::create(directory, &names.meta, bytes, |memory| {
-            cairn_core::recover(file, memory, checksum::crc32c).map(drop)
+        let placement = creation.geometry.placement;
+        let geometry = Geometry { placement, ..superblock.geometry };
+        let huge_pages = create_own(directory, names, &geometry, creation)?;
+        MetaSegment::create(directory, &names.meta, geometry.segment_bytes(), |memory| {
+            cairn_core::recover_placed(file, memory, checksum::crc32c, placement).map(drop)
         })?;
         let share = |file: &&MediaFile| file.share();
         let shared = files.iter().try_for_each(share);
@@ -183,6 +186,14 @@ fn check_further(superblock: &Superblock, creation: &Creation, path: &Path) -> S
 }
 
 impl Creation {
+    /// Which memory nodes back which tier: there is nothing to choose unless one is in memory.
+    fn placement(&self) -> Placement {
+        match self.places.iter().position(|place| *place == TierPlace::Ram) {
+            Some(tier) => Placement { tier: tier as u8, ..self.geometry.placement },
+            None => Placement::default(),
+        }
+    }
+
     /// What to make of the first tier's file, which has this identity.
     fn media_options(&self, identity: [u64; 2]) -> MediaOptions {
         let geometry = &self.geometry;
@@ -256,10 +267,14 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
             .advise("it contradicts the namespace's metadata; the store is damaged"));
     }
     let files = open_files(&directory, &names, &places)?;
-    let (fs, data_offset) = match (geometry.durability, &places[0]) {
+    let (mut fs, data_offset) = match (geometry.durability, &places[0]) {
         (Some(_), TierPlace::Medium { path, .. }) => open_durable(memory, &files, path)?,
         _ => (Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?, 0),
     };
+    if geometry.is_divided() {
+        numa::learn();
+        fs = fs.with_nodes(numa::current_node);
+    }
     let mut tiers: Vec<Box<dyn Device>> = Vec::with_capacity(places.len());
     for (tier, (place, file)) in places.iter().zip(files).enumerate() {
         let bytes = tier_bytes(&geometry, tier);
@@ -445,7 +460,9 @@ fn create_own(
             huge_pages = huge::provide(directory, bytes)?;
         }
         let is_huge = huge_pages == HugePages::Mounted;
-        create_data_segment(directory, names, bytes, is_huge)?;
+        let file = create_data_segment(directory, names, bytes, is_huge)?;
+        numa::bind(file, geometry)
+            .map_err(|errno| directory.error("choose memory nodes for", &names.ram, errno))?;
     }
     Ok(huge_pages)
 }
@@ -511,13 +528,14 @@ fn create_data_segment(
     names: &Names,
     bytes: u64,
     huge_pages: bool,
-) -> StoreResult<()> {
+) -> StoreResult<Descriptor> {
     if !huge_pages {
-        return segment::create_file(directory, &names.ram, bytes).map(drop);
+        return segment::create_file(directory, &names.ram, bytes);
     }
-    segment::create_file(directory, &names.huge_ram, bytes)?;
+    let file = segment::create_file(directory, &names.huge_ram, bytes)?;
     sys::symlinkat(&names.huge_ram, directory.raw(), &names.ram)
-        .map_err(|errno| directory.error("create link", &names.ram, errno))
+        .map_err(|errno| directory.error("create link", &names.ram, errno))?;
+    Ok(file)
 }
 
 fn open_ram(

@@ -153,6 +153,18 @@ pub unsafe fn madvise(address: *mut u8, bytes: usize, advice: i32) -> SysResult<
     unsafe { call!(libc::SYS_madvise, address, bytes, advice) }.map(drop)
 }
 
+/// Says which memory nodes, given as bits, back the pages of a mapping that are not there yet (`MPOL_*`); for a file in
+/// memory that holds for all its mappings.
+///
+/// # Safety
+/// The range belongs to the caller.
+pub unsafe fn mbind(address: *mut u8, bytes: usize, mode: i32, nodes: u64) -> SysResult<()> {
+    // The kernel looks at one bit less than it is told of.
+    let count = u64::BITS + 1;
+    // SAFETY: the caller vouches for the range; the mask is one word on this stack, and lives for the call.
+    unsafe { call!(libc::SYS_mbind, address, bytes, mode, &raw const nodes, count, 0) }.map(drop)
+}
+
 /// Reads at `offset` into memory that the kernel checks: a bad address is `EFAULT`.
 ///
 /// # Safety

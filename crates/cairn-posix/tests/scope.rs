@@ -19,11 +19,8 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
     let store = Store::create(&root, "job").unwrap();
     let geometry = Geometry {
         hugeblock_bytes: 32 << 10,
-        tier_blocks: [1024, 512, 0, 0],
         inode_capacity: 4096,
-        mount: b"/cairn".to_vec(),
-        zero_block_checksum: 0,
-        durability: None,
+        ..Geometry::new(b"/cairn", [1024, 512, 0, 0], 0)
     };
     let places =
         vec![TierPlace::Ram, TierPlace::new(MediumKind::File, &root.join("tier")).unwrap()];

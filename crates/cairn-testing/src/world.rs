@@ -2,12 +2,24 @@
 
 use crate::driver::{Clock, Process};
 use crate::tier::{CHECKSUM, HeapTier, SharedMemory, Tier, small_geometry};
-use cairn_core::{Credentials, Geometry, HeapMemory, Microfs, ProcessIdentity, TIERS_MAX};
+use cairn_core::{
+    Credentials, Geometry, HeapMemory, Microfs, NumaPolicy, Placement, ProcessIdentity, TIERS_MAX,
+};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Credentials that pass every check of mode bits.
 pub const SUPERUSER: Credentials = Credentials { uid: 0, gid: 0 };
+
+thread_local! {
+    static NODE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// From now on the calling thread runs on this memory node, as far as namespaces of a `World` know.
+pub fn move_to_node(node: u32) {
+    NODE.set(node);
+}
 
 /// A namespace of 4 KiB hugeblocks.
 pub struct World {
@@ -33,6 +45,15 @@ impl World {
         World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
     }
 
+    /// The same where `tier` is divided among the memory nodes whose bits are set in `nodes`.
+    pub fn divided(tier: u8, tier_blocks: [u32; TIERS_MAX], nodes: u64, inodes: u32) -> World {
+        let placement = Placement { policy: NumaPolicy::Local, nodes, tier };
+        let geometry =
+            Geometry { placement, tier_blocks, ..small_geometry(tier_blocks[0], inodes) };
+        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
+    }
+
     /// The same on a given tier, in a zeroed segment of the right length.
     pub fn on(memory: SharedMemory, tier: Arc<dyn Tier>, geometry: &Geometry) -> World {
         let clock = Clock::default();
@@ -43,7 +64,8 @@ impl World {
 
     /// Another view of the namespace, as a process of its own would have it.
     pub fn microfs(&self) -> Microfs {
-        Microfs::open(Box::new(self.memory.clone()), CHECKSUM).expect("the header is intact")
+        let fs = Microfs::open(Box::new(self.memory.clone()), CHECKSUM);
+        fs.expect("the header is intact").with_nodes(|| NODE.get())
     }
 
     /// The identity of a process that did not exist before.

@@ -2,11 +2,11 @@
 //! as it was.
 
 use cairn_core::{
-    Attributes, Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, OpenOptions, Position, ROOT,
-    Superblock, inspect,
+    Attributes, Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, NumaPolicy, OpenOptions,
+    PartUsage, Placement, Position, ROOT, Superblock, inspect, recover_placed,
 };
 use cairn_testing::driver::Process;
-use cairn_testing::durable::{Setting, Tiers, recover_and_attach};
+use cairn_testing::durable::{Setting, Tiers, attach, memory, recover_and_attach};
 use cairn_testing::faulty::{ByteMedia, Image};
 use cairn_testing::tier::CHECKSUM;
 use std::sync::Arc;
@@ -39,6 +39,14 @@ impl Node {
 
     fn start(&self) -> Process {
         recover_and_attach(self.media.clone(), &self.superblock).expect("it can be recovered").0
+    }
+
+    /// The same where the second tier is divided among memory nodes 0 and 3.
+    fn start_divided(&self) -> Process {
+        let placement = Placement { policy: NumaPolicy::Local, nodes: 0b1001, tier: 1 };
+        let memory = memory(&self.superblock);
+        recover_placed(self.media.as_ref(), &memory, CHECKSUM, placement).expect("it can be");
+        attach(memory, self.media.clone(), &self.superblock, 1).expect("it is sound")
     }
 
     /// Nothing runs any more, and the second tier holds garbage.
@@ -130,6 +138,31 @@ fn what_stood_in_memory_is_an_error_and_what_stood_on_the_media_is_there() {
     expect_lost(&process, b"torn", torn.len());
     expect_lost(&process, b"gone", gone.len());
     assert_eq!(used_blocks(&process), [u64::from(first_blocks), 0], "what is lost takes no room");
+}
+
+#[test]
+fn tier_in_memory_may_be_divided_among_memory_nodes_of_another_machine_each_time() {
+    for tiers in [Tiers::Spilling, Tiers::Apart] {
+        let node = Node::new(tiers);
+        let [first_blocks, ..] = node.superblock.geometry.tier_blocks;
+        let bytes = content(6, (first_blocks as usize + 9) * BLOCK);
+        let process = node.start_divided();
+        put(&process, b"file", &bytes);
+        let check = |process: &Process, used: [u64; 2]| {
+            process.fs.check().expect("it is sound");
+            let parts = process.fs.usage().expect("it is sound").parts;
+            let found = parts.iter().map(|part: &PartUsage| (part.node, part.used_blocks));
+            assert_eq!(found.collect::<Vec<_>>(), [(Some(0), used[0]), (Some(3), used[1])]);
+        };
+        check(&process, [9, 0]);
+        assert_eq!(read(&process, b"file", 0, bytes.len()).as_ref(), Ok(&bytes));
+        node.lose_memory(process);
+        let process = node.start_divided();
+        expect_lost(&process, b"file", bytes.len());
+        check(&process, [0, 0]);
+        node.lose_memory(process);
+        expect_lost(&node.start(), b"file", bytes.len());
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cairn_testing::play::{USERS, act, act_on_names};
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
 use cairn_testing::step::Generator;
-use cairn_testing::world::{SUPERUSER, World};
+use cairn_testing::world::{SUPERUSER, World, move_to_node};
 use std::collections::BTreeSet;
 
 const ACTIONS: usize = 400;
@@ -19,7 +19,14 @@ fn run(seed: u64, names_only: bool) {
     let inodes = *random.pick(&[16, 24, 64]);
     let tiers = *random.pick(&[[1, 0, 0, 0], [4, 4, 0, 0], [2, 2, 4, 0]]);
     let parts: u32 = tiers.iter().sum();
-    let world = World::tiered(tiers.map(|part| blocks / parts * part), inodes);
+    let world = match tiers {
+        // Divided among three memory nodes, if that is possible: the only tier, or the second one.
+        [1, ..] | [4, ..] if random.one_in(2) => {
+            let tier = u8::from(parts > 1);
+            World::divided(tier, tiers.map(|part| blocks / parts * part), 0b1101, inodes)
+        }
+        _ => World::tiered(tiers.map(|part| blocks / parts * part), inodes),
+    };
     let mut simulation = Simulation::of(world);
     for user in &USERS[..3] {
         simulation.start(*user);
@@ -28,6 +35,7 @@ fn run(seed: u64, names_only: bool) {
     let write_bytes = *random.pick(&[300, 5000, 20_000]);
     let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
     for action in 0..ACTIONS {
+        move_to_node(generator.random.below(5) as u32);
         if names_only {
             act_on_names(&mut simulation, &mut generator);
         } else {

@@ -6,14 +6,7 @@ use crate::medium::loop_device::LoopDevice;
 use crate::medium::{self, Contents, MediumKind};
 
 fn geometry() -> Geometry {
-    Geometry {
-        hugeblock_bytes: 32 * 1024,
-        tier_blocks: [128, 0, 0, 0],
-        mount: b"/cairn".to_vec(),
-        zero_block_checksum: 0,
-        durability: None,
-        inode_capacity: 1000,
-    }
+    Geometry { inode_capacity: 1000, ..Geometry::new(b"/cairn", [128, 0, 0, 0], 0) }
 }
 
 fn store(scratch: &Scratch) -> Store {
@@ -260,10 +253,15 @@ fn durable_namespace_of_any_tiers_is_made_again_from_its_files() {
     ] {
         let scratch = Scratch::new();
         let first = store(&scratch);
-        let creation = durable(&scratch, tier_blocks, metadata_bytes);
+        let mut creation = durable(&scratch, tier_blocks, metadata_bytes);
+        let in_memory = creation.places.iter().position(|place| *place == TierPlace::Ram);
+        // Files are never divided among memory nodes.
+        creation.geometry.placement.nodes = if in_memory.is_none() { 0b11 } else { 0 };
         create(&first, "node", creation.clone()).unwrap();
         let namespace = open_namespace(&first, "node").unwrap();
         assert_eq!(namespace.tiers.len(), creation.places.len(), "{tier_blocks:?}");
+        let placement = Placement { tier: in_memory.unwrap_or(0) as u8, ..Placement::default() };
+        assert_eq!(namespace.fs.geometry().placement, placement, "{tier_blocks:?}");
         let bytes: Vec<u64> = namespace.tiers.iter().map(|tier| tier.bytes()).collect();
         assert_eq!(bytes[0] == 0, metadata_bytes > 0, "{tier_blocks:?}");
         assert!(bytes[1..].iter().all(|&bytes| bytes == 8 * 32 * 1024), "{tier_blocks:?}");

@@ -35,11 +35,8 @@ pub fn turn() -> MutexGuard<'static, ()> {
         let store = Store::create(&root, "job").unwrap();
         let geometry = Geometry {
             hugeblock_bytes: HUGEBLOCK as u32,
-            tier_blocks: [BLOCKS, 0, 0, 0],
             inode_capacity: 4096,
-            mount: b"/cairn".to_vec(),
-            zero_block_checksum: 0,
-            durability: None,
+            ..Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0)
         };
         create_namespace(&store, "node", geometry, false).unwrap();
         let path = store.path().to_owned();

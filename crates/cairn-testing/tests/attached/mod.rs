@@ -29,11 +29,8 @@ pub fn store(blocks: u32, inode_capacity: u32) {
         let store = Store::create(&root, "job").expect("a store");
         let geometry = Geometry {
             hugeblock_bytes: HUGEBLOCK as u32,
-            tier_blocks: [blocks, 0, 0, 0],
             inode_capacity,
-            mount: b"/cairn".to_vec(),
-            zero_block_checksum: 0,
-            durability: None,
+            ..Geometry::new(b"/cairn", [blocks, 0, 0, 0], 0)
         };
         create_namespace(&store, "node", geometry, false).expect("a namespace");
         let path = store.path().as_os_str().as_encoded_bytes();
