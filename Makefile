@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps soak sim fuzz bench install clean
+.PHONY: help build demo test apps soak sim fuzz guest bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,11 @@ sim: ## A node on a virtual clock: replay SEED=n with its trace, or run SEEDS=n 
 fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by coverage (FUZZ_SECONDS=n FUZZ_RUNS=n)
 	@scripts/setup.sh build fuzz
 	scripts/fuzz.sh
+
+guest: ## Where memory is on a machine with two memory nodes, and what a memory limit does, under QEMU
+	@scripts/setup.sh build guest
+	$(CARGO) build --locked -p cairn-preload -p cairn-cli
+	scripts/guest.sh tests/guest/*.sh
 
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	@scripts/setup.sh bench
