@@ -15,6 +15,7 @@ pub mod destination;
 mod drain;
 pub mod error;
 mod failures;
+mod headroom;
 pub mod job;
 mod journal;
 mod ledger;

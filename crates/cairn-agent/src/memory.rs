@@ -1,7 +1,7 @@
 //! How much memory can be had: of this machine, and of the control groups this process is in.
 //!
-//! Must stay true: of all limits the strictest counts. What the kernel gives back when it is asked to, the cache of files,
-//! counts as free; shared memory, tiers included, does not.
+//! Must stay true: of all limits the strictest counts. What the kernel gives back without harm, the cache of files that
+//! were not looked at again, counts as free; programs' own pages and shared memory, tiers included, do not.
 //! Does not know how much room there is on the file system of a store.
 
 use std::fs;
@@ -53,8 +53,8 @@ struct Version {
     /// Each may hold a limit.
     limits: &'static [&'static str],
     used: &'static str,
-    /// Lines of `memory.stat` that say how much is cache, descendants included.
-    cache: [&'static str; 2],
+    /// Line of `memory.stat` that says how much is cache nobody misses, descendants included.
+    cache: &'static str,
 }
 
 const VERSION_2: Version = Version {
@@ -62,14 +62,14 @@ const VERSION_2: Version = Version {
     // Past the second a process is not killed, but made to wait.
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
-    cache: ["inactive_file ", "active_file "],
+    cache: "inactive_file ",
 };
 
 const VERSION_1: Version = Version {
     mounted_at: "sys/fs/cgroup/memory",
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
-    cache: ["total_inactive_file ", "total_active_file "],
+    cache: "total_inactive_file ",
 };
 
 /// The groups this process is in, with those above them, that are limited to less than `total_bytes`.
@@ -98,10 +98,8 @@ fn limited_group(directory: &Path, version: &Version, total_bytes: u64) -> Optio
     let limit_bytes = version.limits.iter().filter_map(|name| number(name)).min()?;
     let used = number(version.used).filter(|_| limit_bytes < total_bytes)?;
     let stat = read(&directory.join("memory.stat"));
-    let lines = stat.lines().filter_map(|line| {
-        version.cache.iter().find_map(|name| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    });
-    Some(Group { limit_bytes, used_bytes: used.saturating_sub(lines.sum()) })
+    let cache = stat.lines().find_map(|line| line.strip_prefix(version.cache)?.trim().parse().ok());
+    Some(Group { limit_bytes, used_bytes: used.saturating_sub(cache.unwrap_or(0)) })
 }
 
 /// A line of meminfo, in bytes.
@@ -191,9 +189,9 @@ mod tests {
             .gib("slurm", "memory.current", 38);
         assert_eq!(machine.memory(), limited(20, 2), "little is left to the group above");
         let stat = format!(
-            "anon 5\ninactive_file {}\nactive_file {}\ninactive_file_x 7\nshmem {}\n",
+            "anon 5\ninactive_file {}\nactive_file {}\nshmem {}\n",
             20 * GIB,
-            10 * GIB,
+            4 * GIB,
             6 * GIB
         );
         let machine = machine.write("sys/fs/cgroup/slurm/memory.stat", &stat);
@@ -208,7 +206,7 @@ mod tests {
         let machine = Machine::new("v1", cgroup)
             .gib("memory/slurm/job", "memory.limit_in_bytes", 16)
             .gib("memory/slurm/job", "memory.usage_in_bytes", 10)
-            .write("sys/fs/cgroup/memory/slurm/job/memory.stat", "cache 9\ntotal_active_file 0\n")
+            .write("sys/fs/cgroup/memory/slurm/job/memory.stat", "cache 9\ntotal_inactive_file 0\n")
             .write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
             .gib("memory", "memory.usage_in_bytes", 60);
         assert_eq!(machine.memory(), limited(16, 6));

@@ -1,5 +1,5 @@
 //! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
-//! for it.
+//! for it; and saying when there is none left (headroom.rs).
 //!
 //! Must stay true: it goes at full speed only to a small bounded distance ahead of what is used, and
 //! beyond that takes a small share of one processor; steps are far shorter than a time slice; it
@@ -7,14 +7,17 @@
 //! Not at idle priority: a step holds the kernel's lock of a page, and an idle-priority thread that is preempted in it
 //! would make an application that writes there wait for the processor to become idle.
 
+use crate::headroom;
 use crate::memory::Memory;
 use crate::shared::Shared;
 use crate::volume::Volume;
 use cairn_device::Device;
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often use is compared with what is allocated, while nothing changes.
+/// How often use is compared with what is allocated, while nothing changes; and how often with what there is.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The same after a change.
 const LOOK_SOON: Duration = Duration::from_millis(10);
@@ -34,6 +37,9 @@ const STEP_BYTES: u64 = 2 << 20;
 const STEPS_PER_LOOK: u32 = 8;
 /// A step at leisure is followed by a pause of so many times its length.
 const PAUSE_FACTOR: u32 = 9;
+
+/// What `statfs` says of a file system in memory.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// How far a part of a namespace's tier is allocated, and how much was used at the last look.
 #[derive(Default)]
@@ -63,9 +69,18 @@ impl Goal {
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {
     let mut known: HashMap<(String, usize), Ahead> = HashMap::new();
+    let mut looked: Option<Instant> = None;
+    let (mut changed, mut is_short) = (false, false);
     while !shared.is_stopping() {
-        let mut changed = false;
-        for volume in shared.volumes().0 {
+        let volumes = shared.volumes().0;
+        // Where trees share what little there is, one that grows gets more soon.
+        let due = changed && is_short;
+        if due || looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            looked = Some(Instant::now());
+            is_short = keep_headroom_of_all(&volumes);
+        }
+        changed = false;
+        for volume in volumes {
             // On a machine with several memory nodes the tier has parts, and each is used from its start.
             let parts = volume.fs().geometry().parts().count().max(1);
             for part in 0..parts {
@@ -75,6 +90,40 @@ pub fn run(shared: &Shared) {
         }
         shared.sleep(if changed { LOOK_SOON } else { LOOK_EVERY });
     }
+    // Nobody looks any more.
+    for volume in shared.volumes().0 {
+        keep_headroom(&volume, u64::MAX);
+    }
+}
+
+/// Bars the blocks for which there is no memory; whether there are any.
+fn keep_headroom_of_all(volumes: &[Arc<Volume>]) -> bool {
+    let spare_bytes = headroom::spare_bytes(&Memory::here()) / volumes.len().max(1) as u64;
+    volumes.iter().filter(|volume| keep_headroom(volume, spare_bytes)).count() > 0
+}
+
+/// Bars the blocks of the tier in memory for which `spare_bytes` are not enough; whether there are any.
+fn keep_headroom(volume: &Volume, spare_bytes: u64) -> bool {
+    let (Ok(usage), Some(allocated_bytes)) = (volume.fs().usage(), allocated_bytes(volume)) else {
+        return false;
+    };
+    let blocks = |bytes: u64| bytes / usage.hugeblock_bytes;
+    let barred = headroom::barred(&usage.parts, blocks(allocated_bytes), blocks(spare_bytes));
+    if usage.parts.iter().map(|part| part.barred_blocks).ne(barred.iter().copied()) {
+        // If it cannot be said now, it is at the next look.
+        let _ = volume.fs().bar(&barred);
+    }
+    barred.iter().any(|&blocks| blocks > 0)
+}
+
+/// Memory that the segment of the tier in memory has; None if it lies on a disk.
+fn allocated_bytes(volume: &Volume) -> Option<u64> {
+    let mappable = memory_of(volume)?.mappable()?;
+    // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
+    let segment = unsafe { BorrowedFd::borrow_raw(mappable.descriptor) };
+    let file_system = rustix::fs::fstatfs(segment).ok()?;
+    let state = rustix::fs::fstat(segment).ok().filter(|_| file_system.f_type == TMPFS_MAGIC)?;
+    Some(state.st_blocks as u64 * 512)
 }
 
 /// The tier that is memory. A file has all its space since it was made.
@@ -97,7 +146,8 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
         ahead.used_bytes = used_bytes;
         let goal = Goal::new(used_bytes, bytes(part.blocks));
         let first = bytes(part.first_block);
-        let limit = ahead.allocated_bytes.saturating_add(Memory::here().available_bytes / SHARE);
+        let limit =
+            ahead.allocated_bytes.saturating_add(headroom::spare_bytes(&Memory::here()) / SHARE);
         for _ in 0..STEPS_PER_LOOK {
             let at = ahead.allocated_bytes;
             let is_prompt = at < goal.prompt_bytes;

@@ -123,6 +123,8 @@ mod tests {
             first_block: 0,
             blocks: 1 << 10,
             used_blocks,
+            touched_blocks: 0,
+            barred_blocks: 0,
         };
         report.add(&[part(0, 32), part(2, 64)], 32 << 10);
         report.add(&[part(0, 0), part(2, 32)], 32 << 10);

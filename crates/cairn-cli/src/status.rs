@@ -89,6 +89,9 @@ struct TierReport {
     spec: TierSpec,
     /// Bytes in use, all namespaces together.
     used_bytes: u64,
+    /// Bytes that cannot be used for now, because memory is short.
+    #[serde(skip_serializing_if = "is_zero")]
+    barred_bytes: u64,
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
@@ -173,7 +176,14 @@ fn report(store: &OpenStore) -> StoreReport {
             .tiers
             .iter()
             .cloned()
-            .map(|spec| TierReport { spec, used_bytes: 0, log: None, trouble: None, numa: None })
+            .map(|spec| TierReport {
+                spec,
+                used_bytes: 0,
+                barred_bytes: 0,
+                log: None,
+                trouble: None,
+                numa: None,
+            })
             .collect(),
         used_bytes: 0,
         processes: 0,
@@ -199,6 +209,10 @@ fn report(store: &OpenStore) -> StoreReport {
     report
 }
 
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreReport) -> Result<()> {
     let root = cairn_agent::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
@@ -216,10 +230,12 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
             tier.trouble = Some("a write to it was lost, and every later one fails");
         }
     }
-    let in_memory = report.tiers.iter_mut().find(|tier| tier.spec.path.is_none());
-    if let (Some(tier), Some(numa)) = (in_memory, NumaReport::of(volume.fs().geometry().placement))
-    {
-        tier.numa.get_or_insert(numa).add(&usage.parts, usage.hugeblock_bytes);
+    if let Some(tier) = report.tiers.iter_mut().find(|tier| tier.spec.path.is_none()) {
+        let barred_blocks: u64 = usage.parts.iter().map(|part| u64::from(part.barred_blocks)).sum();
+        tier.barred_bytes += barred_blocks * usage.hugeblock_bytes;
+        if let Some(numa) = NumaReport::of(volume.fs().geometry().placement) {
+            tier.numa.get_or_insert(numa).add(&usage.parts, usage.hugeblock_bytes);
+        }
     }
     if let Some(log) = volume.fs().log_usage().map_err(volume.error("measure", &root))? {
         let durability = match volume.fs().geometry().durability {
@@ -283,13 +299,16 @@ fn lines(report: &StoreReport) -> Vec<String> {
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
-    for TierReport { spec, used_bytes, log, trouble, numa } in &report.tiers {
+    for TierReport { spec, used_bytes, barred_bytes, log, trouble, numa } in &report.tiers {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
             (DeviceKind::Block, Some(path)) => {
                 add("device", format!("{used}, {}", path.display()));
             }
             (_, Some(path)) => add("file", format!("{used}, {}", path.display())),
+            (_, None) if *barred_bytes > 0 => {
+                add("memory", format!("{used}, there is no memory for {}", human(*barred_bytes)));
+            }
             (_, None) => add("memory", used),
         }
         numa.iter().for_each(|numa| add("numa", numa.shown()));

@@ -7,8 +7,9 @@
 //! Does not know which node backs what; `cairn-device` binds the memory.
 
 use crate::error::{Error, Result};
+use crate::fs::Microfs;
 use crate::layout::{Geometry, Layout, PART_COUNTER_WORDS, PART_COUNTERS};
-use crate::pool::BlockRun;
+use crate::pool::{BARRED, BlockRun, TOUCHED};
 use crate::transaction::Transaction;
 use crate::types::TIERS_MAX;
 use std::ops::Range;
@@ -75,6 +76,10 @@ pub struct PartUsage {
     pub blocks: u32,
     /// Those in use.
     pub used_blocks: u64,
+    /// Those that were ever handed out; the others follow them.
+    pub touched_blocks: u32,
+    /// Those at its end that are not handed out for now (`Microfs::bar`).
+    pub barred_blocks: u32,
 }
 
 /// A part of a tier.
@@ -112,6 +117,19 @@ pub(crate) fn part_blocks(geometry: &Geometry) -> Option<u32> {
     }
     let part = blocks / count / PART_BLOCKS_UNIT * PART_BLOCKS_UNIT;
     (part > 0).then_some(part)
+}
+
+impl Microfs {
+    /// From now on the last blocks of each part of the tier in memory, so many as `blocks` says, are not handed out but where
+    /// they were before: there is no memory for them. It is as if the tier were full earlier.
+    pub fn bar(&self, blocks: &[u32]) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            for (part, &blocks) in tx.layout.parts(tx.layout.placement.tier).zip(blocks) {
+                tx.set(part.counters + BARRED, u64::from(blocks));
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Geometry {
@@ -209,6 +227,8 @@ impl<'m> Transaction<'m> {
             first_block: part.first,
             blocks: part.blocks,
             used_blocks: self.get(part.counters),
+            touched_blocks: self.get(part.counters + TOUCHED) as u32,
+            barred_blocks: self.get(part.counters + BARRED) as u32,
         };
         self.layout.parts(tier).zip(nodes.chain(std::iter::once(None))).map(usage).collect()
     }

@@ -20,9 +20,11 @@ pub(crate) const STRETCH_BLOCKS: u32 = 256;
 /// The same on a durable tier, where each stretch costs a record; but, if that is more, only so small a share of the tier.
 const DURABLE_STRETCH_BLOCKS: u32 = 8192;
 const DURABLE_STRETCH_SHARE: u32 = 64;
-/// Words after a tier's number of used blocks: where its cursor stands, and the end of what was ever handed out.
+/// Words after a tier's number of used blocks: where its cursor stands, the end of what was ever handed out, and how many
+/// blocks at its end are not to be handed out for now.
 const CURSOR: usize = 1;
-const TOUCHED: usize = 2;
+pub(crate) const TOUCHED: usize = 2;
+pub(crate) const BARRED: usize = 3;
 /// Bitmap words looked at for one hint before it is dropped.
 const HINT_SCAN_WORDS: u32 = 64;
 
@@ -350,15 +352,16 @@ impl Transaction<'_> {
         let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);
         let (cursor, touched) = (distance(CURSOR), distance(TOUCHED));
         let used = (self.get(part.counters) as u32).min(touched);
+        let most = touched.max(part.blocks - distance(BARRED));
         let roomy = (touched - used).saturating_sub(taken) >= wanted.max(touched / 8);
-        let start = if roomy || touched == part.blocks { cursor } else { touched };
-        let end = if roomy { touched } else { part.blocks };
-        let (start, end) = (part.first + start, part.first + end);
+        let start = if roomy || touched == most { cursor } else { touched };
+        let end = if roomy { touched } else { most };
+        let (start, end, most) = (part.first + start, part.first + end, part.first + most);
         let first = self
             .first_free(&region, start, end)
             .or_else(|| self.first_free(&region, part.first, start.min(end)))
-            .or_else(|| self.first_free(&region, part.first, part.end()))?;
-        let count = self.free_length(&region, first, part.end(), wanted);
+            .or_else(|| self.first_free(&region, part.first, most))?;
+        let count = self.free_length(&region, first, most, wanted);
         let after = first + count - part.first;
         self.set(part.counters + CURSOR, u64::from(after));
         self.set(part.counters + TOUCHED, u64::from(touched.max(after)));

@@ -2,6 +2,7 @@
 //!
 //! Proves: blocks are those of the writing thread's node as long as it has any, also after others had and freed them;
 //! then they are the siblings', then everybody's; a full tier is full to the last block. With one node nothing is divided.
+//! Blocks that are barred are not handed out, and the next tier or an error takes their place.
 //! That every order of operations keeps the files intact on such a tier is shown by `model.rs`.
 
 use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT};
@@ -69,6 +70,10 @@ fn write(process: &Process, node: u32, name: &str, blocks: usize) -> usize {
 fn remove(process: &Process, name: &str) {
     process.fs.unlink(&process.caller(), ROOT, name.as_bytes()).expect("is there");
     process.reclaim().expect("frees");
+}
+
+fn bar(process: &Process, blocks: &[u32]) {
+    process.fs.bar(blocks).expect("is intact");
 }
 
 /// Blocks in use on each node.
@@ -180,4 +185,38 @@ fn full_node_takes_of_its_sibling_then_of_everybody_to_the_last_block() {
     assert_eq!(used(&process), [0; 4]);
     assert_eq!(write(&process, 2, "own again", PART), PART);
     assert_eq!(used(&process), [0, part, 0, 0]);
+}
+
+#[test]
+fn barred_blocks_are_not_handed_out_but_where_they_were_before() {
+    let process = World::new(1000, 64).process(SUPERUSER);
+    bar(&process, &[700]);
+    assert_eq!(write(&process, 0, "first", 1000), 300);
+    bar(&process, &[600]);
+    assert_eq!(write(&process, 0, "second", 1000), 100);
+    bar(&process, &[1000]);
+    assert_eq!(write(&process, 0, "third", 1), 0);
+    remove(&process, "first");
+    assert_eq!(write(&process, 0, "fourth", 1000), 300, "they have their memory");
+    bar(&process, &[0]);
+    assert_eq!(write(&process, 0, "fifth", 1000), 600);
+    assert_eq!(used(&process), [1000]);
+}
+
+#[test]
+fn what_is_barred_on_one_node_is_taken_from_another_or_the_next_tier() {
+    let process = world().process(SUPERUSER);
+    bar(&process, &[0, 600, 630, 0]);
+    assert_eq!(write(&process, 2, "file", 50), 50);
+    assert_eq!(used(&process), [10, 40, 0, 0]);
+
+    let process = World::tiered([100, 100, 0, 0], 64).process(SUPERUSER);
+    bar(&process, &[90]);
+    assert_eq!(write(&process, 0, "file", 1000), 110);
+    let usage = process.fs.usage().expect("is intact");
+    assert_eq!(usage.used_blocks[..2], [10, 100]);
+
+    let process = World::divided(1, [5, BLOCKS, 8, 0], NODES, 64).process(SUPERUSER);
+    bar(&process, &[PART as u32; 4]);
+    assert_eq!(write(&process, 0, "file", 1000), 5 + REST + 8);
 }
