@@ -43,6 +43,11 @@ expect 'the default tier leaves room, and filling it is an error' 'ENOSPC True' 
 expect 'a tier as large as the limit ends where the memory does' 'there is no memory for
 ENOSPC True
 goes on' "$(limited "$CAIRN" run --discard --tier ram:200M -- python3 fill.py 70 140 400M 2>errors || cat errors)"
+echo 200M >$group/memory.max
+expect 'also behind metadata in a file' 'there is no memory for
+ENOSPC True
+goes on' "$(limited "$CAIRN" run --discard --meta-tier file:/tmp/meta:16M --tier ram:200M -- python3 fill.py 60 140 400M \
+    2>errors || cat errors)"
 expect 'nobody was killed' 0 "$(kills)"
 echo 200M >$group/memory.max
 expect 'a tier beyond the limit is refused' \

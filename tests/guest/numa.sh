@@ -56,6 +56,10 @@ expect 'pages of the node that was chosen' '0.0 16.0' "$(in_store --tier ram:32M
     python3 write.py /cairn/f 16 0; python3 where.py /cairn/f')"
 expect 'also in the tree of a rank' '0.0 16.0' "$(in_store --tier ram:32M --numa node:1 --scope rank -- '
     export PMI_RANK=3; python3 write.py /cairn/f 16 0; python3 where.py /cairn/f')"
+expect 'also behind metadata in a file' '0.0 8.0
+4.0 16.0' "$(in_store --meta-tier file:/tmp/meta:8M --tier ram:32M -- '
+    python3 write.py /cairn/f 8 1; python3 where.py /cairn/f; rm /cairn/f
+    python3 write.py /cairn/f 20 1; python3 where.py /cairn/f')"
 if mount -t tmpfs -o huge=always tmpfs /mnt 2>/dev/null; then
     umount /mnt
     expect 'also of huge pages' '0.0 16.0' "$(in_store --tier ram:32M --huge-pages auto -- '
