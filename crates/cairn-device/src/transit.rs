@@ -128,7 +128,10 @@ impl Transit {
             let is_ending = stop.load(Ordering::Relaxed);
             self.word(W_SERVED).store(u64::from(!is_ending), Ordering::Relaxed);
             let seen = self.load(W_STAGED);
-            let is_due = |slot: &Slot| matches!(slot.state(), STAGED | WANTED);
+            let is_due = |slot: &Slot| match slot.state() {
+                STAGED => !slot.collides(),
+                state => state == WANTED,
+            };
             let oldest = self.slots().filter(is_due).min_by_key(Slot::ticket);
             let served = oldest.is_some_and(|slot| match slot.state() {
                 WANTED => slot.fetch(claim, get),

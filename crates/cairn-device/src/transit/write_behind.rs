@@ -3,15 +3,16 @@
 //!
 //! Must stay true: of a range that is staged or being written the file has old bytes, so nobody touches the file there
 //! before `settle`. Whoever writes a slot is in a system call that ends before its thread is gone; so what a dead one
-//! was writing can be written again.
-//! Does not order writes to one range that are made at the same time; the core's plans keep those apart.
+//! was writing can be written again. Slots that overlap are not written at the same time: of a page that one has in part
+//! and another whole, the page cache would write old bytes over what went past it.
+//! Does not say which of two writes to one range that are made at the same time is the last.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use cairn_core::{Error, Result};
 
-use super::slot::{FREE, GROWING, LOST, S_LENGTH, STAGED, Slot, WRITING, room_at};
+use super::slot::{FREE, GROWING, KIND, LOST, S_LENGTH, STAGED, Slot, WRITING, room_at};
 use super::{
     CHECK_EVERY, Transit, W_FAILED, W_MAPPED, W_SERVED, W_STAGED, W_TICKETS, W_WRITTEN,
     WAITER_SLEEP,
@@ -188,10 +189,25 @@ impl Transit {
 }
 
 impl Slot<'_> {
-    /// Brings the slot to the file if it is still in `state`, staged or lost. Whether it did. Errors: `Io`: it could not be
-    /// written; others: this process cannot, another may.
+    /// Whether somebody is writing bytes of its range to the file. A dead one is not: its slot is given up.
+    pub(super) fn collides(&self) -> bool {
+        let range = self.range();
+        self.area.slots().filter(|other| other.index != self.index).any(|other| {
+            let state = other.state();
+            let is_written = state & KIND == WRITING && state != LOST && other.overlaps(&range);
+            is_written && !(self.area.is_bereft(state) && other.bereave(state))
+        })
+    }
+
+    /// Brings the slot to the file if it is still in `state`, staged or lost, and nobody is in its way. Whether it did.
+    /// Errors: `Io`: it could not be written; others: this process cannot, another may.
     pub(super) fn write(&self, state: u64, claim: u64, put: Put) -> Result<bool> {
-        if !self.change(state, claim | WRITING) {
+        if self.collides() || !self.change(state, claim | WRITING) {
+            return Ok(false);
+        }
+        // Of two that began at the same time one sees the other.
+        if self.collides() {
+            self.set(state);
             return Ok(false);
         }
         let range = self.sound_range();
