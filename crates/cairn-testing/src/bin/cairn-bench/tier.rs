@@ -7,7 +7,7 @@ use crate::data::{CHECKPOINT_BYTES, application_state, create, read_all, write_a
 use crate::durable_files::{durable_namespace, durable_store};
 use crate::measure::{Row, gigabytes_per_second};
 use crate::process::in_children;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,6 +20,9 @@ const TRIALS: usize = 3;
 struct Fio {
     file: PathBuf,
     data_offset: u64,
+    /// Checkpoints that fit into the tier, and the one that is written next: Cairn goes round in the tier, so fio does.
+    places: u64,
+    next: Cell<u64>,
 }
 
 /// What fio does: `write` or `read`, in calls of so many bytes, so many of them under way at a time in each process.
@@ -37,7 +40,8 @@ impl Fio {
         let (_, file) = durable_store().expect("checked before any row");
         let tiers = durable_namespace().tiers;
         let data_offset = tiers[0].mappable().expect("a file").offset;
-        let fio = Fio { file, data_offset };
+        let places = (tiers[0].bytes() / CHECKPOINT_BYTES as u64).max(1);
+        let fio = Fio { file, data_offset, places, next: Cell::new(0) };
         let version = Command::new("fio").arg("--version").env_remove("LD_PRELOAD").output();
         if !version.is_ok_and(|output| output.status.success()) {
             println!("cairn-bench: fio is not installed; no rows about the file tier");
@@ -49,6 +53,10 @@ impl Fio {
     /// GB/s.
     fn run(&self, job: Job) -> f64 {
         let each = CHECKPOINT_BYTES / job.processes;
+        let offset = self.data_offset + self.next.get() * CHECKPOINT_BYTES as u64;
+        if job.direction == "write" {
+            self.next.set((self.next.get() + 1) % self.places);
+        }
         let mut command = Command::new("fio");
         command.env_remove("LD_PRELOAD").args([
             "--name=bench",
@@ -67,7 +75,7 @@ impl Fio {
             ("iodepth", &job.depth),
             ("numjobs", &job.processes),
             ("size", &each),
-            ("offset", &self.data_offset),
+            ("offset", &offset),
             ("offset_increment", &each),
         ];
         command.args(options.map(|(name, value)| format!("--{name}={value}")));
