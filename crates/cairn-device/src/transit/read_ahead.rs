@@ -17,6 +17,8 @@ use super::{CHECK_EVERY, SLOTS, Transit, W_MAPPED, W_STAGED, W_WRITTEN, WAITER_S
 const READ_SLOTS: usize = SLOTS / 2;
 /// For how long somebody waits for a transfer that does not end, before it reads the bytes itself.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// Looks at slots that change all the time, or say what no slot says, after which somebody reads the bytes itself.
+const ROUNDS: u32 = 1000;
 
 /// Reads bytes of the file from an offset on to an address.
 pub type Get<'a> = &'a dyn Fn(*mut u8, u64, usize) -> Result<()>;
@@ -58,7 +60,7 @@ impl Transit {
         take: &mut dyn FnMut(*const u8, usize),
     ) -> usize {
         let mut waited = Duration::ZERO;
-        for round in 1.. {
+        for round in 1..ROUNDS {
             let seen = self.load(W_WRITTEN);
             let Some(slot) = self.slots().find(|slot| slot.is_read_of(at)) else { return 0 };
             let Some(claim) = self.claim() else { return 0 };
