@@ -110,6 +110,11 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The library that is preloaded, of the profile under test and freshly built.
+pub fn library() -> PathBuf {
+    cairn().with_file_name("libcairn_preload.so")
+}
+
 /// The `cairn` command beside the library, both of the profile under test and freshly built.
 fn cairn() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

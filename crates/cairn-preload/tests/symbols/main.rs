@@ -1,0 +1,206 @@
+//! Every function of the C library that takes a file, a path, a descriptor or a stream is decided: served, refused, or
+//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `decisions.rs` says.
+//!
+//! `cargo test -p cairn-preload --test symbols -- --ignored` writes the document anew.
+//! Does not show that a hook does what it should; the other tests do.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod decisions;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use decisions::{Family, NOT_FILES, PASSED, REFUSED};
+use object::elf::{FileHeader64, STT_FUNC, STT_GNU_IFUNC};
+use object::read::elf::{FileHeader as _, Sym as _};
+use object::{Endianness, SymbolIndex};
+
+type Header = FileHeader64<Endianness>;
+
+/// Names of the functions that a shared object exports to programs.
+fn exported(object: &Path) -> BTreeSet<String> {
+    let bytes = fs::read(object).expect("the object is readable");
+    let data = &*bytes;
+    let header = Header::parse(data).expect("an ELF object of 64 bits");
+    let endian = header.endian().expect("a byte order");
+    let sections = header.sections(endian, data).expect("sections");
+    let symbols = sections.symbols(endian, data, object::elf::SHT_DYNSYM).expect("symbols");
+    let versions = sections.versions(endian, data).expect("versions");
+    let is_private = |index: SymbolIndex| {
+        let Some(versions) = &versions else { return false };
+        let version = versions.version(versions.version_index(endian, index));
+        version.ok().flatten().is_some_and(|version| version.name() == b"GLIBC_PRIVATE")
+    };
+    let is_function = |kind: u8| matches!(kind, STT_FUNC | STT_GNU_IFUNC);
+    symbols
+        .enumerate()
+        .filter(|(_, symbol)| is_function(symbol.st_type()) && !symbol.is_undefined(endian))
+        .filter(|&(index, _)| !is_private(index))
+        .map(|(_, symbol)| symbol.name(endian, symbols.strings()).expect("a name"))
+        .map(|name| String::from_utf8(name.to_vec()).expect("ASCII"))
+        .collect()
+}
+
+/// Whether one of the family's names is `name`, or a beginning of it.
+fn covers(names: &str, name: &str) -> bool {
+    names.split_whitespace().any(|pattern| match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == pattern,
+    })
+}
+
+fn any_covers(families: &[Family], name: &str) -> bool {
+    families.iter().any(|family| covers(family.names, name))
+}
+
+/// The C library that this process uses.
+fn c_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("the kernel tells what is mapped");
+    let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    path.map(PathBuf::from)
+        .find(|path| path.file_name().is_some_and(|name| name == "libc.so.6"))
+        .expect("the C library is mapped")
+}
+
+#[test]
+fn every_function_of_the_c_library_about_files_is_decided() {
+    let hooks = exported(&common::library());
+    let undecided: Vec<String> = exported(&c_library())
+        .into_iter()
+        .filter(|name| !hooks.contains(name))
+        .filter(|name| !any_covers(PASSED, name) && !any_covers(NOT_FILES, name))
+        .collect();
+    assert!(undecided.is_empty(), "neither a hook nor a decision (decisions.rs): {undecided:?}");
+}
+
+#[test]
+fn no_function_is_decided_twice() {
+    let hooks = exported(&common::library());
+    let twice: Vec<&String> = hooks.iter().filter(|name| any_covers(PASSED, name)).collect();
+    assert!(twice.is_empty(), "hooks that decisions.rs says are passed on: {twice:?}");
+    for refusal in REFUSED {
+        let missing: Vec<&str> =
+            refusal.names.split_whitespace().filter(|&name| !hooks.contains(name)).collect();
+        assert!(missing.is_empty(), "refused, but there is no hook: {missing:?}");
+    }
+    for name in PASSED.iter().flat_map(|family| family.names.split_whitespace()) {
+        assert!(!any_covers(NOT_FILES, name), "{name} is passed on and not about files");
+    }
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Whether a source declares a hook of this name, by itself or in a list of a macro.
+fn declares(source: &str, name: &str) -> bool {
+    let declaration = format!("fn {name}");
+    source.match_indices(&declaration).any(|(at, _)| {
+        let rest = &source[at + declaration.len()..];
+        rest.starts_with(['(', ';', ',', ' '])
+    })
+}
+
+/// The sources with what they are for, which is their first sentence, and the hooks they declare.
+fn families(hooks: &BTreeSet<String>) -> Vec<(String, BTreeSet<String>)> {
+    let listing = fs::read_dir(sources()).expect("the sources are listed");
+    let paths: BTreeSet<PathBuf> = listing.map(|entry| entry.expect("an entry").path()).collect();
+    let mut left = hooks.clone();
+    let mut families = Vec::new();
+    for path in paths {
+        let source = fs::read_to_string(&path).expect("a source is readable");
+        let names: BTreeSet<String> =
+            left.iter().filter(|name| declares(&source, name)).cloned().collect();
+        left.retain(|name| !names.contains(name));
+        if !names.is_empty() {
+            families.push((purpose(&source), names));
+        }
+    }
+    assert!(left.is_empty(), "exported, but no source declares it: {left:?}");
+    families
+}
+
+/// The first sentence of a source's header.
+fn purpose(source: &str) -> String {
+    let header: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//! ")).collect();
+    let text = header.join(" ");
+    let end = text.find(". ").unwrap_or(text.trim_end_matches('.').len());
+    text[..end].to_owned()
+}
+
+fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let sorted: BTreeSet<&str> = names.into_iter().collect();
+    sorted.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ")
+}
+
+const INTRODUCTION: &str = "\
+Which functions are served for files below the mount prefix, which are refused, and which go to the C library as they
+are. What the calls do there is in [SEMANTICS.md](SEMANTICS.md).
+
+Written by `cargo test -p cairn-preload --test symbols -- --ignored` from what the preload library exports and from
+`crates/cairn-preload/tests/symbols/decisions.rs`. The tests there fail if this page says something else, or if the C
+library of the machine exports a function about files that is not decided.";
+
+fn table<'a>(
+    title: &str,
+    explanation: &str,
+    columns: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>> + 'a,
+) -> String {
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
+    let rule = vec!["---"; columns.len()].join("|");
+    let rows: String = rows.into_iter().map(|cells| row(&cells)).collect();
+    format!("\n## {title}\n\n{explanation}\n\n{}|{rule}|\n{rows}", row(&columns))
+}
+
+fn document() -> String {
+    let served = families(&exported(&common::library()))
+        .into_iter()
+        .map(|(purpose, names)| vec![purpose, list(names.iter().map(String::as_str))]);
+    let refused = REFUSED.iter().map(|refusal| {
+        let errno = format!("`{}`", refusal.errno);
+        vec![list(refusal.names.split_whitespace()), errno, refusal.case.to_owned()]
+    });
+    let passed = PASSED
+        .iter()
+        .map(|family| vec![family.why.to_owned(), list(family.names.split_whitespace())]);
+    [
+        format!("# Functions of the C library\n\n{INTRODUCTION}\n"),
+        table("Served", "On files of ours.", &["family", "functions"], served),
+        table(
+            "Refused",
+            "Of those above, on files of ours.",
+            &["functions", "errno", "when"],
+            refused,
+        ),
+        table(
+            "Passed on",
+            "About files, and left to the C library. `*` stands for any rest.",
+            &["why", "functions"],
+            passed,
+        ),
+    ]
+    .concat()
+}
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/SYMBOLS.md")
+}
+
+#[test]
+fn page_of_symbols_is_what_the_library_exports() {
+    let written = fs::read_to_string(page()).expect("docs/SYMBOLS.md is there");
+    assert!(
+        written == document(),
+        "docs/SYMBOLS.md is out of date: cargo test -p cairn-preload --test symbols -- --ignored"
+    );
+}
+
+#[test]
+#[ignore = "writes docs/SYMBOLS.md"]
+fn write_page_of_symbols() {
+    fs::write(page(), document()).expect("the page is writable");
+}
