@@ -1,7 +1,7 @@
-//! System calls with checked results, made through `libc::syscall`.
+//! System calls with checked results, made without the C library.
 //!
-//! Must stay true: no function here calls a libc wrapper that Cairn's interposer exports; the
-//! kernel's own structures equal libc's on the 64-bit targets we support.
+//! Must stay true: no function here calls a function of the C library that Cairn's interposer exports, of which
+//! `syscall` is one; the kernel's own structures equal libc's on the 64-bit targets we support.
 //! Does not retry, log or interpret: the caller sees the kernel's answer as `Errno`.
 
 use core::ffi::CStr;
@@ -34,16 +34,76 @@ impl From<Errno> for Error {
 /// Calls the kernel; a macro because the arguments have many types and all become `c_long`.
 macro_rules! call {
     ($number:expr $(, $argument:expr)*) => {
-        check(libc::syscall($number $(, $argument as libc::c_long)*))
+        call($number, [$($argument as libc::c_long),*])
     };
 }
 
-fn check(value: libc::c_long) -> SysResult<usize> {
-    if value == -1 {
-        // SAFETY: __errno_location returns the calling thread's errno cell, always valid.
-        return Err(Errno(unsafe { *libc::__errno_location() }));
+/// Calls the kernel with up to six arguments.
+///
+/// # Safety
+/// The arguments are what the call of this number demands.
+pub unsafe fn call<const COUNT: usize>(
+    number: libc::c_long,
+    arguments: [libc::c_long; COUNT],
+) -> SysResult<usize> {
+    const { assert!(COUNT <= 6, "the kernel takes six arguments") };
+    let mut all = [0; 6];
+    all[..COUNT].copy_from_slice(&arguments);
+    // SAFETY: promised by the caller; the kernel ignores what the call does not take.
+    let result = unsafe { enter(number, all) };
+    // The kernel's errors are the last page of numbers.
+    match result {
+        -4095..=-1 => Err(Errno(-result as i32)),
+        result => Ok(result as usize),
     }
-    Ok(value as usize)
+}
+
+/// # Safety
+/// As for [`call`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
+    let result;
+    // SAFETY: the kernel's convention: it changes rax, rcx and r11, and no memory but what the caller answers for.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As for [`call`].
+#[cfg(target_arch = "aarch64")]
+#[inline]
+unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
+    let result;
+    // SAFETY: the kernel's convention: it changes x0, and no memory but what the caller answers for.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") arguments[0] => result,
+            in("x1") arguments[1],
+            in("x2") arguments[2],
+            in("x3") arguments[3],
+            in("x4") arguments[4],
+            in("x5") arguments[5],
+            options(nostack),
+        );
+    }
+    result
 }
 
 /// Opens `path` relative to `directory` (`AT_FDCWD` for the working directory).
@@ -424,37 +484,37 @@ pub fn tgkill(pid: u32, tid: u32, signal: i32) -> SysResult<()> {
 /// The calling process.
 pub fn getpid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+    unsafe { enter(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// The calling thread.
 pub fn gettid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    unsafe { enter(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
 /// Effective user of the caller.
 pub fn geteuid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_geteuid) as u32 }
+    unsafe { enter(libc::SYS_geteuid, [0; 6]) as u32 }
 }
 
 /// Real user of the caller.
 pub fn getuid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_getuid) as u32 }
+    unsafe { enter(libc::SYS_getuid, [0; 6]) as u32 }
 }
 
 /// Effective group of the caller.
 pub fn getegid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_getegid) as u32 }
+    unsafe { enter(libc::SYS_getegid, [0; 6]) as u32 }
 }
 
 /// Lets another thread run.
 pub fn sched_yield() {
     // SAFETY: takes nothing and cannot fail on Linux.
-    unsafe { libc::syscall(libc::SYS_sched_yield) };
+    let _ = unsafe { call!(libc::SYS_sched_yield) };
 }
 
 /// Sleeps; shorter if a signal arrives (`EINTR`).

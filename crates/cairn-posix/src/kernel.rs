@@ -1,6 +1,6 @@
 //! System calls that only this crate and the interposer make; the common ones are those of `cairn_device::sys`.
 //!
-//! Must stay true: made through `libc::syscall`, because the libc names may be Cairn's own hooks.
+//! Must stay true: made past the C library, because its names, `syscall` among them, may be Cairn's own hooks.
 
 use core::ffi::{CStr, c_void};
 
@@ -9,19 +9,17 @@ pub use cairn_device::sys::{close, fcntl, mmap, munmap, openat, read, write};
 use crate::error::{Errno, Result};
 use crate::gate;
 
-fn check(value: libc::c_long) -> Result<usize> {
-    match value {
-        // SAFETY: __errno_location returns the calling thread's errno cell, always valid.
-        -1 => Err(Errno(unsafe { *libc::__errno_location() })),
-        value => Ok(value as usize),
-    }
+/// Calls the kernel; a macro because the arguments have many types and all become `c_long`.
+macro_rules! call {
+    ($number:expr $(, $argument:expr)*) => {
+        cairn_device::sys::call($number, [$($argument as libc::c_long),*]).map_err(Errno::from)
+    };
 }
 
 /// The kernel's current directory, without the NUL; `ENOENT` if it was removed.
 pub fn getcwd(buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes.
-    let length =
-        check(unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) })?;
+    let length = unsafe { call!(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) }?;
     // An unreachable directory is answered with a text that does not start with a slash.
     match length > 1 && buffer[0] == b'/' {
         true => Ok(length - 1),
@@ -32,7 +30,7 @@ pub fn getcwd(buffer: &mut [u8]) -> Result<usize> {
 /// Changes the kernel's current directory.
 pub fn fchdir(directory: i32) -> Result<()> {
     // SAFETY: takes no pointer.
-    check(unsafe { libc::syscall(libc::SYS_fchdir, directory) }).map(drop)
+    unsafe { call!(libc::SYS_fchdir, directory) }.map(drop)
 }
 
 /// The file mode creation mask. Read from /proc where that tells, because asking the kernel means changing it.
@@ -48,7 +46,7 @@ pub fn umask() -> u32 {
 
 fn set_umask(mask: u32) -> u32 {
     // SAFETY: takes no pointer and cannot fail.
-    (unsafe { libc::syscall(libc::SYS_umask, mask) }) as u32
+    unsafe { call!(libc::SYS_umask, mask) }.map_or(0, |mask| mask as u32)
 }
 
 fn umask_from_proc() -> Option<u32> {
@@ -68,13 +66,13 @@ fn umask_from_proc() -> Option<u32> {
 /// Closes, or marks close-on-exec, the descriptors `first..=last`.
 pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     // SAFETY: takes no pointer; the application asked for these numbers.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+    unsafe { call!(libc::SYS_close_range, first, last, flags) }.map(drop)
 }
 
 /// An anonymous file.
 pub fn memfd_create(name: &CStr, flags: u32) -> Result<i32> {
     // SAFETY: `name` is NUL-terminated.
-    check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    unsafe { call!(libc::SYS_memfd_create, name.as_ptr(), flags) }
         .map(|descriptor| descriptor as i32)
 }
 
@@ -82,34 +80,33 @@ pub fn memfd_create(name: &CStr, flags: u32) -> Result<i32> {
 pub fn pipe() -> Result<[i32; 2]> {
     let mut ends = [0_i32; 2];
     // SAFETY: the kernel writes two ints.
-    check(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    unsafe { call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }?;
     Ok(ends)
 }
 
 /// Random bytes; fewer than asked for only at early boot.
 pub fn getrandom(target: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most `target.len()` bytes.
-    check(unsafe { libc::syscall(libc::SYS_getrandom, target.as_mut_ptr(), target.len(), 0) })
+    unsafe { call!(libc::SYS_getrandom, target.as_mut_ptr(), target.len(), 0) }
 }
 
 /// Lets another thread run.
 pub fn sched_yield() {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_sched_yield) };
+    let _ = unsafe { call!(libc::SYS_sched_yield) };
 }
 
 /// Moves the cursor of a descriptor of the kernel.
 pub fn lseek(descriptor: i32, offset: i64, whence: i32) -> Result<usize> {
     // SAFETY: takes no pointer.
-    check(unsafe { libc::syscall(libc::SYS_lseek, descriptor, offset, whence) })
+    unsafe { call!(libc::SYS_lseek, descriptor, offset, whence) }
 }
 
 /// `fcntl` with a lock command; may wait.
 pub fn lock(descriptor: i32, command: i32, lock: &mut libc::flock) -> Result<()> {
     let lock = core::ptr::from_mut(lock);
     // SAFETY: the lock commands take a `struct flock`, which the kernel reads and writes.
-    check(gate::outside(|| unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, lock) }))
-        .map(drop)
+    gate::outside(|| unsafe { call!(libc::SYS_fcntl, descriptor, command, lock) }).map(drop)
 }
 
 /// Sends this thread a signal as if it came from where `info` says.
@@ -119,7 +116,7 @@ pub fn send_to_self(info: &libc::siginfo_t) {
     // SAFETY: the kernel reads one siginfo. It lets a process send itself anything.
     unsafe {
         let signal = (*info).si_signo;
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
+        let _ = call!(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
     }
 }
 
@@ -136,10 +133,8 @@ pub unsafe fn map(
     offset: u64,
 ) -> Result<*mut c_void> {
     // SAFETY: promised by the caller.
-    let mapped = unsafe {
-        libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
-    };
-    check(mapped).map(|address| address as *mut c_void)
+    unsafe { call!(libc::SYS_mmap, address, length, protection, flags, descriptor, offset) }
+        .map(|address| address as *mut c_void)
 }
 
 /// Changes the protection of mapped memory.
@@ -148,7 +143,7 @@ pub unsafe fn map(
 /// The range belongs to the caller, and is used only as the new protection permits.
 pub unsafe fn protect(address: *mut c_void, length: usize, protection: i32) -> Result<()> {
     // SAFETY: promised by the caller.
-    check(unsafe { libc::syscall(libc::SYS_mprotect, address, length, protection) }).map(drop)
+    unsafe { call!(libc::SYS_mprotect, address, length, protection) }.map(drop)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! mount.rs            the process's one mount     process.rs                             fork, exec, exit
 //! ```
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
-//! system call through `libc::syscall`, because the C library's names may be Cairn's own hooks.
+//! system call past the C library, because its names may be Cairn's own hooks.
 
 pub mod attributes;
 pub mod configuration;

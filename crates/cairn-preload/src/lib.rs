@@ -44,6 +44,7 @@ mod spawn;
 mod stat;
 mod stdio;
 mod streams;
+mod syscalls;
 mod trees;
 mod walks;
 mod wide;

@@ -5,11 +5,12 @@ mod common;
 
 use common::{Stage, errors, text};
 
-const ORDERLY: [&str; 11] = [
+const ORDERLY: [&str; 12] = [
     "return",
     "exit",
     "_exit",
     "quick_exit",
+    "by_number",
     "exec",
     "exec_inherited",
     "handler",

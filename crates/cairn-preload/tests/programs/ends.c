@@ -35,7 +35,8 @@ int main(int count, char **arguments) {
     if (strcmp(how, "abort") == 0) abort();
     if (strcmp(how, "kill") == 0) raise(SIGKILL);
     if (strcmp(how, "segfault") == 0) raise(SIGSEGV);
-    if (strcmp(how, "raw") == 0) syscall(SYS_exit_group, 0);
+    if (strcmp(how, "by_number") == 0) syscall(SYS_exit_group, 0);
+    if (strcmp(how, "raw") == 0) raw(SYS_exit_group, 0, 0, 0);
     if (strcmp(how, "exec") == 0) execl("/bin/true", "true", NULL);
     if (strcmp(how, "exec_inherited") == 0) execl("/bin/true", "true", NULL);
     if (strcmp(how, "exec_then_killed") == 0) {

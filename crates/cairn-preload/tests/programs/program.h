@@ -78,3 +78,17 @@ static inline void show(const char *name) {
     MUST(length >= 0 && close(file) == 0);
     printf("%s: %.*s\n", name, (int)length, content);
 }
+
+/* Enters the kernel past the C library, as static programs and some runtimes do. */
+static inline long raw(long number, long a, long b, long c) {
+    long result;
+#if defined(__x86_64__)
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    result = x0;
+#endif
+    if (result < 0) errno = -result;
+    return result < 0 ? -1 : result;
+}

@@ -79,8 +79,8 @@ static void events_and_devices(void) {
     for (number = 3; number < 1024; number++) held += dup2(file, number) == -1 && errno == EBUSY;
     printf("dup2 onto some number of the store: %s\n", held > 0 ? "EBUSY" : "served");
     REFUSED("fcntl F_SETLEASE", fcntl(file, F_SETLEASE, F_RDLCK) == -1);
-    REFUSED("raw read", syscall(SYS_read, file, &number, 1) == -1);
-    REFUSED("raw open", syscall(SYS_openat, AT_FDCWD, "f", O_RDONLY) == -1);
+    REFUSED("raw read", raw(SYS_read, file, (long)&number, 1) == -1);
+    REFUSED("raw open", raw(SYS_openat, AT_FDCWD, (long)"f", O_RDONLY) == -1);
 }
 
 static void streams(void) {

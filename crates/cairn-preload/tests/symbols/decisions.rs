@@ -186,10 +186,6 @@ pub const PASSED: &[Family] = &[
         names: "setfsuid setfsgid setgroups initgroups ulimit vlimit",
     },
     Family {
-        why: "call the kernel past the library; placeholders answer `EBADF`",
-        names: "syscall",
-    },
-    Family {
         why: "asynchronous I/O, which the C library does past the hooks: the request fails with `EBADF`",
         names: "aio_read aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 aio_error aio_error64 aio_return \
                 aio_return64 aio_suspend aio_suspend64 aio_cancel aio_cancel64 aio_init lio_listio lio_listio64",
