@@ -107,8 +107,7 @@ impl Microfs {
             if target.held(tx) != 0 {
                 return Err(Error::NotEmpty);
             }
-            let name = walked.name;
-            let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
+            let entry = walked.entry.ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             target.set_changed(tx, caller.now.0);
             tx.bury_directory(walked.parent, target);

@@ -96,13 +96,12 @@ impl Transaction<'_> {
     pub(crate) fn new_handle(&mut self, slot: Slot, inode: Inode, flags: u32) -> Result<Handle> {
         let taken = self.take(SlabKind::Handle, Error::TooManyHandles)?;
         let earlier = self.handle_record(taken.index);
-        let opening = earlier.opening(self);
-        earlier.set_opening(self, opening.wrapping_add(1));
-        let handle = self.handle_record(taken.index);
+        let opening = earlier.opening(self).wrapping_add(1);
+        let handle = Handle { id: HandleId::new(taken.index, opening), at: earlier.at };
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
-        handle.set_cursor(self, 0);
-        handle.set_references(self, 1);
-        handle.set_log_position(self, 0);
+        self.set_fresh(handle.at + 1, 0);
+        self.set(handle.at + 2, 1 << 32 | u64::from(opening));
+        self.set_fresh(handle.at + 4, 0);
         slot.set_holds(self, handle.id, true);
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));

@@ -280,25 +280,20 @@ impl Transaction<'_> {
 
     /// Gives a record that was just taken the values of an inode without a name.
     pub(crate) fn begin_inode(&mut self, inode: Inode, mode: u32, caller: &Caller) {
-        self.set(inode.at, 0);
-        inode.set_mode(self, mode);
-        inode.set_links(self, 0);
-        inode.set_uid(self, caller.credentials.uid);
-        inode.set_gid(self, caller.credentials.gid);
-        inode.set_parent(self, 0);
+        let (credentials, now) = (caller.credentials, caller.now.0);
+        self.set(inode.at, u64::from(mode) << 32);
         inode.set_opens(self, 0);
-        self.set(inode.at + 5, 0);
-        self.set(inode.at + 15, 0);
-        inode.set_size(self, 0);
-        inode.set_written_end(self, 0);
-        inode.set_appended_end(self, 0);
         let version = inode.version(self);
         inode.set_version(self, version.wrapping_add(1));
-        inode.set_drained_version(self, 0);
-        inode.set_accessed(self, caller.now.0);
-        inode.set_modified(self, caller.now.0);
-        inode.set_changed(self, caller.now.0);
-        inode.set_born(self, caller.now.0);
+        let links_and_uid = (1, u64::from(credentials.uid));
+        let gid_and_parent = (2, u64::from(credentials.gid) << 32);
+        // The size, writers and pins, ends, the drained version, what is held.
+        let cleared = [3, 5, 7, 8, 10, 15].map(|word| (word, 0));
+        let times = [11, 12, 13, 14].map(|word| (word, now));
+        let values = [links_and_uid, gid_and_parent].into_iter().chain(cleared).chain(times);
+        for (word, value) in values {
+            self.set_fresh(inode.at + word, value);
+        }
     }
 
     /// Gives the record back; its extents and names must be gone.

@@ -126,8 +126,7 @@ impl Microfs {
             if is_directory {
                 return Err(Error::IsDirectory);
             }
-            let name = walked.name;
-            let entry = tx.find_name(walked.parent.id, name).ok_or(Error::NotFound)?;
+            let entry = walked.entry.ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             target.drop_link(tx);
             target.set_changed(tx, caller.now.0);

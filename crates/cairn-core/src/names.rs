@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::layout::{NAMES_ROOT, SlabKind};
 use crate::name_cache::Place;
 use crate::transaction::Transaction;
-use crate::tree::{Key, Tree, high, key, low};
+use crate::tree::{Gap, Key, Tree, high, key, low};
 use crate::types::{InodeId, PATH_BYTES_MAX};
 
 const NAMES: Tree = Tree { root_word: NAMES_ROOT };
@@ -32,6 +32,16 @@ pub(crate) struct Entry {
     /// Position in the directory; never 0.
     pub hash: u64,
     record: u32,
+}
+
+/// What a search for a name that is not there has found out.
+#[derive(Clone, Copy)]
+pub(crate) struct Absent {
+    directory: InodeId,
+    /// The name's, which no other name of the directory has.
+    hash: u64,
+    /// Where the tree would hold it.
+    gap: Option<Gap>,
 }
 
 /// 62-bit hash of a name, never 0 and far enough from the end to probe. On media: do not change.
@@ -63,21 +73,33 @@ impl Transaction<'_> {
     pub(crate) fn find_name(&self, directory: InodeId, name: &[u8]) -> Option<Entry> {
         let hash = hash_name(name);
         let place = Place::new(directory, hash);
-        if let Some(entry) = self.recall_name(place, directory, hash, name) {
-            return Some(entry);
-        }
-        let mut from = hash;
-        while from < hash + PROBES {
-            let (found, record) =
-                decode(directory, NAMES.ceiling(self, entry_key(directory, from, 0))?)?;
-            if found >= hash + PROBES {
-                return None;
-            }
+        self.recall_name(place, directory, hash, name)
+            .or_else(|| self.search_name(place, directory, hash, name))
+    }
+
+    /// The entry, looked for in the tree. An absent one is remembered to be: most are then given.
+    fn search_name(
+        &self,
+        place: Place,
+        directory: InodeId,
+        hash: u64,
+        name: &[u8],
+    ) -> Option<Entry> {
+        let first = NAMES.ceiling_and_gap(self, entry_key(directory, hash, 0));
+        let gap = first.map(|(_, gap)| gap);
+        let mut next = first.and_then(|(found, _)| decode(directory, found));
+        let is_free = next.is_none_or(|(found, _)| found != hash);
+        while let Some((found, record)) = next.filter(|(found, _)| *found < hash + PROBES) {
             if self.text_equals(record, name) {
                 self.local.names.learn(place, record);
                 return Some(Entry { inode: self.named_inode(record), hash: found, record });
             }
-            from = found + 1;
+            next = NAMES
+                .ceiling(self, entry_key(directory, found + 1, 0))
+                .and_then(|found| decode(directory, found));
+        }
+        if is_free {
+            self.absent.set(Some(Absent { directory, hash, gap }));
         }
         None
     }
@@ -118,28 +140,40 @@ impl Transaction<'_> {
         inode: InodeId,
     ) -> Result<()> {
         let wanted = hash_name(name);
-        let mut hash = wanted;
-        while let Some((taken, record)) = NAMES
-            .ceiling(self, entry_key(directory, hash, 0))
-            .and_then(|found| decode(directory, found))
-        {
-            if taken != hash {
-                break;
-            }
-            if self.text_equals(record, name) {
-                return Err(Error::Corrupt { what: "name given twice" });
-            }
-            hash += 1;
-            if hash >= wanted + PROBES {
-                return Err(Error::NoSpace);
-            }
-        }
+        let absent = self.absent.take();
+        let absent = absent.filter(|absent| (absent.directory, absent.hash) == (directory, wanted));
+        let hash = match absent {
+            Some(_) => wanted,
+            None => self.free_hash(directory, wanted, name)?,
+        };
         let record = self.store_text(name, inode)?;
         let at = self.record(SlabKind::Name, record);
         let (head, link) = (self.get(at), self.get(at + 1));
         self.set(at, head | (hash - wanted) << 16);
-        self.set(at + 1, u64::from(directory.0) << 32 | link);
-        NAMES.insert(self, entry_key(directory, hash, record))
+        self.set_fresh(at + 1, u64::from(directory.0) << 32 | link);
+        let entry = entry_key(directory, hash, record);
+        match absent.and_then(|absent| absent.gap) {
+            Some(gap) if NAMES.insert_into(self, gap, entry) => Ok(()),
+            _ => NAMES.insert(self, entry),
+        }
+    }
+
+    /// The first hash from `wanted` on that no name of the directory has.
+    fn free_hash(&self, directory: InodeId, wanted: u64, name: &[u8]) -> Result<u64> {
+        for hash in wanted..wanted + PROBES {
+            let found = NAMES
+                .ceiling(self, entry_key(directory, hash, 0))
+                .and_then(|found| decode(directory, found));
+            match found {
+                Some((taken, record)) if taken == hash => {
+                    if self.text_equals(record, name) {
+                        return Err(Error::Corrupt { what: "name given twice" });
+                    }
+                }
+                _ => return Ok(hash),
+            }
+        }
+        Err(Error::NoSpace)
     }
 
     /// Removes an entry just found.
@@ -180,7 +214,7 @@ impl Transaction<'_> {
         let record = self.take(SlabKind::Name, Error::NoInodes)?.index;
         let at = self.record(SlabKind::Name, record);
         self.set(at, u64::from(inode.0) << 32 | text.len() as u64);
-        self.set(at + 1, u64::from(next));
+        self.set_fresh(at + 1, u64::from(next));
         self.put_bytes(at + 2, head);
         Ok(record)
     }
@@ -258,11 +292,12 @@ impl Transaction<'_> {
         }
     }
 
+    /// Puts bytes into a record just taken.
     fn put_bytes(&mut self, first: usize, bytes: &[u8]) {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            self.set(first + index, u64::from_le_bytes(word));
+            self.set_fresh(first + index, u64::from_le_bytes(word));
         }
     }
 }

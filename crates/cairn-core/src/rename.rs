@@ -130,13 +130,13 @@ fn replace(
         if victim.is_directory(tx) && victim.held(tx) != 0 {
             return Err(Error::NotEmpty);
         }
-        let entry = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
+        let entry = new.entry.ok_or(Error::NotFound)?;
         tx.unlink_name(new.parent, entry, now);
         tx.drop_replaced(new.parent, victim, now);
     } else {
         permit_move(tx, caller, moved, old, new)?;
     }
-    let entry = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
+    let entry = old.entry.ok_or(Error::NotFound)?;
     tx.unlink_name(old.parent, entry, now);
     moved.drop_link(tx);
     tx.link_name(new.parent, new.name, moved, now)?;
@@ -162,8 +162,8 @@ fn exchange(
     let other = new.target.ok_or(Error::NotFound)?;
     permit_move(tx, caller, moved, old, new)?;
     permit_move(tx, caller, other, old, new)?;
-    let from = tx.find_name(old.parent.id, old.name).ok_or(Error::NotFound)?;
-    let to = tx.find_name(new.parent.id, new.name).ok_or(Error::NotFound)?;
+    let from = old.entry.ok_or(Error::NotFound)?;
+    let to = new.entry.ok_or(Error::NotFound)?;
     tx.redirect_name(from, other.id);
     tx.redirect_name(to, moved.id);
     for (inode, leaves, joins) in [(moved, old.parent, new.parent), (other, new.parent, old.parent)]

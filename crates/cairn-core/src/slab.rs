@@ -54,6 +54,7 @@ impl Transaction<'_> {
         let at = self.record(kind, index);
         let next = self.get(header + FREE_FIRST);
         let in_use = self.get(header + IN_USE);
+        self.gave_back = true;
         self.set(at, next);
         self.set(header + FREE_FIRST, u64::from(index));
         self.set(header + IN_USE, in_use.wrapping_sub(1));

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::layout::{self, Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
 use crate::memory::{Acquired, Memory};
 use crate::name_cache::NameCache;
+use crate::names::Absent;
 use crate::slab;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -32,6 +33,10 @@ pub(crate) struct Transaction<'m> {
     undo_used: usize,
     keeps_undo: bool,
     corrupt: Cell<Option<&'static str>>,
+    /// Where a name was last found to be absent, until a tree changes.
+    pub absent: Cell<Option<Absent>>,
+    /// Whether records were given back: the next ones taken may be these.
+    pub gave_back: bool,
     finished: bool,
 }
 
@@ -79,6 +84,8 @@ impl<'m> Transaction<'m> {
             undo_used: 0,
             keeps_undo: true,
             corrupt: Cell::new(None),
+            absent: Cell::new(None),
+            gave_back: false,
             finished: false,
         };
         if acquired == Acquired::OwnerDied || transaction.undo_length() != 0 {
@@ -160,18 +167,28 @@ impl<'m> Transaction<'m> {
         }
     }
 
+    /// Changes a word of a record just taken, but not its first, which says whether the record is free: as long as it is,
+    /// the others are nobody's. Their old values are kept only if the record may have been in use before this transaction.
+    #[inline]
+    pub(crate) fn set_fresh(&mut self, at: usize, value: u64) {
+        match self.gave_back {
+            true => self.set(at, value),
+            false => self.set_unlogged(at, value),
+        }
+    }
+
     /// Moves `count` words from `from` to `to`; the ranges may overlap.
     pub(crate) fn move_words(&mut self, from: usize, to: usize, count: usize) {
         if count == 0 || !self.record_undo(to, count) {
             return;
         }
-        let copy = |offset: usize| {
-            let value = self.get(from + offset);
-            self.words[to + offset].store(value, Ordering::Relaxed);
+        let Some(source) = from.checked_add(count).and_then(|end| self.words.get(from..end)) else {
+            return self.mark_corrupt("index outside the segment");
         };
+        let pairs = source.iter().zip(&self.words[to..to + count]);
         match from < to {
-            true => (0..count).rev().for_each(copy),
-            false => (0..count).for_each(copy),
+            true => pairs.rev().for_each(copy_word),
+            false => pairs.for_each(copy_word),
         }
     }
 
@@ -213,12 +230,10 @@ impl<'m> Transaction<'m> {
         if !self.keeps_undo {
             return true;
         }
-        for offset in 0..count {
-            let old = self.words[at + offset].load(Ordering::Relaxed);
-            self.words[area + self.undo_used + offset].store(old, Ordering::Relaxed);
-        }
+        let entry = &self.words[area + self.undo_used..][..=count];
+        self.words[at..at + count].iter().zip(entry).for_each(copy_word);
         let footer = half | (at as u64) << COUNT_BITS | count as u64;
-        self.words[area + self.undo_used + count].store(footer, Ordering::Relaxed);
+        entry[count].store(footer, Ordering::Relaxed);
         self.publish_undo(count + 1);
         true
     }
@@ -264,6 +279,11 @@ impl<'m> Transaction<'m> {
         }
         self.undo_used = 0;
     }
+}
+
+#[inline]
+fn copy_word((from, to): (&AtomicU64, &AtomicU64)) {
+    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// Stores one half of a word and leaves the other as it is, whoever changes that.

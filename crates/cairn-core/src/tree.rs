@@ -73,6 +73,7 @@ impl Node {
     }
 
     fn set_count(&mut self, tx: &mut Transaction, count: usize) {
+        tx.absent.set(None);
         self.count = count;
         tx.set(self.at, (self.level as u64) << 16 | count as u64);
     }
@@ -97,6 +98,14 @@ impl Node {
     fn child_for(&self, tx: &Transaction, wanted: Key) -> usize {
         self.upper_bound(tx, wanted).saturating_sub(1)
     }
+}
+
+/// The place in a leaf in front of the entry that a search ended at. What sorts between that entry and the one before
+/// it in the leaf belongs there.
+#[derive(Clone, Copy)]
+pub(crate) struct Gap {
+    leaf: u32,
+    position: usize,
 }
 
 /// The nodes from the root to a leaf, with the position taken in each.
@@ -134,11 +143,16 @@ impl Tree {
 
     /// The smallest entry >= `wanted`.
     pub(crate) fn ceiling(self, tx: &Transaction, wanted: Key) -> Option<Key> {
-        let found = self.find_ceiling(tx, wanted)?;
-        in_order(tx, found >= wanted, found)
+        self.ceiling_and_gap(tx, wanted).map(|(found, _)| found)
     }
 
-    fn find_ceiling(self, tx: &Transaction, wanted: Key) -> Option<Key> {
+    /// As `ceiling`, with the place in front of the entry.
+    pub(crate) fn ceiling_and_gap(self, tx: &Transaction, wanted: Key) -> Option<(Key, Gap)> {
+        let (found, gap) = self.find_ceiling(tx, wanted)?;
+        Some((in_order(tx, found >= wanted, found)?, gap))
+    }
+
+    fn find_ceiling(self, tx: &Transaction, wanted: Key) -> Option<(Key, Gap)> {
         let mut node = self.root(tx)?;
         let mut right_sibling = None;
         for _ in 0..DEPTH_MAX {
@@ -148,7 +162,7 @@ impl Tree {
                     _ => node.upper_bound(tx, wanted - 1),
                 };
                 if bound < node.count {
-                    return Some(node.key(tx, bound));
+                    return Some((node.key(tx, bound), Gap { leaf: node.index, position: bound }));
                 }
                 return self.first_below(tx, right_sibling?);
             }
@@ -177,6 +191,21 @@ impl Tree {
             return Ok(());
         }
         self.insert_splitting(tx, &path, entry)
+    }
+
+    /// Adds `entry`, which must be absent, in `gap` if that is where it belongs; false, and nothing done, otherwise. The
+    /// gap must have been found in this tree since any tree was changed.
+    pub(crate) fn insert_into(self, tx: &mut Transaction, gap: Gap, entry: Key) -> bool {
+        let Some(mut leaf) = load(tx, gap.leaf) else { return false };
+        let inside = leaf.level == 0 && gap.position > 0 && gap.position < leaf.count;
+        let fits = inside
+            && leaf.count < LEAF_CAPACITY
+            && leaf.key(tx, gap.position - 1) < entry
+            && entry < leaf.key(tx, gap.position);
+        if fits {
+            insert_entry(tx, &mut leaf, gap.position, entry, None);
+        }
+        fits
     }
 
     /// Removes `entry`; false if it is absent.
@@ -267,12 +296,12 @@ impl Tree {
         Some(node.key(tx, node.count - 1))
     }
 
-    fn first_below(self, tx: &Transaction, (node, position): (Node, usize)) -> Option<Key> {
+    fn first_below(self, tx: &Transaction, (node, position): (Node, usize)) -> Option<(Key, Gap)> {
         let mut node = load_below(tx, &node, position)?;
         while node.level > 0 {
             node = load_below(tx, &node, 0)?;
         }
-        Some(node.key(tx, 0))
+        Some((node.key(tx, 0), Gap { leaf: node.index, position: 0 }))
     }
 
     /// Splits full nodes from the leaf upwards until one has room.

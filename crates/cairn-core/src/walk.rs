@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{EXECUTE, Inode};
+use crate::names::Entry;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT};
 use std::cell::OnceCell;
@@ -69,6 +70,8 @@ pub(crate) struct Walked<'p> {
     pub name: &'p [u8],
     /// What it names, if it exists.
     pub target: Option<Inode>,
+    /// The directory entry, if there is one: not for the base, `.` and `..`.
+    pub entry: Option<Entry>,
     /// The path ended in a slash: the target must be a directory.
     pub trailing_slash: bool,
 }
@@ -95,8 +98,12 @@ enum Step<'p> {
     Symlink { directory: Inode, link: Inode, rest: &'p [u8] },
 }
 
-fn arrived(parent: Inode, name: &[u8], target: Option<Inode>, trailing_slash: bool) -> Step<'_> {
-    Step::Done(Walked { parent, name, target, trailing_slash })
+/// What a component names: the inode, with its directory entry unless it is the base, `.` or `..`.
+type Found = (Inode, Option<Entry>);
+
+fn arrived(parent: Inode, name: &[u8], found: Option<Found>, trailing_slash: bool) -> Step<'_> {
+    let (target, entry) = (found.map(|(inode, _)| inode), found.and_then(|(_, entry)| entry));
+    Step::Done(Walked { parent, name, target, entry, trailing_slash })
 }
 
 /// Splits off the first component: `(component, rest after its slashes, whether a slash followed)`.
@@ -164,7 +171,7 @@ impl Transaction<'_> {
             if !directory.is_directory(self) {
                 // Only the base itself, named by an empty path, may be something else.
                 return match component.is_empty() {
-                    true => Ok(arrived(directory, component, Some(directory), false)),
+                    true => Ok(arrived(directory, component, Some((directory, None)), false)),
                     false => Err(Error::NotDirectory),
                 };
             }
@@ -174,7 +181,8 @@ impl Transaction<'_> {
             if component.len() > NAME_BYTES_MAX {
                 return Err(Error::NameTooLong);
             }
-            let target = self.component(directory, component)?;
+            let found = self.component(directory, component)?;
+            let target = found.map(|(inode, _)| inode);
             if let Some(link) = target.filter(|target| target.is_symlink(self)) {
                 if last.follows(is_last, slash) {
                     // A slash after the link asks for the directory behind it; keep it for the next round.
@@ -183,23 +191,25 @@ impl Transaction<'_> {
                 }
             }
             if is_last {
-                return Ok(arrived(directory, component, target, slash));
+                return Ok(arrived(directory, component, found, slash));
             }
             directory = target.ok_or(Error::NotFound)?;
             rest = after;
         }
     }
 
-    fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Inode>> {
+    fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Found>> {
         match component {
-            b"" | b"." => Ok(Some(directory)),
+            b"" | b"." => Ok(Some((directory, None))),
             b".." if directory.id == ROOT => Err(Error::Escapes),
-            b".." => self.parent_of(directory).map(Some),
+            b".." => self.parent_of(directory).map(|parent| Some((parent, None))),
             name => match self.find_name(directory.id, name) {
-                Some(entry) => self.inode(entry.inode).map(Some).map_err(|_| {
-                    self.mark_corrupt("name without inode");
-                    Error::NotFound
-                }),
+                Some(entry) => {
+                    self.inode(entry.inode).map(|found| Some((found, Some(entry)))).map_err(|_| {
+                        self.mark_corrupt("name without inode");
+                        Error::NotFound
+                    })
+                }
                 None => Ok(None),
             },
         }
@@ -224,8 +234,8 @@ impl Transaction<'_> {
                 directory = self.inode(ROOT)?;
             }
             match self.walk_to_symlink(caller, directory, path, last)? {
-                Step::Done(Walked { parent, name, target, trailing_slash }) => {
-                    return Ok(Walked { parent, name: keep(spare, name), target, trailing_slash });
+                Step::Done(walked) => {
+                    return Ok(Walked { name: keep(spare, walked.name), ..walked });
                 }
                 Step::Symlink { directory: next, link: found, rest } => {
                     let left = rest.len();
@@ -347,7 +357,7 @@ fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: 
             break;
         }
         match tx.component(directory, component) {
-            Ok(Some(next)) => directory = next,
+            Ok(Some((next, _))) => directory = next,
             _ => break,
         }
         rest = after;

@@ -47,7 +47,12 @@ fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
         fs.transact(|tx| {
             if (next(&mut state) % 4 != 0) == growing {
                 if expected.insert(wanted) {
-                    TREE.insert(tx, wanted)?;
+                    // A gap found for another key belongs to this one or not: it must be seen.
+                    let searched = wanted.saturating_sub(Key::from(next(&mut state) % 3));
+                    let gap = TREE.ceiling_and_gap(tx, searched).map(|(_, gap)| gap);
+                    if !gap.is_some_and(|gap| TREE.insert_into(tx, gap, wanted)) {
+                        TREE.insert(tx, wanted)?;
+                    }
                 }
             } else {
                 let victim = expected.range(wanted..).next().copied().unwrap_or(wanted);
