@@ -99,9 +99,9 @@ impl Transaction<'_> {
         let opening = earlier.opening(self).wrapping_add(1);
         let handle = Handle { id: HandleId::new(taken.index, opening), at: earlier.at };
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
-        self.set_fresh(handle.at + 1, 0);
+        self.set_fresh(handle.at + 1, &[0]);
         self.set(handle.at + 2, 1 << 32 | u64::from(opening));
-        self.set_fresh(handle.at + 4, 0);
+        self.set_fresh(handle.at + 4, &[0]);
         slot.set_holds(self, handle.id, true);
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));

@@ -266,6 +266,12 @@ impl Transaction<'_> {
         }
     }
 
+    /// Lets the inode `id`, which may be any number, come into the cache.
+    pub(crate) fn prefetch_inode(&self, id: InodeId) {
+        let region = self.layout.slab(SlabKind::Inode);
+        self.prefetch(region.first_word + id.0 as usize * region.record_words, region.record_words);
+    }
+
     /// A new inode with no name yet.
     pub(crate) fn new_inode(&mut self, mode: u32, caller: &Caller) -> Result<Inode> {
         let taken = self.take(SlabKind::Inode, Error::NoInodes)?;
@@ -285,15 +291,15 @@ impl Transaction<'_> {
         inode.set_opens(self, 0);
         let version = inode.version(self);
         inode.set_version(self, version.wrapping_add(1));
-        let links_and_uid = (1, u64::from(credentials.uid));
-        let gid_and_parent = (2, u64::from(credentials.gid) << 32);
-        // The size, writers and pins, ends, the drained version, what is held.
-        let cleared = [3, 5, 7, 8, 10, 15].map(|word| (word, 0));
-        let times = [11, 12, 13, 14].map(|word| (word, now));
-        let values = [links_and_uid, gid_and_parent].into_iter().chain(cleared).chain(times);
-        for (word, value) in values {
-            self.set_fresh(inode.at + word, value);
-        }
+        // Links and uid; gid and parent; size.
+        let (uid, gid) = (u64::from(credentials.uid), u64::from(credentials.gid) << 32);
+        self.set_fresh(inode.at + 1, &[uid, gid, 0]);
+        // Writers and pins.
+        self.set_fresh(inode.at + 5, &[0]);
+        // Where what was written and appended ends.
+        self.set_fresh(inode.at + 7, &[0, 0]);
+        // The drained version, four times, what is held.
+        self.set_fresh(inode.at + 10, &[0, now, now, now, now, 0]);
     }
 
     /// Gives the record back; its extents and names must be gone.

@@ -43,6 +43,7 @@ mod small;
 mod snapshot;
 mod streams;
 mod superblock;
+mod text;
 mod transaction;
 mod tree;
 mod truncate;

@@ -33,6 +33,10 @@ pub trait Memory: Send + Sync {
     /// Allocates the pages of these words and maps them here, so that no later access to them faults.
     /// Called without the lock. Errors: `NoSpace`.
     fn back(&self, first_word: usize, word_count: usize) -> Result<()>;
+
+    /// Lets these words come into the cache while the caller does something else, where that can be asked for. Any index
+    /// is allowed.
+    fn prefetch(&self, _first_word: usize, _word_count: usize) {}
 }
 
 /// A segment in private memory: for tests and for tools that work on an image.

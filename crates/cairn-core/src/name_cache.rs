@@ -1,27 +1,43 @@
 //! Names this process has met, in front of the tree of all names.
 //!
-//! A slot holds the name record where a (directory, name) was last found. The record itself says what it names, so
-//! a slot that is out of date is seen to be (names.rs) and nothing ever has to be taken out. The table is private to
-//! the process and grows with the number of names it meets, never under the lock.
+//! A slot holds the name record where a (directory, name) was last found, and the inode it named then. The record itself says
+//! what it names, so a slot that is out of date is seen to be (names.rs) and nothing ever has to be taken out; the inode
+//! serves only to have it fetched meanwhile. Slots are as many to a set as fit into a cache line. The table is private
+//! to the process and grows with the number of names it meets, never under the lock.
 
 use crate::types::InodeId;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Slots of the first table; each following one has eight times as many.
-const FIRST_SLOTS: usize = 512;
+/// Slots of a set.
+const WAYS: usize = 5;
+/// Sets of the first table; each following one has eight times as many.
+const FIRST_SETS: usize = 128;
 const GROWTH: usize = 8;
 const TABLES: usize = 5;
 
 /// The table in use and the smaller ones it has replaced.
 pub(crate) struct NameCache {
-    tables: [OnceLock<Box<[AtomicU64]>>; TABLES],
+    tables: [OnceLock<Box<[Set]>>; TABLES],
     current: AtomicUsize,
-    /// Slots filled since the table was made: it is full when there are as many.
+    /// Slots filled since the table was made.
     filled: AtomicUsize,
+    /// Half of the slots are filled, so some sets are full.
+    is_full: AtomicBool,
 }
 
-/// Where a (directory, name) belongs: the number picks the slot, its high half tells names that share one apart.
+/// Where names of one hash belong.
+#[derive(Default)]
+#[repr(align(64))]
+struct Set {
+    /// Tag in the high half, record in the low one; 0 is empty.
+    records: [AtomicU64; WAYS],
+    inodes: [AtomicU32; WAYS],
+}
+
+const _: () = assert!(size_of::<Set>() == 64);
+
+/// Where a (directory, name) belongs: the number picks the set, its high half tells names that share one apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(u64);
 
@@ -37,50 +53,88 @@ impl Place {
     }
 }
 
+impl Set {
+    /// The slot whose entry has the tag of `place`.
+    fn find(&self, place: Place) -> Option<usize> {
+        let is_ours = |entry: u64| entry as u32 != 0 && entry >> 32 << 32 == place.tag();
+        self.records.iter().position(|slot| is_ours(slot.load(Ordering::Relaxed)))
+    }
+
+    fn first_empty(&self) -> Option<usize> {
+        self.records.iter().position(|slot| slot.load(Ordering::Relaxed) == 0)
+    }
+}
+
 impl NameCache {
     pub(crate) fn new() -> NameCache {
         let cache = NameCache {
             tables: Default::default(),
             current: AtomicUsize::new(0),
             filled: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
         };
-        cache.tables[0].get_or_init(|| table(FIRST_SLOTS));
+        cache.tables[0].get_or_init(|| table(FIRST_SETS));
         cache
     }
 
-    fn slot(&self, place: Place) -> Option<&AtomicU64> {
-        let table = self.tables[self.current.load(Ordering::Acquire)].get()?;
-        table.get(place.0 as usize & (table.len() - 1))
+    fn table(&self) -> &[Set] {
+        let table = self.tables[self.current.load(Ordering::Acquire)].get();
+        table.expect("a table is made before it is the current one")
     }
 
-    /// The record where the name may be.
-    pub(crate) fn recall(&self, place: Place) -> Option<u32> {
-        let entry = self.slot(place)?.load(Ordering::Relaxed);
-        (entry as u32 != 0 && entry >> 32 << 32 == place.tag()).then_some(entry as u32)
+    fn set(&self, place: Place) -> &Set {
+        let table = self.table();
+        &table[place.0 as usize & (table.len() - 1)]
     }
 
-    /// Remembers the record where the name is.
-    pub(crate) fn learn(&self, place: Place, record: u32) {
-        if let Some(slot) = self.slot(place) {
-            slot.store(place.tag() | u64::from(record), Ordering::Relaxed);
-            self.filled.fetch_add(1, Ordering::Relaxed);
+    /// The record where the name may be, and the inode that it may name.
+    pub(crate) fn recall(&self, place: Place) -> Option<(u32, InodeId)> {
+        let set = self.set(place);
+        let way = set.find(place)?;
+        let record = set.records[way].load(Ordering::Relaxed) as u32;
+        Some((record, InodeId(set.inodes[way].load(Ordering::Relaxed))))
+    }
+
+    /// Remembers the record where the name is, and the inode that it names.
+    pub(crate) fn learn(&self, place: Place, record: u32, inode: InodeId) {
+        let set = self.set(place);
+        let known = set.find(place);
+        if known.is_none() {
+            let filled = self.filled.fetch_add(1, Ordering::Relaxed) + 1;
+            if filled >= self.table().len() * WAYS / 2 {
+                self.is_full.store(true, Ordering::Relaxed);
+            }
         }
+        // In a full set any other name gives way.
+        let way = known.or_else(|| set.first_empty()).unwrap_or(record as usize % WAYS);
+        set.inodes[way].store(inode.0, Ordering::Relaxed);
+        set.records[way].store(place.tag() | u64::from(record), Ordering::Relaxed);
     }
 
-    /// Makes room for more names if the table is full. Not under the lock.
-    pub(crate) fn grow_if_full(&self) {
-        let current = self.current.load(Ordering::Relaxed);
-        let slots = self.tables[current].get().map_or(0, |table| table.len());
-        if self.filled.load(Ordering::Relaxed) >= slots && current + 1 < TABLES {
-            self.tables[current + 1].get_or_init(|| table(slots * GROWTH));
-            self.current.store(current + 1, Ordering::Release);
+    /// Whether the cache would do better with more room.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for more names, if there is any. Not under the lock.
+    #[cold]
+    pub(crate) fn grow(&self) {
+        if !self.is_full.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let next = self.current.load(Ordering::Relaxed) + 1;
+        let sets = self.table().len() * GROWTH;
+        if let Some(made) = self.tables.get(next) {
+            made.get_or_init(|| table(sets));
             self.filled.store(0, Ordering::Relaxed);
+            self.current.store(next, Ordering::Release);
         }
     }
 }
 
-fn table(slots: usize) -> Box<[AtomicU64]> {
-    (0..slots).map(|_| AtomicU64::new(0)).collect()
+fn table(sets: usize) -> Box<[Set]> {
+    (0..sets).map(|_| Set::default()).collect()
 }
 
 #[cfg(test)]
@@ -92,12 +146,33 @@ mod tests {
         let cache = NameCache::new();
         let places: Vec<Place> = (0..2000).map(|hash| Place::new(InodeId(7), hash)).collect();
         for (&place, record) in places.iter().zip(1..) {
-            cache.grow_if_full();
-            cache.learn(place, record);
-            assert_eq!(cache.recall(place), Some(record));
+            if cache.is_full() {
+                cache.grow();
+            }
+            cache.learn(place, record, InodeId(record + 1));
+            assert_eq!(cache.recall(place), Some((record, InodeId(record + 1))));
         }
         assert_eq!(cache.current.load(Ordering::Relaxed), 1);
         let other = Place::new(InodeId(8), 5);
         assert_eq!(cache.recall(other), None);
+    }
+
+    #[test]
+    fn names_of_one_set_stand_side_by_side_and_each_once() {
+        let cache = NameCache::new();
+        let places: Vec<Place> =
+            (1..=WAYS as u64 + 1).map(|tag| Place(tag << 32 | FIRST_SETS as u64)).collect();
+        for round in [100, 200] {
+            for (&place, record) in places[..WAYS].iter().zip(round..) {
+                cache.learn(place, record, InodeId(1));
+            }
+            for (&place, record) in places[..WAYS].iter().zip(round..) {
+                assert_eq!(cache.recall(place), Some((record, InodeId(1))));
+            }
+        }
+        assert_eq!(cache.filled.load(Ordering::Relaxed), WAYS);
+        cache.learn(places[WAYS], 7, InodeId(1));
+        let left = places.iter().filter(|&&place| cache.recall(place).is_some()).count();
+        assert_eq!((left, cache.recall(places[WAYS])), (WAYS, Some((7, InodeId(1)))));
     }
 }

@@ -15,6 +15,7 @@
 use crate::error::{Error, Result};
 use crate::layout::{NAMES_ROOT, SlabKind};
 use crate::name_cache::Place;
+use crate::text;
 use crate::transaction::Transaction;
 use crate::tree::{Gap, Key, Tree, high, key, low};
 use crate::types::{InodeId, PATH_BYTES_MAX};
@@ -48,10 +49,8 @@ pub(crate) struct Absent {
 pub(crate) fn hash_name(name: &[u8]) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut hash = name.len() as u64 ^ 0x6361_6972_6e66_7331;
-    for chunk in name.chunks(8) {
-        let mut bytes = [0; 8];
-        bytes[..chunk.len()].copy_from_slice(chunk);
-        hash = (hash ^ u64::from_le_bytes(bytes)).wrapping_mul(MULTIPLIER);
+    for word in text::words(name) {
+        hash = (hash ^ word).wrapping_mul(MULTIPLIER);
         hash ^= hash >> 29;
     }
     hash = hash.wrapping_mul(MULTIPLIER);
@@ -91,8 +90,9 @@ impl Transaction<'_> {
         let is_free = next.is_none_or(|(found, _)| found != hash);
         while let Some((found, record)) = next.filter(|(found, _)| *found < hash + PROBES) {
             if self.text_equals(record, name) {
-                self.local.names.learn(place, record);
-                return Some(Entry { inode: self.named_inode(record), hash: found, record });
+                let inode = self.named_inode(record);
+                self.local.names.learn(place, record, inode);
+                return Some(Entry { inode, hash: found, record });
             }
             next = NAMES
                 .ceiling(self, entry_key(directory, found + 1, 0))
@@ -112,15 +112,18 @@ impl Transaction<'_> {
         hash: u64,
         name: &[u8],
     ) -> Option<Entry> {
-        let record = self.local.names.recall(place)?;
+        let (record, likely_inode) = self.local.names.recall(place)?;
+        self.prefetch_inode(likely_inode);
         if !self.is_record(SlabKind::Name, record) {
             return None;
         }
         let at = self.record(SlabKind::Name, record);
         let (head, link) = (self.get(at), self.get(at + 1));
         let inode = InodeId((head >> 32) as u32);
-        let holds =
-            inode.0 != 0 && (link >> 32) as u32 == directory.0 && self.text_equals(record, name);
+        let holds = inode.0 != 0
+            && (link >> 32) as u32 == directory.0
+            && head as usize & 0xffff == name.len()
+            && self.text_at_equals(at, name);
         holds.then_some(Entry { inode, hash: hash + (head >> 16 & 0xffff), record })
     }
 
@@ -150,7 +153,8 @@ impl Transaction<'_> {
         let at = self.record(SlabKind::Name, record);
         let (head, link) = (self.get(at), self.get(at + 1));
         self.set(at, head | (hash - wanted) << 16);
-        self.set_fresh(at + 1, u64::from(directory.0) << 32 | link);
+        self.set_fresh(at + 1, &[u64::from(directory.0) << 32 | link]);
+        self.local.names.learn(Place::new(directory, wanted), record, inode);
         let entry = entry_key(directory, hash, record);
         match absent.and_then(|absent| absent.gap) {
             Some(gap) if NAMES.insert_into(self, gap, entry) => Ok(()),
@@ -214,7 +218,7 @@ impl Transaction<'_> {
         let record = self.take(SlabKind::Name, Error::NoInodes)?.index;
         let at = self.record(SlabKind::Name, record);
         self.set(at, u64::from(inode.0) << 32 | text.len() as u64);
-        self.set_fresh(at + 1, u64::from(next));
+        self.set_fresh(at + 1, &[u64::from(next)]);
         self.put_bytes(at + 2, head);
         Ok(record)
     }
@@ -232,34 +236,33 @@ impl Transaction<'_> {
     pub(crate) fn copy_text(&self, record: u32, target: &mut [u8]) -> usize {
         let length = self.text_length(record).min(target.len());
         let mut at = 0;
-        self.for_text_words(record, length, |bytes| {
-            target[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
+        self.for_text_words(self.record(SlabKind::Name, record), length, |word, count| {
+            target[at..at + count].copy_from_slice(&word.to_le_bytes()[..count]);
+            at += count;
             true
         });
         length
     }
 
     fn text_equals(&self, record: u32, name: &[u8]) -> bool {
-        if self.text_length(record) != name.len() {
-            return false;
-        }
-        let mut at = 0;
-        self.for_text_words(record, name.len(), |bytes| {
-            let same = name[at..at + bytes.len()] == *bytes;
-            at += bytes.len();
-            same
-        })
+        self.text_length(record) == name.len()
+            && self.text_at_equals(self.record(SlabKind::Name, record), name)
     }
 
-    /// Visits the text in pieces of up to 8 bytes; false if `visit` stopped it.
+    /// Whether the text that begins with the record at `at`, which is as long as `name`, is the same.
+    fn text_at_equals(&self, at: usize, name: &[u8]) -> bool {
+        let mut wanted = text::words(name);
+        self.for_text_words(at, name.len(), |word, _| Some(word) == wanted.next())
+    }
+
+    /// Visits the text that begins with the record at `at` in words, each with the number of its bytes that are text;
+    /// false if `visit` stopped it.
     fn for_text_words(
         &self,
-        record: u32,
+        mut at: usize,
         length: usize,
-        mut visit: impl FnMut(&[u8]) -> bool,
+        mut visit: impl FnMut(u64, usize) -> bool,
     ) -> bool {
-        let mut at = self.record(SlabKind::Name, record);
         let mut next = self.get(at + 1) as u32;
         let mut left = length;
         let mut words = at + 2..at + 8;
@@ -271,7 +274,7 @@ impl Transaction<'_> {
                 continue;
             };
             let take = left.min(8);
-            if !visit(&self.get(word).to_le_bytes()[..take]) {
+            if !visit(self.get(word), take) {
                 return false;
             }
             left -= take;
@@ -294,10 +297,8 @@ impl Transaction<'_> {
 
     /// Puts bytes into a record just taken.
     fn put_bytes(&mut self, first: usize, bytes: &[u8]) {
-        for (index, chunk) in bytes.chunks(8).enumerate() {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.set_fresh(first + index, u64::from_le_bytes(word));
+        for (at, word) in (first..).zip(text::words(bytes)) {
+            self.set_fresh(at, &[word]);
         }
     }
 }

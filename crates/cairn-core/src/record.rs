@@ -8,6 +8,7 @@
 //! Does not know what a record means; `replay.rs` does.
 
 use crate::layout::Checksum;
+use crate::text;
 use crate::types::{PATH_BYTES_MAX, Timestamp};
 
 /// What a record says. The numbers are on media: never change one.
@@ -190,12 +191,7 @@ impl<'w> Record<'w> {
 
 /// The words of a name: its length, then its bytes.
 pub(crate) fn name_words(name: &[u8]) -> impl Iterator<Item = u64> {
-    let bytes = name.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    std::iter::once(name.len() as u64).chain(bytes)
+    std::iter::once(name.len() as u64).chain(text::words(name))
 }
 
 /// Appends a record to `words`.

@@ -42,11 +42,18 @@ pub(crate) struct Transaction<'m> {
 
 /// What this process knows of a namespace for itself.
 pub(crate) struct Local {
-    /// How far each slab is backed in this process's mapping, in records.
-    backed: [AtomicUsize; SLAB_KINDS.len()],
+    backed: [Backed; SLAB_KINDS.len()],
     pub names: NameCache,
     /// The memory node that the calling thread runs on.
     pub node: fn() -> u32,
+}
+
+/// How far a slab is backed in this process's mapping.
+#[derive(Default)]
+struct Backed {
+    records: AtomicUsize,
+    /// The reserve of a transaction is backed as long as the high-water mark is not beyond this.
+    enough_until: AtomicU64,
 }
 
 impl Local {
@@ -64,16 +71,15 @@ impl<'m> Transaction<'m> {
         local: &'m Local,
     ) -> Result<Transaction<'m>> {
         let words = memory.words();
-        for kind in SLAB_KINDS {
-            let region = layout.slab(kind);
-            let backed = &local.backed[kind as usize];
-            let high_water = slab::high_water(words, region);
-            let needed = (high_water + region.reserve as usize).min(region.capacity as usize);
-            if backed.load(Ordering::Relaxed) < needed {
-                back_ahead(memory, region, backed, high_water, needed)?;
+        for (region, backed) in layout.slabs.iter().zip(&local.backed) {
+            let marked = words[region.header].load(Ordering::Relaxed);
+            if marked >= backed.enough_until.load(Ordering::Relaxed) {
+                back_ahead(memory, region, backed)?;
             }
         }
-        local.names.grow_if_full();
+        if local.names.is_full() {
+            local.names.grow();
+        }
         let acquired = memory.lock()?;
         let mut transaction = Transaction {
             memory,
@@ -128,6 +134,12 @@ impl<'m> Transaction<'m> {
         }
     }
 
+    /// Lets `count` words from `at` on come into the cache while something else is done.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize, count: usize) {
+        self.memory.prefetch(at, count);
+    }
+
     /// Changes the word at `at`.
     #[inline]
     pub(crate) fn set(&mut self, at: usize, value: u64) {
@@ -167,13 +179,19 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes a word of a record just taken, but not its first, which says whether the record is free: as long as it is,
+    /// Changes words of a record just taken, but not its first, which says whether the record is free: as long as it is,
     /// the others are nobody's. Their old values are kept only if the record may have been in use before this transaction.
     #[inline]
-    pub(crate) fn set_fresh(&mut self, at: usize, value: u64) {
-        match self.gave_back {
-            true => self.set(at, value),
-            false => self.set_unlogged(at, value),
+    pub(crate) fn set_fresh(&mut self, at: usize, values: &[u64]) {
+        if self.gave_back {
+            return (at..).zip(values).for_each(|(at, &value)| self.set(at, value));
+        }
+        match self.words.get(at..).and_then(|words| words.get(..values.len())) {
+            Some(words) => {
+                let pairs = words.iter().zip(values);
+                pairs.for_each(|(word, &value)| word.store(value, Ordering::Relaxed));
+            }
+            None => self.mark_corrupt("index outside the segment"),
         }
     }
 
@@ -307,27 +325,29 @@ impl Drop for Transaction<'_> {
 
 /// Keeps `reserve` records beyond the high-water mark backed, in the segment and in this mapping.
 #[cold]
-fn back_ahead(
-    memory: &dyn Memory,
-    region: &SlabRegion,
-    backed_here: &AtomicUsize,
-    high_water: usize,
-    needed: usize,
-) -> Result<()> {
+fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed: &Backed) -> Result<()> {
     const STEP_WORDS_MIN: usize = 8 << 10;
     const STEP_WORDS_MAX: usize = 128 << 10;
     const MAPPED_AT_ONCE_WORDS: usize = 64 << 10;
-    let mut have = backed_here.load(Ordering::Relaxed);
+    let (reserve, capacity) = (region.reserve as usize, region.capacity as usize);
+    let high_water = slab::high_water(memory.words(), region);
+    let needed = (high_water + reserve).min(capacity);
+    let mut have = backed.records.load(Ordering::Relaxed);
+    if have >= needed {
+        return Ok(());
+    }
     if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
         // Somebody backed these when they were first used; mapping them all would delay a short-lived process.
         have = high_water;
     }
     let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);
-    let target = (needed + step_words / region.record_words).min(region.capacity as usize);
+    let target = (needed + step_words / region.record_words).min(capacity);
     memory.back(
         region.first_word + have * region.record_words,
         (target - have) * region.record_words,
     )?;
-    backed_here.store(target, Ordering::Relaxed);
+    backed.records.store(target, Ordering::Relaxed);
+    let enough_until = if target == capacity { u64::MAX } else { (target - reserve) as u64 + 1 };
+    backed.enough_until.store(enough_until, Ordering::Relaxed);
     Ok(())
 }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{EXECUTE, Inode};
 use crate::names::Entry;
+use crate::text::find_slash;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT};
 use std::cell::OnceCell;
@@ -108,7 +109,7 @@ fn arrived(parent: Inode, name: &[u8], found: Option<Found>, trailing_slash: boo
 
 /// Splits off the first component: `(component, rest after its slashes, whether a slash followed)`.
 fn split_component(path: &[u8]) -> (&[u8], &[u8], bool) {
-    let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+    let end = find_slash(path).unwrap_or(path.len());
     let (component, tail) = path.split_at(end);
     let slashes = tail.iter().position(|&byte| byte != b'/').unwrap_or(tail.len());
     (component, &tail[slashes..], slashes > 0)

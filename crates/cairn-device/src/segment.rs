@@ -12,6 +12,7 @@ use std::ffi::CString;
 
 use cairn_core::{Acquired, Memory, Result};
 
+use crate::copy::prefetch;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreResult};
 use crate::lock::{Holder, LockStatistics, RobustLock};
@@ -171,6 +172,13 @@ impl Memory for MetaSegment {
         self.mapping.populate(offset, missing.len() * PAGE_BYTES, Populate::Write)?;
         missing.iter().for_each(|page| page.store(1, Ordering::Relaxed));
         Ok(())
+    }
+
+    #[inline]
+    fn prefetch(&self, first_word: usize, word_count: usize) {
+        const WORD: usize = size_of::<AtomicU64>();
+        let start = self.mapping.address().as_ptr().wrapping_add(first_word.wrapping_mul(WORD));
+        prefetch(start, word_count.saturating_mul(WORD));
     }
 }
 
