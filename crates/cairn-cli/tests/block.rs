@@ -132,6 +132,40 @@ fn file_larger_than_the_memory_spills_to_a_device_and_is_drained() {
     assert!(place.is_blank(), "the device is as it was");
 }
 
+/// Two programs at a time write a byte for the round to all of a file, one in records of odd sizes, one in whole pages. It
+/// is mapped, so nothing is written behind them.
+const WRITE_IN_RECORDS_AND_PAGES: &str = r#"
+import mmap, os, random
+PAGE = 4096
+SIZE = 64 * PAGE
+file = os.open("/cairn/shared", os.O_RDWR | os.O_CREAT)
+os.pwrite(file, bytes(SIZE), 0)
+seen = mmap.mmap(file, SIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+def write(number, step):
+    if not (child := os.fork()):
+        starts = list(range(0, SIZE, step))
+        random.Random(number * SIZE + step).shuffle(starts)
+        for start in starts:
+            os.pwrite(file, bytes([number]) * min(step, SIZE - start), start)
+        os._exit(0)
+    return child
+for number in range(1, 20):
+    for child in [write(number, step) for step in (1237, 2 * PAGE)]:
+        assert os.waitpid(child, 0)[1] == 0
+    expected = bytes([number]) * SIZE
+    assert os.pread(file, SIZE, 0) == expected and seen[:] == expected, number
+    os.fsync(file)
+"#;
+
+#[test]
+fn programs_that_write_records_and_pages_of_one_file_at_once_lose_nothing() {
+    let Some(place) = Place::new() else { return };
+    let tier = place.tier("");
+    let options = ["run", "--job", "shared", "--tier", &tier, "--discard", "--", "python3"];
+    let arguments = [&options[..], &["-c", WRITE_IN_RECORDS_AND_PAGES]].concat();
+    place.sandbox.cairn(&arguments).succeeds();
+}
+
 #[test]
 fn device_that_holds_something_is_refused_unless_that_may_be_lost() {
     let Some(place) = Place::new() else { return };

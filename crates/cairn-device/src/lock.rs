@@ -86,6 +86,21 @@ impl<'a> RobustLock<'a> {
         self.enter(Some(Instant::now() + patience))
     }
 
+    /// Takes the lock if nobody has it; false if somebody does. What a dead owner left is for the caller to tell.
+    /// Errors: as `lock`, for this thread.
+    pub fn try_lock(&self) -> Result<bool> {
+        SEAT.with(|seat| {
+            let mine = seat.sit_down(self.address())?;
+            let seen = self.words[LOCK].load(Ordering::Relaxed);
+            let is_taken =
+                seen & TID_MASK == 0 && self.compare_exchange(seen, mine | seen & WAITERS);
+            if !is_taken {
+                seat.leave();
+            }
+            Ok(is_taken)
+        })
+    }
+
     /// Releases the lock. Panics if the calling thread does not hold it.
     pub fn unlock(&self) {
         SEAT.with(|seat| {
@@ -103,6 +118,15 @@ impl<'a> RobustLock<'a> {
         let seen = self.words[LOCK].load(Ordering::Relaxed);
         let tid = (seen & TID_MASK) as u32;
         (tid != 0).then_some(Holder { tid, pid_namespace: (seen >> 32) as u32 })
+    }
+
+    /// Whether a thread holds the lock. The kernel says when one has died; `looks` asks, too, whether it exists.
+    pub fn is_held(&self, looks: bool) -> bool {
+        let is_gone = |holder: Holder| {
+            let own = (process::pid_namespace() & u64::from(u32::MAX)) as u32;
+            holder.pid_namespace == own && !process::thread_exists(holder.tid)
+        };
+        self.holder().is_some_and(|holder| !(looks && is_gone(holder)))
     }
 
     /// The counters, approximately.

@@ -1,13 +1,16 @@
 //! One preallocated file, or a block device, as the medium of a tier: `file:PATH:SIZE`, `block:/dev/NAME:SIZE`.
 //!
-//! Whole pages travel by direct I/O. Parts of pages go through the kernel's page cache, which every process shares,
-//! which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views the
-//! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it.
+//! Whole pages travel by direct I/O. Of a file, parts of pages go through the kernel's page cache, which every process
+//! shares, which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views the
+//! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it. Of a
+//! device it does not while both write to one page. So nothing that is written there goes through the cache: who writes a
+//! part of a page reads the rest of it first, and has its turn meanwhile (`Transit::turn`). Parts are read through the cache
+//! from both.
 //! Behind the tier's bytes stands one more page, the label: whose it is.
 //! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them,
 //! would be written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
-//! where the unit of the file system or the device is larger than a page. When a write returns, the bytes are the kernel's; they are
-//! durable after `flush`.
+//! where the unit of the file system or the device is larger than a page. A device is written to by way of an area, or by one
+//! process alone. When a write returns, the bytes are the kernel's; they are durable after `flush`.
 //! Does not know what the bytes mean, nor how a file and a device differ; `medium` does.
 
 use core::sync::atomic::AtomicBool;
@@ -25,7 +28,7 @@ use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
-use crate::transit::Transit;
+use crate::transit::{Transit, Turn};
 use crate::workspace::Workspace;
 
 pub use crate::medium::Access;
@@ -241,13 +244,67 @@ impl MediaFile {
             let buffer = self.staging.take()?;
             let address = in_buffer(&buffer, at);
             fill(address);
+            let _turn = self.turn(at, bytes)?;
             self.put(address, at, bytes)?;
         }
         Ok(())
     }
 
-    /// Writes a piece that stands at `address`, as far into a page as in the file.
-    fn put(&self, address: *const u8, at: u64, bytes: usize) -> SysResult<()> {
+    /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
+    /// Errors: `Busy`.
+    fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
+        let needed = self.transit.as_ref().filter(|_| self.kind == MediumKind::Block);
+        needed.map(|transit| transit.turn(&pages_of(at, bytes))).transpose()
+    }
+
+    /// Writes a piece that stands at `address`, as far into a page as in the file. What stands around it in its first and
+    /// last page of memory may change.
+    fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
+        match &self.direct {
+            Some(device) if self.kind == MediumKind::Block => {
+                self.put_pages(device, address, at, bytes)
+            }
+            _ => self.put_parts(address, at, bytes),
+        }
+    }
+
+    /// As `put`, whole pages, with what the device has around the piece in the first and the last.
+    fn put_pages(
+        &self,
+        device: &Descriptor,
+        address: *mut u8,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<()> {
+        let pages = pages_of(at, bytes);
+        let length = (pages.end - pages.start) as usize;
+        let before = (at - pages.start) as usize;
+        // SAFETY: as far into a page as `at`.
+        let first = unsafe { address.sub(before) };
+        let (piece, last) = (before..before + bytes, length.saturating_sub(PAGE));
+        for page in core::iter::once(0).chain((last > 0).then_some(last)) {
+            let within = |at: usize| at.clamp(page, page + PAGE);
+            let margins = [page..within(piece.start), within(piece.end)..page + PAGE];
+            if margins.iter().all(Range::is_empty) {
+                continue;
+            }
+            let buffer = self.staging.take()?;
+            // SAFETY: the buffer is longer than a page.
+            unsafe { read_all(device, buffer.address(), PAGE, pages.start + page as u64)? };
+            for margin in margins {
+                // SAFETY: a part of that page, of which the piece has nothing; the buffer is another one.
+                unsafe {
+                    let known = buffer.address().add(margin.start - page);
+                    core::ptr::copy_nonoverlapping(known, first.add(margin.start), margin.len());
+                }
+            }
+        }
+        // SAFETY: the pages of the piece are the caller's.
+        unsafe { write_all(device, first, length, pages.start) }
+            .map_err(|errno| self.kind.failure(errno))
+    }
+
+    fn put_parts(&self, address: *const u8, at: u64, bytes: usize) -> SysResult<()> {
         for (part, file) in self.parts(at, bytes) {
             // SAFETY: the part lies within the piece.
             let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
@@ -348,10 +405,11 @@ impl MediaFile {
     }
 
     /// `put` for ranges that somebody else has stored.
-    fn putter(&self) -> impl Fn(*const u8, u64, usize) -> Result<()> {
+    fn putter(&self) -> impl Fn(*mut u8, u64, usize) -> Result<()> {
         |address, at, bytes| {
             self.check(at, bytes)?;
             self.kind.check_limit(at + bytes as u64)?;
+            let _turn = self.turn(at, bytes)?;
             self.put(address, at, bytes).map_err(|errno| match errno.0 {
                 // This process is in trouble, not the file.
                 libc::EBADF | libc::ENOMEM | libc::EPERM => Error::Busy,
@@ -476,6 +534,12 @@ fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize
         done += bytes;
         (bytes > 0).then_some((at, before, bytes))
     })
+}
+
+/// The pages in which `bytes` at `at` lie.
+fn pages_of(at: u64, bytes: usize) -> Range<u64> {
+    let page = PAGE as u64;
+    at / page * page..(at + bytes as u64).next_multiple_of(page)
 }
 
 /// How many of `length` bytes at `at` fit into a buffer.

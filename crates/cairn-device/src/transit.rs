@@ -6,6 +6,8 @@
 //!                       └► GROWING                           more that follows is put behind it
 //! FREE ──► FILLING ──► WANTED ──► READING ──► READY ──► TAKEN ──► FREE    what they will read (`read_ahead`)
 //! ```
+//! Who brings bytes to a device does so in its turn (`turns`).
+//!
 //! Must stay true: who owns a slot can be told from the dead, so that a slot is never lost. What stands in shared memory
 //! is checked before it is used.
 //! Does not start threads. Does not know which bytes of the file mean what.
@@ -25,11 +27,14 @@ use crate::sys::{self, Errno};
 
 mod read_ahead;
 mod slot;
+mod turns;
 mod write_behind;
 
 use read_ahead::Get;
 use slot::{FILLING, FREE, KIND, STAGED, Slot, WANTED};
 use write_behind::Put;
+
+pub use turns::Turn;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cairnstg");
 /// Enough to keep a device busy; a slot's memory is taken when it is first used.
@@ -128,10 +133,7 @@ impl Transit {
             let is_ending = stop.load(Ordering::Relaxed);
             self.word(W_SERVED).store(u64::from(!is_ending), Ordering::Relaxed);
             let seen = self.load(W_STAGED);
-            let is_due = |slot: &Slot| match slot.state() {
-                STAGED => !slot.collides(),
-                state => state == WANTED,
-            };
+            let is_due = |slot: &Slot| matches!(slot.state(), STAGED | WANTED);
             let oldest = self.slots().filter(is_due).min_by_key(Slot::ticket);
             let served = oldest.is_some_and(|slot| match slot.state() {
                 WANTED => slot.fetch(claim, get),
@@ -202,9 +204,13 @@ impl Transit {
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        debug_assert!(index < PAGE_BYTES / size_of::<AtomicU64>());
+        &self.words()[index]
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let first = self.mapping.address().as_ptr().cast();
         // SAFETY: the first page is mapped and present as long as `self` lives; all access is atomic.
-        unsafe { &*self.mapping.address().as_ptr().cast::<AtomicU64>().add(index) }
+        unsafe { core::slice::from_raw_parts(first, PAGE_BYTES / size_of::<AtomicU64>()) }
     }
 
     fn load(&self, index: usize) -> u64 {

@@ -4,6 +4,7 @@ use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::media_file::tests::Place;
+use crate::medium::MediumKind;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 const BYTES: u64 = 4 << 20;
@@ -12,6 +13,11 @@ const DATA: u64 = 64 << 10;
 
 fn tier(place: &Place) -> FileTier {
     FileTier::new(Arc::new(place.file(DATA + BYTES)), DATA, BYTES).unwrap()
+}
+
+/// The tier that `tier` made, as another process opens it.
+fn again(place: &Place) -> FileTier {
+    FileTier::new(Arc::new(place.open()), DATA, BYTES).unwrap()
 }
 
 fn sample(length: usize, salt: u32) -> Vec<u8> {
@@ -104,9 +110,7 @@ fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
     const ROUNDS: u64 = 400;
     const MIDDLE: usize = 5 * PAGE;
     for place in Place::all() {
-        let tier = tier(&place);
-        let other =
-            FileTier::new(Arc::new(MediaFile::open(&place.tier()).unwrap()), DATA, BYTES).unwrap();
+        let (tier, other) = (tier(&place), again(&place));
         let parts = [
             (MIDDLE, PAGE / 2 + 3),
             (MIDDLE + PAGE / 2 + 3, PAGE / 2 - 3),
@@ -142,6 +146,33 @@ fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
         let whole = sample(PAGE, 77);
         write(&tier, MIDDLE, &whole).unwrap();
         assert_eq!(read(&other, MIDDLE + 1, PAGE - 1), whole[1..]);
+    }
+}
+
+/// Mechanism: parts of a page went through the page cache and whole pages past it. Where both happen at once to one page,
+/// file systems keep them apart; for block devices the kernel does not.
+/// Consequence: the cache wrote the old rest of the page over the new one, or the next flush failed for good.
+/// Fix: nothing that is written to a device goes through the cache, and a page has one writer at a time.
+#[test]
+fn writers_of_a_page_and_of_a_part_of_it_undo_nothing_of_each_other() {
+    const ROUNDS: u32 = 400;
+    const FIRST: usize = 5 * PAGE;
+    // Of three pages, a part of the second.
+    const PART: core::ops::Range<usize> = PAGE + 100..PAGE + 300;
+    for place in Place::all() {
+        let (tier, other) = (tier(&place), again(&place));
+        for round in 0..ROUNDS {
+            let (pages, part) = (sample(3 * PAGE, round), sample(PART.len(), !round));
+            std::thread::scope(|scope| {
+                scope.spawn(|| write(&tier, FIRST, &pages).unwrap());
+                scope.spawn(|| write(&other, FIRST + PART.start, &part).unwrap());
+            });
+            let mut seen = read(&other, FIRST, 3 * PAGE);
+            assert!(seen[PART] == part || seen[PART] == pages[PART], "part in round {round}");
+            seen[PART].copy_from_slice(&pages[PART]);
+            assert!(seen == pages, "pages in round {round}");
+            tier.flush().unwrap();
+        }
     }
 }
 
@@ -239,7 +270,7 @@ fn cached(tier: &FileTier) -> Vec<usize> {
 }
 
 #[test]
-fn only_pages_used_in_part_are_cached_and_nothing_beside_them() {
+fn only_pages_used_in_part_are_cached_and_nothing_that_is_written_to_a_device() {
     let places = [Some(Place::on_disk()), Place::on_device(512)].into_iter().flatten();
     for tier in places.map(|place| tier(&place)).filter(|tier| tier.file().direct()) {
         write(&tier, 0, &sample(BYTES as usize, 1)).unwrap();
@@ -248,8 +279,12 @@ fn only_pages_used_in_part_are_cached_and_nothing_beside_them() {
             read(&tier, page * PAGE, 100);
         }
         write(&tier, 20 * PAGE - 10, &sample(20 + PAGE, 2)).unwrap();
-        assert_eq!(cached(&tier), [10, 11, 12, 13, 19, 21]);
+        let written: &[usize] = match tier.file().kind() {
+            MediumKind::File => &[19, 21],
+            MediumKind::Block => &[],
+        };
+        assert_eq!(cached(&tier), [&[10, 11, 12, 13], written].concat());
         write(&tier, 10 * PAGE, &sample(3 * PAGE, 3)).unwrap();
-        assert_eq!(cached(&tier), [13, 19, 21]);
+        assert_eq!(cached(&tier), [&[13], written].concat());
     }
 }

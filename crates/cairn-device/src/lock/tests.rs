@@ -190,6 +190,22 @@ fn impatient_taker_gets_busy_while_the_owner_lives() {
 }
 
 #[test]
+fn lock_is_tried_in_vain_until_its_owner_is_gone() {
+    let words = shared_words();
+    let child = child_in_the_lock(words, pause);
+    let lock = RobustLock::new(words);
+    assert_eq!((lock.try_lock(), lock.is_held(true)), (Ok(false), true));
+    sys::kill(child as u32, libc::SIGKILL).unwrap();
+    wait_for(child);
+    assert!(!lock.is_held(false), "the kernel said so");
+    words[LOCK].store(child as u64 | process::pid_namespace() << 32, Ordering::Relaxed);
+    assert_eq!((lock.is_held(false), lock.is_held(true)), (true, false));
+    words[LOCK].store(0, Ordering::Relaxed);
+    assert_eq!((lock.try_lock(), lock.try_lock()), (Ok(true), Err(Error::Busy)));
+    lock.unlock();
+}
+
+#[test]
 fn forked_child_is_not_the_holder_its_parent_was() {
     let words = shared_words();
     let lock = RobustLock::new(words);

@@ -13,17 +13,18 @@ const IDENTITY: Identity = *b"0123456789abcdef";
 /// Size of a device.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// A directory on the disk that `cargo test` builds on, or in memory; or a device over a file there.
+/// A directory on the disk that `cargo test` builds on, or in memory; or a device over a file there. With an area for what
+/// is on its way, which nobody serves.
 pub(crate) struct Place {
     pub path: PathBuf,
     device: Option<LoopDevice>,
-    _scratch: Option<Scratch>,
+    store: Scratch,
 }
 
 impl Place {
     pub(crate) fn in_memory() -> Place {
-        let scratch = Scratch::new();
-        Place { path: scratch.0.path().to_owned(), device: None, _scratch: Some(scratch) }
+        let store = Place::store();
+        Place { path: store.0.path().to_owned(), device: None, store }
     }
 
     pub(crate) fn on_disk() -> Place {
@@ -32,7 +33,13 @@ impl Place {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("cairn-tier-{}-{count}", sys::getpid()));
         std::fs::create_dir(&path).unwrap();
-        Place { path, device: None, _scratch: None }
+        Place { path, device: None, store: Place::store() }
+    }
+
+    fn store() -> Scratch {
+        let store = Scratch::new();
+        Transit::create(&store.0, c"transit").unwrap();
+        store
     }
 
     pub(crate) fn both() -> [Place; 2] {
@@ -66,7 +73,13 @@ impl Place {
             None => MediaFile::create(&path, bytes, IDENTITY, Allocation::AtOnce),
         };
         made.unwrap();
-        MediaFile::open(&path).unwrap()
+        self.open()
+    }
+
+    /// Opens what `file` made, as another process does.
+    pub(crate) fn open(&self) -> MediaFile {
+        let area = Transit::open(&self.store.0, c"transit").unwrap();
+        MediaFile::open(&self.tier()).unwrap().by_way_of(area)
     }
 }
 

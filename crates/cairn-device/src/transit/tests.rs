@@ -35,7 +35,7 @@ impl Place {
         area
     }
 
-    pub fn put(&self, address: *const u8, offset: u64, length: usize) -> Result<()> {
+    pub fn put(&self, address: *mut u8, offset: u64, length: usize) -> Result<()> {
         // SAFETY: the area hands out readable bytes.
         let written = unsafe { sys::pwrite_raw(self.file.raw(), address, length, offset) };
         assert_eq!(written?, length);

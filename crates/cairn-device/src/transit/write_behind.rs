@@ -3,8 +3,7 @@
 //!
 //! Must stay true: of a range that is staged or being written the file has old bytes, so nobody touches the file there
 //! before `settle`. Whoever writes a slot is in a system call that ends before its thread is gone; so what a dead one
-//! was writing can be written again. Slots that overlap are not written at the same time: of a page that one has in part
-//! and another whole, the page cache would write old bytes over what went past it.
+//! was writing can be written again.
 //! Does not say which of two writes to one range that are made at the same time is the last.
 
 use core::ops::Range;
@@ -12,7 +11,7 @@ use core::sync::atomic::Ordering;
 
 use cairn_core::{Error, Result};
 
-use super::slot::{FREE, GROWING, KIND, LOST, S_LENGTH, STAGED, Slot, WRITING, room_at};
+use super::slot::{FREE, GROWING, LOST, S_LENGTH, STAGED, Slot, WRITING, room_at};
 use super::{
     CHECK_EVERY, Transit, W_FAILED, W_MAPPED, W_SERVED, W_STAGED, W_TICKETS, W_WRITTEN,
     WAITER_SLEEP,
@@ -25,9 +24,9 @@ const IDLE_ROUNDS: u32 = 25;
 /// Rounds without anybody writing anything, half a minute at least, after which somebody who may not write gives up.
 const PATIENCE: u32 = if cfg!(test) { 100 } else { 30_000 };
 
-/// Writes bytes at an address to an offset of the file. Errors: `FileTooLarge`, `Fault` or `Busy` if only this process
-/// cannot; else the bytes are lost.
-pub type Put<'a> = &'a dyn Fn(*const u8, u64, usize) -> Result<()>;
+/// Writes bytes at an address to an offset of the file; what stands around them in the slot is its to change. Errors:
+/// `FileTooLarge`, `Fault` or `Busy` if only this process cannot; else the bytes are lost.
+pub type Put<'a> = &'a dyn Fn(*mut u8, u64, usize) -> Result<()>;
 
 /// What somebody who waits for a slot could do about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,25 +188,10 @@ impl Transit {
 }
 
 impl Slot<'_> {
-    /// Whether somebody is writing bytes of its range to the file. A dead one is not: its slot is given up.
-    pub(super) fn collides(&self) -> bool {
-        let range = self.range();
-        self.area.slots().filter(|other| other.index != self.index).any(|other| {
-            let state = other.state();
-            let is_written = state & KIND == WRITING && state != LOST && other.overlaps(&range);
-            is_written && !(self.area.is_bereft(state) && other.bereave(state))
-        })
-    }
-
-    /// Brings the slot to the file if it is still in `state`, staged or lost, and nobody is in its way. Whether it did.
+    /// Brings the slot to the file if it is still in `state`, staged or lost. Whether it did.
     /// Errors: `Io`: it could not be written; others: this process cannot, another may.
     pub(super) fn write(&self, state: u64, claim: u64, put: Put) -> Result<bool> {
-        if self.collides() || !self.change(state, claim | WRITING) {
-            return Ok(false);
-        }
-        // Of two that began at the same time one sees the other.
-        if self.collides() {
-            self.set(state);
+        if !self.change(state, claim | WRITING) {
             return Ok(false);
         }
         let range = self.sound_range();

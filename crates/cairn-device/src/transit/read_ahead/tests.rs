@@ -21,7 +21,7 @@ impl Place {
     }
 
     fn fill(&self, offset: u64, byte: u8, length: usize) {
-        self.put(vec![byte; length].as_ptr(), offset, length).unwrap();
+        self.put(vec![byte; length].as_mut_ptr(), offset, length).unwrap();
     }
 
     /// How often another reader is refused before it gets a slot; 100: always.
@@ -248,14 +248,14 @@ fn readers_never_see_what_was_written_over_before_they_asked() {
         let area = place.unserved_area();
         ready.wait();
         for number in 1..=ROUNDS {
-            let bytes = [number; PAGES as usize * PAGE_BYTES / 8];
+            let mut bytes = [number; PAGES as usize * PAGE_BYTES / 8];
             let length = size_of_val(&bytes);
             let put = |a, o, l| place.put(a, o, l);
             area.settle(0..length as u64, &put).unwrap();
             // SAFETY: the area gives room for `length` bytes.
             let mut fill = |to: *mut u8| unsafe { to.copy_from(bytes.as_ptr().cast(), length) };
             if area.stage(0, length, &put, &mut fill) != Ok(true) {
-                place.put(bytes.as_ptr().cast(), 0, length).unwrap();
+                place.put(bytes.as_mut_ptr().cast(), 0, length).unwrap();
             }
             area.forget(&(0..length as u64));
             written.store(number, Ordering::SeqCst);
