@@ -56,6 +56,8 @@ pub enum DeviceKind {
     Ram,
     /// A file.
     File,
+    /// A file that is mapped.
+    Dax,
     /// A block device.
     Block,
 }
@@ -66,6 +68,7 @@ impl DeviceKind {
         match self {
             DeviceKind::Ram => None,
             DeviceKind::File => Some(MediumKind::File),
+            DeviceKind::Dax => Some(MediumKind::Dax),
             DeviceKind::Block => Some(MediumKind::Block),
         }
     }

@@ -36,8 +36,8 @@ pub enum Error {
     },
     /// A tier that is none.
     #[error(
-        "{text:?} is not a tier; write ram, file:PATH or block:DEVICE, and a size if you like, as in \
-         ram:8G, file:/nvme/cairn:100G or block:/dev/nvme0n1"
+        "{text:?} is not a tier; write ram, file:PATH, dax:PATH or block:DEVICE, and a size if you like, as in \
+         ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G or block:/dev/nvme0n1"
     )]
     Tier {
         /// What was given.

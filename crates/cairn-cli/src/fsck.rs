@@ -46,7 +46,7 @@ const EXIT_REPAIRED: i32 = 1;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The file or device, as PATH, file:PATH or block:PATH
+    /// The file or device, as PATH, file:PATH, dax:PATH or block:PATH
     #[arg(value_name = "FILE")]
     file: String,
     /// Write nothing

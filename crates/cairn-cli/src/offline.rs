@@ -28,9 +28,9 @@ const LABEL_BYTES: u64 = MEDIA_BLOCK_BYTES as u64;
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
 
-/// The file or device that `text` names: `file:PATH` or `block:PATH`, also with `:SIZE` as a tier is given, or `PATH`.
+/// The file or device that `text` names: `file:PATH`, `dax:PATH` or `block:PATH`, also with `:SIZE` as a tier is given, or `PATH`.
 pub fn path_of(text: &str) -> PathBuf {
-    let prefix = ["file:", "block:"].into_iter().find_map(|kind| text.strip_prefix(kind));
+    let prefix = ["file:", "dax:", "block:"].into_iter().find_map(|kind| text.strip_prefix(kind));
     let path = prefix.unwrap_or(text);
     let path = match path.rsplit_once(':') {
         Some((shorter, size)) if size::parse(size).is_some() && !Path::new(path).exists() => {

@@ -37,10 +37,11 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What holds the data: ram, file:PATH or block:DEVICE, each also with :SIZE; repeated, or a list with commas: the next
-    /// takes what does not fit into those before it. Without a size it is half of what is free: of memory, under the limit
-    /// of the job and in the file system of the store; of the file system of PATH, at most 1 TiB; but all of a DEVICE. A
-    /// file name that contains a colon is followed by a size [default: ram]
+    /// What holds the data: ram, file:PATH, block:DEVICE, or dax:PATH, a file that is mapped, for persistent memory; each
+    /// also with :SIZE; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
+    /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
+    /// file system of PATH, at most 1 TiB; but all of a DEVICE. A file name that contains a colon is followed by a size
+    /// [default: ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
     /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they survive the loss of the node's
@@ -216,8 +217,17 @@ impl Request {
         }
         let mut room = Room::new(root, memory, address_space_bytes());
         let mut place = |tier: &TierRequest| match (tier.device.medium(), &tier.path) {
-            (Some(MediumKind::File), Some(_)) if kept.is_some() => Ok(tier.or_of(0)),
-            (Some(MediumKind::File), Some(path)) => room.for_file(tier, path, mount),
+            (Some(kind @ (MediumKind::File | MediumKind::Dax)), Some(path)) => {
+                let spec = match kept {
+                    Some(_) => tier.or_of(0),
+                    None => room.for_file(tier, path, mount)?,
+                };
+                if kind == MediumKind::Dax {
+                    tier::check_mappable(path)?;
+                    room.check_mapping(spec.bytes)?;
+                }
+                Ok(spec)
+            }
             (Some(MediumKind::Block), Some(path)) => {
                 tier::check_device(path, kept.is_some(), self.may_overwrite)?;
                 // It has its size since it was read.

@@ -67,6 +67,11 @@ impl<'a> Room<'a> {
         Ok(spec)
     }
 
+    /// Refuses a file that is to be mapped and does not fit into the address space.
+    pub fn check_mapping(&self, bytes: u64) -> Result<()> {
+        check_addresses(bytes, self.addresses)
+    }
+
     fn free_in(&self, directory: &Path) -> Result<u64> {
         let taken = self.taken.get(&file_system(directory)?).copied().unwrap_or(0);
         Ok(free_bytes(directory).map_err(refuse)?.saturating_sub(taken))

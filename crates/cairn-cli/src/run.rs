@@ -40,6 +40,8 @@ Examples:
       closed files arrive in /scratch/out as plain files, verified
   cairn run --meta-tier file:/optane/melt:1G --tier file:/nvme/melt:100G -- ./simulate
       metadata and data in files of their own: what is closed or synced survives a crash of the node
+  cairn run --tier dax:/pmem/melt:50G -- ./simulate
+      persistent memory, mapped: what is written needs no system call to be durable
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
 

@@ -14,7 +14,7 @@ use cairn_agent::volume::Volume;
 use cairn_core::Durability;
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,6 +77,9 @@ struct MetaReport {
     /// The log, unless they are in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
+    /// As of a tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_sync: Option<bool>,
     /// What writing them failed to do, as long as the store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'static str>,
@@ -95,6 +98,9 @@ struct TierReport {
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
+    /// Of a file that is mapped: whether that is persistent memory, which the processor makes durable; else the kernel does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_sync: Option<bool>,
     /// What writing to it failed to do, as long as the store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'static str>,
@@ -170,6 +176,7 @@ fn report(store: &OpenStore) -> StoreReport {
             inodes: 0,
             inodes_max: 0,
             log: None,
+            map_sync: None,
             trouble: None,
         }),
         tiers: job
@@ -181,6 +188,7 @@ fn report(store: &OpenStore) -> StoreReport {
                 used_bytes: 0,
                 barred_bytes: 0,
                 log: None,
+                map_sync: None,
                 trouble: None,
                 numa: None,
             })
@@ -225,7 +233,13 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
         report.used_bytes += used_blocks * usage.hugeblock_bytes;
     }
+    // Where ranks have files of their own the node's lacks its space, so it is not mapped.
+    let map_sync = |number| volume.tier(number).ok().and_then(|device| device.is_synchronous());
+    if let Some(meta) = report.meta.as_mut().filter(|_| first_with_data > 0) {
+        meta.map_sync = meta.map_sync.max(map_sync(0));
+    }
     for (number, tier) in (first_with_data as u8..).zip(&mut report.tiers) {
+        tier.map_sync = tier.map_sync.max(map_sync(number));
         if volume.tier(number).is_ok_and(|device| device.has_lost()) {
             tier.trouble = Some("a write to it was lost, and every later one fails");
         }
@@ -290,22 +304,28 @@ fn lines(report: &StoreReport) -> Vec<String> {
         let used = format!("{} of {} used", human(log.used_bytes), human(log.total_bytes));
         format!("{used}, durable at {}", log.durability)
     };
-    if let Some(MetaReport { spec, inodes, inodes_max, log, trouble }) = &report.meta {
+    let place_of = |path: &Path, map_sync: Option<bool>| match map_sync {
+        None => path.display().to_string(),
+        Some(true) => format!("{}, mapped with MAP_SYNC", path.display()),
+        Some(false) => format!("{}, mapped without MAP_SYNC", path.display()),
+    };
+    if let Some(MetaReport { spec, inodes, inodes_max, log, map_sync, trouble }) = &report.meta {
         let place = match &spec.path {
-            Some(path) => path.display().to_string(),
+            Some(path) => place_of(path, *map_sync),
             None => "memory".to_string(),
         };
         add("metadata", format!("{inodes} of {inodes_max} files and directories, {place}"));
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
-    for TierReport { spec, used_bytes, barred_bytes, log, trouble, numa } in &report.tiers {
+    for TierReport { spec, used_bytes, barred_bytes, log, map_sync, trouble, numa } in &report.tiers
+    {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
             (DeviceKind::Block, Some(path)) => {
                 add("device", format!("{used}, {}", path.display()));
             }
-            (_, Some(path)) => add("file", format!("{used}, {}", path.display())),
+            (_, Some(path)) => add("file", format!("{used}, {}", place_of(path, *map_sync))),
             (_, None) if *barred_bytes > 0 => {
                 add("memory", format!("{used}, there is no memory for {}", human(*barred_bytes)));
             }

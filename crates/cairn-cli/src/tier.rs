@@ -1,4 +1,5 @@
-//! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`, `block:DEVICE[:SIZE]`.
+//! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
@@ -19,6 +20,10 @@ use std::path::{Path, PathBuf};
 
 /// Smallest tier.
 pub const TIER_BYTES_MIN: u64 = 1 << 20;
+
+/// File systems that write what is overwritten to another place (linux/magic.h; ZFS, which is not in there).
+const COPYING: [(u32, &str); 3] =
+    [(0x9123_683e, "btrfs"), (0xca45_1a4e, "bcachefs"), (0x2fc1_2fc1, "ZFS")];
 
 /// A tier as the user asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
     let mut tiers: Vec<TierRequest> = Vec::new();
     for text in texts {
         let tier = parse(text)?;
-        if tiers.iter().any(|other| (other.device, &other.path) == (tier.device, &tier.path)) {
+        if tiers.iter().any(|other| other.path == tier.path) {
             return Err(Error::TierTwice { text: text.clone() });
         }
         tiers.push(tier);
@@ -92,14 +97,18 @@ fn parse(text: &str) -> Result<TierRequest> {
         ("ram", size) => {
             Ok(TierRequest { bytes: size.map(bytes).transpose()?, ..TierRequest::MEMORY })
         }
-        ("file", Some(rest)) => {
-            let (path, size) = split_size(rest);
-            let (bytes, path) = (size.map(bytes).transpose()?, Some(absolute(Path::new(path))?));
-            Ok(TierRequest { device: DeviceKind::File, path, bytes })
-        }
+        ("file", Some(rest)) => file(DeviceKind::File, rest),
+        ("dax", Some(rest)) => file(DeviceKind::Dax, rest),
         ("block", Some(rest)) => block(rest),
         _ => Err(Error::Tier { text: text.to_string() }),
     }
+}
+
+/// Reads `PATH[:SIZE]`.
+fn file(device: DeviceKind, text: &str) -> Result<TierRequest> {
+    let (path, size) = split_size(text);
+    let (bytes, path) = (size.map(bytes).transpose()?, Some(absolute(Path::new(path))?));
+    Ok(TierRequest { device, path, bytes })
 }
 
 /// A path and the size behind it: what follows the last colon, if that is in the last component.
@@ -158,7 +167,7 @@ pub fn kept_namespace(
     may_overwrite: bool,
 ) -> Result<Option<Superblock>> {
     let is_there = match kind {
-        MediumKind::File => path.is_file(),
+        MediumKind::File | MediumKind::Dax => path.is_file(),
         MediumKind::Block => matches!(medium::contents(path), Ok(Contents::Tier(_))),
     };
     if !is_there {
@@ -197,6 +206,7 @@ pub fn shown(tier: &TierSpec) -> String {
     let mut shown = match tier.device {
         DeviceKind::Ram => "ram",
         DeviceKind::File => "file",
+        DeviceKind::Dax => "dax",
         DeviceKind::Block => "block",
     }
     .to_string();
@@ -270,6 +280,21 @@ pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result
     Ok(())
 }
 
+/// Refuses to map a file on a file system that looks for new space whenever bytes are overwritten: a write finds none there
+/// as an error, a mapping as a signal.
+pub fn check_mappable(path: &Path) -> Result<()> {
+    let directory = directory_of(path);
+    let found = rustix::fs::statfs(directory).map_err(Error::file("look at", directory))?;
+    match COPYING.iter().find(|(magic, _)| *magic == found.f_type as u32) {
+        None => Ok(()),
+        Some((_, name)) => {
+            let problem =
+                format!("lies on {name}, where overwriting needs space that may be missing");
+            Err(refused(path, problem, "use file:PATH there, or dax: on ext4 or XFS"))
+        }
+    }
+}
+
 /// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
 /// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it.
 pub fn check_device(path: &Path, are_kept: bool, may_overwrite: bool) -> Result<()> {
@@ -334,9 +359,12 @@ mod tests {
 
     #[test]
     fn tiers_are_read_in_order_and_rounded_to_blocks() {
-        let tiers = parsed(&["ram:2M", "file:/tmp/a b:c:1500KB", "file:/tmp//x:1G"]).expect("read");
-        let shown: Vec<String> = tiers.iter().map(|tier| super::shown(&tier.or_of(7))).collect();
-        assert_eq!(shown, ["ram:2M", "file:/tmp/a b:c:1440K", "file:/tmp/x:1G"]);
+        let texts = ["ram:2M", "file:/tmp/a b:c:1500KB", "file:/tmp//x:1G", "dax:/tmp/y"];
+        let tiers = parsed(&texts).expect("read");
+        let shown: Vec<String> =
+            tiers.iter().map(|tier| super::shown(&tier.or_of(7 << 20))).collect();
+        let expected = ["ram:2M", "file:/tmp/a b:c:1440K", "file:/tmp/x:1G", "dax:/tmp/y:7M"];
+        assert_eq!(shown, expected);
         assert!(parsed(&[]).expect("read").is_empty());
     }
 
@@ -390,6 +418,9 @@ mod tests {
             (vec!["ram:1G", "ram:2G"], "\"ram:2G\" is the second"),
             (vec!["ram:1G", "ram"], "\"ram\" is the second"),
             (vec!["file:/tmp/x:1G", "file:/tmp/./x"], "is the second"),
+            (vec!["dax:/tmp/x:1G", "file:/tmp/x"], "is the second"),
+            (vec!["dax"], "\"dax\" is not a tier"),
+            (vec!["dax:/tmp/x:4K"], "too small"),
             (vec!["ram:1G"; 5], "5 tiers were given"),
         ] {
             let error = parsed(&texts).expect_err(part);

@@ -36,7 +36,7 @@ Exit codes: 0 everything is intact; 1 something is damaged or missing (said whic
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// The job [default: the one this runs in, or the only one]; or the file or device of a durable
-    /// tier that no store uses, as file:PATH, block:PATH or PATH
+    /// tier that no store uses, as file:PATH, dax:PATH, block:PATH or PATH
     #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
     /// A further file of the store whose metadata FILE holds: repeated for each

@@ -226,6 +226,16 @@ fn program_with_metadata_in_a_file_and_data_that_spill_is_killed_then_what_was_c
 }
 
 #[test]
+fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_in_the_mapped_file() {
+    Victim::new("--tier dax:WORK/tier:64M").suffer(rounds());
+}
+
+#[test]
+fn program_that_spills_to_a_mapped_file_is_killed_then_what_was_closed_is_there() {
+    Victim::new("--tier ram:2M --tier dax:WORK/spill:64M").suffer(rounds());
+}
+
+#[test]
 fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_on_the_device() {
     let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
     Victim::new(&format!("--tier block:{}", device.path().display())).suffer(rounds());

@@ -39,6 +39,11 @@ impl Descriptor {
         raw
     }
 
+    /// Another number for the same open file, high and close-on-exec.
+    pub fn duplicate(&self) -> SysResult<Descriptor> {
+        sys::fcntl(self.0, libc::F_DUPFD_CLOEXEC, 0).map(|copy| Descriptor(copy).raise())
+    }
+
     /// Moves to a high number. Where no number is free there, the descriptor stays as it is.
     pub fn raise(self) -> Descriptor {
         let limit = sys::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(1024);

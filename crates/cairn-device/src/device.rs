@@ -1,4 +1,4 @@
-//! What a tier must be able to do. RAM and files implement it here; NVMe and DAX will.
+//! What a tier must be able to do. RAM and files, mapped or not, implement it here; NVMe will.
 //!
 //! Must stay true: an implementation checks every range against its own size before it touches
 //! anything; it never turns a failure into success.
@@ -101,6 +101,12 @@ pub trait Device: Send + Sync {
     /// Whether something is lost that a write had stored: then every later one fails.
     fn has_lost(&self) -> bool {
         false
+    }
+
+    /// Of a file that is mapped: whether what is stored there is durable when the store returns (`MAP_SYNC`), or after a
+    /// flush. None of anything else.
+    fn is_synchronous(&self) -> Option<bool> {
+        None
     }
 
     /// Calls `visit` with each descriptor the device keeps open.

@@ -1,7 +1,8 @@
 //! The file tier: hugeblocks in a part of a medium's file.
 //!
 //! Must stay true: a range is checked against the tier before anything is transferred; the checksum of a write is of
-//! the bytes that were stored, because they are summed on the way into the buffer that is written.
+//! the bytes that were stored, because they are summed on the way into the buffer that is written, or into the file's
+//! mapping. A block that was summed where it stands is durable after the next flush, whoever stored it.
 //! Does not sum or transfer anything under the core's lock: nothing of a file is ever warm.
 
 use core::sync::atomic::AtomicBool;
@@ -117,9 +118,12 @@ impl Device for FileTier {
     }
 
     fn checksum(&self, offset: u64, length: usize) -> Result<u32> {
-        let mut sum = 0;
-        self.file.load(self.place(offset, length)?, length, |buffer, _, bytes| {
-            // SAFETY: the piece was just read into the buffer, which is ours alone.
+        let (mut sum, place) = (0, self.place(offset, length)?);
+        // Who stored them may have died in the middle of it.
+        self.file.write_back(place, length)?;
+        self.file.load(place, length, |buffer, _, bytes| {
+            // SAFETY: the piece was just read into the buffer, which is ours alone; or it lies in the mapping, as in
+            // `RamDevice::checksum`.
             sum = checksum::crc32c(sum, unsafe { core::slice::from_raw_parts(buffer, bytes) });
         })?;
         Ok(sum)
@@ -154,6 +158,10 @@ impl Device for FileTier {
 
     fn has_lost(&self) -> bool {
         self.file.has_lost()
+    }
+
+    fn is_synchronous(&self) -> Option<bool> {
+        self.file.is_synchronous()
     }
 
     fn descriptors(&self, visit: &mut dyn FnMut(i32)) {

@@ -13,6 +13,7 @@ const _: () = assert!(
 
 pub mod checksum;
 pub mod copy;
+mod dax;
 pub mod descriptor;
 pub mod device;
 pub mod directory;

@@ -46,9 +46,20 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `bytes` of `file`, whose size is at least that.
     pub fn new(file: Descriptor, bytes: usize) -> SysResult<Mapping> {
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let start = sys::mmap(bytes, protection, flags, file.raw(), 0)?;
+        let start = map(&file, bytes, libc::MAP_SHARED)?;
+        Mapping::over(file, bytes, start)
+    }
+
+    /// As `new`, with `MAP_SYNC` where the file system gives it, which is the second result.
+    pub fn synchronous(file: Descriptor, bytes: usize) -> SysResult<(Mapping, bool)> {
+        match map(&file, bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC) {
+            Ok(start) => Ok((Mapping::over(file, bytes, start)?, true)),
+            // Not of this file system, or not of this kernel; anything else will come again.
+            Err(_) => Ok((Mapping::new(file, bytes)?, false)),
+        }
+    }
+
+    fn over(file: Descriptor, bytes: usize, start: *mut u8) -> SysResult<Mapping> {
         let address = NonNull::new(start).ok_or(Errno(libc::ENOMEM))?;
         // SAFETY: our fresh mapping; the advice concerns core dumps only. Best effort.
         let _ = unsafe { sys::madvise(start, bytes, libc::MADV_DONTDUMP) };
@@ -132,6 +143,11 @@ impl Drop for Mapping {
         // SAFETY: the owner of the mapping goes away; borrows of it cannot outlive it.
         let _ = unsafe { sys::munmap(self.address.as_ptr(), self.bytes) };
     }
+}
+
+fn map(file: &Descriptor, bytes: usize, flags: i32) -> SysResult<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    sys::mmap(bytes, protection, flags | libc::MAP_NORESERVE, file.raw(), 0)
 }
 
 /// Allocates a range of `file` without mapping it. Errors: `NoSpace`.

@@ -5,7 +5,7 @@
 //! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it. Of a
 //! device it does not while both write to one page. So nothing that is written there goes through the cache: who writes a
 //! part of a page reads the rest of it first, and has its turn meanwhile (`Transit::turn`). Parts are read through the cache
-//! from both.
+//! from both. A file that is mapped (`dax:PATH:SIZE`) has neither: bytes are copied to and from where they stand (`dax`).
 //! Behind the tier's bytes stands one more page, the label: whose it is.
 //! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them,
 //! would be written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Result};
 
+use crate::dax::DaxMapping;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
@@ -47,6 +48,9 @@ const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
 pub enum Allocation {
     /// All of it: a full file system is found now and never later.
     AtOnce,
+    /// As `AtOnce`, and in persistent memory all is written, too: then the first store to a page changes nothing that the
+    /// file system would have to make durable before.
+    ForMapping,
     /// As it is written to.
     AsWritten,
 }
@@ -62,6 +66,7 @@ pub struct MediaFile {
     identity: Identity,
     staging: Staging,
     transit: Option<Transit>,
+    mapping: Option<DaxMapping>,
 }
 
 impl MediaFile {
@@ -130,6 +135,7 @@ impl MediaFile {
             identity: Identity::default(),
             staging,
             transit: None,
+            mapping: None,
         };
         let page = file.label().map_err(failed)?;
         let label = file.kind.checked(label::decode(&page), file.label_at);
@@ -146,6 +152,36 @@ impl MediaFile {
         self
     }
 
+    /// Reads and writes the file where it is mapped from now on. Not one that lacks some of its space: a store there could
+    /// find none, which is a signal. Errors: no room in the address space.
+    pub fn mapped(mut self) -> SysResult<MediaFile> {
+        let has_all = sys::fstat(self.ordinary.raw())?.st_blocks as u64 * 512 >= self.bytes;
+        self.direct = None;
+        if has_all {
+            // Pages are not read past the cache any more.
+            sys::fadvise(self.ordinary.raw(), libc::POSIX_FADV_NORMAL)?;
+            let bytes = usize::try_from(self.bytes).map_err(|_| Errno(libc::EFBIG))?;
+            self.mapping = Some(DaxMapping::new(self.ordinary.duplicate()?, bytes)?);
+        }
+        self.kind = MediumKind::Dax;
+        Ok(self)
+    }
+
+    /// Of a file that is mapped: whether stores are durable when they return. If it could not be mapped they are not.
+    pub fn is_synchronous(&self) -> Option<bool> {
+        let is_synchronous = self.mapping.as_ref().is_some_and(DaxMapping::is_synchronous);
+        (self.kind == MediumKind::Dax).then_some(is_synchronous)
+    }
+
+    /// Has what stands in a range become durable by the next flush, even if who stored it did not live to the end of that.
+    /// For whoever vouches for bytes of others. Errors: `Corrupt` for a range outside.
+    pub fn write_back(&self, offset: u64, length: usize) -> Result<()> {
+        match &self.mapping {
+            Some(mapping) => mapping.write_back(offset, length),
+            None => Ok(()),
+        }
+    }
+
     /// Removes the file at `path`, or empties the device, if it is the tier `identity`; anything else stays.
     pub fn remove(path: &Path, identity: &Identity) -> StoreResult<()> {
         let Some(file) = MediaFile::open(path).ok().filter(|file| file.identity == *identity)
@@ -153,10 +189,10 @@ impl MediaFile {
             return Ok(());
         };
         let removed = match file.kind {
-            MediumKind::File => {
+            MediumKind::Block => file.empty(),
+            MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
             }
-            MediumKind::Block => file.empty(),
         };
         removed.map_err(|errno| StoreError::new("remove tier", path, errno))
     }
@@ -195,6 +231,7 @@ impl MediaFile {
         visit(self.ordinary.raw());
         self.direct.iter().for_each(|direct| visit(direct.raw()));
         self.transit.iter().for_each(|transit| visit(transit.descriptor()));
+        self.mapping.iter().for_each(|mapping| visit(mapping.descriptor()));
     }
 
     /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
@@ -215,9 +252,13 @@ impl MediaFile {
         transit: Option<&Transit>,
         offset: u64,
         length: usize,
-        fill: impl FnMut(*mut u8, usize, usize),
+        mut fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
+        if let Some(mapping) = &self.mapping {
+            fill(mapping.range(offset, length)?, 0, length);
+            return mapping.write_back(offset, length);
+        }
         self.kind.check_limit(offset + length as u64)?;
         self.settle(offset, length)?;
         let stored = self.store_pieces(transit, offset, length, fill);
@@ -324,6 +365,10 @@ impl MediaFile {
         mut take: impl FnMut(*const u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
+        if let Some(mapping) = &self.mapping {
+            take(mapping.range(offset, length)?, 0, length);
+            return Ok(());
+        }
         self.settle(offset, length)?;
         let mut done = 0;
         while done < length {
@@ -477,9 +522,9 @@ impl Media for MediaFile {
     fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         check_unit(offset, target.len())?;
         self.load(offset, target.len(), |address, done, bytes| {
-            // SAFETY: `load` hands out `target.len()` bytes in all, in a buffer that is no part of `target`.
-            let piece = unsafe { core::slice::from_raw_parts(address, bytes) };
-            target[done..done + bytes].copy_from_slice(piece);
+            let piece = &mut target[done..done + bytes];
+            // SAFETY: `load` hands out `bytes` there, which are no part of `target`.
+            unsafe { core::ptr::copy_nonoverlapping(address, piece.as_mut_ptr(), bytes) };
         })
     }
 
@@ -494,6 +539,10 @@ impl Media for MediaFile {
     fn flush(&self) -> Result<()> {
         if let Some(transit) = &self.transit {
             transit.settle_all(&self.putter())?;
+        }
+        if self.is_synchronous() == Some(true) {
+            // Whoever stored has made it durable before it said so.
+            return Ok(());
         }
         loop {
             match sys::fdatasync(self.ordinary.raw()) {

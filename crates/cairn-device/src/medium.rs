@@ -35,6 +35,8 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub enum MediumKind {
     /// A regular file: made for a tier and removed with it.
     File,
+    /// The same, if it is mapped: see `dax`. An open one is so because somebody asked for that.
+    Dax,
     /// A block device: there before and after, and told from others' by what it holds.
     Block,
 }
@@ -116,7 +118,7 @@ impl MediumKind {
     ) -> core::result::Result<Label, Wrong> {
         let label = label?;
         let fits = match self {
-            MediumKind::File => label.bytes == label_at,
+            MediumKind::File | MediumKind::Dax => label.bytes == label_at,
             // A tier need not fill it.
             MediumKind::Block => (1..=label_at).contains(&label.bytes) && label.bytes % PAGE == 0,
         };
@@ -125,7 +127,7 @@ impl MediumKind {
 
     /// Errors: `FileTooLarge` if the process may not write to a file as far as `end`: the kernel would send a signal, too.
     pub(crate) fn check_limit(self, end: u64) -> Result<()> {
-        match self == MediumKind::File && end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
+        match self != MediumKind::Block && end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
             true => Err(Error::FileTooLarge),
             false => Ok(()),
         }

@@ -25,6 +25,7 @@ use crate::file::FileTier;
 use crate::huge::{self, HugePages};
 use crate::label::{self, Identity};
 use crate::media_file::{Allocation, MediaFile};
+use crate::medium::MediumKind;
 use crate::numa;
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment};
@@ -134,7 +135,8 @@ fn create_durable(
         if is_new {
             create_media(creation)?;
         }
-        let opened: Vec<_> = creation.places.iter().map(open_alone).collect::<StoreResult<_>>()?;
+        let open = |place| open_alone(place, creation.allocation);
+        let opened: Vec<_> = creation.places.iter().map(open).collect::<StoreResult<_>>()?;
         let files: Vec<&MediaFile> = opened.iter().flatten().collect();
         let file = files[0];
         let failed = |error: Error| StoreError::new("recover", path, error);
@@ -164,11 +166,15 @@ fn create_durable(
     made
 }
 
-/// The file of a tier, if it is one, while nobody else uses it.
-fn open_alone(place: &TierPlace) -> StoreResult<Option<MediaFile>> {
-    let TierPlace::Medium { path, identity, .. } = place else { return Ok(None) };
+/// The file of a tier, if it is one, while nobody else uses it; with all the space that it needs to be mapped.
+fn open_alone(place: &TierPlace, allocation: Allocation) -> StoreResult<Option<MediaFile>> {
+    let TierPlace::Medium { kind, path, identity } = place else { return Ok(None) };
     let file = MediaFile::open_alone(path)?;
     check_identity(path, &file, identity)?;
+    if *kind == MediumKind::Dax && allocation == Allocation::AtOnce {
+        let taken = file.take_missing_space();
+        taken.map_err(|errno| StoreError::new("take the space of", path, errno))?;
+    }
     Ok(Some(file))
 }
 
@@ -289,7 +295,7 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptor })
 }
 
-/// Opens the files of those tiers that are in files.
+/// Opens the files of those tiers that are in files, mapped or with what is on its way there.
 fn open_files(
     directory: &Directory,
     names: &Names,
@@ -297,8 +303,16 @@ fn open_files(
 ) -> StoreResult<Vec<Option<Arc<MediaFile>>>> {
     let open = |(tier, place): (usize, &TierPlace)| match place {
         TierPlace::Ram => Ok(None),
-        TierPlace::Medium { path, identity, .. } => {
-            open_media(directory, names, tier, path, identity).map(Some)
+        TierPlace::Medium { kind, path, identity } => {
+            let file = MediaFile::open(path)?;
+            check_identity(path, &file, identity)?;
+            let file = match kind {
+                MediumKind::Dax => {
+                    file.mapped().map_err(|errno| StoreError::new("map", path, errno))?
+                }
+                _ => file.by_way_of(Transit::open(directory, &names.transit[tier])?),
+            };
+            Ok(Some(Arc::new(file)))
         }
     };
     places.iter().enumerate().map(open).collect()
@@ -451,9 +465,13 @@ fn create_own(
 ) -> StoreResult<HugePages> {
     let mut huge_pages = HugePages::NotWanted;
     for (tier, place) in creation.places.iter().enumerate() {
-        if *place != TierPlace::Ram {
-            Transit::create(directory, &names.transit[tier])?;
-            continue;
+        match place {
+            TierPlace::Ram => {}
+            TierPlace::Medium { kind: MediumKind::Dax, .. } => continue,
+            TierPlace::Medium { .. } => {
+                Transit::create(directory, &names.transit[tier])?;
+                continue;
+            }
         }
         let bytes = tier_bytes(geometry, tier);
         if creation.want_huge_pages {
@@ -506,20 +524,6 @@ fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
 
 fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {
     u64::from(geometry.tier_blocks[tier]) * u64::from(geometry.hugeblock_bytes)
-}
-
-/// Opens the file of a tier, with what is on its way there.
-fn open_media(
-    directory: &Directory,
-    names: &Names,
-    tier: usize,
-    path: &Path,
-    identity: &Identity,
-) -> StoreResult<Arc<MediaFile>> {
-    let file = MediaFile::open(path)?;
-    check_identity(path, &file, identity)?;
-    let transit = Transit::open(directory, &names.transit[tier])?;
-    Ok(Arc::new(file.by_way_of(transit)))
 }
 
 /// Creates `<ns>.ram0`, or with huge pages a link of that name to `huge/<ns>.ram0`.

@@ -3,6 +3,7 @@
 //! ```text
 //! ram
 //! file 30313233343536373839616263646566 /nvme/cairn
+//! dax 30313233343536373839616263646566 /pmem/cairn
 //! block 30313233343536373839616263646566 /dev/nvme0n1
 //! ```
 //! Must stay true: the list is there before the files it names are made or its devices written, so that whoever removes the store, or makes
@@ -31,7 +32,7 @@ const LIST_BYTES_MAX: usize = TIERS_MAX * (libc::PATH_MAX as usize + 64);
 pub enum TierPlace {
     /// The store's own segment in shared memory.
     Ram,
-    /// A file or a block device.
+    /// A file, mapped or not, or a block device.
     Medium {
         /// Which of them.
         kind: MediumKind,
@@ -52,7 +53,7 @@ impl TierPlace {
     /// Errors: what is there holds no namespace, or is in use.
     pub fn kept_namespace(kind: MediumKind, path: &Path) -> StoreResult<Option<Superblock>> {
         let is_there = match kind {
-            MediumKind::File => path.symlink_metadata().is_ok(),
+            MediumKind::File | MediumKind::Dax => path.symlink_metadata().is_ok(),
             MediumKind::Block => matches!(medium::contents(path)?, Contents::Tier(_)),
         };
         if !is_there {
@@ -104,11 +105,11 @@ impl TierPlace {
     pub(crate) fn is_made(&self) -> StoreResult<bool> {
         Ok(match self {
             TierPlace::Ram => false,
-            TierPlace::Medium { kind: MediumKind::File, path, .. } => path.exists(),
             TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
                 let contents = medium::contents(path)?;
                 matches!(contents, Contents::Tier(label) if label.identity == *identity)
             }
+            TierPlace::Medium { path, .. } => path.exists(),
         })
     }
 
@@ -121,11 +122,15 @@ impl TierPlace {
     ) -> StoreResult<()> {
         match self {
             TierPlace::Ram => Ok(()),
-            TierPlace::Medium { kind: MediumKind::File, path, identity } => {
-                MediaFile::create(path, bytes, *identity, allocation)
-            }
             TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
                 MediaFile::create_on_device(path, bytes, *identity, may_overwrite)
+            }
+            TierPlace::Medium { kind, path, identity } => {
+                let allocation = match (kind, allocation) {
+                    (MediumKind::Dax, Allocation::AtOnce) => Allocation::ForMapping,
+                    _ => allocation,
+                };
+                MediaFile::create(path, bytes, *identity, allocation)
             }
         }
     }
@@ -157,7 +162,8 @@ impl TierPlace {
             return Some(TierPlace::Ram);
         }
         let named = |kind| Some((kind, line.strip_prefix(word(kind))?));
-        let (kind, rest) = named(MediumKind::File).or_else(|| named(MediumKind::Block))?;
+        let kinds = [MediumKind::File, MediumKind::Dax, MediumKind::Block];
+        let (kind, rest) = kinds.into_iter().find_map(named)?;
         let (digits, path) = rest.split_at_checked(32)?;
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/"))?;
         let mut identity = Identity::default();
@@ -173,6 +179,7 @@ impl TierPlace {
 fn word(kind: MediumKind) -> &'static [u8] {
     match kind {
         MediumKind::File => b"file ",
+        MediumKind::Dax => b"dax ",
         MediumKind::Block => b"block ",
     }
 }
@@ -229,7 +236,8 @@ mod tests {
     fn list_is_read_as_it_was_written() {
         let scratch = Scratch::new();
         let device = TierPlace::new(MediumKind::Block, Path::new("/dev/nvme0n1")).unwrap();
-        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b"), device];
+        let dax = TierPlace::new(MediumKind::Dax, Path::new("/pmem/c")).unwrap();
+        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b"), device, dax];
         write(&scratch.0, c"node.tiers", &places).unwrap();
         assert_eq!(read(&scratch.0, c"node.tiers").unwrap(), places);
         assert_ne!(places[1].beside("x").unwrap(), places[1]);

@@ -13,18 +13,19 @@ const IDENTITY: Identity = *b"0123456789abcdef";
 /// Size of a device.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// A directory on the disk that `cargo test` builds on, or in memory; or a device over a file there. With an area for what
-/// is on its way, which nobody serves.
+/// A directory on the disk that `cargo test` builds on, or in memory, whose file may be mapped; or a device over a file
+/// there. With an area for what is on its way, which nobody serves.
 pub(crate) struct Place {
     pub path: PathBuf,
     device: Option<LoopDevice>,
+    is_mapped: bool,
     store: Scratch,
 }
 
 impl Place {
     pub(crate) fn in_memory() -> Place {
         let store = Place::store();
-        Place { path: store.0.path().to_owned(), device: None, store }
+        Place { path: store.0.path().to_owned(), device: None, is_mapped: false, store }
     }
 
     pub(crate) fn on_disk() -> Place {
@@ -33,7 +34,7 @@ impl Place {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("cairn-tier-{}-{count}", sys::getpid()));
         std::fs::create_dir(&path).unwrap();
-        Place { path, device: None, store: Place::store() }
+        Place { path, device: None, is_mapped: false, store: Place::store() }
     }
 
     fn store() -> Scratch {
@@ -46,9 +47,16 @@ impl Place {
         [Place::on_disk(), Place::in_memory()]
     }
 
-    /// Where there are block devices, two of them, too.
+    fn mapped(mut self) -> Place {
+        self.is_mapped = true;
+        self
+    }
+
+    /// Both of them, then with mapped files, and, where there are block devices, two of them.
     pub(crate) fn all() -> impl Iterator<Item = Place> {
-        Place::both().into_iter().chain([512, PAGE as u32].into_iter().filter_map(Place::on_device))
+        let mapped = Place::both().map(Place::mapped);
+        let devices = [512, PAGE as u32].into_iter().filter_map(Place::on_device);
+        Place::both().into_iter().chain(mapped).chain(devices)
     }
 
     /// On a device with sectors of so many bytes.
@@ -78,8 +86,11 @@ impl Place {
 
     /// Opens what `file` made, as another process does.
     pub(crate) fn open(&self) -> MediaFile {
-        let area = Transit::open(&self.store.0, c"transit").unwrap();
-        MediaFile::open(&self.tier()).unwrap().by_way_of(area)
+        let file = MediaFile::open(&self.tier()).unwrap();
+        if self.is_mapped {
+            return file.mapped().unwrap();
+        }
+        file.by_way_of(Transit::open(&self.store.0, c"transit").unwrap())
     }
 }
 
@@ -279,7 +290,7 @@ fn blocks_are_stored_and_flushed_and_ranges_checked() {
         file.write(at, &bytes).unwrap();
         file.flush().unwrap();
         let mut back = vec![0; bytes.len()];
-        MediaFile::open(&place.tier()).unwrap().read(at, &mut back).unwrap();
+        place.open().read(at, &mut back).unwrap();
         assert_eq!(back, bytes);
         let outside = Err(Error::Corrupt { what: "range outside its tier" });
         assert_eq!(file.write(BYTES - PAGE as u64, &bytes), outside);
@@ -318,6 +329,63 @@ fn limit_on_file_sizes_is_an_error_and_never_a_signal() {
         let beyond = file.write(PAGE as u64, &[1; PAGE]) == Err(Error::FileTooLarge);
         // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!within) + 2 * i32::from(!beyond)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` receives one int.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn ordinary_file_is_mapped_and_left_to_the_kernel_to_flush() {
+    for place in Place::both() {
+        let file = place.file(BYTES);
+        assert_eq!(file.is_synchronous(), None);
+        let file = file.mapped().unwrap();
+        assert!(file.mapping.is_some() && !file.direct() && !file.reads_ahead());
+        assert_eq!(file.is_synchronous(), Some(false));
+        file.write(0, &[7; PAGE]).unwrap();
+        file.flush().unwrap();
+        drop(file);
+        let mut page = [0; PAGE];
+        place.open().read(0, &mut page).unwrap();
+        assert_eq!(page, [7; PAGE]);
+    }
+}
+
+#[test]
+fn file_that_lacks_some_of_its_space_is_mapped_when_it_has_taken_that() {
+    for place in Place::both() {
+        let path = place.path.join("tier");
+        MediaFile::create(&path, BYTES, IDENTITY, Allocation::AsWritten).unwrap();
+        let open = || MediaFile::open(&path).unwrap().mapped().unwrap();
+        let file = open();
+        assert!(file.mapping.is_none());
+        assert_eq!(file.is_synchronous(), Some(false));
+        file.write(5 * PAGE as u64, &[7; PAGE]).unwrap();
+        file.flush().unwrap();
+        file.take_missing_space().unwrap();
+        let file = open();
+        assert!(file.mapping.is_some());
+        let mut pages = [1; 2 * PAGE];
+        file.read(4 * PAGE as u64, &mut pages).unwrap();
+        assert!(pages[..PAGE] == [0; PAGE] && pages[PAGE..] == [7; PAGE]);
+    }
+}
+
+#[test]
+fn file_for_which_there_are_no_addresses_is_not_mapped() {
+    let place = Place::in_memory();
+    let file = place.file(BYTES);
+    // SAFETY: the child maps or fails to, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let limit = libc::rlimit { rlim_cur: PAGE as u64, rlim_max: PAGE as u64 };
+        // SAFETY: `limit` is read for the call; it binds the child only.
+        unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
+        let refused = file.mapped().is_err_and(|errno| errno.0 == libc::ENOMEM);
+        // SAFETY: ends the child without the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;
     // SAFETY: `status` receives one int.

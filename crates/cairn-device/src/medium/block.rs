@@ -139,7 +139,7 @@ fn open_alone(path: &Path) -> StoreResult<(MediaFile, Result<Label, Wrong>)> {
     let (device, label) = MediaFile::open_any(path, libc::LOCK_EX, Access::ReadWrite)?;
     match device.kind() {
         MediumKind::Block => Ok((device, label)),
-        MediumKind::File => Err(refused(path, NOT_A_DEVICE)),
+        MediumKind::File | MediumKind::Dax => Err(refused(path, NOT_A_DEVICE)),
     }
 }
 

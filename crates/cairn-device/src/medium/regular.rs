@@ -4,6 +4,9 @@
 
 use std::path::Path;
 
+use cairn_core::Media;
+
+use crate::dax;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label};
@@ -57,6 +60,7 @@ impl MediaFile {
             .and_then(|()| put(&file, bytes, &label::encode(&Label { bytes, identity })))
             .and_then(|()| match allocation {
                 Allocation::AtOnce => allocate(&file, bytes),
+                Allocation::ForMapping => allocate(&file, bytes).and_then(|()| fill(&file, bytes)),
                 Allocation::AsWritten => Ok(()),
             })
             .and_then(|()| sys::fsync(file.raw()))
@@ -65,6 +69,18 @@ impl MediaFile {
             let _ = sys::unlinkat(libc::AT_FDCWD, &name, 0);
             failed(errno)
         })
+    }
+
+    /// Takes the space that the file lacks, as one does whose copier left out zeros. Errors: there is none (`ENOSPC`).
+    pub(crate) fn take_missing_space(&self) -> SysResult<()> {
+        loop {
+            match sys::fallocate(self.ordinary(), 0, 0, Media::bytes(self)) {
+                Err(Errno(libc::EINTR)) => {}
+                // Nothing that would leave the bytes as they are.
+                Err(Errno(libc::EOPNOTSUPP)) => return Ok(()),
+                result => return result.and_then(|()| sys::fsync(self.ordinary())),
+            }
+        }
     }
 }
 
@@ -76,6 +92,14 @@ fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
             Err(Errno(libc::EOPNOTSUPP)) => return put_zeros(file, 0..bytes),
             result => return result,
         }
+    }
+}
+
+/// Writes the first `bytes`, if they are in persistent memory.
+fn fill(file: &Descriptor, bytes: u64) -> SysResult<()> {
+    match dax::is_synchronous(file)? {
+        true => put_zeros(file, 0..bytes),
+        false => Ok(()),
     }
 }
 
