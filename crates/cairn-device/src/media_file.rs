@@ -156,7 +156,7 @@ impl MediaFile {
     /// find none, which is a signal. Errors: no room in the address space.
     pub fn mapped(mut self) -> SysResult<MediaFile> {
         let has_all = sys::fstat(self.ordinary.raw())?.st_blocks as u64 * 512 >= self.bytes;
-        self.direct = None;
+        (self.direct, self.transit) = (None, None);
         if has_all {
             // Pages are not read past the cache any more.
             sys::fadvise(self.ordinary.raw(), libc::POSIX_FADV_NORMAL)?;
