@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, PERMISSION_BITS, READ};
 use crate::namei::{log_create, log_name, permit_creation};
+use crate::names::Entry;
 use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{
@@ -126,6 +127,7 @@ impl Microfs {
         visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
         let mut names = [0; LIST_BATCH * 128];
+        let mut entries = [Entry::default(); LIST_BATCH];
         let mut position = after;
         loop {
             let mut batch = [(0usize, InodeId(0), 0u8, 0u64); LIST_BATCH];
@@ -137,9 +139,9 @@ impl Microfs {
                 }
                 inode.permit(tx, caller, READ)?;
                 let mut used = 0;
-                while count < LIST_BATCH && used + NAME_BYTES_MAX <= names.len() {
-                    let Some(entry) = tx.next_name(directory, position) else { break };
-                    let length = tx.copy_name(entry, &mut names[used..used + NAME_BYTES_MAX]);
+                for &entry in tx.next_names(directory, position, &mut entries) {
+                    let Some(room) = names.get_mut(used..used + NAME_BYTES_MAX) else { break };
+                    let length = tx.copy_name(entry, room);
                     let kind = tx.inode(entry.inode)?.directory_kind(tx);
                     batch[count] = (length, entry.inode, kind, entry.hash);
                     used += length;

@@ -266,12 +266,6 @@ impl Transaction<'_> {
         }
     }
 
-    /// Lets the inode `id`, which may be any number, come into the cache.
-    pub(crate) fn prefetch_inode(&self, id: InodeId) {
-        let region = self.layout.slab(SlabKind::Inode);
-        self.prefetch(region.first_word + id.0 as usize * region.record_words, region.record_words);
-    }
-
     /// A new inode with no name yet.
     pub(crate) fn new_inode(&mut self, mode: u32, caller: &Caller) -> Result<Inode> {
         let taken = self.take(SlabKind::Inode, Error::NoInodes)?;

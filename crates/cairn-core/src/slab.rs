@@ -105,6 +105,14 @@ impl Transaction<'_> {
         region.first_word + index as usize * region.record_words
     }
 
+    /// Lets the record `index`, which may be any number, come into the cache.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, kind: SlabKind, index: u32) {
+        let region = self.layout.slab(kind);
+        let at = region.first_word + index as usize * region.record_words;
+        self.prefetch(at, region.record_words);
+    }
+
     /// Whether `index` was ever handed out.
     pub(crate) fn is_record(&self, kind: SlabKind, index: u32) -> bool {
         let region = self.layout.slab(kind);

@@ -175,6 +175,11 @@ impl Tree {
         None
     }
 
+    /// The entries from `from` on, in ascending order.
+    pub(crate) fn ascend<'t, 'm>(self, tx: &'t Transaction<'m>, from: Key) -> Ascent<'t, 'm> {
+        Ascent { tree: self, tx, leaf: None, position: 0, from: Some(from) }
+    }
+
     /// Adds `entry`, which must be absent. Errors: `NoInodes` when no node is left.
     pub(crate) fn insert(self, tx: &mut Transaction, entry: Key) -> Result<()> {
         if tx.get(self.root_word) == 0 {
@@ -347,6 +352,39 @@ impl Tree {
             tx.give_back(SlabKind::Node, root.index);
             tx.set(self.root_word, u64::from(child));
         }
+    }
+}
+
+/// See [`Tree::ascend`]: one descent per leaf.
+pub(crate) struct Ascent<'t, 'm> {
+    tree: Tree,
+    tx: &'t Transaction<'m>,
+    leaf: Option<Node>,
+    position: usize,
+    /// What comes next is not less; `None` behind the greatest of all keys.
+    from: Option<Key>,
+}
+
+impl Iterator for Ascent<'_, '_> {
+    type Item = Key;
+
+    fn next(&mut self) -> Option<Key> {
+        let from = self.from?;
+        let found = match self.leaf.filter(|leaf| self.position < leaf.count) {
+            Some(leaf) => {
+                let found = leaf.key(self.tx, self.position);
+                in_order(self.tx, found >= from, found)?
+            }
+            None => {
+                let (found, gap) = self.tree.ceiling_and_gap(self.tx, from)?;
+                self.leaf = load(self.tx, gap.leaf);
+                self.position = gap.position;
+                found
+            }
+        };
+        self.position += 1;
+        self.from = found.checked_add(1);
+        Some(found)
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Different things have different types: an inode number is not a handle, a file block is not a tier block.
 
-/// Number of an inode within its namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Number of an inode within its namespace; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(pub u32);
 
 /// The root directory of every namespace.

@@ -61,6 +61,11 @@ fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
             let probe = random_key(&mut state);
             assert_eq!(TREE.floor(tx, probe), expected.range(..=probe).next_back().copied());
             assert_eq!(TREE.ceiling(tx, probe), expected.range(probe..).next().copied());
+            if round % 100 == 0 {
+                let some = next(&mut state) as usize % 400;
+                let ascent = TREE.ascend(tx, probe).take(some);
+                assert!(ascent.eq(expected.range(probe..).take(some).copied()));
+            }
             Ok(())
         })
         .expect("no contradiction");
