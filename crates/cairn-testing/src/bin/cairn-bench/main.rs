@@ -6,6 +6,7 @@
 //! `cairn-bench spill PATH` and `cairn-bench ranks` make their stores themselves.
 //! Measures; never asserts.
 
+mod calls;
 mod data;
 mod durable;
 mod durable_files;
@@ -60,7 +61,7 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 17] = [
+    let groups: [(&str, Group); 18] = [
         // First of all: it needs memory that nobody used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
@@ -69,6 +70,7 @@ fn main() {
         ("scaling", data::scaling),
         ("metadata", metadata::rates),
         ("metadata of a million", metadata::rates_of_a_million),
+        ("calls", calls::times),
         ("process", process::costs),
         ("memory", process::idle_memory),
         ("durable recovery", durable::recovery),

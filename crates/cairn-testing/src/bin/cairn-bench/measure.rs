@@ -6,11 +6,17 @@ use std::time::Instant;
 pub const PAIRS: usize = 11;
 const INTERVAL: (usize, usize) = (1, PAIRS - 2);
 
+/// What ours over the baseline should be. A bar is missed only if the whole interval lies on the wrong side.
+enum Bar {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
 /// One line of the table.
 pub struct Row {
     name: String,
     unit: &'static str,
-    bar: Option<f64>,
+    bar: Option<Bar>,
     ours: Vec<f64>,
     baseline: Vec<f64>,
     ratios: Vec<f64>,
@@ -22,21 +28,38 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
+/// Pairs of ours and the baseline, measured in turn after one that warms both.
+fn measure_pairs(
+    mut ours: impl FnMut() -> f64,
+    mut baseline: impl FnMut() -> f64,
+) -> Vec<(f64, f64)> {
+    ours();
+    baseline();
+    (0..PAIRS).map(|_| (ours(), baseline())).collect()
+}
+
 impl Row {
     /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is on
-    /// ours / baseline, if there is one; it is missed only if the whole interval lies below it.
+    /// ours / baseline, if there is one.
     pub fn compare(
         name: impl Into<String>,
         unit: &'static str,
         bar: impl Into<Option<f64>>,
-        mut ours: impl FnMut() -> f64,
-        mut baseline: impl FnMut() -> f64,
+        ours: impl FnMut() -> f64,
+        baseline: impl FnMut() -> f64,
     ) {
-        // One unmeasured pair warms both.
-        ours();
-        baseline();
-        let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| (ours(), baseline())).collect();
-        Row::print(name, unit, bar, &pairs);
+        Row::print(name, unit, bar, &measure_pairs(ours, baseline));
+    }
+
+    /// The same of times in nanoseconds, where less is better.
+    pub fn compare_times(
+        name: impl Into<String>,
+        bar: f64,
+        ours: impl FnMut() -> f64,
+        baseline: impl FnMut() -> f64,
+    ) {
+        let pairs = measure_pairs(ours, baseline);
+        println!("{}", Row::new(name, "ns", Some(Bar::AtMost(bar)), &pairs));
     }
 
     /// Prints pairs, `PAIRS` of them, of ours and the baseline that were measured in turn.
@@ -46,15 +69,23 @@ impl Row {
         bar: impl Into<Option<f64>>,
         pairs: &[(f64, f64)],
     ) {
-        let row = Row {
+        println!("{}", Row::new(name, unit, bar.into().map(Bar::AtLeast), pairs));
+    }
+
+    fn new(
+        name: impl Into<String>,
+        unit: &'static str,
+        bar: Option<Bar>,
+        pairs: &[(f64, f64)],
+    ) -> Row {
+        Row {
             name: name.into(),
             unit,
-            bar: bar.into(),
+            bar,
             ours: pairs.iter().map(|(ours, _)| *ours).collect(),
             baseline: pairs.iter().map(|(_, baseline)| *baseline).collect(),
             ratios: pairs.iter().map(|(ours, baseline)| ours / baseline).collect(),
-        };
-        println!("{row}");
+        }
     }
 
     /// The table's first line.
@@ -71,8 +102,13 @@ impl std::fmt::Display for Row {
         let mut sorted = self.ratios.clone();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (sorted[INTERVAL.0], sorted[INTERVAL.1]);
-        let verdict = match self.bar {
-            Some(bar) => format!("{bar:>5.2}x {}", if high < bar { "MISSED" } else { "met" }),
+        let (bar, missed) = match self.bar {
+            Some(Bar::AtLeast(bar)) => (Some(bar), high < bar),
+            Some(Bar::AtMost(bar)) => (Some(bar), low > bar),
+            None => (None, false),
+        };
+        let verdict = match bar {
+            Some(bar) => format!("{bar:>5.2}x {}", if missed { "MISSED" } else { "met" }),
             None => format!("{:>6}", "-"),
         };
         write!(
