@@ -21,6 +21,8 @@ pub(crate) const APPEND: u32 = 4;
 pub(crate) const PATH_ONLY: u32 = 8;
 /// Data was, or may have been, written through this handle.
 pub(crate) const WROTE: u32 = 16;
+/// Where the bits begin that are kept for the application and mean nothing here.
+const STATUS_SHIFT: u32 = 8;
 
 // The number of a handle is half of its id, and none is all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
@@ -202,6 +204,7 @@ impl Microfs {
                 is_directory: inode.is_directory(tx),
                 cursor: handle.cursor(tx),
                 placeholder: handle.placeholder(tx),
+                status: flags >> STATUS_SHIFT,
             })
         })
     }
@@ -212,6 +215,16 @@ impl Microfs {
             let handle = tx.handle(handle)?;
             let flags = handle.flags(tx) & !APPEND;
             handle.set_flags(tx, if append { flags | APPEND } else { flags });
+            Ok(())
+        })
+    }
+
+    /// Keeps `status` with the description, up to 24 bits that mean nothing here.
+    pub fn set_status(&self, handle: HandleId, status: u32) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let flags = handle.flags(tx) & !(u32::MAX << STATUS_SHIFT);
+            handle.set_flags(tx, flags | status << STATUS_SHIFT);
             Ok(())
         })
     }

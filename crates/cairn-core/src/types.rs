@@ -239,6 +239,8 @@ pub struct HandleInfo {
     pub cursor: u64,
     /// Kernel inode number of the placeholder; 0 if never set.
     pub placeholder: u64,
+    /// What [`crate::Microfs::set_status`] was given last; 0 if never set.
+    pub status: u32,
 }
 
 /// A slot found or made for a process.

@@ -5,7 +5,8 @@
 //! Does not read or write data (`io.rs`) and does not change names (`names.rs`).
 
 use cairn_core::{
-    Attributes, Caller, Error, HandleId, InodeId, OpenOptions, TimeUpdate, Timestamp, Truncation,
+    Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, TimeUpdate, Timestamp,
+    Truncation,
 };
 use cairn_device::sys;
 
@@ -16,6 +17,15 @@ use crate::table::Left;
 use crate::{io, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
+/// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
+const STATUS_FLAGS: i32 = SETTABLE_FLAGS | libc::O_SYNC | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+/// Those of them that `fcntl(F_SETFL)` changes.
+const SETTABLE_FLAGS: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
+/// The core keeps 24 bits; the lowest flag of all is this one.
+const STATUS_SHIFT: u32 = 8;
+
+const _: () = assert!(STATUS_FLAGS & ((1 << STATUS_SHIFT) - 1) == 0);
+
 /// Steps of one truncation; each frees a bounded part of the file.
 const TRUNCATE_STEPS_MAX: usize = 1 << 22;
 
@@ -48,7 +58,7 @@ fn options(flags: i32) -> Result<OpenOptions> {
 }
 
 /// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` is refused with `EOPNOTSUPP`; flags
-/// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory.
+/// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are remembered.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = options(flags)?;
@@ -61,7 +71,8 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     if options.truncate {
         mount.reclaim();
     }
-    let descriptor = placeholder::open(mount, opened.handle, flags & libc::O_CLOEXEC != 0);
+    let descriptor = keep_status(mount, opened.handle, flags)
+        .and_then(|()| placeholder::open(mount, opened.handle, flags & libc::O_CLOEXEC != 0));
     Ok(descriptor.inspect_err(|_| {
         // The caller learns why it got no number; a failure here would only repeat it.
         let _ = mount.fs().release(caller.slot, opened.handle, caller.now);
@@ -69,6 +80,13 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
             let _ = mount.fs().unlink(&caller, place.base, place.path);
         }
     })?)
+}
+
+fn keep_status(mount: &Mount, handle: HandleId, flags: i32) -> Result<()> {
+    match flags & STATUS_FLAGS {
+        0 => Ok(()),
+        kept => Ok(mount.fs().set_status(handle, kept as u32 >> STATUS_SHIFT)?),
+    }
 }
 
 /// As `close(2)`. Errors: `EBADF` if the descriptor is not ours.
@@ -257,7 +275,7 @@ pub fn sync_all() -> Result<()> {
     Ok(mount::current()?.fs().sync()?)
 }
 
-/// As `fcntl(F_GETFL)`. Flags without effect are not kept.
+/// As `fcntl(F_GETFL)`.
 pub fn status_flags(handle: HandleId) -> Result<i32> {
     let info = mount::current()?.fs().handle(handle)?;
     let access = match (info.read, info.write) {
@@ -268,14 +286,24 @@ pub fn status_flags(handle: HandleId) -> Result<i32> {
     };
     // The kernel reports O_LARGEFILE (0o100000), which is 0 in the C library of 64-bit targets.
     let append = if info.append { libc::O_APPEND } else { 0 };
-    Ok(access | append | 0o100_000)
+    Ok(access | append | kept_status(&info) | 0o100_000)
 }
 
-/// As `fcntl(F_SETFL)`: of all flags only `O_APPEND` matters here.
+fn kept_status(info: &HandleInfo) -> i32 {
+    (info.status << STATUS_SHIFT) as i32
+}
+
+/// As `fcntl(F_SETFL)`: of all flags only `O_APPEND` matters here; others are remembered.
 pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     let mount = mount::current()?;
-    if mount.fs().handle(handle)?.path_only {
+    let info = mount.fs().handle(handle)?;
+    if info.path_only {
         return Err(Errno(libc::EBADF));
+    }
+    let before = kept_status(&info);
+    let after = before & !SETTABLE_FLAGS | flags & SETTABLE_FLAGS;
+    if after != before {
+        mount.fs().set_status(handle, after as u32 >> STATUS_SHIFT)?;
     }
     Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
 }

@@ -218,6 +218,9 @@ descriptor_hooks! {
         = |handle| unsafe { device_control(descriptor, handle, request, argument) };
 }
 
+/// Makes ranges of two files share their blocks, if they are equal.
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+
 unsafe fn device_control(
     number: c_int,
     handle: HandleId,
@@ -236,6 +239,14 @@ unsafe fn device_control(
             cairn_posix::kernel::fcntl(number, libc::F_SETFD, i64::from(flags))?;
             Ok(())
         }
+        libc::FIONBIO => {
+            // SAFETY: the request demands an int.
+            let wanted = unsafe { argument.cast::<c_int>().read() } != 0;
+            let flags = file::status_flags(handle)? & !libc::O_NONBLOCK;
+            file::set_status_flags(handle, if wanted { flags | libc::O_NONBLOCK } else { flags })
+        }
+        // Blocks are not shared between files: programs copy instead.
+        libc::FICLONE | libc::FICLONERANGE | FIDEDUPERANGE => Err(Errno(libc::EOPNOTSUPP)),
         _ => Err(Errno(libc::ENOTTY)),
     }
 }

@@ -113,6 +113,31 @@ pub unsafe extern "C-unwind" fn getdents64(
     answer(|| directory::read_entries(descriptor, target))
 }
 
+macro_rules! entries {
+    ($(fn $name:ident;)*) => {$(
+        /// As `getdirentries(3)`: `getdents64` that tells where in the directory it began.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            descriptor: c_int, target: *mut c_char, length: size_t, base: *mut i64,
+        ) -> ssize_t {
+            // SAFETY: the caller passes room for `length` bytes and for one position.
+            unsafe {
+                let position = crate::io::lseek64(descriptor, 0, libc::SEEK_CUR);
+                let got = getdents64(descriptor, target.cast(), length);
+                if got >= 0 {
+                    base.write(position);
+                }
+                got
+            }
+        }
+    )*};
+}
+
+entries! {
+    fn getdirentries;
+    fn getdirentries64;
+}
+
 /// As `chdir(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {

@@ -50,10 +50,11 @@ fn into_memory(place: &Place) -> PathResult<c_int> {
 }
 
 /// `/proc/self/fd/N`.
-struct DescriptorPath([u8; 32]);
+pub struct DescriptorPath([u8; 32]);
 
 impl DescriptorPath {
-    fn new(descriptor: c_int) -> DescriptorPath {
+    /// That of `descriptor`.
+    pub fn new(descriptor: c_int) -> DescriptorPath {
         const PREFIX: &[u8] = b"/proc/self/fd/";
         let mut bytes = [0; 32];
         bytes[..PREFIX.len()].copy_from_slice(PREFIX);
@@ -70,7 +71,8 @@ impl DescriptorPath {
         DescriptorPath(bytes)
     }
 
-    fn as_ptr(&self) -> *const c_char {
+    /// As a call takes it; valid as long as this is.
+    pub fn as_ptr(&self) -> *const c_char {
         self.0.as_ptr().cast()
     }
 }

@@ -1,7 +1,7 @@
 //! Who the process is and what it may: calls that change its credentials, its file mode creation mask or its limits,
 //! of which we keep copies.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_long, c_uint};
 
 use cairn_posix::{mount, process};
 use libc::{gid_t, mode_t, pid_t, rlimit, uid_t};
@@ -34,6 +34,15 @@ noted! {
         then process::limits_changed;
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),
         then process::limits_changed;
+}
+
+/// As `ulimit(3)`; the variable argument is in the register of the second.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { next!(ulimit: fn(c_int, c_long) -> c_long)(command, limit) };
+    process::limits_changed();
+    result
 }
 
 /// As `umask(2)`.

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use cairn_posix::io::{self, At};
 use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, Result, file};
+use cairn_posix::{Errno, Result, file, mount};
 use libc::{iovec, size_t, ssize_t};
 
 /// One buffer of the caller's for `act`.
@@ -140,6 +140,16 @@ fn flagged(offset: i64, flags: c_int, writes: bool) -> Result<At> {
         -1 => Ok(At::Cursor),
         offset => At::offset(offset),
     }
+}
+
+/// As `sync(2)`. It cannot say what failed; `fsync` does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sync() {
+    if mount::attached().is_some() {
+        let _ = crate::answer::guarded(file::sync_all);
+    }
+    // SAFETY: takes nothing.
+    unsafe { next!(sync: fn() -> ())() };
 }
 
 descriptor_hooks! {

@@ -148,6 +148,7 @@ macro_rules! forks {
 forks! {
     fn fork as fork;
     fn __fork as fork;
+    fn _Fork as _Fork;
     fn vfork as fork;
     fn __vfork as fork;
 }

@@ -161,6 +161,50 @@ pub unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     unsafe { next!(mkdtemp: fn(*mut c_char) -> *mut c_char)(template) }
 }
 
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
+/// As `tempnam(3)`: a free name in the directory that the environment or the caller tells, if there is such a one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn tempnam(
+    directory: *const c_char,
+    prefix: *const c_char,
+) -> *mut c_char {
+    const PREFIX_BYTES_MAX: usize = 5;
+    let is_directory = |path: *const c_char| {
+        // SAFETY: plain data, for which zero is a value; the path is terminated.
+        let (found, status) = unsafe {
+            let mut status: libc::stat = core::mem::zeroed();
+            (!path.is_null() && crate::stat::stat64(path, &raw mut status) == 0, status)
+        };
+        found && status.st_mode & libc::S_IFMT == libc::S_IFDIR
+    };
+    // SAFETY: the name is terminated.
+    let told = unsafe { secure_getenv(c"TMPDIR".as_ptr()) };
+    let chosen = [told.cast_const(), directory].into_iter().find(|&path| is_directory(path));
+    // SAFETY: the caller passes terminated strings or null.
+    let Some(chosen) = chosen.filter(|&path| unsafe { is_ours(path) }) else {
+        // SAFETY: the caller's own arguments.
+        return unsafe {
+            next!(tempnam: fn(*const c_char, *const c_char) -> *mut c_char)(directory, prefix)
+        };
+    };
+    let prefix = if prefix.is_null() { c"file".as_ptr() } else { prefix };
+    // SAFETY: as above; the copy is in memory of its own, which the caller frees.
+    unsafe {
+        let prefix = CStr::from_ptr(prefix).to_bytes();
+        let prefix = &prefix[..prefix.len().min(PREFIX_BYTES_MAX)];
+        let text = [CStr::from_ptr(chosen).to_bytes(), b"/", prefix, b"XXXXXX\0"].concat();
+        let copy = libc::strdup(text.as_ptr().cast());
+        if !copy.is_null() && *mktemp(copy) == 0 {
+            libc::free(copy.cast());
+            return core::ptr::null_mut();
+        }
+        copy
+    }
+}
+
 /// As `mktemp(3)`: a name that is free now; empty if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mktemp(template: *mut c_char) -> *mut c_char {

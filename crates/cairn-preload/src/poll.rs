@@ -2,8 +2,10 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::{Errno, table};
+use cairn_posix::{Errno, configuration, table};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use crate::answer::{errno, is_missed, recognise};
 
 /// What a regular file is always ready for.
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -23,7 +25,7 @@ impl<'a> Masked<'a> {
     /// # Safety
     /// `list` points to `count` entries, or `count` is 0.
     unsafe fn new(list: *mut pollfd, count: nfds_t) -> Masked<'a> {
-        if count == 0 || !table::in_use() {
+        if count == 0 || configuration::get().is_none() {
             return Masked { list: &mut [], ready: 0, any: false };
         }
         // SAFETY: promised by the caller of this function.
@@ -39,6 +41,12 @@ impl<'a> Masked<'a> {
 
     /// The result of the whole call, given the kernel's for the others.
     fn finish(self, result: c_int) -> c_int {
+        // To the kernel a placeholder that was inherited and is not known yet is no open file.
+        for entry in self.list.iter_mut().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
+            if entry.fd >= 0 && recognise(entry.fd) {
+                entry.revents = entry.events & READY;
+            }
+        }
         if !self.any {
             return result;
         }
@@ -142,17 +150,42 @@ impl Sets {
         taken
     }
 
+    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that the call is to be
+    /// repeated. Bits of ours are then back where they were.
+    fn is_missed(&self, count: c_int, result: c_int) -> bool {
+        if result >= 0 || errno() != libc::EBADF || configuration::get().is_none() {
+            return false;
+        }
+        let mut found = false;
+        for &set in self.sets.iter().filter(|set| !set.is_null()) {
+            for number in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
+                // SAFETY: a set is an array of bits, of which this one lies within.
+                let word = unsafe { *set.cast::<u64>().add(number as usize / WORD_BITS) };
+                let is_asked = word & (1 << (number as usize % WORD_BITS)) != 0;
+                found |= is_asked && recognise(number);
+            }
+        }
+        if found {
+            self.put_back();
+        }
+        found
+    }
+
     fn finish(self, result: c_int) -> c_int {
         if self.ready == 0 || result < 0 {
             return result;
         }
+        self.put_back();
+        result + self.ready
+    }
+
+    fn put_back(&self) {
         for (&set, ours) in self.sets.iter().zip(&self.ours).filter(|(set, _)| !set.is_null()) {
             for (word, bits) in ours.iter().enumerate().filter(|(_, bits)| **bits != 0) {
                 // SAFETY: as in `new`.
                 unsafe { *set.cast::<u64>().add(word) |= bits };
             }
         }
-        result + self.ready
     }
 }
 
@@ -167,9 +200,13 @@ macro_rules! selects {
             // SAFETY: the caller passes valid sets or null.
             let sets = unsafe { Sets::new(count, [read, write, except]) };
             let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-            let timeout = if sets.ready > 0 { &raw mut now } else { timeout };
+            let wait = if sets.ready > 0 { &raw mut now } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real(count, read, write, except, timeout) };
+            let result = unsafe { real(count, read, write, except, wait) };
+            if sets.is_missed(count, result) {
+                // SAFETY: the caller's own arguments, now that all placeholders are known.
+                return unsafe { $name(count, read, write, except, timeout) };
+            }
             sets.finish(result)
         }
     )*};
@@ -193,9 +230,13 @@ pub unsafe extern "C-unwind" fn pselect(
     let real = next!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
     // SAFETY: the caller passes valid sets or null.
     let sets = unsafe { Sets::new(count, [read, write, except]) };
-    let timeout = if sets.ready > 0 { &raw const NOW } else { timeout };
+    let wait = if sets.ready > 0 { &raw const NOW } else { timeout };
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real(count, read, write, except, timeout, mask) };
+    let result = unsafe { real(count, read, write, except, wait, mask) };
+    if sets.is_missed(count, result) {
+        // SAFETY: the caller's own arguments, now that all placeholders are known.
+        return unsafe { pselect(count, read, write, except, timeout, mask) };
+    }
     sets.finish(result)
 }
 
@@ -207,16 +248,19 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     descriptor: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if table::is_ours(descriptor) {
-        return crate::answer::answer(|| Err::<(), _>(Errno(libc::EPERM)));
+    if !table::is_ours(descriptor) {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe {
+            next!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
+                instance,
+                operation,
+                descriptor,
+                event.cast(),
+            )
+        };
+        if result == 0 || !is_missed(descriptor) {
+            return result;
+        }
     }
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        next!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
-            instance,
-            operation,
-            descriptor,
-            event.cast(),
-        )
-    }
+    crate::answer::answer(|| Err::<(), _>(Errno(libc::EPERM)))
 }

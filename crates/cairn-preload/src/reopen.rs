@@ -12,6 +12,7 @@ use cairn_posix::{Errno, Result, table};
 use libc::{FILE, size_t};
 
 use crate::answer::{guarded, set_errno};
+use crate::exec::DescriptorPath;
 use crate::{descriptors, io, stdio, streams};
 
 /// `struct _IO_FILE` of the C library as far as it matters here, followed by what a cookie adds.
@@ -55,7 +56,7 @@ unsafe extern "C-unwind" {
     fn __fpurge(stream: *mut FILE);
 }
 
-/// As `freopen`, if one of the two files is ours; `open` opens the path with these flags.
+/// As `freopen`, if one of the two files is ours; `open` opens a path with these flags.
 ///
 /// # Safety
 /// The arguments are those of `freopen`.
@@ -63,7 +64,7 @@ pub unsafe fn reopen(
     path: *const c_char,
     mode: *const c_char,
     stream: *mut FILE,
-    open: impl FnOnce(c_int) -> c_int,
+    open: impl FnOnce(*const c_char, c_int) -> c_int,
 ) -> Option<*mut FILE> {
     let is_ours = stdio::descriptor_of(stream).is_some();
     // SAFETY: the path is null or terminated.
@@ -72,8 +73,7 @@ pub unsafe fn reopen(
         return None;
     }
     // SAFETY: the mode is terminated, and the stream is open.
-    let result =
-        guarded(|| unsafe { replace_file(CStr::from_ptr(mode), stream, path.is_null(), open) });
+    let result = guarded(|| unsafe { replace_file(path, CStr::from_ptr(mode), stream, open) });
     Some(result.unwrap_or_else(|Errno(number)| {
         set_errno(number);
         core::ptr::null_mut()
@@ -81,21 +81,23 @@ pub unsafe fn reopen(
 }
 
 unsafe fn replace_file(
+    path: *const c_char,
     mode: &CStr,
     stream: *mut FILE,
-    same_file: bool,
-    open: impl FnOnce(c_int) -> c_int,
+    open: impl FnOnce(*const c_char, c_int) -> c_int,
 ) -> Result<*mut FILE> {
     let flags = stdio::flags_of(mode)?;
     let standard = streams::standard_number(stream);
     // SAFETY: the stream is open.
     let number = standard.unwrap_or_else(|| unsafe { stdio::fileno(stream) });
-    if same_file || number < 0 {
-        // Another mode for the same file, or a stream without a descriptor.
+    if number < 0 {
+        // A stream without a descriptor.
         return Err(Errno(libc::EOPNOTSUPP));
     }
     stdio::flush(stream);
-    let opened = open(flags);
+    // Without a path: another mode for the same file.
+    let same = DescriptorPath::new(number);
+    let opened = open(if path.is_null() { same.as_ptr() } else { path }, flags);
     if opened < 0 {
         return Err(Errno(crate::answer::errno()));
     }
@@ -188,14 +190,14 @@ unsafe fn start_over(stream: *mut FILE, flags: c_int) {
 
 macro_rules! reopens {
     ($(fn $name:ident with $open:ident;)*) => {$(
-        /// As `freopen(3)`; `EOPNOTSUPP` for a stream without a descriptor, and for a null path on a file of ours.
+        /// As `freopen(3)`; `EOPNOTSUPP` for a stream without a descriptor.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char, mode: *const c_char, stream: *mut FILE,
         ) -> *mut FILE {
             // SAFETY: the caller's own arguments.
             unsafe {
-                reopen(path, mode, stream, |flags| crate::open::$open(path, flags, 0o666)).unwrap_or_else(|| {
+                reopen(path, mode, stream, |path, flags| crate::open::$open(path, flags, 0o666)).unwrap_or_else(|| {
                     next!($name: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE)(path, mode, stream)
                 })
             }

@@ -207,6 +207,11 @@ path_hooks! {
     fn statfs64(path: *const c_char, target: *mut Statfs) -> c_int,
         // SAFETY: the caller passes room for one structure.
         [path, follow true] = |place| unsafe { statfs_place(&place, target) };
+    fn __statfs(path: *const c_char, target: *mut Statfs) -> c_int,
+        // SAFETY: the caller passes room for one structure.
+        [path, follow true] = |place| unsafe { statfs_place(&place, target) };
+    fn ftok(path: *const c_char, project: c_int) -> c_int,
+        [path, follow true] = |place| key_of(&place, project);
     fn statvfs(path: *const c_char, target: *mut Statvfs) -> c_int,
         // SAFETY: the caller passes room for one structure.
         [path, follow true] = |place| unsafe { statvfs_place(&place, target) };
@@ -218,6 +223,13 @@ path_hooks! {
             file::resolve(&place, true)?;
             Ok(limit(name)?)
         };
+}
+
+/// The key that the C library makes of a file's inode number and device.
+fn key_of(place: &Place, project: c_int) -> PathResult<c_int> {
+    let found = attributes::stat(mount::current()?, &file::stat(place, true)?);
+    let parts = [found.st_ino & 0xffff, (found.st_dev & 0xff) << 16, (project as u64 & 0xff) << 24];
+    Ok((parts[0] | parts[1] | parts[2]) as c_int)
 }
 
 unsafe fn statfs_place(place: &Place, target: *mut Statfs) -> PathResult<()> {

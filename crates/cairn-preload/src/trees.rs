@@ -1,9 +1,8 @@
 //! `ftw` and `nftw` on trees of ours: the C library's own would open the directories past our hooks.
-//!
-//! Refused with EOPNOTSUPP: `FTW_CHDIR`.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 
@@ -13,7 +12,8 @@ use cairn_posix::{
 };
 use libc::stat as Stat;
 
-use crate::answer::{answer_path, set_errno};
+use crate::answer::{answer_path, errno, set_errno};
+use crate::directories;
 
 /// `struct FTW` of the C library.
 #[repr(C)]
@@ -52,6 +52,8 @@ struct Walk<'a> {
     call: &'a dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
     /// Directories seen so far, where symbolic links are followed: each is walked once.
     seen: RefCell<BTreeSet<u32>>,
+    /// With `CHANGE_DIRECTORY`: where the walk began, which is where relative paths start from.
+    start: Option<CString>,
 }
 
 /// What comes after a visit.
@@ -89,6 +91,32 @@ fn names(path: &CStr) -> PathResult<Vec<CString>> {
 }
 
 impl Walk<'_> {
+    /// The path as it has to be now that a visit may have been elsewhere.
+    fn locate<'a>(&self, path: &'a CStr) -> Result<Cow<'a, CStr>> {
+        match &self.start {
+            Some(start) if !path.to_bytes().starts_with(b"/") => {
+                let whole = [start.to_bytes(), b"/", path.to_bytes()].concat();
+                Ok(Cow::Owned(CString::new(whole).map_err(|_| Errno(libc::EINVAL))?))
+            }
+            _ => Ok(Cow::Borrowed(path)),
+        }
+    }
+
+    /// With `CHANGE_DIRECTORY`: goes where a visit of `path` is to be, which is the directory that holds it or, when its
+    /// contents are done, itself.
+    fn go_to(&self, path: &CStr, base: usize, kind: c_int) -> Result<()> {
+        if self.start.is_none() {
+            return Ok(());
+        }
+        let directory = match (kind, base) {
+            (CONTENTS_DONE, _) => path.to_bytes(),
+            (_, 0) => b".",
+            (_, base) => &path.to_bytes()[..base],
+        };
+        let directory = CString::new(directory).map_err(|_| Errno(libc::EINVAL))?;
+        change_directory(&self.locate(&directory)?)
+    }
+
     fn visit(
         &self,
         path: &CStr,
@@ -104,6 +132,7 @@ impl Walk<'_> {
         let bytes = path.to_bytes();
         let base = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let mut position = Position { base: base as c_int, level };
+        self.go_to(path, base, kind)?;
         let result = (self.call)(path, &status, kind, &mut position);
         Ok(match result {
             0 => Next::Continue,
@@ -118,7 +147,8 @@ impl Walk<'_> {
         if level > DEPTH_MAX {
             return Err(Errno(libc::ELOOP).into());
         }
-        let place = place_of(path)?;
+        let located = self.locate(path)?;
+        let place = place_of(&located)?;
         let physical = self.flags & PHYSICAL != 0;
         let itself = match file::stat(&place, false) {
             Ok(found) => found,
@@ -139,7 +169,7 @@ impl Walk<'_> {
         if !physical && !self.seen.borrow_mut().insert(found.inode.0) {
             return Ok(Next::Continue);
         }
-        let Ok(names) = names(path) else {
+        let Ok(names) = names(&located) else {
             return Ok(self.visit(path, Some(&found), UNREADABLE, level)?);
         };
         let contents_first = self.flags & CONTENTS_FIRST != 0;
@@ -167,6 +197,27 @@ impl Walk<'_> {
     }
 }
 
+fn current_directory() -> Result<CString> {
+    // SAFETY: without a buffer the result is in memory of its own, which is ours.
+    unsafe {
+        let path = directories::getcwd(core::ptr::null_mut(), 0);
+        if path.is_null() {
+            return Err(Errno(errno()));
+        }
+        let copy = CStr::from_ptr(path).to_owned();
+        libc::free(path.cast());
+        Ok(copy)
+    }
+}
+
+fn change_directory(path: &CStr) -> Result<()> {
+    // SAFETY: the path is terminated.
+    match unsafe { directories::chdir(path.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Errno(errno())),
+    }
+}
+
 /// # Safety
 /// `path` is terminated.
 unsafe fn walk(
@@ -176,12 +227,17 @@ unsafe fn walk(
 ) -> c_int {
     answer_path(
         || {
-            if flags & CHANGE_DIRECTORY != 0 {
-                return Err(Errno(libc::EOPNOTSUPP).into());
-            }
-            let walk = Walk { flags, call, seen: RefCell::default() };
+            let start = match flags & CHANGE_DIRECTORY {
+                0 => None,
+                _ => Some(current_directory()?),
+            };
+            let walk = Walk { flags, call, seen: RefCell::default(), start };
             // SAFETY: promised by the caller.
-            match walk.walk(unsafe { CStr::from_ptr(path) }, 0)? {
+            let walked = walk.walk(unsafe { CStr::from_ptr(path) }, 0);
+            if let Some(start) = &walk.start {
+                change_directory(start)?;
+            }
+            match walked? {
                 Next::End(result) => Ok(result),
                 _ => Ok(0),
             }

@@ -95,6 +95,9 @@ path_hooks! {
     fn scandirat64(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
         // SAFETY: the caller's own arguments.
         [path at directory, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
+    // A handle would have to be opened by the kernel.
+    fn name_to_handle_at(directory: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int,
+        [path at directory, follow true] = |_place| refused::<()>();
     // No event would ever come; with this errno, tail and its like poll instead.
     fn inotify_add_watch(instance: c_int, path: *const c_char, mask: u32) -> c_int,
         [path, follow true] = |_place| Err::<(), _>(Errno(libc::ENOSPC).into());

@@ -10,3 +10,38 @@ fn calls_by_number_reach_the_hooks_of_their_names() {
         same_on_both("served", case);
     }
 }
+
+#[test]
+fn formatted_output_to_a_descriptor_takes_arguments_of_every_kind() {
+    same_on_both("served", "formatted_output");
+}
+
+#[test]
+fn stream_is_opened_again_on_the_same_file() {
+    same_on_both("served", "same_file_again");
+}
+
+#[test]
+fn walk_changes_to_the_directories_it_visits() {
+    same_on_both("served", "walks_that_change_directory");
+}
+
+#[test]
+fn regular_file_is_neither_a_terminal_nor_a_socket() {
+    same_on_both("served", "no_terminal_and_no_socket");
+}
+
+#[test]
+fn status_flags_are_remembered() {
+    same_on_both("served", "flags_of_a_description");
+}
+
+#[test]
+fn less_common_calls_do_what_they_do_on_a_disk() {
+    same_on_both("served", "less_common_calls");
+}
+
+#[test]
+fn inherited_file_is_ready_before_it_is_known() {
+    same_on_both("served", "inherited_and_waited_for");
+}

@@ -1,10 +1,20 @@
 /* Calls that must do what they do on a disk: each line is a call, its result and what it left behind. */
 #include "program.h"
 #include <dirent.h>
+#include <ftw.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdarg.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/ipc.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
+#include <termios.h>
+#include <utmp.h>
 
 /* Prints a call's result, and its errno if that is -1. */
 #define RESULT(call) (errno = 0, result(#call, (long)(call)))
@@ -150,10 +160,213 @@ static void numbers_of_processes(void) {
     show("f");
 }
 
+static int listed(int file, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    int length = vdprintf(file, format, list);
+    va_end(list);
+    return length;
+}
+
+#define TEN_OF(kind) kind kind kind kind kind kind kind kind kind kind
+#define TEN(from) from, from + 1, from + 2, from + 3, from + 4, from + 5, from + 6, from + 7, from + 8, from + 9
+
+/* Arguments of every kind, in registers and on the stack, to a file and to a pipe. */
+static void formatted_output(void) {
+    int file = create("f", 0), pipe_ends[2];
+    char text[2000];
+    MUST(pipe(pipe_ends) == 0);
+    for (int which = 0; which < 2; which++) {
+        int to = which == 0 ? file : pipe_ends[1];
+        RESULT(dprintf(to, "plain\n"));
+        RESULT(dprintf(to, "%d %s %c %5.2f %ld %x|%s\n", 1, "two", '3', 4.5, 6L, 7, "eight"));
+        RESULT(dprintf(to, "%f %f %f %f %f %f %f %f %f %f\n", TEN(0.5)));
+        RESULT(dprintf(to, TEN_OF("%d ") TEN_OF("%g "), TEN(0), TEN(100.25)));
+        RESULT(dprintf(to, "%Lf %d %Lf %*d %lld\n", 1.5L, 2, 3.25L, 6, 4, 1LL << 40));
+        RESULT(listed(to, "%s %d %f\n", "list", 5, 6.5));
+        RESULT(dprintf(to, "%s", ""));
+    }
+    long got = read(pipe_ends[0], text, sizeof text);
+    MUST(got > 0);
+    printf("%.*s\n", (int)got, text);
+    show("f");
+    MUST(close(file) == 0);
+    RESULT(dprintf(file, "closed"));
+    file = open("f", O_RDONLY);
+    RESULT(dprintf(file, "%d", 1));
+}
+
+/* Streams that are opened again on the same file. */
+static void same_file_again(void) {
+    FILE *stream = fopen("f", "w");
+    char line[40] = "";
+    MUST(stream != NULL && fputs("first\nsecond\n", stream) >= 0);
+    int number = fileno(stream);
+    MUST(freopen(NULL, "r", stream) == stream);
+    printf("%d %s", fileno(stream) == number, fgets(line, sizeof line, stream));
+    MUST(fputs("no", stream) == EOF);
+    MUST(freopen(NULL, "a+", stream) == stream && fputs("third\n", stream) >= 0);
+    rewind(stream);
+    while (fgets(line, sizeof line, stream) != NULL) printf("again: %s", line);
+    MUST(unlink("f") == 0 && freopen(NULL, "r+", stream) == stream);
+    printf("without a name: %s", fgets(line, sizeof line, stream));
+    MUST(freopen(NULL, "w", stream) == stream && fseek(stream, 0, SEEK_END) == 0);
+    printf("emptied: %ld\n", ftell(stream));
+    MUST(fclose(stream) == 0);
+    int output = create("output", 0), before = dup(1);
+    MUST(fflush(stdout) == 0 && dup2(output, 1) == 1 && freopen(NULL, "a", stdout) == stdout);
+    printf("to the file\n");
+    MUST(fflush(stdout) == 0 && dup2(before, 1) == 1);
+    show("output");
+}
+
+static char walk_start[PATH_MAX];
+
+static int visit(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    char here[PATH_MAX];
+    struct stat itself;
+    MUST(getcwd(here, sizeof here) != NULL && strncmp(here, walk_start, strlen(walk_start)) == 0);
+    int found = lstat(kind == FTW_DP ? "." : path + where->base, &itself) == 0 && itself.st_ino == status->st_ino;
+    printf("%s %d level %d in %s: %d\n", path, kind, where->level, here + strlen(walk_start), found);
+    return 0;
+}
+
+/* Only one entry in each directory, because the order of several is nobody's promise. */
+static void walks_that_change_directory(void) {
+    MUST(mkdir("top", 0755) == 0 && mkdir("top/middle", 0755) == 0 && mkdir("top/middle/low", 0755) == 0);
+    close(create("top/middle/low/file", 0));
+    MUST(getcwd(walk_start, sizeof walk_start) != NULL);
+    RESULT(nftw("top", visit, 5, FTW_CHDIR));
+    RESULT(nftw("./top/middle", visit, 5, FTW_CHDIR | FTW_DEPTH | FTW_PHYS));
+    RESULT(nftw("none", visit, 5, FTW_CHDIR));
+    RESULT(access("top/middle/low/file", F_OK));
+}
+
+/* What a regular file is not. */
+static void no_terminal_and_no_socket(void) {
+    int file = create("f", 0), value = 0;
+    struct termios settings;
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address, value_length = sizeof value;
+    char room[40];
+    RESULT(isatty(file));
+    RESULT(tcgetattr(file, &settings));
+    RESULT(tcsetattr(file, TCSANOW, &settings));
+    RESULT(tcdrain(file));
+    RESULT(tcflow(file, TCOON));
+    RESULT(tcflush(file, TCIFLUSH));
+    RESULT(tcsendbreak(file, 0));
+    RESULT(tcgetpgrp(file));
+    RESULT(tcsetpgrp(file, getpgrp()));
+    RESULT(tcgetsid(file));
+    RESULT(ttyname(file));
+    RESULT(ttyname_r(file, room, sizeof room));
+    RESULT(ptsname(file));
+    RESULT(login_tty(file));
+    RESULT(accept(file, NULL, NULL));
+    RESULT(accept4(file, NULL, NULL, 0));
+    RESULT(bind(file, (struct sockaddr *)&address, length));
+    RESULT(connect(file, (struct sockaddr *)&address, length));
+    RESULT(listen(file, 1));
+    RESULT(shutdown(file, SHUT_RD));
+    RESULT(getpeername(file, (struct sockaddr *)&address, &length));
+    RESULT(getsockname(file, (struct sockaddr *)&address, &length));
+    RESULT(getsockopt(file, SOL_SOCKET, SO_TYPE, &value, &value_length));
+    RESULT(setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &value, value_length));
+    RESULT(recv(file, room, 1, 0));
+    RESULT(recvfrom(file, room, 1, 0, NULL, NULL));
+    RESULT(send(file, room, 1, 0));
+    RESULT(sendto(file, room, 1, 0, NULL, 0));
+    struct msghdr message = {0};
+    RESULT(recvmsg(file, &message, 0));
+    RESULT(sendmsg(file, &message, 0));
+    RESULT(isfdtype(file, S_IFSOCK));
+    RESULT(isfdtype(file, S_IFREG));
+}
+
+static void flags_of_a_description(void) {
+    const int large = 0100000;
+    int on = 1, off = 0, file = create("f", O_APPEND | O_NONBLOCK | O_SYNC | O_NOATIME);
+    printf("%#o\n", fcntl(file, F_GETFL) & ~large);
+    RESULT(fcntl(file, F_SETFL, O_DSYNC));
+    printf("%#o\n", fcntl(file, F_GETFL) & ~large);
+    RESULT(ioctl(file, FIONBIO, &on));
+    printf("%#o\n", fcntl(dup(file), F_GETFL) & ~large);
+    RESULT(ioctl(file, FIONBIO, &off));
+    printf("%#o\n", fcntl(file, F_GETFL) & ~large);
+    printf("%#o\n", fcntl(open("f", O_RDONLY | O_CLOEXEC), F_GETFL) & ~large);
+    printf("%#o\n", fcntl(open(".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW), F_GETFL) & ~large);
+}
+
+static void less_common_calls(void) {
+    int file = create("f", 0), directory;
+    struct stat status;
+    MUST(stat("f", &status) == 0);
+    printf("%d\n", ftok("f", 5) == (int)((status.st_ino & 0xffff) | (status.st_dev & 0xff) << 16 | 5 << 24));
+    RESULT(ftok("none", 5));
+    MUST(mkdir("d", 0755) == 0 && (directory = open("d", O_RDONLY)) >= 0);
+    char room[1000];
+    off_t base = -1;
+    long got = getdirentries(directory, room, sizeof room, &base);
+    printf("%d from %ld\n", got > 0, (long)base);
+    char *name = tempnam("d", "prefix");
+    printf("%.7s %zu %d\n", name, strlen(name), access(name, F_OK));
+    sync();
+    pid_t child = _Fork();
+    if (child == 0) {
+        MUST(write(file, "child", 5) == 5);
+        _exit(3);
+    }
+    printf("%d\n", ended(child));
+    show("f");
+    RESULT(fcntl(file, F_SETLEASE, 77));
+}
+
+/* A file that a program inherits, and asks for in this way before any other. */
+static void asks_by_poll(void) {
+    struct pollfd list[2] = {{9, POLLIN | POLLOUT, 0}, {99, POLLIN, 0}};
+    RESULT(poll(list, 2, -1));
+    printf("%#x %#x\n", list[0].revents, list[1].revents);
+}
+
+static void asks_by_select(void) {
+    fd_set set, other;
+    FD_ZERO(&set);
+    FD_SET(9, &set);
+    other = set;
+    RESULT(select(10, &set, &other, NULL, NULL));
+    printf("%d %d\n", FD_ISSET(9, &set), FD_ISSET(9, &other));
+}
+
+static void asks_by_epoll(void) {
+    struct epoll_event event = {EPOLLIN};
+    RESULT(epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, 9, &event));
+}
+
+static void inherited_and_waited_for(void) {
+    const char *ways[] = {"asks_by_poll", "asks_by_select", "asks_by_epoll"};
+    MUST(dup2(create("f", 0), 9) == 9);
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        if (child == 0) execl("/proc/self/exe", "served", ways[way], ".", NULL);
+        printf("%s: %d\n", ways[way], ended(child));
+    }
+}
+
 static const struct scene scenes[] = {
     {"numbers_of_data", numbers_of_data},
     {"numbers_of_names", numbers_of_names},
     {"numbers_of_processes", numbers_of_processes},
+    {"formatted_output", formatted_output},
+    {"same_file_again", same_file_again},
+    {"walks_that_change_directory", walks_that_change_directory},
+    {"no_terminal_and_no_socket", no_terminal_and_no_socket},
+    {"flags_of_a_description", flags_of_a_description},
+    {"less_common_calls", less_common_calls},
+    {"asks_by_poll", asks_by_poll},
+    {"asks_by_select", asks_by_select},
+    {"asks_by_epoll", asks_by_epoll},
+    {"inherited_and_waited_for", inherited_and_waited_for},
 };
 
 int main(int count, char **arguments) {

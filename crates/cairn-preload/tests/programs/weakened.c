@@ -31,14 +31,6 @@ static void reopened_descriptor(void) {
     }
 }
 
-static void status_flags(void) {
-    const int large = 0100000;
-    int file = create("f", O_APPEND | O_NONBLOCK | O_SYNC);
-    printf("%d\n", (fcntl(file, F_GETFL) & ~large) == (O_RDWR | O_APPEND));
-    MUST(fcntl(file, F_SETFL, O_NONBLOCK) == 0);
-    printf("%d\n", (fcntl(file, F_GETFL) & ~large) == O_RDWR);
-}
-
 static void sizes_and_names(void) {
     struct stat status;
     char name[20];
@@ -153,7 +145,6 @@ static void program_runs_from_memory(void) {
 static const struct scene scenes[] = {
     {"vfork_is_fork", vfork_is_fork},
     {"reopened_descriptor", reopened_descriptor},
-    {"status_flags", status_flags},
     {"sizes_and_names", sizes_and_names},
     {"access_times", access_times},
     {"supplementary_groups", supplementary_groups},

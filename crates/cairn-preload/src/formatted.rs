@@ -1,0 +1,202 @@
+//! `dprintf(3)` and its kin: the C library would write past our hooks, so the text is made in memory and written here.
+//!
+//! Variable arguments, which stable Rust cannot receive, are taken as a fixed number of registers and stack words, and
+//! made a list as the ABI lays it out. Words past the caller's last argument are the caller's stack, and are not used.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use cairn_posix::table;
+use libc::size_t;
+
+use crate::answer::{recognise, set_errno};
+use crate::io;
+
+/// Registers for whole numbers and addresses.
+#[cfg(target_arch = "x86_64")]
+const GENERAL: usize = 6;
+#[cfg(target_arch = "aarch64")]
+const GENERAL: usize = 8;
+/// Registers for numbers with fractions.
+const FLOATING: usize = 8;
+/// Stack words that the functions here receive.
+const STACK_WORDS: usize = 64;
+/// Arguments that surely fit: on the stack each takes two words at most.
+const ARGUMENTS_MAX: size_t = STACK_WORDS / 2;
+/// In the C library's type of an argument: a `long double`.
+const LONG_DOUBLE: c_int = 1 << 8;
+
+unsafe extern "C-unwind" {
+    fn vasprintf(target: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
+    fn parse_printf_format(format: *const c_char, room: size_t, types: *mut c_int) -> size_t;
+}
+
+/// The arguments of a call, as the prologue of a C function saves them.
+#[repr(C, align(16))]
+struct Saved {
+    general: [usize; GENERAL],
+    floating: [[f64; 2]; FLOATING],
+    stack: [usize; STACK_WORDS],
+}
+
+/// `va_list` of the ABI.
+#[repr(C)]
+struct List {
+    #[cfg(target_arch = "x86_64")]
+    offsets: [c_int; 2],
+    stack: *const usize,
+    #[cfg(target_arch = "x86_64")]
+    registers: *const usize,
+    #[cfg(target_arch = "aarch64")]
+    register_ends: [*const c_void; 2],
+    #[cfg(target_arch = "aarch64")]
+    offsets: [c_int; 2],
+}
+
+impl Saved {
+    /// What follows the first `named` arguments, none of which has a fraction.
+    #[cfg(target_arch = "x86_64")]
+    fn list(&self, named: usize) -> List {
+        const { assert!(core::mem::offset_of!(Saved, floating) == GENERAL * size_of::<usize>()) };
+        let offsets = [named, GENERAL].map(|count| (count * size_of::<usize>()) as c_int);
+        List { offsets, stack: self.stack.as_ptr(), registers: (&raw const *self).cast() }
+    }
+
+    /// As above: there the offsets count back from the ends.
+    #[cfg(target_arch = "aarch64")]
+    fn list(&self, named: usize) -> List {
+        let ends =
+            [self.general.as_ptr_range().end.cast(), self.floating.as_ptr_range().end.cast()];
+        let bytes = [(GENERAL - named) * size_of::<usize>(), size_of_val(&self.floating)];
+        List {
+            stack: self.stack.as_ptr(),
+            register_ends: ends,
+            offsets: bytes.map(|count| -(count as c_int)),
+        }
+    }
+}
+
+/// Whether the arguments that a format asks for are all among those received.
+///
+/// # Safety
+/// `format` is terminated.
+unsafe fn is_received(format: *const c_char) -> bool {
+    let mut types = [0; ARGUMENTS_MAX];
+    // SAFETY: promised by the caller; there is room for that many types.
+    let count = unsafe { parse_printf_format(format, types.len(), types.as_mut_ptr()) };
+    // A register that holds one is cut to a double where it is received.
+    let cut = cfg!(target_arch = "aarch64") && types.iter().any(|kind| kind & LONG_DOUBLE != 0);
+    count <= types.len() && !cut
+}
+
+/// Writes all of `text` to a descriptor of ours.
+unsafe fn put(descriptor: c_int, text: *const c_char, length: usize) -> c_int {
+    let mut done = 0;
+    while done < length {
+        // SAFETY: the caller passes that many bytes.
+        match unsafe { io::write(descriptor, text.add(done).cast(), length - done) } {
+            ..=0 => return -1,
+            written => done += written as usize,
+        }
+    }
+    length as c_int
+}
+
+/// The text that `make` makes in memory of its own, written to a descriptor of ours.
+unsafe fn print(descriptor: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
+    let mut text = core::ptr::null_mut();
+    let length = make(&raw mut text);
+    let Ok(length) = usize::try_from(length) else { return -1 };
+    // SAFETY: `make` has succeeded, and the text is not used after it is freed.
+    unsafe {
+        let result = put(descriptor, text, length);
+        libc::free(text.cast());
+        result
+    }
+}
+
+fn is_ours(descriptor: c_int) -> bool {
+    table::is_ours(descriptor) || recognise(descriptor)
+}
+
+/// As `vdprintf(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vdprintf(
+    descriptor: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        match is_ours(descriptor) {
+            true => print(descriptor, |text| vasprintf(text, format, list)),
+            false => next!(vdprintf: fn(c_int, *const c_char, *mut c_void) -> c_int)(
+                descriptor, format, list,
+            ),
+        }
+    }
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __vdprintf_chk(
+    descriptor: c_int,
+    checks: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    let make =
+        next!(__vasprintf_chk: fn(*mut *mut c_char, c_int, *const c_char, *mut c_void) -> c_int);
+    let real = next!(__vdprintf_chk: fn(c_int, c_int, *const c_char, *mut c_void) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        match is_ours(descriptor) {
+            true => print(descriptor, |text| make(text, checks, format, list)),
+            false => real(descriptor, checks, format, list),
+        }
+    }
+}
+
+/// Defines a function with variable arguments behind the named ones, by the one that takes a list.
+macro_rules! variadic {
+    ($(fn $name:ident($($named:ident: $type:ty),*; $format:ident) [$($general:ident)*] as $listed:ident;)*) => {$(
+        variadic!(@one fn $name($($named: $type),*; $format) [$($general)*]
+            [f0 f1 f2 f3 f4 f5 f6 f7]
+            [s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 s12 s13 s14 s15 s16 s17 s18 s19 s20 s21 s22 s23 s24 s25 s26 s27 s28 s29 s30 s31 s32 s33 s34 s35 s36 s37 s38 s39 s40 s41 s42 s43 s44 s45 s46 s47 s48 s49 s50 s51 s52 s53 s54 s55 s56 s57 s58 s59 s60 s61 s62 s63]
+            as $listed;);
+    )*};
+    (@one fn $name:ident($($named:ident: $type:ty),*; $format:ident) [$($general:ident)*] [$($floating:ident)*] [$($stack:ident)*]
+        as $listed:ident;) => {
+        /// As the C library's function of this name; `E2BIG` with more arguments than this can receive.
+        #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $($named: $type,)* $format: *const c_char, $($general: usize,)* $($floating: f64,)* $($stack: usize,)*
+        ) -> c_int {
+            // SAFETY: the caller passes a terminated format.
+            if !unsafe { is_received($format) } {
+                set_errno(libc::E2BIG);
+                return -1;
+            }
+            let saved = Saved {
+                general: [$($named as usize,)* $format as usize, $($general),*],
+                floating: [$([$floating, 0.0]),*],
+                stack: [$($stack),*],
+            };
+            let mut list = saved.list([$(stringify!($named),)* stringify!($format)].len());
+            // SAFETY: the caller's own arguments, in a list as the ABI lays it out.
+            unsafe { $listed($($named,)* $format, (&raw mut list).cast()) }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+variadic! {
+    fn dprintf(descriptor: c_int; format) [g2 g3 g4 g5] as vdprintf;
+    fn __dprintf_chk(descriptor: c_int, checks: c_int; format) [g3 g4 g5] as __vdprintf_chk;
+}
+
+#[cfg(target_arch = "aarch64")]
+variadic! {
+    fn dprintf(descriptor: c_int; format) [g2 g3 g4 g5 g6 g7] as vdprintf;
+    fn __dprintf_chk(descriptor: c_int, checks: c_int; format) [g3 g4 g5 g6 g7] as __vdprintf_chk;
+}
