@@ -42,7 +42,7 @@ fuzz: ## Feed damaged metadata and media, operations, paths and texts, guided by
 	@scripts/setup.sh build fuzz
 	scripts/fuzz.sh
 
-guest: ## Where memory is on a machine with two memory nodes, and what a memory limit does, under QEMU
+guest: ## Two memory nodes, memory limits and persistent memory, on machines of their own under QEMU
 	@scripts/setup.sh build guest
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/guest.sh tests/guest/*.sh

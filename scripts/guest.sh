@@ -3,6 +3,9 @@
 #
 #   scripts/guest.sh SCRIPT…    each in a fresh guest; ends with 0 if all do
 #
+# A script with a line `# machine: PARAMETERS` gets these kernel parameters, and may reset its machine: then it is started
+# again, on what is left of it.
+#
 # The guest is a Debian kernel under QEMU that sees this machine's files read-only, so it
 # has the same programs at the same paths; /tmp and /dev/shm are its own. The scripts find the command in $CAIRN, this
 # repository in $TOP.
@@ -16,7 +19,7 @@ readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-300}
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
 # In the order in which they need each other; what a kernel has built in has no file.
 readonly MODULES=(virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci netfs fscache 9pnet
-    9pnet_virtio 9p)
+    9pnet_virtio 9p libnvdimm nd_btt nd_pmem nd_e820 crc32c_generic crc16 mbcache jbd2 ext4)
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/target/guest
@@ -29,7 +32,7 @@ fail() {
 
 # Fetches kernel and busybox from the distribution, and packs what the guest starts with.
 prepare() {
-    [ ! -e "$work/start.cpio" ] || return 0
+    [ ! "$work/start.cpio" -nt "$0" ] || return 0
     rm -rf "$work" && mkdir -p "$work/packages" "$work/tree/bin" "$work/tree/modules" "$work/tree/host"
     local kernel module
     kernel=$(apt-cache show linux-image-amd64 | sed -n 's/^Depends: \([^ ,]*\).*/\1/p' | head -n 1)
@@ -77,15 +80,17 @@ INIT
 
 # Runs one script; its output is shown as it comes.
 run() {
-    local script status log=$work/console.log
+    local script status parameters resets=-no-reboot log=$work/console.log
     script=$(realpath "$1")
+    parameters=$(sed -n 's/^# machine: //p' "$script")
+    [ -z "$parameters" ] || resets=
     printf 'guest: %s\n' "${script#"$top"/}"
-    timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+    timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config $resets -display none \
         -machine q35 -accel "$GUEST_ACCELERATOR" -cpu max -smp 2 -m 2G \
         -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
         -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
         -kernel "$work/kernel" -initrd "$work/start.cpio" \
-        -append "console=ttyS0 quiet loglevel=4 panic=-1 guest.top=$top guest.cairn=$CAIRN guest.script=$script" \
+        -append "console=ttyS0 quiet loglevel=4 panic=-1 $parameters guest.top=$top guest.cairn=$CAIRN guest.script=$script" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -serial stdio </dev/null 2>&1 | tr -d '\r' | tee "$log" || true
     status=$(sed -n 's/^guest: exit code \([0-9]*\)$/\1/p' "$log" | tail -n 1)

@@ -28,7 +28,8 @@ needs_of() {
         ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
     bench) printf '%s\n' 'fio fio' ;;
-    guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' ;;
+    guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
+        'e2fsprogs mkfs.ext4' ;;
     *) fail "unknown need '$1' (known: build, test, fuzz, demo, bench, guest)" ;;
     esac
 }
