@@ -21,6 +21,7 @@ mod next;
 #[macro_use]
 mod hooks;
 
+mod aio;
 mod answer;
 mod attributes;
 mod descriptors;
@@ -46,6 +47,7 @@ mod spawn;
 mod stat;
 mod stdio;
 mod streams;
+mod submit;
 mod syscalls;
 mod terminals;
 mod trees;

@@ -14,7 +14,7 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 use crate::answer::{answer, is_missed, recognise};
 use crate::{
     attributes, descriptors, directories, exec, extended, hooks, identity, io, life, mapping,
-    names, open, poll, space, stat, walks,
+    names, open, poll, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -32,6 +32,13 @@ impl Call {
         let real = next!(syscall: fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long);
         // SAFETY: the caller's own arguments.
         unsafe { real(self.number, a, b, c, d, e, f) }
+    }
+
+    /// The same call with another word at `place`.
+    fn with(&self, place: usize, word: usize) -> Call {
+        let mut words = self.words;
+        words[place] = word;
+        Call { number: self.number, words }
     }
 
     fn descriptor(&self, place: usize) -> c_int {
@@ -229,6 +236,9 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_ppoll => poll::ppoll(a as *mut pollfd, b as c_ulong, c as *const timespec, d as *const sigset_t).into(),
         libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut epoll_event).into(),
         libc::SYS_inotify_add_watch => call.at(1, || walks::inotify_add_watch(fd, b as *const c_char, c as u32).into()),
+
+        libc::SYS_io_submit => submit::submit(b as c_long, c as *const _, |count| call.with(1, count).pass()),
+        libc::SYS_io_uring_setup => answer(|| Err::<i64, _>(Errno(libc::ENOSYS))),
 
         libc::SYS_execve => exec::execve(a as *const c_char, b as exec::List, c as exec::List).into(),
         libc::SYS_execveat => {

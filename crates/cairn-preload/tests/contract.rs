@@ -78,6 +78,7 @@ fn events_device_control_and_calls_past_the_library_are_refused() {
             "tee: EBADF",
             "dup2 onto some number of the store: EBUSY",
             "fcntl F_SETLEASE: EINVAL",
+            "io_uring_setup: ENOSYS",
             "raw read: EBADF",
             "raw open: ENOENT",
         ],

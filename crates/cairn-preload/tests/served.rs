@@ -45,3 +45,15 @@ fn less_common_calls_do_what_they_do_on_a_disk() {
 fn inherited_file_is_ready_before_it_is_known() {
     same_on_both("served", "inherited_and_waited_for");
 }
+
+#[test]
+fn asynchronous_requests_complete_as_on_a_disk() {
+    for case in ["requests", "lists"] {
+        same_on_both("asynchronous", case);
+    }
+}
+
+#[test]
+fn queue_of_the_kernel_takes_requests_on_ours_and_on_other_files() {
+    same_on_both("asynchronous", "queue");
+}

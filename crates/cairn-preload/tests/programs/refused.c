@@ -77,6 +77,8 @@ static void events_and_devices(void) {
     for (number = 3; number < 1024; number++) held += dup2(file, number) == -1 && errno == EBUSY;
     printf("dup2 onto some number of the store: %s\n", held > 0 ? "EBUSY" : "served");
     REFUSED("fcntl F_SETLEASE", fcntl(file, F_SETLEASE, F_RDLCK) == -1);
+    char parameters[200] = {0};
+    REFUSED("io_uring_setup", syscall(SYS_io_uring_setup, 4, parameters) == -1);
     REFUSED("raw read", raw(SYS_read, file, (long)&number, 1) == -1);
     REFUSED("raw open", raw(SYS_openat, AT_FDCWD, (long)"f", O_RDONLY) == -1);
 }

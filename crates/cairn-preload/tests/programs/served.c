@@ -348,7 +348,7 @@ static void inherited_and_waited_for(void) {
     MUST(dup2(create("f", 0), 9) == 9);
     for (int way = 0; way < 3; way++) {
         pid_t child = fork();
-        if (child == 0) execl("/proc/self/exe", "served", ways[way], ".", NULL);
+        if (child == 0) execl("/proc/self/exe", "served", ways[way], "/", NULL);
         printf("%s: %d\n", ways[way], ended(child));
     }
 }

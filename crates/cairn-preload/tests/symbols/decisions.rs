@@ -53,6 +53,12 @@ pub const REFUSED: &[Refusal] = &[
         case: "`FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`",
     },
     Refusal { names: "fts_open fts64_open", errno: "EOPNOTSUPP", case: "always" },
+    Refusal {
+        names: "io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem \
+                io_uring_get_probe",
+        errno: "ENOSYS",
+        case: "always, in every process of a job",
+    },
     Refusal { names: "epoll_ctl", errno: "EPERM", case: "always, as for every regular file" },
     Refusal { names: "inotify_add_watch", errno: "ENOSPC", case: "always" },
     Refusal {
@@ -202,9 +208,8 @@ pub const PASSED: &[Family] = &[
         names: "setfsuid setfsgid setgroups initgroups vlimit",
     },
     Family {
-        why: "asynchronous I/O, which the C library does past the hooks: the request fails with `EBADF`",
-        names: "aio_read aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 aio_error aio_error64 aio_return \
-                aio_return64 aio_suspend aio_suspend64 aio_cancel aio_cancel64 aio_init lio_listio lio_listio64",
+        why: "read the outcome of a request where a hook has left it",
+        names: "aio_error aio_error64 aio_return aio_return64 aio_suspend aio_suspend64 aio_cancel aio_cancel64 aio_init",
     },
     Family {
         why: "write to a descriptor past the hooks: `EBADF`",

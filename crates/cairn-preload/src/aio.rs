@@ -1,0 +1,212 @@
+//! POSIX asynchronous I/O: a request on a file of ours is carried out when it is made, which takes a copy in memory, and
+//! is complete when the call returns.
+//!
+//! The outcome stands where the C library keeps it in the request, so that its own `aio_error`, `aio_return`,
+//! `aio_suspend` and `aio_cancel` find it. Notifications are the C library's, too: it sends one for a list of no requests.
+
+use core::ffi::{c_int, c_void};
+
+use cairn_posix::table;
+use libc::{sigevent, size_t, ssize_t};
+
+use crate::answer::{errno, recognise, set_errno};
+use crate::io;
+
+/// `struct aiocb` of the C library.
+#[repr(C)]
+pub struct Request {
+    descriptor: c_int,
+    operation: c_int,
+    priority: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    event: sigevent,
+    next: *mut Request,
+    absolute_priority: c_int,
+    policy: c_int,
+    error: c_int,
+    result: ssize_t,
+    offset: i64,
+    reserved: [u8; 32],
+}
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::aiocb>());
+const _: () = assert!(
+    core::mem::offset_of!(Request, offset) == core::mem::offset_of!(libc::aiocb, aio_offset)
+);
+
+/// Largest priority that a request may have (`AIO_PRIO_DELTA_MAX`).
+const PRIORITY_MAX: c_int = 20;
+
+fn is_ours(descriptor: c_int) -> bool {
+    table::is_ours(descriptor) || recognise(descriptor)
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+enum Task {
+    Read,
+    Write,
+    Sync,
+}
+
+/// Carries out the request and notes the outcome in it.
+///
+/// # Safety
+/// The request is the application's, and valid.
+unsafe fn perform(request: &mut Request, task: Task) {
+    let before = errno();
+    let Request { descriptor, buffer, length, offset, .. } = *request;
+    // SAFETY: promised by the caller.
+    let result = unsafe {
+        match task {
+            Task::Read => io::pread64(descriptor, buffer, length, offset),
+            Task::Write => io::pwrite64(descriptor, buffer, length, offset),
+            Task::Sync => io::fsync(descriptor) as ssize_t,
+        }
+    };
+    request.error = if result < 0 { errno() } else { 0 };
+    request.result = result;
+    set_errno(before);
+}
+
+type List = *const *mut Request;
+
+/// Sends what is to be sent when all of no requests are done.
+///
+/// # Safety
+/// The event is valid.
+unsafe fn notify(event: *const sigevent) {
+    // SAFETY: promised by the caller; the list has no entries.
+    unsafe {
+        if (*event).sigev_notify != libc::SIGEV_NONE {
+            let real = next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
+            real(libc::LIO_NOWAIT, core::ptr::null(), 0, event);
+        }
+    }
+}
+
+/// Carries out a request of ours. Errors: as the C library, before anything is done.
+///
+/// # Safety
+/// As for [`perform`].
+unsafe fn submit(request: *mut Request, task: Task) -> c_int {
+    // SAFETY: promised by the caller.
+    let request = unsafe { &mut *request };
+    if !(0..=PRIORITY_MAX).contains(&request.priority) {
+        (request.error, request.result) = (libc::EINVAL, -1);
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: promised by the caller.
+    unsafe {
+        perform(request, task);
+        notify(&raw const request.event);
+    }
+    0
+}
+
+macro_rules! requests {
+    ($(fn $name:ident, $task:expr;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(request: *mut Request) -> c_int {
+            // SAFETY: the caller passes a valid request.
+            unsafe {
+                match is_ours((*request).descriptor) {
+                    true => submit(request, $task),
+                    false => next!($name: fn(*mut Request) -> c_int)(request),
+                }
+            }
+        }
+    )*};
+}
+
+requests! {
+    fn aio_read, Task::Read;
+    fn aio_read64, Task::Read;
+    fn aio_write, Task::Write;
+    fn aio_write64, Task::Write;
+}
+
+macro_rules! syncs {
+    ($(fn $name:ident;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(operation: c_int, request: *mut Request) -> c_int {
+            // SAFETY: the caller passes a valid request.
+            unsafe {
+                if !is_ours((*request).descriptor) {
+                    return next!($name: fn(c_int, *mut Request) -> c_int)(operation, request);
+                }
+                if operation != libc::O_SYNC && operation != libc::O_DSYNC {
+                    set_errno(libc::EINVAL);
+                    return -1;
+                }
+                perform(&mut *request, Task::Sync);
+                notify(&raw const (*request).event);
+                0
+            }
+        }
+    )*};
+}
+
+syncs! {
+    fn aio_fsync;
+    fn aio_fsync64;
+}
+
+/// Carries out the requests of a list that are ours; returns the others, and whether one of ours failed.
+///
+/// # Safety
+/// The entries are null or valid requests.
+unsafe fn take_ours(list: &[*mut Request]) -> (Vec<*mut Request>, bool) {
+    let mut others = Vec::new();
+    let mut failed = false;
+    for &entry in list.iter().filter(|entry| !entry.is_null()) {
+        // SAFETY: promised by the caller.
+        let task = match unsafe { (*entry).operation } {
+            libc::LIO_READ => Some(Task::Read),
+            libc::LIO_WRITE => Some(Task::Write),
+            _ => None,
+        };
+        // SAFETY: as above.
+        match task.filter(|_| is_ours(unsafe { (*entry).descriptor })) {
+            // SAFETY: as above.
+            Some(task) => failed |= unsafe { submit(entry, task) != 0 || (*entry).error != 0 },
+            None => others.push(entry),
+        }
+    }
+    (others, failed)
+}
+
+macro_rules! lists {
+    ($(fn $name:ident;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            mode: c_int, list: List, count: c_int, event: *const sigevent,
+        ) -> c_int {
+            let real = next!($name: fn(c_int, List, c_int, *const sigevent) -> c_int);
+            let known = mode == libc::LIO_WAIT || mode == libc::LIO_NOWAIT;
+            if !known || count <= 0 || cairn_posix::configuration::get().is_none() {
+                // SAFETY: the caller's own arguments.
+                return unsafe { real(mode, list, count, event) };
+            }
+            // SAFETY: the caller passes a list of `count` entries.
+            let (others, failed) = unsafe { take_ours(core::slice::from_raw_parts(list, count as usize)) };
+            // SAFETY: the caller's own requests, without those that are done.
+            let result = unsafe { real(mode, others.as_ptr(), others.len() as c_int, event) };
+            if result == 0 && failed && mode == libc::LIO_WAIT {
+                set_errno(libc::EIO);
+                return -1;
+            }
+            result
+        }
+    )*};
+}
+
+lists! {
+    fn lio_listio;
+    fn lio_listio64;
+}
