@@ -24,7 +24,7 @@ needs_of() {
     demo) printf '%s\n' 'lammps lmp' 'openmpi-bin mpirun.openmpi' 'python3 /usr/bin/python3' ;;
     test)
         printf '%s\n' 'python3 /usr/bin/python3' 'g++ c++' 'tar tar' 'gzip gzip' 'util-linux setpriv' \
-            'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff'
+            'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff' 'fio fio'
         ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
     bench) printf '%s\n' 'fio fio' ;;

@@ -4,8 +4,9 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::ORPHAN;
-use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
+use crate::handle::{self, MAY_WRITE};
+use crate::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
+use crate::layout::{LIMBO_FIRST, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
 use crate::pin::PINS_PER_SLOT;
 use crate::pool::BlockRun;
 use crate::transaction::Transaction;
@@ -20,7 +21,7 @@ pub struct Report {
     pub free_blocks: u64,
     /// Held by files with a name or an open description.
     pub file_blocks: u64,
-    /// Held by deleted files that wait to be freed.
+    /// Held by deleted files that wait to be freed, and in limbo.
     pub orphaned_blocks: u64,
     /// Reserved by writes in flight.
     pub reserved_blocks: u64,
@@ -79,6 +80,7 @@ fn check(tx: &Transaction) -> Result<Report> {
     check_inodes(tx, &mut report, &mut seen, &mut named)?;
     check_links(tx, &named)?;
     check_orphans(tx)?;
+    check_mappings(tx)?;
     check_processes(tx, &mut report, &mut seen)?;
     let mut used = 0;
     for (number, tier) in (0..).zip(&tx.layout.tiers) {
@@ -176,6 +178,35 @@ fn check_orphans(tx: &Transaction) -> Result<()> {
         orphan = inode.parent(tx);
     }
     require(orphan == 0, "orphan count")
+}
+
+/// The list of what is in limbo ends, and a file is said to be mapped as long as it is.
+fn check_mappings(tx: &Transaction) -> Result<()> {
+    let mut orphan = tx.get(LIMBO_FIRST) as u32;
+    let mut left = tx.records_end(SlabKind::Inode);
+    while orphan != 0 {
+        left = left.checked_sub(1).ok_or(broken("limbo"))?;
+        let inode = tx.inode(InodeId(orphan)).map_err(|_| broken("limbo"))?;
+        require(inode.flags(tx) & ORPHAN != 0, "limbo")?;
+        orphan = inode.parent(tx);
+    }
+    let mut mapped = vec![0; tx.records_end(SlabKind::Inode) as usize];
+    for index in 1..tx.records_end(SlabKind::Handle) {
+        let Ok(handle) = tx.handle_numbered(index) else { continue };
+        let flags = handle.flags(tx);
+        if flags & handle::MAPPED != 0 {
+            let stores = if flags & MAY_WRITE != 0 { MAPPED_TO_STORE } else { 0 };
+            let file = mapped.get_mut(handle.inode(tx) as usize);
+            *file.ok_or(broken("mapping without inode"))? |= MAPPED | stores;
+        }
+    }
+    for index in 1..tx.records_end(SlabKind::Inode) {
+        if let Ok(inode) = tx.inode(InodeId(index)) {
+            let said = inode.flags(tx) & (MAPPED | MAPPED_TO_STORE);
+            require(said == mapped[index as usize], "whether a file is mapped")?;
+        }
+    }
+    Ok(())
 }
 
 fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Result<()> {

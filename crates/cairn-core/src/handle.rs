@@ -21,6 +21,8 @@ pub(crate) const APPEND: u32 = 4;
 pub(crate) const PATH_ONLY: u32 = 8;
 /// Data was, or may have been, written through this handle.
 pub(crate) const WROTE: u32 = 16;
+/// Stands for a mapping, see `mapped.rs`.
+pub(crate) const MAPPED: u32 = 32;
 /// Where the bits begin that are kept for the application and mean nothing here.
 const STATUS_SHIFT: u32 = 8;
 
@@ -141,6 +143,9 @@ impl Transaction<'_> {
         self.give_back(SlabKind::Handle, id.number());
         let opens = inode.opens(self);
         inode.set_opens(self, opens.saturating_sub(1));
+        if flags & MAPPED != 0 {
+            self.mapping_ended(inode, flags & MAY_WRITE != 0, now);
+        }
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.saturating_sub(1));

@@ -29,6 +29,10 @@ pub(crate) const HAS_WAITING: u32 = 32;
 pub(crate) const OPENED: u32 = 64;
 /// Blocks stood on a tier that is gone: a hole may be what is left of them. Ends when the file is emptied.
 pub(crate) const LOST: u32 = 128;
+/// Some process has the file mapped: what leaves it is not used again meanwhile.
+pub(crate) const MAPPED: u32 = 256;
+/// Some mapping may be stored to: no checksum of the file becomes valid meanwhile.
+pub(crate) const MAPPED_TO_STORE: u32 = 512;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

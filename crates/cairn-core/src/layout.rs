@@ -64,6 +64,8 @@ pub(crate) const ORPHAN_COUNT: usize = 102;
 pub(crate) const PIN_COUNT: usize = 103;
 pub(crate) const PIN_EPOCH: usize = 104;
 pub(crate) const ATTACH_COUNT: usize = 105;
+/// Blocks that left files that are mapped.
+pub(crate) const LIMBO_FIRST: usize = 106;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
 /// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is

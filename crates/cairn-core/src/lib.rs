@@ -21,6 +21,7 @@ mod inspect;
 mod layout;
 mod log_media;
 mod map;
+mod mapped;
 mod media;
 mod memory;
 mod name_cache;
@@ -63,6 +64,7 @@ pub use layout::{
     Checksum, Durability, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
+pub use mapped::MappedState;
 pub use media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 pub use memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
 pub use oplog::{LogRead, LogRecord};

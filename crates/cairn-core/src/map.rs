@@ -4,7 +4,7 @@
 //! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they hold.
 
 use crate::error::Result;
-use crate::inode::{Inode, LOST, MAYBE_STALE};
+use crate::inode::{Inode, LOST, MAPPED, MAYBE_STALE};
 use crate::layout::{EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
 use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
 use crate::process::Slot;
@@ -205,13 +205,13 @@ impl Transaction<'_> {
             };
             lowest = file_block;
             inode.note_move(self);
-            if inode.pins(self) == 0 && !self.layout.durable {
+            if !self.is_in_use(inode) && !self.layout.durable {
                 self.free_blocks(Some(slot), gone);
                 continue;
             }
             let orphan = match orphan {
                 Some(orphan) => orphan,
-                None => *orphan.insert(self.new_orphan(caller)?),
+                None => *orphan.insert(self.new_orphan(inode, caller)?),
             };
             self.attach(orphan, Extent { file_block: lowest, blocks: gone })?;
         }
@@ -226,11 +226,11 @@ impl Transaction<'_> {
         if inode.held(self) == 0 {
             return Ok(());
         }
-        if inode.pins(self) == 0 && self.free_few_extents(inode, Some(slot)) {
+        if !self.is_in_use(inode) && self.free_few_extents(inode, Some(slot)) {
             inode.note_move(self);
             return Ok(());
         }
-        let orphan = self.new_orphan(caller)?;
+        let orphan = self.new_orphan(inode, caller)?;
         let (map, held) = (inode.map(self), inode.held(self));
         let orphan_map = orphan.map(self);
         inode.set_map(self, orphan_map);
@@ -272,21 +272,30 @@ impl Transaction<'_> {
         true
     }
 
-    /// An inode that waits for being freed, stamped with the pins that may still write to its blocks.
-    fn new_orphan(&mut self, caller: &Caller) -> Result<Inode> {
+    /// Whether somebody may reach the file's blocks without asking for them again.
+    fn is_in_use(&self, inode: Inode) -> bool {
+        inode.pins(self) != 0 || inode.flags(self) & MAPPED != 0
+    }
+
+    /// An inode for what leaves `inode`, that waits for being freed, stamped with the pins that may still write to its
+    /// blocks.
+    fn new_orphan(&mut self, inode: Inode, caller: &Caller) -> Result<Inode> {
         let orphan = self.new_inode(MODE_REGULAR, caller)?;
         // The record of the cut follows in this transaction.
         let head = self.get(LOG_HEAD);
-        self.push_orphan_stamped(orphan, head.saturating_add(1));
+        self.stamp_orphan(orphan, head.saturating_add(1));
+        match inode.flags(self) & MAPPED {
+            0 => self.push_orphan(orphan),
+            _ => self.put_in_limbo(orphan, inode),
+        }
         Ok(orphan)
     }
 
     /// `freed_at` is where the log must be durable to for the blocks to be free after a crash, too.
-    fn push_orphan_stamped(&mut self, orphan: Inode, freed_at: u64) {
+    fn stamp_orphan(&mut self, orphan: Inode, freed_at: u64) {
         let epoch = self.next_pin_epoch();
         orphan.set_written_end(self, epoch);
         orphan.set_freed_at(self, freed_at);
-        self.push_orphan(orphan);
     }
 
     /// Whether the record that freed an orphan's blocks may still be lost.
@@ -303,7 +312,8 @@ impl Transaction<'_> {
         } else {
             // The record that took the last name away is in the log.
             let head = self.get(LOG_HEAD);
-            self.push_orphan_stamped(inode, head);
+            self.stamp_orphan(inode, head);
+            self.push_orphan(inode);
         }
     }
 

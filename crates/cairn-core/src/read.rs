@@ -47,6 +47,24 @@ impl ReadPlan {
     }
 }
 
+impl Transaction<'_> {
+    /// Where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one is lost.
+    pub(crate) fn plan_bytes(&self, inode: Inode, offset: u64, length: u64) -> Result<ReadPlan> {
+        let mut plan = ReadPlan {
+            inode: inode.id,
+            offset,
+            length: 0,
+            moves_word: inode.at + 6,
+            moves: u64::from(inode.moves(self)),
+            run_count: 0,
+            runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
+        };
+        let end = inode.size(self).min(offset.saturating_add(length));
+        plan_runs(self, inode, end, &mut plan)?;
+        Ok(plan)
+    }
+}
+
 impl Microfs {
     /// Plans a read of up to `length` bytes. Errors: `Io`: what stood there is lost.
     pub fn plan_read(
@@ -66,17 +84,7 @@ impl Microfs {
                 Position::Cursor => handle.cursor(tx),
                 Position::At(offset) | Position::Again(offset) => offset,
             };
-            let mut plan = ReadPlan {
-                inode: inode.id,
-                offset,
-                length: 0,
-                moves_word: inode.at + 6,
-                moves: u64::from(inode.moves(tx)),
-                run_count: 0,
-                runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
-            };
-            let end = inode.size(tx).min(offset.saturating_add(length));
-            plan_runs(tx, inode, end, &mut plan)?;
+            let plan = tx.plan_bytes(inode, offset, length)?;
             if at == Position::Cursor {
                 handle.set_cursor(tx, offset + plan.length);
             }

@@ -45,6 +45,7 @@ impl Transaction<'_> {
         }
         inode.set_appended_end(self, appended.min(size));
         inode.set_size(self, size);
+        self.leave_tail_to_stores(inode);
         inode.touch_data(self, caller);
         self.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
         if inode.flags(self) & OPENED != 0 {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::fs::Microfs;
-use crate::inode::MAYBE_STALE;
+use crate::inode::{MAPPED_TO_STORE, MAYBE_STALE};
 use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, SlabKind};
 use crate::map::Stretch;
 use crate::parts::PartUsage;
@@ -57,7 +57,8 @@ pub struct Usage {
 }
 
 impl Microfs {
-    /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data they belong to.
+    /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data they belong to. None of a file
+    /// that some mapping may be stored to: they stay void.
     pub fn stale_blocks(&self, inode: InodeId, found: &mut Vec<StaleBlock>) -> Result<u64> {
         found.clear();
         found.reserve(STALE_BATCH);
@@ -68,7 +69,9 @@ impl Microfs {
                 let inode = tx.inode(inode)?;
                 let version = inode.version(tx);
                 let unchanged = *first_version.get_or_insert(version) == version;
-                if inode.flags(tx) & MAYBE_STALE == 0 || !inode.is_regular(tx) {
+                if inode.flags(tx) & (MAYBE_STALE | MAPPED_TO_STORE) != MAYBE_STALE
+                    || !inode.is_regular(tx)
+                {
                     return Ok((version, None));
                 }
                 let map = inode.map(tx);
@@ -124,7 +127,8 @@ impl Microfs {
         }
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
-            if inode.version(tx) != version || tx.is_written(inode) {
+            let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
+            if inode.version(tx) != version || tx.is_written(inode) || is_stored_to {
                 return Ok(false);
             }
             let map = inode.map(tx);
@@ -188,6 +192,7 @@ impl Microfs {
     pub fn reclaim(&self, slot: Option<SlotId>) -> Result<bool> {
         self.transact(|tx| {
             let slot = slot.map(|slot| tx.slot(slot)).transpose()?;
+            tx.leave_limbo();
             tx.reclaim_batch(slot)
         })
     }

@@ -14,7 +14,7 @@ use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::table::Left;
-use crate::{io, placeholder, table, upkeep};
+use crate::{io, mapping, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
@@ -69,6 +69,7 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     let follow = !keeps_link;
     let opened = mount.at(place, follow, opened)?;
     if options.truncate {
+        mapping::follow(opened.inode);
         mount.reclaim();
     }
     let descriptor = keep_status(mount, opened.handle, flags)
@@ -114,7 +115,9 @@ pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
 /// Attributes of an open file.
 pub fn attributes(handle: HandleId) -> Result<Attributes> {
     let mount = mount::current()?;
-    Ok(mount.fs().attributes(mount.inode_of(handle)?)?)
+    let inode = mount.inode_of(handle)?;
+    mapping::follow(inode);
+    Ok(mount.fs().attributes(inode)?)
 }
 
 /// As `access(2)` with the effective rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
@@ -162,6 +165,7 @@ fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
     for _ in 0..TRUNCATE_STEPS_MAX {
         match mount.fs().truncate(&caller, inode, size) {
             Ok(Truncation::Done) => {
+                show_cut(mount, inode)?;
                 mount.reclaim();
                 return Ok(());
             }
@@ -171,6 +175,15 @@ fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
         }
     }
     Err(Errno(libc::EIO))
+}
+
+/// Lets mappings of the file show its new end.
+fn show_cut(mount: &Mount, inode: InodeId) -> Result<()> {
+    if mount.fs().is_mapped(inode)? {
+        mount.settle(inode)?;
+        mapping::follow(inode);
+    }
+    Ok(())
 }
 
 /// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
@@ -267,6 +280,9 @@ pub fn sync(handle: HandleId) -> Result<()> {
         return Err(Errno(libc::EBADF));
     }
     upkeep::seal_handle(mount, handle)?;
+    if mount.fs().geometry().durability.is_some() {
+        mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)?;
+    }
     Ok(mount.fs().sync()?)
 }
 

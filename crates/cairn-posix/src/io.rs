@@ -10,6 +10,7 @@ use cairn_core::{
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
+use crate::mapping;
 use crate::mount::{self, Mount};
 use crate::read_ahead;
 use crate::table;
@@ -93,7 +94,13 @@ fn read_planned(
 }
 
 /// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
-pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
+    let written = write_bytes(handle, buffers, at)?;
+    mapping::follow_handle(handle);
+    Ok(written)
+}
+
+fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
     buffers.prefetch();
     let mount = mount::current()?;
     let caller = mount.caller();

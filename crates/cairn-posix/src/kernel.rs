@@ -146,6 +146,25 @@ pub unsafe fn protect(address: *mut c_void, length: usize, protection: i32) -> R
     unsafe { call!(libc::SYS_mprotect, address, length, protection) }.map(drop)
 }
 
+/// Moves mapped pages to `target`, whatever is there.
+///
+/// # Safety
+/// Both ranges belong to the caller, and neither is referenced.
+pub unsafe fn move_pages(start: *mut c_void, length: usize, target: *mut c_void) -> Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: promised by the caller.
+    unsafe { call!(libc::SYS_mremap, start, length, length, flags, target) }.map(drop)
+}
+
+/// As `msync(2)`; may wait.
+///
+/// # Safety
+/// The range belongs to the caller.
+pub unsafe fn msync(address: *mut c_void, length: usize, flags: i32) -> Result<()> {
+    // SAFETY: writes back what is mapped there and changes nothing.
+    gate::outside(|| unsafe { call!(libc::SYS_msync, address, length, flags) }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

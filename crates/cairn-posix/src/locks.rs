@@ -20,7 +20,7 @@ use crate::gate;
 use crate::kernel;
 use crate::latch::Latch;
 use crate::mount::{self, Mount};
-use crate::{placeholder, table};
+use crate::{mapping, placeholder, table};
 
 /// Who owns a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,9 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
         return Err(Errno(libc::EBADF));
     }
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
-    Ok(gate::outside(|| sys::flock(lock, operation))?)
+    gate::outside(|| sys::flock(lock, operation))?;
+    mapping::follow_all();
+    Ok(())
 }
 
 /// As `fcntl(2)` with one of the six lock commands; `lock` is changed as there.
@@ -157,6 +159,7 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
     };
     let on = descriptor(mount, number, info.inode, owner)?;
     kernel::lock(on, command, &mut absolute)?;
+    mapping::follow_all();
     if !sets {
         *lock = absolute;
     }

@@ -1,29 +1,43 @@
 //! Files of ours in the address space.
 //!
-//! A private mapping is a copy. A shared one that only reads maps the file's blocks in the tier itself, read-only, so
-//! that it shows what is written to them later. Refused with ENODEV: shared mappings that may write.
-//! Invariant: a shared mapping holds a handle of its own, so its blocks stay the file's after close and unlink.
-//! Weaker than a local file system: a block written for the first time after mapping is not seen, and truncation
-//! leaves stale bytes instead of SIGBUS.
+//! A mapping shows the file's blocks in the tier itself: what is stored through a shared one is in the file at once, for
+//! every process, whatever becomes of this one. Private ones share the blocks until a page is stored to.
+//! Invariants: a mapping has a description of its own, so its blocks are nobody else's until it ends, in all processes that
+//! inherited it. The list knows every page that shows a block, so a page that is no longer in it can do no harm.
+//! Weaker than a local file system: that another process made the file longer or shorter, or filled a hole under a mapping
+//! that only reads, is seen when this process next looks at the file (`follow`).
+//! Where the pieces of a file are is for `place.rs` to find.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use cairn_core::{HandleId, InodeId, OpenOptions, Position, ReadPlan};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::sys;
+use cairn_core::{HandleId, InodeId, SlotId};
+use cairn_device::process;
 
 use crate::error::{Errno, Result};
 use crate::io::{self, At};
 use crate::kernel;
-use crate::latch::Latch;
+use crate::latch::{Held, Latch};
 use crate::mount::{self, Mount};
 use crate::transfer::Buffers;
+use crate::upkeep;
+
+mod place;
+
+use place::{Manner, Place, Placed};
 
 const PAGE_BYTES: usize = 4096;
-/// Attempts at a mapping whose blocks keep moving.
-const ATTEMPTS_MAX: usize = 100;
+/// More than any address space has.
+const LENGTH_MAX: usize = isize::MAX as usize / 2;
+/// Flags of `mmap` that say where a mapping goes, and those that say how its pages are had.
+const PLACE_FLAGS: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | MAP_32BIT;
+const PAGE_FLAGS: i32 = libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NORESERVE;
+#[cfg(target_arch = "x86_64")]
+const MAP_32BIT: i32 = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const MAP_32BIT: i32 = 0;
 
 /// What one `mmap` asks for.
 #[derive(Clone, Copy)]
@@ -40,11 +54,80 @@ pub struct Request {
     pub offset: i64,
 }
 
-/// A shared mapping.
+/// Pages of a file, one after the other, with the same protection.
+#[derive(Clone)]
 struct Mapping {
-    start: usize,
-    end: usize,
+    pages: Range<usize>,
+    /// Place of the first page in the file.
+    offset: u64,
     handle: HandleId,
+    inode: InodeId,
+    manner: Manner,
+    /// The file was open for writing, so that a protection may permit stores later.
+    may_store: bool,
+    placed: Placed,
+    /// Process that made it; children inherit it.
+    generation: u64,
+}
+
+impl Mapping {
+    fn place<'a>(&self, mount: &'a Mount) -> Place<'a> {
+        let (mapping, inode, manner) = (self.handle, self.inode, self.manner);
+        let (start, offset) = (self.pages.start, self.offset);
+        Place { mount, mapping, inode, start, offset, manner }
+    }
+
+    /// Offset in the file behind the last page.
+    fn end(&self) -> u64 {
+        self.offset + self.pages.len() as u64
+    }
+
+    fn overlaps(&self, range: &Range<usize>) -> bool {
+        self.pages.start < range.end && range.start < self.pages.end
+    }
+
+    fn is_continued_by(&self, next: &Mapping) -> bool {
+        (self.pages.end, self.end(), self.handle) == (next.pages.start, next.offset, next.handle)
+            && (self.manner, self.placed, self.generation)
+                == (next.manner, next.placed, next.generation)
+    }
+
+    /// The part that lies in `pages`.
+    fn part(&self, pages: Range<usize>) -> Mapping {
+        let offset = self.offset + (pages.start - self.pages.start) as u64;
+        Mapping { pages, offset, ..self.clone() }
+    }
+
+    /// Places everything anew.
+    fn replace(&mut self, mount: &Mount) -> Result<()> {
+        self.placed = self.place(mount).place(self.offset, self.end())?;
+        Ok(())
+    }
+
+    /// Shows what became of the file since it was placed. What cannot be shown stays as it is.
+    fn follow(&mut self, mount: &Mount) -> Result<()> {
+        let (place, seen) = (self.place(mount), self.placed);
+        let now = place.state()?;
+        // Private pages below the end may be the process's own by now.
+        let is_other = now.moves != seen.moves || seen.holes && now.adds != seen.adds;
+        let from = match self.manner.shared && is_other {
+            true => self.offset,
+            false if now.end != seen.end => now.end.min(seen.end).max(self.offset),
+            false => return Ok(()),
+        };
+        if from < self.end() {
+            let placed = place.place(from, self.end())?;
+            let holes = placed.holes || seen.holes && from > self.offset;
+            self.placed = Placed { holes, ..placed };
+        }
+        Ok(())
+    }
+
+    /// Lets stores go to pages of this process from now on.
+    fn make_private(&mut self, mount: &Mount) -> Result<()> {
+        self.manner = Manner { shared: false, stores: false, ..self.manner };
+        self.replace(mount)
+    }
 }
 
 struct Mappings {
@@ -69,6 +152,41 @@ impl Mappings {
         self.count.store(list.len(), Ordering::Relaxed);
         Ok(result)
     }
+
+    /// As `with`, if a mapping has pages in `range`.
+    fn with_any_in<R>(
+        &self,
+        range: &Range<usize>,
+        act: impl FnOnce(&mut Vec<Mapping>) -> Result<R>,
+    ) -> Option<Result<R>> {
+        if !any() {
+            return None;
+        }
+        let done =
+            self.with(|list| list.iter().any(|mapping| mapping.overlaps(range)).then(|| act(list)));
+        match done {
+            Ok(done) => done,
+            // A signal handler that interrupted a call of ours: it does not get to touch our pages.
+            Err(errno) => Some(Err(errno)),
+        }
+    }
+}
+
+/// Whether there is a mapping of ours.
+#[inline]
+pub fn any() -> bool {
+    MAPPINGS.count.load(Ordering::Relaxed) > 0
+}
+
+/// The pages that a call names by an address and a length. Errors: `EINVAL`.
+fn pages(start: *const c_void, length: usize) -> Result<Range<usize>> {
+    let start = start as usize;
+    let end =
+        length.checked_next_multiple_of(PAGE_BYTES).and_then(|length| start.checked_add(length));
+    match end {
+        Some(end) if start % PAGE_BYTES == 0 => Ok(start..end),
+        _ => Err(Errno(libc::EINVAL)),
+    }
 }
 
 /// As `mmap(2)` of the file behind `handle`.
@@ -78,23 +196,101 @@ impl Mappings {
 pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     let mount = mount::current()?;
     let info = mount.fs().handle(handle)?;
+    let shared = match request.flags & libc::MAP_TYPE {
+        libc::MAP_PRIVATE => false,
+        libc::MAP_SHARED => true,
+        libc::MAP_SHARED_VALIDATE if request.flags & libc::MAP_SYNC == 0 => true,
+        libc::MAP_SHARED_VALIDATE => return Err(Errno(libc::EOPNOTSUPP)),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
     let offset = u64::try_from(request.offset).map_err(|_| Errno(libc::EINVAL))?;
-    if offset % PAGE_BYTES as u64 != 0 || request.length == 0 {
+    if request.length == 0 || offset % PAGE_BYTES as u64 != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    if !info.read || info.is_directory {
+    let length = request.length.checked_next_multiple_of(PAGE_BYTES);
+    let length = length.filter(|&length| length <= LENGTH_MAX).ok_or(Errno(libc::ENOMEM))?;
+    if offset + length as u64 > i64::MAX as u64 {
+        return Err(Errno(libc::EOVERFLOW));
+    }
+    if info.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    if info.is_directory {
+        return Err(Errno(libc::ENODEV));
+    }
+    let stores = shared && request.protection & libc::PROT_WRITE != 0;
+    if !info.read || stores && !info.write {
         return Err(Errno(libc::EACCES));
     }
-    match request.flags & libc::MAP_TYPE {
-        // SAFETY: promised by the caller.
-        libc::MAP_PRIVATE => unsafe { copy(handle, request, offset) },
-        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE
-            if request.protection & libc::PROT_WRITE == 0 =>
-        {
+    let (protection, flags) = (request.protection, request.flags & PAGE_FLAGS);
+    let wanted = Wanted {
+        handle,
+        inode: info.inode,
+        request: Request { length, ..*request },
+        offset,
+        manner: Manner { protection, shared, stores, flags },
+        may_store: info.write,
+    };
+    // SAFETY: promised by the caller.
+    match unsafe { wanted.map(mount) } {
+        // Nothing is executed in place where the tier's file system forbids that.
+        Err(Errno(libc::EPERM)) if !shared => {
             // SAFETY: promised by the caller.
-            unsafe { share(mount, info.inode, request, offset) }
+            unsafe { copy(handle, request, offset) }
         }
-        _ => Err(Errno(libc::ENODEV)),
+        mapped => mapped,
+    }
+}
+
+/// A request that was found good.
+struct Wanted {
+    handle: HandleId,
+    inode: InodeId,
+    request: Request,
+    offset: u64,
+    manner: Manner,
+    may_store: bool,
+}
+
+impl Wanted {
+    /// # Safety
+    /// As for `mmap`.
+    unsafe fn map(&self, mount: &Mount) -> Result<*mut c_void> {
+        let caller = mount.caller();
+        let mapping = mount.fs().map_file(&caller, self.handle, self.manner.stores)?;
+        // SAFETY: promised by the caller.
+        let mapped = unsafe { reserve(&self.request, libc::PROT_NONE) }.and_then(|start| {
+            // What a fixed address replaced is gone.
+            removed(start, self.request.length);
+            let placed = self.place(mount, mapping, start);
+            if placed.is_err() {
+                // SAFETY: the reservation made above.
+                let _ = unsafe { kernel::munmap(start.cast(), self.request.length) };
+            }
+            placed.map(|()| start)
+        });
+        if mapped.is_err() {
+            let _ = mount.fs().release(mount.slot(), mapping, caller.now);
+        }
+        mapped
+    }
+
+    /// Fills the reservation at `start`.
+    fn place(&self, mount: &Mount, mapping: HandleId, start: *mut c_void) -> Result<()> {
+        let pages = pages(start, self.request.length)?;
+        let mut made = Mapping {
+            pages,
+            offset: self.offset,
+            handle: mapping,
+            inode: self.inode,
+            manner: self.manner,
+            may_store: self.may_store,
+            placed: Placed { moves: 0, adds: 0, end: 0, holes: false },
+            generation: process::generation(),
+        };
+        made.replace(mount)?;
+        made.manner.flags = 0;
+        MAPPINGS.with(|list| list.push(made))
     }
 }
 
@@ -103,21 +299,25 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
 /// # Safety
 /// As for `mmap`.
 unsafe fn reserve(request: &Request, protection: i32) -> Result<*mut c_void> {
-    let flags = request.flags & !libc::MAP_TYPE | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = request.flags & PLACE_FLAGS | kind;
     // SAFETY: promised by the caller.
     unsafe { kernel::map(request.address, request.length, protection, flags, -1, 0) }
 }
 
+/// A private mapping that is a copy.
+///
+/// # Safety
+/// As for `mmap`.
 unsafe fn copy(handle: HandleId, request: &Request, offset: u64) -> Result<*mut c_void> {
     // SAFETY: promised by the caller.
-    let start = unsafe { reserve(request, request.protection | libc::PROT_WRITE) }?;
+    let start = unsafe { reserve(request, libc::PROT_READ | libc::PROT_WRITE) }?;
+    removed(start, request.length);
     // SAFETY: the new mapping has `length` bytes and nobody else knows it yet.
     let filled = unsafe { fill(handle, start, request.length, offset) };
-    let finished = filled.and_then(|()| match request.protection & libc::PROT_WRITE {
-        // SAFETY: the mapping made above, not written to any more.
-        0 => unsafe { kernel::protect(start, request.length, request.protection) },
-        _ => Ok(()),
-    });
+    // SAFETY: the mapping made above, not written to any more.
+    let finished =
+        filled.and_then(|()| unsafe { kernel::protect(start, request.length, request.protection) });
     if finished.is_err() {
         // SAFETY: the mapping made above.
         let _ = unsafe { kernel::munmap(start.cast(), request.length) };
@@ -139,150 +339,510 @@ unsafe fn fill(handle: HandleId, start: *mut c_void, length: usize, offset: u64)
     Ok(())
 }
 
-unsafe fn share(
-    mount: &Mount,
-    inode: InodeId,
-    request: &Request,
-    offset: u64,
-) -> Result<*mut c_void> {
-    mount.settle(inode)?;
-    let options = OpenOptions { read: true, ..OpenOptions::default() };
-    let caller = mount.caller();
-    let handle = mount.fs().open_file(&caller, inode, b"", options, 0)?.handle;
-    // SAFETY: promised by the caller.
-    let mapped = unsafe { reserve(request, request.protection) }.and_then(|start| {
-        let placed = Shared { mount, handle, start, request, offset }.place();
-        if placed.is_err() {
-            // SAFETY: the mapping made above.
-            let _ = unsafe { kernel::munmap(start.cast(), request.length) };
-        }
-        placed.map(|()| start)
-    });
-    let kept = mapped.and_then(|start| {
-        let mapping =
-            Mapping { start: start as usize, end: start as usize + request.length, handle };
-        MAPPINGS.with(|list| list.push(mapping)).map(|()| start)
-    });
-    if kept.is_err() {
-        let _ = mount.fs().release(mount.slot(), handle, caller.now);
-    }
-    kept
+/// As `munmap(2)`. `None`: there is nothing of ours in the range.
+///
+/// # Safety
+/// As for `munmap`.
+pub unsafe fn unmap(start: *mut c_void, length: usize) -> Option<Result<()>> {
+    let range = pages(start, length).ok()?;
+    let unmapped = MAPPINGS.with_any_in(&range, |list| {
+        // SAFETY: promised by the caller.
+        unsafe { kernel::munmap(start.cast(), length) }?;
+        Ok(cut(list, &range))
+    })?;
+    Some(unmapped.map(give_up))
 }
 
-/// A shared mapping in the making.
-struct Shared<'a> {
-    mount: &'a Mount,
-    handle: HandleId,
+/// Pages of ours in this range are gone.
+fn removed(start: *const c_void, length: usize) {
+    let Ok(range) = pages(start, length) else { return };
+    if let Some(Ok(gone)) = MAPPINGS.with_any_in(&range, |list| Ok(cut(list, &range))) {
+        give_up(gone);
+    }
+}
+
+/// Lets `map`, which gives `MAP_FAILED` for a failure, put something else there. `None`, and nothing was done: there is nothing
+/// of ours in the range.
+pub fn replace(
+    start: *const c_void,
+    length: usize,
+    map: impl FnOnce() -> *mut c_void,
+) -> Option<Result<*mut c_void>> {
+    let range = pages(start, length).ok()?;
+    let replaced = MAPPINGS.with_any_in(&range, |list| {
+        let mapped = map();
+        let gone = if mapped == libc::MAP_FAILED { Vec::new() } else { cut(list, &range) };
+        Ok((mapped, gone))
+    })?;
+    Some(replaced.map(|(mapped, gone)| {
+        give_up(gone);
+        mapped
+    }))
+}
+
+/// Takes a range out of the list. Returns the descriptions that have no pages any more.
+fn cut(list: &mut Vec<Mapping>, range: &Range<usize>) -> Vec<HandleId> {
+    let (touched, others): (Vec<_>, Vec<_>) =
+        list.drain(..).partition(|mapping| mapping.overlaps(range));
+    *list = others;
+    for mapping in &touched {
+        let Range { start, end } = mapping.pages;
+        for kept in [start..range.start.min(end), range.end.max(start)..end] {
+            if kept.start < kept.end {
+                list.push(mapping.part(kept));
+            }
+        }
+    }
+    let mut gone: Vec<HandleId> = touched.iter().map(|mapping| mapping.handle).collect();
+    gone.dedup();
+    gone.retain(|handle| list.iter().all(|mapping| mapping.handle != *handle));
+    gone
+}
+
+/// Closes descriptions whose pages are gone. What was stored is sealed, unless other processes have it mapped, too.
+fn give_up(gone: Vec<HandleId>) {
+    if gone.is_empty() {
+        return;
+    }
+    let Some(mount) = mount::holder() else { return };
+    for handle in gone {
+        end(mount, mount.slot(), handle);
+    }
+    mount.reclaim();
+}
+
+fn end(mount: &Mount, slot: SlotId, handle: HandleId) {
+    if let Ok(Some(inode)) = mount.fs().end_mapping(slot, handle, mount::now()) {
+        if mount.fs().attributes(inode).is_ok_and(|found| found.links > 0) {
+            // A block that stays stale is sealed by the drain.
+            let _ = upkeep::seal(mount, inode);
+        }
+    }
+    // An error has nowhere to go: the pages are gone.
+    let _ = mount.fs().release(slot, handle, mount::now());
+}
+
+/// As `mprotect(2)`. `None`: there is nothing of ours in the range.
+///
+/// # Safety
+/// As for `mprotect`.
+pub unsafe fn protect(start: *mut c_void, length: usize, protection: i32) -> Option<Result<()>> {
+    let range = pages(start, length).ok()?;
+    MAPPINGS.with_any_in(&range, |list| {
+        if protection & libc::PROT_WRITE != 0 {
+            allow_stores(list, &range)?;
+        }
+        // SAFETY: promised by the caller.
+        unsafe { kernel::protect(start, length, protection) }?;
+        split(list, &range);
+        for mapping in list.iter_mut().filter(|mapping| mapping.overlaps(&range)) {
+            mapping.manner.protection = protection;
+        }
+        join(list);
+        Ok(())
+    })
+}
+
+/// Makes shared mappings that have pages in the range ones that may be stored to. Errors: `EACCES`.
+fn allow_stores(list: &mut [Mapping], range: &Range<usize>) -> Result<()> {
+    let wants = |mapping: &Mapping| {
+        mapping.overlaps(range) && mapping.manner.shared && !mapping.manner.stores
+    };
+    let mount = mount::current()?;
+    while let Some(found) = list.iter().find(|mapping| wants(mapping)) {
+        let handle = found.handle;
+        if !found.may_store {
+            return Err(Errno(libc::EACCES));
+        }
+        mount.fs().allow_stores(&mount.caller(), handle)?;
+        for mapping in list.iter_mut().filter(|mapping| mapping.handle == handle) {
+            mapping.manner.stores = true;
+            mapping.replace(mount).inspect_err(|_| mapping.manner.stores = false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes mappings begin and end where the range does.
+fn split(list: &mut Vec<Mapping>, range: &Range<usize>) {
+    for border in [range.start, range.end] {
+        let crosses =
+            |mapping: &Mapping| (mapping.pages.start + 1..mapping.pages.end).contains(&border);
+        if let Some(at) = list.iter().position(crosses) {
+            let whole = list.swap_remove(at);
+            list.push(whole.part(whole.pages.start..border));
+            list.push(whole.part(border..whole.pages.end));
+        }
+    }
+}
+
+/// Makes one mapping of two that continue each other.
+fn join(list: &mut Vec<Mapping>) {
+    list.sort_unstable_by_key(|mapping| mapping.pages.start);
+    list.dedup_by(|next, mapping| {
+        let is_joined = mapping.is_continued_by(next);
+        if is_joined {
+            mapping.pages.end = next.pages.end;
+        }
+        is_joined
+    });
+}
+
+/// As `msync(2)`. `None`: there is nothing of ours in the range.
+///
+/// # Safety
+/// As for `msync`.
+pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Result<()>> {
+    let range = pages(start, length).ok()?;
+    let files = MAPPINGS.with_any_in(&range, |list| {
+        let stored =
+            list.iter().filter(|mapping| mapping.overlaps(&range) && mapping.manner.stores);
+        let mut files: Vec<InodeId> = stored.map(|mapping| mapping.inode).collect();
+        files.dedup();
+        Ok(files)
+    })?;
+    Some(files.and_then(|files| {
+        // SAFETY: promised by the caller.
+        unsafe { kernel::msync(start, length, flags) }?;
+        let mount = mount::current()?;
+        follow_all();
+        for inode in files {
+            mount.fs().note_mapped_stores(&mount.caller(), inode)?;
+        }
+        match flags & libc::MS_SYNC {
+            0 => Ok(()),
+            _ => Ok(mount.fs().sync()?),
+        }
+    }))
+}
+
+/// As `madvise(2)`, for advice that must not reach the tier. `None`: the kernel is to have it.
+///
+/// # Safety
+/// As for `madvise`.
+pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<Result<()>> {
+    let range = pages(start, length).ok()?;
+    match advice {
+        // Pages of a tier in a file must not be read ahead, see `cairn_device::media_file`.
+        libc::MADV_NORMAL | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED | libc::MADV_HUGEPAGE => {
+            MAPPINGS.with_any_in(&range, |_| Ok(()))
+        }
+        // The tier's blocks keep their memory; the file's bytes become zeros.
+        libc::MADV_REMOVE => MAPPINGS.with_any_in(&range, |list| {
+            for mapping in list.iter().filter(|mapping| mapping.overlaps(&range)) {
+                if mapping.manner.protection & libc::PROT_WRITE == 0 || !mapping.manner.stores {
+                    return Err(Errno(libc::EACCES));
+                }
+                let last = mapping.pages.start
+                    + (mapping.placed.end.saturating_sub(mapping.offset)) as usize;
+                let from = mapping.pages.start.max(range.start);
+                let to = mapping.pages.end.min(range.end).min(last);
+                if from < to {
+                    // SAFETY: pages that show blocks and may be written to, which the caller gives up the content of.
+                    unsafe { (from as *mut u8).write_bytes(0, to - from) };
+                }
+            }
+            Ok(())
+        }),
+        _ => None,
+    }
+}
+
+/// As `mremap(2)`. `None`: there is nothing of ours in the range.
+///
+/// # Safety
+/// As for `mremap`.
+pub unsafe fn remap(
     start: *mut c_void,
-    request: &'a Request,
-    offset: u64,
+    length: usize,
+    new_length: usize,
+    flags: i32,
+    target: *mut c_void,
+) -> Option<Result<*mut c_void>> {
+    // A length of 0 asks for the same pages once more.
+    let range = pages(start, length.max(1)).ok()?;
+    let moved = MAPPINGS.with_any_in(&range, |list| {
+        let whole = |mapping: &&Mapping| {
+            mapping.pages.start <= range.start && range.end <= mapping.pages.end
+        };
+        let mapping = list.iter().find(whole).ok_or(Errno(libc::EFAULT))?.part(range.clone());
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+        let is_fixed = flags & libc::MREMAP_FIXED != 0;
+        let new_length = new_length.checked_next_multiple_of(PAGE_BYTES).filter(|&new| new > 0);
+        let new_length = new_length.filter(|_| flags & !known == 0 && (may_move || !is_fixed));
+        let new_length = new_length.ok_or(Errno(libc::EINVAL))?;
+        let copies = length == 0;
+        if copies && !(may_move && mapping.manner.shared) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let resize = Resize { mapping, length: new_length, copies };
+        let mount = mount::current()?;
+        // SAFETY: promised by the caller.
+        unsafe {
+            if !is_fixed && !copies && resize.in_place(mount, list)? {
+                return Ok((start, Vec::new()));
+            }
+            match may_move {
+                true => resize.elsewhere(mount, list, is_fixed.then_some(target)),
+                false => Err(Errno(libc::ENOMEM)),
+            }
+        }
+    })?;
+    Some(moved.map(|(start, gone)| {
+        give_up(gone);
+        start
+    }))
 }
 
-impl Shared<'_> {
-    /// Puts the file's blocks where they belong, again if they moved meanwhile.
-    fn place(&self) -> Result<()> {
-        for _ in 0..ATTEMPTS_MAX {
-            if self.place_once()? {
-                return Ok(());
-            }
-            let over = Request {
-                address: self.start,
-                flags: self.request.flags | libc::MAP_FIXED,
-                ..*self.request
-            };
-            // SAFETY: replaces only what this mapping consists of.
-            unsafe { reserve(&over, self.request.protection) }?;
-        }
-        Err(Errno(libc::EAGAIN))
-    }
+/// A mapping that gets another length.
+struct Resize {
+    mapping: Mapping,
+    length: usize,
+    /// The pages stay where they are, too.
+    copies: bool,
+}
 
-    /// False: blocks moved.
-    fn place_once(&self) -> Result<bool> {
-        let caller = self.mount.caller();
-        let mut done = 0;
-        while done < self.request.length {
-            let at = Position::At(self.offset + done as u64);
-            let left = (self.request.length - done) as u64;
-            let plan = self.mount.fs().plan_read(&caller, self.handle, at, left)?;
-            if plan.length == 0 {
-                break;
+impl Resize {
+    /// False: what is behind the mapping is in use.
+    ///
+    /// # Safety
+    /// As for `mremap`.
+    unsafe fn in_place(&self, mount: &Mount, list: &mut Vec<Mapping>) -> Result<bool> {
+        let Range { start, end } = self.mapping.pages;
+        let new_end = start + self.length;
+        if new_end <= end {
+            if new_end < end {
+                // SAFETY: the caller gives up the pages.
+                unsafe { kernel::munmap(new_end as *mut u8, end - new_end) }?;
+                // The rest keeps the description.
+                cut(list, &(new_end..end));
             }
-            self.place_runs(&plan, done)?;
-            if !self.mount.fs().read_is_valid(&plan) {
-                return Ok(false);
-            }
-            done += plan.length as usize;
+            return Ok(true);
+        }
+        let behind = Request {
+            address: end as *mut c_void,
+            length: new_end - end,
+            protection: libc::PROT_NONE,
+            flags: libc::MAP_FIXED_NOREPLACE,
+            offset: 0,
+        };
+        // SAFETY: replaces nothing.
+        let Ok(reserved) = (unsafe { reserve(&behind, libc::PROT_NONE) }) else { return Ok(false) };
+        let longer = Mapping { pages: start..new_end, ..self.mapping.clone() };
+        let mut added = longer.part(end..new_end);
+        let placed = match reserved == behind.address {
+            true => added.replace(mount),
+            // Kernels before 4.17 take the address for a hint.
+            false => Err(Errno(libc::ENOMEM)),
+        };
+        if placed.is_err() {
+            // SAFETY: the reservation made above.
+            unsafe { kernel::munmap(reserved.cast(), behind.length) }?;
+            return Ok(false);
+        }
+        for mapping in list.iter_mut().filter(|mapping| mapping.pages.end == end) {
+            // It is placed anew where the file is not what it was.
+            mapping.pages.end = new_end;
+            mapping.placed.holes |= added.placed.holes;
         }
         Ok(true)
     }
 
-    fn place_runs(&self, plan: &ReadPlan, done: usize) -> Result<()> {
-        let mut at = done;
-        for run in plan.runs() {
-            if let Some((tier, offset)) = run.source {
-                let device = self.mount.tier(tier)?;
-                let tier = device.mappable().ok_or(Errno(libc::ENODEV))?;
-                device.settle_for_mapping()?;
-                let file = read_only(tier.descriptor)?;
-                let length = (run.bytes as usize).next_multiple_of(PAGE_BYTES);
-                let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-                let (place, protection) =
-                    (self.start.wrapping_byte_add(at), self.request.protection);
-                // SAFETY: the range lies in the reservation: a run ends at its end or within its last page.
-                unsafe {
-                    let offset = tier.offset + offset;
-                    kernel::map(place, length, protection, flags, file.raw(), offset)?;
-                    if !tier.in_memory {
-                        sys::madvise(place.cast(), length, libc::MADV_RANDOM)?;
-                    }
-                }
-            }
-            at += run.bytes as usize;
+    /// # Safety
+    /// As for `mremap`.
+    unsafe fn elsewhere(
+        &self,
+        mount: &Mount,
+        list: &mut Vec<Mapping>,
+        target: Option<*mut c_void>,
+    ) -> Result<(*mut c_void, Vec<HandleId>)> {
+        let old = self.mapping.pages.clone();
+        let request = Request {
+            address: target.unwrap_or(core::ptr::null_mut()),
+            length: self.length,
+            protection: libc::PROT_NONE,
+            flags: if target.is_some() { libc::MAP_FIXED } else { 0 },
+            offset: 0,
+        };
+        let overlaps = |at: usize| at < old.end && old.start < at + self.length;
+        if target
+            .is_some_and(|target| target as usize % PAGE_BYTES != 0 || overlaps(target as usize))
+        {
+            return Err(Errno(libc::EINVAL));
         }
-        Ok(())
+        // SAFETY: promised by the caller.
+        let start = unsafe { reserve(&request, libc::PROT_NONE) }?;
+        let pages = start as usize..start as usize + self.length;
+        let mut gone = cut(list, &pages);
+        let mut moved = Mapping { pages: pages.clone(), ..self.mapping.clone() };
+        let kept = old.len().min(self.length);
+        // SAFETY: both ranges are the caller's to move.
+        let placed = unsafe {
+            match self.mapping.manner.shared {
+                true => moved.replace(mount),
+                // Some of the pages are the process's own.
+                false => moved
+                    .part(pages.start + kept..pages.end)
+                    .replace(mount)
+                    .and_then(|()| move_pages(old.start, kept, pages.start)),
+            }
+        };
+        if let Err(errno) = placed {
+            // SAFETY: the reservation made above.
+            unsafe { kernel::munmap(start.cast(), self.length) }?;
+            return Err(errno);
+        }
+        list.push(moved);
+        if !self.copies {
+            // SAFETY: the caller gives up the pages.
+            unsafe { kernel::munmap(old.start as *mut u8, old.len()) }?;
+            gone.extend(cut(list, &old));
+        }
+        Ok((start, gone))
     }
 }
 
-/// A descriptor of the tier that cannot be mapped for writing, not even by a later `mprotect`.
-fn read_only(file: i32) -> Result<Descriptor> {
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{file}"));
-    let path = path.map_err(|_| Errno(libc::EINVAL))?;
-    Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)
+/// Moves pages that may belong to several mappings of the kernel, which moves pages of one at a time.
+///
+/// # Safety
+/// As for `kernel::move_pages`.
+unsafe fn move_pages(from: usize, length: usize, to: usize) -> Result<()> {
+    let mut done = 0;
+    let mut step = length;
+    while done < length {
+        step = step.min(length - done);
+        let (start, target) = ((from + done) as *mut c_void, (to + done) as *mut c_void);
+        // SAFETY: promised by the caller.
+        match unsafe { kernel::move_pages(start, step, target) } {
+            Ok(()) => {
+                done += step;
+                step = length - done;
+            }
+            Err(Errno(libc::EFAULT)) if step > PAGE_BYTES => {
+                step = (step / 2).next_multiple_of(PAGE_BYTES);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
-/// Whether there is a shared mapping of ours.
-#[inline]
-pub fn any() -> bool {
-    MAPPINGS.count.load(Ordering::Relaxed) > 0
+/// This process has changed the file, or looks at it: its mappings show what it is now.
+pub fn follow(inode: InodeId) {
+    if any() {
+        follow_where(|mapping| mapping.inode == inode);
+    }
 }
 
-/// The application removed its mappings in this range: those of ours that are gone give up their files.
-pub fn removed(start: *const c_void, length: usize) {
-    give_up(start as usize, length);
+/// As `follow`, of all files: the process has a lock, under which others may have changed any of them.
+pub fn follow_all() {
+    if any() {
+        follow_where(|_| true);
+    }
 }
 
-fn give_up(start: usize, length: usize) {
-    let end = start.saturating_add(length.next_multiple_of(PAGE_BYTES));
-    let mut gone = Vec::new();
-    // A signal handler that interrupted a mapping call gives up late: with the process.
+fn follow_where(chosen: impl Fn(&Mapping) -> bool) {
+    let Ok(mount) = mount::current() else { return };
+    // What cannot be shown now, for want of blocks, may be when the process next looks.
     let _ = MAPPINGS.with(|list| {
-        for mapping in &mut *list {
-            // What is cut off at an end is forgotten; a hole in the middle keeps the whole file.
-            if start <= mapping.start && end > mapping.start {
-                mapping.start = end.min(mapping.end);
-            } else if end >= mapping.end && start < mapping.end {
-                mapping.end = start;
-            }
-            if mapping.start >= mapping.end {
-                gone.push(mapping.handle);
-            }
+        for mapping in list.iter_mut().filter(|mapping| chosen(mapping)) {
+            let _ = mapping.follow(mount);
         }
-        list.retain(|mapping| mapping.start < mapping.end);
     });
-    if let Ok(mount) = mount::current() {
-        for handle in gone {
-            let _ = mount.fs().release(mount.slot(), handle, mount::now());
+}
+
+/// As `follow`, of the file behind `handle`.
+#[inline]
+pub fn follow_handle(handle: HandleId) {
+    if any() {
+        if let Ok(inode) = mount::current().and_then(|mount| mount.inode_of(handle)) {
+            follow(inode);
         }
-        mount.reclaim();
+    }
+}
+
+/// Lets no mapping be made known or end until what is returned is dropped, in this process and in a child that is forked
+/// meanwhile: so the child has a list that is whole, and the descriptions that are in it. Errors: `EDEADLK`.
+pub fn quiet() -> Result<Held<'static>> {
+    MAPPINGS.latch.hold()
+}
+
+/// In a forked child whose creation was not seen: holds on to what it has mapped. A file that is gone leaves zeros.
+pub(crate) fn retain(mount: &Mount, slot: SlotId) {
+    // The list is as the parent left it.
+    let _ = MAPPINGS.with(|list| {
+        list.retain(|mapping| {
+            let is_held = mount.fs().retain(slot, mapping.handle).is_ok();
+            if !is_held {
+                detach_pages(mapping);
+            }
+            is_held
+        });
+    });
+}
+
+/// Puts zeros where a mapping of ours is.
+fn detach_pages(mapping: &Mapping) {
+    let request = Request {
+        address: mapping.pages.start as *mut c_void,
+        length: mapping.pages.len(),
+        protection: mapping.manner.protection,
+        flags: libc::MAP_FIXED,
+        offset: 0,
+    };
+    // SAFETY: replaces only what the mapping consists of.
+    let _ = unsafe { reserve(&request, request.protection) };
+}
+
+/// Before an exec, which ends all mappings. The executed program may never look at the store, so what this process has
+/// inherited no longer counts as open for writing: if the exec fails, the process keeps what it sees, and what it stores is
+/// its own. True: there are mappings.
+pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
+    if !any() {
+        return false;
+    }
+    let mine = process::generation();
+    let is_inherited = |mapping: &Mapping| mapping.manner.stores && mapping.generation != mine;
+    let given_up = MAPPINGS.with(|list| {
+        let mut given_up = Vec::new();
+        while let Some(found) = list.iter().find(|mapping| is_inherited(mapping)) {
+            let old = found.handle;
+            let Ok(new) = mount.fs().map_file(&mount.caller(), old, false) else { break };
+            for mapping in list.iter_mut().filter(|mapping| mapping.handle == old) {
+                mapping.handle = new;
+                if mapping.make_private(mount).is_err() {
+                    detach_pages(mapping);
+                }
+            }
+            given_up.push(old);
+        }
+        given_up
+    });
+    for handle in given_up.unwrap_or_default() {
+        end(mount, slot, handle);
+    }
+    true
+}
+
+/// At the end of the process: threads that go on for a moment can no longer store to files. What was stored is sealed.
+pub(crate) fn end_all(mount: &Mount, slot: SlotId) {
+    if !any() {
+        return;
+    }
+    let handles = MAPPINGS.with(|list| {
+        let mut handles = Vec::new();
+        for mut mapping in list.drain(..) {
+            if mapping.manner.stores && mapping.make_private(mount).is_err() {
+                detach_pages(&mapping);
+            }
+            if !handles.contains(&mapping.handle) {
+                handles.push(mapping.handle);
+            }
+        }
+        handles
+    });
+    for handle in handles.unwrap_or_default() {
+        end(mount, slot, handle);
     }
 }

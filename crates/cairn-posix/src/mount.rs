@@ -23,7 +23,7 @@ use crate::configuration::{self, Configuration, Scope};
 use crate::error::{Errno, PathError, PathResult, Result};
 use crate::latch::Latch;
 use crate::path::Place;
-use crate::{cwd, kernel, placeholder, table};
+use crate::{cwd, kernel, mapping, placeholder, table};
 
 /// The namespace that all processes of the node share.
 const NODE: &str = "node";
@@ -272,6 +272,7 @@ impl Mount {
         if !prepared || self.fs().spawn_child(self.slot(), identity).is_err() {
             let attached = self.with_room(|| self.fs().attach(identity))?;
             self.retain_all(attached.slot, |_| true);
+            mapping::retain(self, attached.slot);
             self.slot.store(attached.slot.0, Ordering::Relaxed);
         }
         self.generation.store(process::generation(), Ordering::Relaxed);

@@ -9,7 +9,7 @@ use cairn_device::sys;
 
 use crate::error::Result;
 use crate::mount::{self, Mount};
-use crate::{cwd, table, upkeep};
+use crate::{cwd, mapping, table, upkeep};
 
 /// A child in the making.
 #[must_use]
@@ -69,7 +69,8 @@ impl Exec {
         };
         let Some(slot) = mount.current_slot() else { return Exec(None) };
         seal_all(mount);
-        let mut kept = has_working_directory();
+        let mapped = mapping::before_exec(mount, slot);
+        let mut kept = mapped || has_working_directory();
         for (_, handle) in table::all() {
             if !table::is_inherited(handle) || survives_exec(handle) {
                 kept = true;
@@ -121,6 +122,7 @@ pub fn end() {
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
     let Some(slot) = mount.current_slot() else { return };
     seal_all(mount);
+    mapping::end_all(mount, slot);
     let _ = mount.fs().detach(slot, mount::now());
     mount.abandon_slot();
     mount::set_ended();

@@ -39,7 +39,7 @@ pub fn seal_handle(mount: &Mount, handle: HandleId) -> Result<()> {
 }
 
 /// Recomputes the checksums of the file's stale blocks. Gives up quietly while others write to it: they seal.
-fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
+pub(crate) fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
     let mut stale = Vec::new();
     let mut sealed = Vec::new();
     for _ in 0..SEAL_BATCHES_MAX {

@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, configuration, placeholder};
+use cairn_posix::{Errno, configuration, mapping, placeholder};
 use libc::pid_t;
 
 use crate::answer::{errno, guarded, set_errno};
@@ -110,8 +110,9 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { next!(quick_exit: fn(c_int) -> !)(status) }
 }
 
-/// Runs `create`, which returns as fork does, with the child's references taken before.
+/// Runs `create`, which returns as fork does, with the child's references taken before, while no mapping comes or goes.
 fn spawning(create: impl FnOnce() -> pid_t) -> pid_t {
+    let quiet = guarded(mapping::quiet);
     let spawn = match guarded(Spawn::begin) {
         Ok(spawn) => spawn,
         Err(Errno(number)) => {
@@ -121,6 +122,7 @@ fn spawning(create: impl FnOnce() -> pid_t) -> pid_t {
     };
     let pid = create();
     let after = errno();
+    drop(quiet);
     let _ = guarded(|| {
         match pid {
             -1 => spawn.cancel(),

@@ -1,14 +1,37 @@
-//! Mapping files of ours.
+//! Files of ours in the address space. Calls on memory that is not ours cost one load more.
 
 use core::ffi::{c_int, c_void};
 
 use cairn_posix::mapping::{self, Request};
-use cairn_posix::{Errno, table};
+use cairn_posix::{Errno, Result, table};
 use libc::size_t;
 
-use crate::answer::{guarded, is_missed, set_errno};
+use crate::answer::{answer, guarded, is_missed, number, set_errno};
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
+
+fn address(mapped: Result<*mut c_void>) -> *mut c_void {
+    mapped.unwrap_or_else(|Errno(number)| {
+        set_errno(number);
+        FAILED
+    })
+}
+
+/// What a call on memory gives if there is some of ours in it.
+fn ours<T>(act: impl FnOnce() -> Option<Result<T>>) -> Option<Result<T>> {
+    if !mapping::any() {
+        return None;
+    }
+    guarded(|| Ok::<_, Errno>(act())).unwrap_or_else(|errno| Some(Err(errno)))
+}
+
+/// Lets `map` put something that is not ours where it is told.
+fn replacing(start: *mut c_void, length: size_t, map: impl Fn() -> *mut c_void) -> *mut c_void {
+    match ours(|| mapping::replace(start, length, &map)) {
+        Some(replaced) => address(replaced),
+        None => map(),
+    }
+}
 
 macro_rules! maps {
     ($(fn $name:ident;)*) => {$(
@@ -20,21 +43,21 @@ macro_rules! maps {
             if flags & libc::MAP_ANONYMOUS != 0 || !table::is_ours(descriptor) {
                 let real = next!($name: fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void);
                 // SAFETY: the caller's own arguments.
-                let result = unsafe { real(address, length, protection, flags, descriptor, offset) };
+                let map = || unsafe { real(address, length, protection, flags, descriptor, offset) };
+                let result = match flags & libc::MAP_FIXED {
+                    0 => map(),
+                    _ => replacing(address, length, map),
+                };
                 if result != FAILED || flags & libc::MAP_ANONYMOUS != 0 || !is_missed(descriptor) {
                     return result;
                 }
             }
             let request = Request { address, length, protection, flags, offset };
-            let mapped = guarded(|| {
+            self::address(guarded(|| {
                 let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
                 // SAFETY: the caller's own request.
                 unsafe { mapping::map(handle, &request) }
-            });
-            mapped.unwrap_or_else(|Errno(number)| {
-                set_errno(number);
-                FAILED
-            })
+            }))
         }
     )*};
 }
@@ -44,16 +67,72 @@ maps! {
     fn mmap64;
 }
 
-/// As `munmap(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn munmap(address: *mut c_void, length: size_t) -> c_int {
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { next!(munmap: fn(*mut c_void, size_t) -> c_int)(address, length) };
-    if result == 0 && mapping::any() {
-        let _ = guarded(|| {
-            mapping::removed(address, length);
-            Ok::<_, Errno>(())
-        });
+/// Hooks for functions of a range of memory.
+macro_rules! ranges {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident(start, length $(, $argument:ident)?) by $answer:ident = $ours:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            start: *mut c_void, length: size_t $(, $argument: c_int)?
+        ) -> c_int {
+            // SAFETY: the caller's own arguments.
+            if let Some(done) = ours(|| unsafe { ($ours)(start, length $(, $argument)?) }) {
+                return $answer(|| done);
+            }
+            let real = next!($name: fn(*mut c_void, size_t $(, ranges!(@number $argument))?) -> c_int);
+            // SAFETY: as above.
+            unsafe { real(start, length $(, $argument)?) }
+        }
+    )*};
+    (@number $argument:ident) => { c_int };
+}
+
+ranges! {
+    /// As `munmap(2)`.
+    fn munmap(start, length) by answer = mapping::unmap;
+    /// As `mprotect(2)`.
+    fn mprotect(start, length, protection) by answer = mapping::protect;
+    /// As `msync(2)`.
+    fn msync(start, length, flags) by answer = mapping::sync;
+    /// As `madvise(2)`.
+    fn madvise(start, length, advice) by answer = mapping::advise;
+    /// As `posix_madvise(3)`.
+    fn posix_madvise(start, length, advice) by number = portable_advice;
+}
+
+/// Advice of POSIX has the numbers of `madvise`; other numbers are none.
+unsafe fn portable_advice(start: *mut c_void, length: size_t, advice: c_int) -> Option<Result<()>> {
+    match advice {
+        // SAFETY: the caller's own arguments.
+        libc::POSIX_MADV_NORMAL..=libc::POSIX_MADV_DONTNEED => unsafe {
+            mapping::advise(start, length, advice)
+        },
+        _ => None,
     }
-    result
+}
+
+/// As `mremap(2)`; the last argument is there if the flags say so.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mremap(
+    start: *mut c_void,
+    length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    target: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    let moved = ours(|| unsafe { mapping::remap(start, length, new_length, flags, target) });
+    if let Some(moved) = moved {
+        return address(moved);
+    }
+    let real = next!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
+    // SAFETY: as above.
+    let remap = || unsafe { real(start, length, new_length, flags, target) };
+    match flags & libc::MREMAP_FIXED {
+        0 => remap(),
+        _ => replacing(target, new_length, remap),
+    }
 }

@@ -232,6 +232,10 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
 
         libc::SYS_mmap => mapping::mmap64(call.pointer(0), b, c as c_int, d as c_int, e as c_int, f as i64) as c_long,
         libc::SYS_munmap => mapping::munmap(call.pointer(0), b).into(),
+        libc::SYS_mremap => mapping::mremap(call.pointer(0), b, c, d as c_int, call.pointer(4)) as c_long,
+        libc::SYS_mprotect => mapping::mprotect(call.pointer(0), b, c as c_int).into(),
+        libc::SYS_msync => mapping::msync(call.pointer(0), b, c as c_int).into(),
+        libc::SYS_madvise => mapping::madvise(call.pointer(0), b, c as c_int).into(),
 
         libc::SYS_ppoll => poll::ppoll(a as *mut pollfd, b as c_ulong, c as *const timespec, d as *const sigset_t).into(),
         libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut epoll_event).into(),

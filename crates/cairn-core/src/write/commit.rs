@@ -7,7 +7,7 @@
 use super::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, ORPHAN};
+use crate::inode::{Inode, MAPPED_TO_STORE, ORPHAN};
 use crate::map::{Extent, Stretch};
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
 use crate::pool::BlockRun;
@@ -115,7 +115,8 @@ impl Microfs {
                 tx.log_write(handle, caller.now, inode, (from, to - from), Some(added));
                 from = to;
             }
-            if pin.flags(tx) & PIN_CONTESTED == 0 {
+            let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
+            if pin.flags(tx) & PIN_CONTESTED == 0 && !is_stored_to {
                 mark_rewritten_sealed(tx, plan);
             }
             tx.move_tail(inode, plan);
@@ -132,6 +133,7 @@ impl Microfs {
             } else if end > inode.size(tx) {
                 inode.set_size(tx, end);
             }
+            tx.leave_tail_to_stores(inode);
             inode.touch_data(tx, caller);
             Ok(Committed::Done)
         })

@@ -21,10 +21,8 @@ static void refused(const char *what, int failed) {
     printf("%s: %s\n", what, failed ? strerrorname_np(errno) : "served");
 }
 
-static void mappings_and_space(void) {
+static void space(void) {
     int file = create("f", 0);
-    char *both = mmap(NULL, 10, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    printf("mmap shared and writable: %s\n", both == MAP_FAILED ? strerrorname_np(errno) : "served");
     char what[40];
     for (int mode = 1; mode <= 0x40; mode <<= 1) {
         sprintf(what, "fallocate mode %#x", mode);
@@ -139,7 +137,7 @@ static void long_lists(void) {
 }
 
 static const struct scene scenes[] = {
-    {"mappings_and_space", mappings_and_space},
+    {"space", space},
     {"names", names},
     {"events_and_devices", events_and_devices},
     {"streams", streams},

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -61,6 +62,15 @@ static void numbers_of_data(void) {
     struct timespec none = {0, 0};
     RESULT(syscall(SYS_ppoll, &ready, 1, &none, NULL, 8L));
     RESULT(syscall(SYS_flock, file, 2));
+    char *mapped = (char *)syscall(SYS_mmap, NULL, 4096L, PROT_READ, MAP_SHARED, file, 0L);
+    RESULT(syscall(SYS_mprotect, mapped, 4096L, PROT_READ | PROT_WRITE));
+    mapped[1] = 'M';
+    RESULT(syscall(SYS_msync, mapped, 4096L, MS_SYNC));
+    RESULT(syscall(SYS_madvise, mapped, 4096L, MADV_DONTNEED));
+    mapped = (char *)syscall(SYS_mremap, mapped, 4096L, 8192L, MREMAP_MAYMOVE);
+    printf("%.3s\n", mapped);
+    RESULT(syscall(SYS_munmap, mapped, 8192L));
+    RESULT(syscall(SYS_pread64, file, room, 3, 0L));
     RESULT(syscall(SYS_close, other));
     RESULT(syscall(SYS_read, other, room, 1));
     RESULT(syscall(SYS_read, -1, room, 1));

@@ -1,5 +1,6 @@
 /* What differs from a local file system without being refused. */
 #include "program.h"
+#include <signal.h>
 #include <dirent.h>
 #include <grp.h>
 #include <sys/file.h>
@@ -94,15 +95,50 @@ static void locks_made_after_fork(void) {
     ended(child);
 }
 
-static void shared_mapping(void) {
+/* Lets a child do something to the file f. */
+static void another(void (*act)(int file)) {
+    pid_t child = fork();
+    if (child == 0) {
+        int file = open("f", O_RDWR);
+        MUST(file >= 0);
+        act(file);
+        _exit(0);
+    }
+    MUST(ended(child) == 0);
+}
+
+static void grows(int file) { MUST(pwrite(file, "g", 1, 300000) == 1); }
+static void fills(int file) { MUST(pwrite(file, "h", 1, 0) == 1); }
+static void cuts(int file) { MUST(ftruncate(file, 0) == 0 && pwrite(file, "anew", 4, 0) == 4); }
+
+static const char *touching(const volatile char *address) {
+    pid_t child = fork();
+    if (child == 0) {
+        (void)*address;
+        _exit(0);
+    }
+    return ended(child) == 128 + SIGBUS ? "SIGBUS" : "fine";
+}
+
+static void mapping_of_others(void) {
+    struct stat status;
     int file = create("f", 0);
-    MUST(ftruncate(file, 200000) == 0 && pwrite(file, "a", 1, 100000) == 1);
-    const volatile char *map = mmap(NULL, 200000, PROT_READ, MAP_SHARED, file, 0);
-    MUST(map != MAP_FAILED && pwrite(file, "b", 1, 100000) == 1 && map[100000] == 'b');
-    MUST(pwrite(file, "c", 1, 0) == 1);
-    printf("a filled hole is seen: %d\n", map[0] == 'c');
-    MUST(ftruncate(file, 0) == 0);
-    printf("after a cut: %c\n", map[100000]);
+    MUST(ftruncate(file, 200000) == 0);
+    const volatile char *map = mmap(NULL, 400000, PROT_READ, MAP_SHARED, file, 0);
+    MUST(map != MAP_FAILED);
+    another(grows);
+    printf("grown by another: %s", touching(map + 300000));
+    MUST(fstat(file, &status) == 0);
+    printf(", after fstat: %c\n", map[300000]);
+    another(fills);
+    printf("a hole filled by another: %d", map[0]);
+    MUST(fstat(file, &status) == 0);
+    printf(", after fstat: %c\n", map[0]);
+    another(cuts);
+    printf("cut by another: %c", map[300000]);
+    MUST(fstat(file, &status) == 0);
+    printf(", after fstat: %s\n", touching(map + 300000));
+    printf("read by other means: %.4s\n", (const char *)map);
 }
 
 static void bad_addresses(void) {
@@ -149,7 +185,7 @@ static const struct scene scenes[] = {
     {"access_times", access_times},
     {"supplementary_groups", supplementary_groups},
     {"locks_made_after_fork", locks_made_after_fork},
-    {"shared_mapping", shared_mapping},
+    {"mapping_of_others", mapping_of_others},
     {"bad_addresses", bad_addresses},
     {"child_of_popen", child_of_popen},
     {"kept_stream", kept_stream},

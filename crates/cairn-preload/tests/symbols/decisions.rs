@@ -27,7 +27,7 @@ pub const REFUSED: &[Refusal] = &[
         case: "always",
     },
     Refusal { names: "fallocate fallocate64", errno: "EOPNOTSUPP", case: "every mode but 0" },
-    Refusal { names: "mmap mmap64", errno: "ENODEV", case: "shared mappings that may write" },
+    Refusal { names: "mmap mmap64", errno: "EOPNOTSUPP", case: "`MAP_SYNC`" },
     Refusal {
         names: "mknod mknodat __xmknod __xmknodat mkfifo mkfifoat",
         errno: "EPERM",
@@ -194,8 +194,8 @@ pub const PASSED: &[Family] = &[
     },
     Family {
         why: "act on mapped memory",
-        names: "madvise posix_madvise process_madvise mincore mlock mlock2 mlockall munlock munlockall mprotect \
-                pkey_mprotect mremap msync remap_file_pages process_vm_readv process_vm_writev shmat shmdt shmget shmctl",
+        names: "process_madvise mincore mlock mlock2 mlockall munlock munlockall pkey_mprotect remap_file_pages \
+                process_vm_readv process_vm_writev shmat shmdt shmget shmctl",
     },
     Family { why: "concern the whole of the kernel's file systems", names: "ustat bdflush" },
     Family {

@@ -1,0 +1,226 @@
+//! Puts the pieces of a file where a mapping has them: blocks of a tier, zeros, and what lies behind the end of the file.
+//!
+//! Each stretch of blocks is a mapping of the tier's own file, put over the reservation with `MAP_FIXED`. To put a piece of
+//! a shared mapping where it is already changes nothing that a program can see, so placing can be repeated at any time.
+//! Invariants: blocks that may be stored to are part of the file and backed by memory, so that a store can neither be lost
+//! nor fail. Whole pages behind the end of the file are those of an empty file: touching one is SIGBUS, as it should be.
+//! Does not remember what is placed where; `mapping.rs` does.
+
+use core::ffi::c_void;
+
+use cairn_core::{Committed, Error, HandleId, InodeId, Position, WriteKind, WritePlan};
+use cairn_device::descriptor::Descriptor;
+use cairn_device::{checksum, sys};
+
+use super::PAGE_BYTES;
+use crate::error::{Errno, Result};
+use crate::kernel;
+use crate::mount::Mount;
+
+/// Attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
+const ATTEMPTS_MAX: usize = 100;
+
+/// How the pages of a mapping are to behave.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// `PROT_*`.
+    pub protection: i32,
+    /// Stores are the file's; else each page that is stored to becomes the process's own.
+    pub shared: bool,
+    /// The protection permits stores to the file, or may be changed to do so.
+    pub stores: bool,
+    /// Further flags for `mmap`.
+    pub flags: i32,
+}
+
+/// A mapping in the making.
+pub(super) struct Place<'a> {
+    pub mount: &'a Mount,
+    pub mapping: HandleId,
+    pub inode: InodeId,
+    /// Address of the first page.
+    pub start: usize,
+    /// Its place in the file.
+    pub offset: u64,
+    pub manner: Manner,
+}
+
+/// What the file was when a mapping was placed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub moves: u32,
+    pub adds: u32,
+    /// First page behind the end of the file.
+    pub end: u64,
+    /// Some pages show zeros, because the file had no blocks there.
+    pub holes: bool,
+}
+
+/// A run of a plan, by its place in the file.
+struct Piece {
+    at: u64,
+    bytes: u64,
+    source: Option<(u8, u64)>,
+}
+
+impl Place<'_> {
+    /// Places the pages from `from` to `to`, offsets in the file, again if blocks moved meanwhile.
+    /// Errors: `ENOSPC` if blocks for stores cannot be had.
+    pub fn place(&self, from: u64, to: u64) -> Result<Placed> {
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.state()?;
+            if (from..to).contains(&(before.end.saturating_sub(1))) {
+                self.mount.settle(self.inode)?;
+            }
+            let holes = self.place_once(from, to)?;
+            let after = self.state()?;
+            if (after.moves, after.end) == (before.moves, before.end) {
+                return Ok(Placed { holes, ..before });
+            }
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    pub fn state(&self) -> Result<Placed> {
+        let state = self.mount.fs().mapped_state(self.mapping)?;
+        let end = state.size.next_multiple_of(PAGE_BYTES as u64);
+        Ok(Placed { moves: state.moves, adds: state.adds, end, holes: false })
+    }
+
+    /// True: there are holes.
+    fn place_once(&self, from: u64, to: u64) -> Result<bool> {
+        let mut at = from;
+        let mut holes = false;
+        let mut fruitless = 0;
+        while at < to && fruitless < ATTEMPTS_MAX {
+            let caller = self.mount.caller();
+            let plan = self.mount.fs().plan_mapping(&caller, self.mapping, at, to - at)?;
+            if plan.length == 0 {
+                break;
+            }
+            for run in plan.runs() {
+                let piece = Piece { at, bytes: run.bytes, source: run.source };
+                match piece.source {
+                    Some((tier, offset)) => self.place_blocks(&piece, tier, offset)?,
+                    None if self.manner.stores => {
+                        // What is there then is found when it is planned again.
+                        fruitless = if self.fill(&piece)? { 0 } else { fruitless + 1 };
+                        break;
+                    }
+                    None => {
+                        holes = true;
+                        self.place_zeros(&piece)?;
+                    }
+                }
+                // The last page of the file is placed as a whole.
+                at = (at + run.bytes).next_multiple_of(PAGE_BYTES as u64);
+            }
+        }
+        match fruitless < ATTEMPTS_MAX {
+            true => self.place_nothing(at, to).map(|()| holes),
+            false => Err(Errno(libc::EAGAIN)),
+        }
+    }
+
+    fn address(&self, at: u64) -> *mut c_void {
+        (self.start + (at - self.offset) as usize) as *mut c_void
+    }
+
+    fn place_blocks(&self, piece: &Piece, tier: u8, offset: u64) -> Result<()> {
+        let device = self.mount.tier(tier)?;
+        let tier = device.mappable().ok_or(Errno(libc::ENODEV))?;
+        device.settle_for_mapping()?;
+        let read_only;
+        let file = match self.manner.shared && !self.manner.stores {
+            true => {
+                read_only = reopened_to_read(tier.descriptor)?;
+                read_only.raw()
+            }
+            false => tier.descriptor,
+        };
+        let kind = if self.manner.shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let length = (piece.bytes as usize).next_multiple_of(PAGE_BYTES);
+        let start = self.address(piece.at);
+        // SAFETY: the range lies in the reservation, whose user asked for it: a run ends where the request does or within
+        // the last page of the file.
+        unsafe {
+            self.over(start, length, kind, file, tier.offset + offset)?;
+            if !tier.in_memory {
+                sys::madvise(start.cast(), length, libc::MADV_RANDOM)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn place_zeros(&self, piece: &Piece) -> Result<()> {
+        let length = (piece.bytes as usize).next_multiple_of(PAGE_BYTES);
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: as in `place_blocks`.
+        unsafe { self.over(self.address(piece.at), length, kind, -1, 0) }
+    }
+
+    /// Makes touching the pages a signal.
+    fn place_nothing(&self, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let (start, length) = (self.address(from), (to - from) as usize);
+        let empty = kernel::memfd_create(c"cairn-end", libc::MFD_CLOEXEC);
+        let empty = Descriptor::from_raw(empty?);
+        let kind = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        // SAFETY: as in `place_blocks`.
+        unsafe { self.over(start, length, kind, empty.raw(), 0) }
+    }
+
+    /// # Safety
+    /// The range is the mapping's own.
+    unsafe fn over(
+        &self,
+        start: *mut c_void,
+        length: usize,
+        kind: i32,
+        file: i32,
+        offset: u64,
+    ) -> Result<()> {
+        let flags = kind | libc::MAP_FIXED | self.manner.flags;
+        // SAFETY: promised by the caller.
+        unsafe { kernel::map(start, length, self.manner.protection, flags, file, offset) }.map(drop)
+    }
+
+    /// Gives a part of a hole blocks of zeros; false if somebody else gives it others meanwhile.
+    fn fill(&self, hole: &Piece) -> Result<bool> {
+        let (fs, caller) = (self.mount.fs(), self.mount.caller());
+        let plan = || fs.plan_write(&caller, self.mapping, Position::At(hole.at), hole.bytes);
+        let plan = match self.mount.patiently(plan) {
+            Err(Error::Unsettled) => return self.mount.settle(self.inode).map(|()| false),
+            plan => plan?,
+        };
+        let is_hole = plan.pieces().all(|piece| piece.kind == WriteKind::Fresh);
+        let zeroed = if is_hole { self.zero(&plan) } else { Ok(()) };
+        let is_done = is_hole
+            && zeroed.is_ok()
+            && matches!(fs.commit_write(&caller, &plan), Ok(Committed::Done));
+        if !is_done {
+            fs.abort_write(&caller, &plan)?;
+        }
+        zeroed.map(|()| is_done)
+    }
+
+    fn zero(&self, plan: &WritePlan) -> Result<()> {
+        let block_bytes = u64::from(self.mount.fs().geometry().hugeblock_bytes);
+        let sum = checksum::zeros(block_bytes);
+        for piece in plan.pieces() {
+            let offset = u64::from(piece.block) * block_bytes;
+            self.mount.tier(piece.tier)?.zero(offset, block_bytes as usize)?;
+            self.mount.fs().store_checksum(piece.tier, piece.block, sum)?;
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor of the tier that cannot be mapped for stores, not even by a later `mprotect`.
+fn reopened_to_read(file: i32) -> Result<Descriptor> {
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{file}"));
+    let path = path.map_err(|_| Errno(libc::EINVAL))?;
+    Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)
+}
