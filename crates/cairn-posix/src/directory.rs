@@ -283,8 +283,9 @@ impl Records<'_> {
 /// As `getdents64(2)`: the shared cursor of the descriptor is the position.
 pub fn read_entries(descriptor: i32, target: &mut [u8]) -> Result<usize> {
     let mount = mount::current()?;
-    let directory = mount.directory_of(descriptor)?;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+    file::opened(handle)?;
+    let directory = mount.directory_of(descriptor)?;
     let mut position = mount.fs().seek(handle, 0, libc::SEEK_CUR)?;
     let filled = fill(mount, directory, &mut position, target)?;
     let position = i64::try_from(position).map_err(|_| Errno(libc::EOVERFLOW))?;

@@ -17,7 +17,8 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub enum PathError {
     /// It failed.
     Errno(Errno),
-    /// The path leads out of the mount, to this absolute path: the C library must answer.
+    /// The path leads out of the mount, to this absolute path: the C library must answer, or, if it leads back, the
+    /// same call of ours.
     Elsewhere(CString),
 }
 

@@ -38,6 +38,7 @@ fn options(flags: i32) -> Result<OpenOptions> {
         return Err(Errno(libc::EINVAL));
     }
     let (read, write) = match flags & libc::O_ACCMODE {
+        _ if has(libc::O_PATH) => (false, false),
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         libc::O_RDWR => (true, true),
@@ -138,18 +139,19 @@ pub fn resolve(place: &Place, follow: bool) -> PathResult<InodeId> {
 /// As `truncate(2)`.
 pub fn truncate(place: &Place, size: i64) -> PathResult<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+    let found = stat(place, true)?;
+    if found.is_directory() {
+        return Err(Errno(libc::EISDIR).into());
+    }
     access(place, libc::W_OK, true)?;
-    Ok(set_size(mount::current()?, resolve(place, true)?, size)?)
+    Ok(set_size(mount::current()?, found.inode, size)?)
 }
 
 /// As `ftruncate(2)`.
 pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
     let mount = mount::current()?;
-    let info = mount.fs().handle(handle)?;
-    if info.path_only {
-        return Err(Errno(libc::EBADF));
-    }
+    let info = opened(handle)?;
     if !info.write {
         return Err(Errno(libc::EINVAL));
     }
@@ -189,12 +191,12 @@ fn show_cut(mount: &Mount, inode: InodeId) -> Result<()> {
 /// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
 /// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
 pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
+    let info = opened(handle)?;
     let start = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
     let length = u64::try_from(length).ok().filter(|&length| length > 0);
     let end = length.and_then(|length| start.checked_add(length));
     let end = end.filter(|&end| end <= i64::MAX as u64).ok_or(Errno(libc::EINVAL))?;
     let mount = mount::current()?;
-    let info = mount.fs().handle(handle)?;
     if !info.write {
         return Err(Errno(libc::EBADF));
     }
@@ -275,10 +277,8 @@ pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
 
 /// As `fsync(2)`: the data is as durable as its tiers make it, and its checksums are valid.
 pub fn sync(handle: HandleId) -> Result<()> {
+    opened(handle)?;
     let mount = mount::current()?;
-    if mount.fs().handle(handle)?.path_only {
-        return Err(Errno(libc::EBADF));
-    }
     upkeep::seal_handle(mount, handle)?;
     if mount.fs().geometry().durability.is_some() {
         mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)?;
@@ -289,6 +289,47 @@ pub fn sync(handle: HandleId) -> Result<()> {
 /// As `syncfs(2)`.
 pub fn sync_all() -> Result<()> {
     Ok(mount::current()?.fs().sync()?)
+}
+
+/// As `sync_file_range(2)`; always the whole file.
+pub fn sync_range(handle: HandleId, offset: i64, length: i64, flags: u32) -> Result<()> {
+    const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    opened(handle)?;
+    let end = offset.checked_add(length).filter(|&end| offset >= 0 && end >= offset);
+    if flags & !KNOWN != 0 || end.is_none() {
+        return Err(Errno(libc::EINVAL));
+    }
+    sync(handle)
+}
+
+/// As `posix_fadvise(3)`: memory is the cache, so that advice only has to be one.
+pub fn advise(handle: HandleId, length: i64, advice: i32) -> Result<()> {
+    opened(handle)?;
+    match length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) {
+        true => Ok(()),
+        false => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// As `readahead(2)`: memory needs none.
+pub fn read_ahead(handle: HandleId) -> Result<usize> {
+    let info = opened(handle)?;
+    match (info.read, info.is_directory) {
+        (false, _) => Err(Errno(libc::EBADF)),
+        (true, true) => Err(Errno(libc::EINVAL)),
+        (true, false) => Ok(0),
+    }
+}
+
+/// What is known of a handle that is more than a name. Errors: `EBADF` if it was opened with `O_PATH`.
+pub fn opened(handle: HandleId) -> Result<HandleInfo> {
+    let info = mount::current()?.fs().handle(handle)?;
+    match info.path_only {
+        true => Err(Errno(libc::EBADF)),
+        false => Ok(info),
+    }
 }
 
 /// As `fcntl(F_GETFL)`.
@@ -312,10 +353,7 @@ fn kept_status(info: &HandleInfo) -> i32 {
 /// As `fcntl(F_SETFL)`: of all flags only `O_APPEND` matters here; others are remembered.
 pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     let mount = mount::current()?;
-    let info = mount.fs().handle(handle)?;
-    if info.path_only {
-        return Err(Errno(libc::EBADF));
-    }
+    let info = opened(handle)?;
     let before = kept_status(&info);
     let after = before & !SETTABLE_FLAGS | flags & SETTABLE_FLAGS;
     if after != before {
@@ -324,12 +362,14 @@ pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
 }
 
-/// The bytes that can be read from the cursor on (`FIONREAD`).
+/// The bytes from the cursor to the end (`FIONREAD`), negative behind it. Errors: `ENOTTY` for a directory.
 pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
-    let mount = mount::current()?;
-    let info = mount.fs().handle(handle)?;
-    let size = mount.fs().attributes(info.inode)?.size;
-    i64::try_from(size.saturating_sub(info.cursor)).map_err(|_| Errno(libc::EOVERFLOW))
+    let info = opened(handle)?;
+    if info.is_directory {
+        return Err(Errno(libc::ENOTTY));
+    }
+    let size = mount::current()?.fs().attributes(info.inode)?.size;
+    Ok(size.wrapping_sub(info.cursor) as i64)
 }
 
 /// Whether the handle is a directory.

@@ -20,7 +20,7 @@ use crate::gate;
 use crate::kernel;
 use crate::latch::Latch;
 use crate::mount::{self, Mount};
-use crate::{mapping, placeholder, table};
+use crate::{file, mapping, placeholder, table};
 
 /// Who owns a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,10 +118,10 @@ pub(crate) fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
 pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
     let mount = mount::current()?;
     let handle = table::lookup(number).ok_or(Errno(libc::EBADF))?;
-    let info = mount.fs().handle(handle)?;
-    if info.path_only {
-        return Err(Errno(libc::EBADF));
+    if !matches!(operation & !libc::LOCK_NB, libc::LOCK_SH | libc::LOCK_EX | libc::LOCK_UN) {
+        return Err(Errno(libc::EINVAL));
     }
+    let info = file::opened(handle)?;
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
     gate::outside(|| sys::flock(lock, operation))?;
     mapping::follow_all();

@@ -196,15 +196,14 @@ fn pages(start: *const c_void, length: usize) -> Result<Range<usize>> {
 pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     let mount = mount::current()?;
     let info = mount.fs().handle(handle)?;
-    let shared = match request.flags & libc::MAP_TYPE {
-        libc::MAP_PRIVATE => false,
-        libc::MAP_SHARED => true,
-        libc::MAP_SHARED_VALIDATE if request.flags & libc::MAP_SYNC == 0 => true,
-        libc::MAP_SHARED_VALIDATE => return Err(Errno(libc::EOPNOTSUPP)),
-        _ => return Err(Errno(libc::EINVAL)),
-    };
     let offset = u64::try_from(request.offset).map_err(|_| Errno(libc::EINVAL))?;
-    if request.length == 0 || offset % PAGE_BYTES as u64 != 0 {
+    if offset % PAGE_BYTES as u64 != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if info.path_only {
+        return Err(Errno(libc::EBADF));
+    }
+    if request.length == 0 {
         return Err(Errno(libc::EINVAL));
     }
     let length = request.length.checked_next_multiple_of(PAGE_BYTES);
@@ -212,15 +211,19 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     if offset + length as u64 > i64::MAX as u64 {
         return Err(Errno(libc::EOVERFLOW));
     }
-    if info.path_only {
-        return Err(Errno(libc::EBADF));
-    }
-    if info.is_directory {
-        return Err(Errno(libc::ENODEV));
-    }
+    let shared = match request.flags & libc::MAP_TYPE {
+        libc::MAP_PRIVATE => false,
+        libc::MAP_SHARED => true,
+        libc::MAP_SHARED_VALIDATE if request.flags & libc::MAP_SYNC == 0 => true,
+        libc::MAP_SHARED_VALIDATE => return Err(Errno(libc::EOPNOTSUPP)),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
     let stores = shared && request.protection & libc::PROT_WRITE != 0;
     if !info.read || stores && !info.write {
         return Err(Errno(libc::EACCES));
+    }
+    if info.is_directory {
+        return Err(Errno(libc::ENODEV));
     }
     let (protection, flags) = (request.protection, request.flags & PAGE_FLAGS);
     let wanted = Wanted {

@@ -22,11 +22,13 @@ use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
 use crate::configuration::{self, Configuration, Scope};
 use crate::error::{Errno, PathError, PathResult, Result};
 use crate::latch::Latch;
-use crate::path::Place;
+use crate::path::{self, Place};
 use crate::{cwd, kernel, mapping, placeholder, table};
 
 /// The namespace that all processes of the node share.
 const NODE: &str = "node";
+/// Ways out of the mount and back that one path may take.
+const SYMLINKS_MAX: usize = 40;
 /// Smallest share of a tier that a rank's own namespace gets, hugeblocks.
 const RANK_BLOCKS_MIN: u32 = 64;
 
@@ -353,14 +355,26 @@ impl Mount {
         }
     }
 
+    /// Where a path leads that left the mount: outside, or, by a way that did not stay outside, to a place below the
+    /// mount that the caller's own call then finds.
     #[cold]
     fn elsewhere(&self, place: &Place, follow: bool) -> PathError {
-        match self.fs().escape_path(&self.caller(), place.base, place.path, follow) {
-            Ok(outside) => match std::ffi::CString::new(outside) {
-                Ok(outside) => PathError::Elsewhere(outside),
-                Err(_) => PathError::Errno(Errno(libc::EINVAL)),
-            },
-            Err(error) => error.into(),
+        let caller = self.caller();
+        let mut outside = match self.fs().escape_path(&caller, place.base, place.path, follow) {
+            Ok(outside) => outside,
+            Err(error) => return error.into(),
+        };
+        for _ in 0..=SYMLINKS_MAX {
+            let Some(rest) = path::inside(configuration::get(), &outside) else { break };
+            match self.fs().escape_path(&caller, cairn_core::ROOT, rest, follow) {
+                Ok(next) => outside = next,
+                // It stays, or it fails: the caller's call shall see which.
+                Err(_) => return terminated(outside),
+            }
+        }
+        match path::inside(configuration::get(), &outside) {
+            None => terminated(outside),
+            Some(_) => Errno(libc::ELOOP).into(),
         }
     }
 
@@ -374,6 +388,13 @@ impl Mount {
             }
             batches += 1;
         }
+    }
+}
+
+fn terminated(outside: Vec<u8>) -> PathError {
+    match std::ffi::CString::new(outside) {
+        Ok(outside) => PathError::Elsewhere(outside),
+        Err(_) => Errno(libc::EINVAL).into(),
     }
 }
 

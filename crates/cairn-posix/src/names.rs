@@ -26,9 +26,21 @@ pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
         return Err(Errno(libc::EPERM).into());
     }
+    if place.path.last() == Some(&b'/') {
+        return Err(name_of_a_directory(place));
+    }
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
     let descriptor = file::open(place, flags, mode)?;
     Ok(file::close(descriptor)?)
+}
+
+/// Why nothing but a directory can be made under a name that ends with a slash.
+fn name_of_a_directory(place: &Place) -> PathError {
+    let end = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    match file::stat(&Place { base: place.base, path: &place.path[..end] }, false) {
+        Ok(_) => Errno(libc::EEXIST).into(),
+        Err(error) => error,
+    }
 }
 
 /// As `rmdir(2)`.
@@ -57,16 +69,21 @@ pub fn remove(place: &Place) -> PathResult<()> {
 
 /// As `renameat2(2)`. Errors: `EXDEV` if a name leaves the mount; `EINVAL` for `RENAME_WHITEOUT`.
 pub fn rename(from: &Place, to: &Place, flags: u32) -> Result<()> {
-    let mode = match flags {
-        0 => RenameMode::Replace,
-        libc::RENAME_NOREPLACE => RenameMode::NoReplace,
-        libc::RENAME_EXCHANGE => RenameMode::Exchange,
-        _ => return Err(Errno(libc::EINVAL)),
-    };
+    let mode = rename_mode(flags)?;
     let (mount, caller) = file::caller()?;
     mount.fs().rename(&caller, (from.base, from.path), (to.base, to.path), mode)?;
     mount.reclaim();
     Ok(())
+}
+
+/// What the flags of `renameat2` ask for. Errors: `EINVAL`.
+pub fn rename_mode(flags: u32) -> Result<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno(libc::EINVAL)),
+    }
 }
 
 /// As `linkat(2)`. Errors: `EXDEV` if a name leaves the mount.
@@ -106,7 +123,7 @@ pub fn absolute(directory: InodeId) -> Result<Vec<u8>> {
 pub fn canonical(place: &Place) -> PathResult<Vec<u8>> {
     let mut base = place.base;
     let mut path = place.path.to_vec();
-    for _ in 0..SYMLINKS_MAX {
+    for _ in 0..=SYMLINKS_MAX {
         let here = Place { base, path: &path };
         let attributes = file::stat(&here, true)?;
         if attributes.is_directory() {

@@ -194,6 +194,14 @@ fn examine<'a>(configuration: &Configuration, path: &'a [u8]) -> Route<'a> {
     }
 }
 
+/// What is left of an absolute path once it has reached the mount, if it does.
+pub(crate) fn inside<'a>(
+    configuration: Option<&Configuration>,
+    path: &'a [u8],
+) -> Option<&'a [u8]> {
+    enter(configuration?.mount(), &[], path)
+}
+
 /// Walks `from` and then `path` lexically; returns what is left of `path` once it has reached `mount`.
 fn enter<'a>(mount: &[u8], from: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let mut walk = Walk { mount, matched: 0, astray: 0 };

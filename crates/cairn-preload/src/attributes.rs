@@ -3,8 +3,12 @@
 use core::ffi::{c_char, c_int};
 
 use cairn_posix::path::Place;
-use cairn_posix::{Errno, PathResult, Result, file, mount, names};
+use cairn_posix::{Errno, HandleId, PathResult, Result, file};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
+
+use crate::hooks::{self, by_empty_path, with_flags};
+
+const FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
 fn follows(flags: c_int) -> bool {
     flags & libc::AT_SYMLINK_NOFOLLOW == 0
@@ -26,6 +30,17 @@ type Times = Option<[timespec; 2]>;
 
 fn change_times(place: &Place, times: Result<Times>, follow: bool) -> PathResult<()> {
     Ok(file::set_times(file::resolve(place, follow)?, times?)?)
+}
+
+fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
+    let times = times?;
+    let is_omitted =
+        |times: [timespec; 2]| times.iter().all(|time| time.tv_nsec == libc::UTIME_OMIT);
+    match times.is_some_and(is_omitted) {
+        // Then the kernel does not look at the file.
+        true => Ok(()),
+        false => file::set_times(file::opened(handle)?.inode, times),
+    }
 }
 
 /// Reads the two times at `times`, which may be null for now.
@@ -60,7 +75,7 @@ path_hooks! {
         [path, follow false] = |place| change_mode(&place, mode, false);
     fn fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int,
         [path at directory, follow follows(flags)]
-        = |place| change_mode(&place, mode, follows(flags));
+        = |place| with_flags(flags, libc::AT_SYMLINK_NOFOLLOW, || change_mode(&place, mode, follows(flags)));
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
         [path, follow true] = |place| change_owner(&place, uid, gid, true);
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
@@ -81,15 +96,15 @@ path_hooks! {
 
 descriptor_hooks! {
     fn fchmod(descriptor: c_int, mode: mode_t) -> c_int
-        = |handle| file::set_mode(mount::current()?.inode_of(handle)?, mode);
+        = |handle| file::set_mode(file::opened(handle)?.inode, mode);
     fn fchown(descriptor: c_int, uid: uid_t, gid: gid_t) -> c_int
-        = |handle| file::set_owner(mount::current()?.inode_of(handle)?, uid, gid);
+        = |handle| file::set_owner(file::opened(handle)?.inode, uid, gid);
     fn futimens(descriptor: c_int, times: *const timespec) -> c_int
         // SAFETY: the caller passes null or two structures.
-        = |handle| file::set_times(mount::current()?.inode_of(handle)?, unsafe { exact(times) }?);
+        = |handle| set_times(handle, unsafe { exact(times) });
     fn futimes(descriptor: c_int, times: *const timeval) -> c_int
         // SAFETY: the caller passes null or two structures.
-        = |handle| file::set_times(mount::current()?.inode_of(handle)?, unsafe { coarse(times) }?);
+        = |handle| set_times(handle, unsafe { coarse(times) });
 }
 
 /// As `fchownat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
@@ -101,26 +116,24 @@ pub unsafe extern "C-unwind" fn fchownat(
     gid: gid_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller passes a terminated path.
-    if flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0 {
-        // SAFETY: the caller's own arguments.
-        return unsafe { fchown(directory, uid, gid) };
-    }
-    // SAFETY: the caller passes a terminated path.
-    let route = unsafe { crate::hooks::route_at(directory, path) };
     let real = next!(fchownat: fn(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int);
-    match crate::hooks::ours(route, follows(flags)) {
+    // SAFETY: the caller passes a terminated path.
+    let place = unsafe {
+        by_empty_path(directory, path, flags)
+            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+    };
+    match place {
         Some(place) => crate::answer::answer_path(
-            || change_owner(&place, uid, gid, follows(flags)),
+            || with_flags(flags, FLAGS, || change_owner(&place, uid, gid, follows(flags))),
             // SAFETY: the caller's own arguments but for the path, which lives for the call.
-            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), uid, gid, flags) },
+            |elsewhere| unsafe { fchownat(libc::AT_FDCWD, elsewhere.as_ptr(), uid, gid, flags) },
         ),
         // SAFETY: the caller's own arguments.
         None => unsafe { real(directory, path, uid, gid, flags) },
     }
 }
 
-/// As `utimensat(2)`; a null path means the open file `directory`.
+/// As `utimensat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn utimensat(
     directory: c_int,
@@ -130,21 +143,20 @@ pub unsafe extern "C-unwind" fn utimensat(
 ) -> c_int {
     let real = next!(utimensat: fn(c_int, *const c_char, *const timespec, c_int) -> c_int);
     // SAFETY: the caller passes null or a terminated path.
-    let by_descriptor = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
-    let place = match cairn_posix::table::lookup(directory).filter(|_| by_descriptor) {
-        Some(handle) => crate::answer::guarded(|| names::place_of(handle)).ok(),
-        None => {
-            // SAFETY: as above.
-            let route = unsafe { crate::hooks::route_at(directory, path) };
-            crate::hooks::ours(route, follows(flags))
-        }
+    let place = unsafe {
+        by_empty_path(directory, path, flags)
+            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
     };
     match place {
         Some(place) => crate::answer::answer_path(
-            // SAFETY: the caller passes null or two structures.
-            || change_times(&place, unsafe { exact(times) }, follows(flags)),
+            || {
+                with_flags(flags, FLAGS, || {
+                    // SAFETY: the caller passes null or two structures.
+                    change_times(&place, unsafe { exact(times) }, follows(flags))
+                })
+            },
             // SAFETY: the caller's own arguments but for the path, which lives for the call.
-            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), times, flags) },
+            |elsewhere| unsafe { utimensat(libc::AT_FDCWD, elsewhere.as_ptr(), times, flags) },
         ),
         // SAFETY: the caller's own arguments.
         None => unsafe { real(directory, path, times, flags) },

@@ -160,7 +160,7 @@ unsafe fn control(
             let lock = unsafe { (argument as *mut libc::flock).as_mut() };
             locks::lock_range(number, command, lock.ok_or(Errno(libc::EFAULT))?).map(|()| 0)
         }
-        _ => Err(Errno(libc::EINVAL)),
+        _ => file::opened(handle).and(Err(Errno(libc::EINVAL))),
     }
 }
 
@@ -227,9 +227,10 @@ unsafe fn device_control(
     request: c_ulong,
     argument: *mut c_void,
 ) -> Result<()> {
+    file::opened(handle)?;
     match request {
         libc::FIONREAD => {
-            let ahead = file::bytes_ahead(handle)?.min(i64::from(c_int::MAX)) as c_int;
+            let ahead = file::bytes_ahead(handle)? as c_int;
             // SAFETY: the request demands room for an int.
             unsafe { argument.cast::<c_int>().write(ahead) };
             Ok(())
@@ -261,6 +262,9 @@ pub unsafe extern "C-unwind" fn isatty(number: c_int) -> c_int {
             return result;
         }
     }
-    set_errno(libc::ENOTTY);
+    let _: c_int = answer(|| {
+        file::opened(table::lookup(number).ok_or(Errno(libc::EBADF))?)?;
+        Err::<(), _>(Errno(libc::ENOTTY))
+    });
     0
 }

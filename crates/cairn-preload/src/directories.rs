@@ -148,7 +148,7 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
         Some(place) => crate::answer::answer_path(
             || cwd::enter(&place),
             // SAFETY: the path lives for the call.
-            |elsewhere| left(unsafe { real(elsewhere.as_ptr()) }),
+            |elsewhere| unsafe { chdir(elsewhere.as_ptr()) },
         ),
         // SAFETY: the caller's own argument.
         None => left(unsafe { real(path) }),

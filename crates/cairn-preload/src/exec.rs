@@ -99,8 +99,8 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
     };
     let Some(place) = hooks::ours(route, true) else { return attempt(path) };
     let elsewhere = |elsewhere: &CStr| {
-        attempt(elsewhere.as_ptr());
-        -1
+        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+        unsafe { execute(elsewhere.as_ptr(), arguments, variables, depth) }
     };
     let mut interpreter = None;
     let looked: c_int = answer_path(

@@ -1,9 +1,9 @@
 //! The shapes that most hooks have: decide, do ours, or pass through.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{names, table};
+use cairn_posix::{Errno, PathResult, cwd, names, table};
 
 /// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
 /// symbolic links, which it is to the kernel.
@@ -26,7 +26,7 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
 }
 
 /// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
-/// family that takes a directory. A path that leads out of the mount is handed to the C library.
+/// family that takes a directory. A path that leads out of the mount is asked again where it leads.
 macro_rules! path_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -45,7 +45,7 @@ macro_rules! path_hooks {
                         let $path = elsewhere.as_ptr();
                         $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
                         // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                        unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+                        unsafe { $name($($argument),*) }
                     },
                 );
             }
@@ -55,6 +55,39 @@ macro_rules! path_hooks {
     )*};
     (@route $path:ident) => { cairn_posix::path::route($path) };
     (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
+}
+
+/// The place meant by an empty path with `AT_EMPTY_PATH`, if that is ours.
+///
+/// # Safety
+/// `path` is null or terminated.
+pub unsafe fn by_empty_path(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Option<Place<'static>> {
+    // SAFETY: the caller passes null or a terminated path.
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    if !empty {
+        return None;
+    }
+    if directory == libc::AT_FDCWD {
+        return cwd::inode().map(|base| Place { base, path: b"" });
+    }
+    let handle = table::lookup(directory)?;
+    crate::answer::guarded(|| names::place_of(handle)).ok()
+}
+
+/// Answers a call that has flags of the `AT_` kind. Errors: `EINVAL` if any is not of `known`.
+pub fn with_flags<T>(
+    flags: c_int,
+    known: c_int,
+    act: impl FnOnce() -> PathResult<T>,
+) -> PathResult<T> {
+    match flags & !known {
+        0 => act(),
+        _ => Err(Errno(libc::EINVAL).into()),
+    }
 }
 
 /// Where POSIX lets a cancelled thread end: before a call of ours begins, and never within another one.

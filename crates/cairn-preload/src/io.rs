@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use cairn_posix::io::{self, At};
 use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, Result, file, mount};
+use cairn_posix::{Errno, HandleId, Result, file, mount};
 use libc::{iovec, size_t, ssize_t};
 
 /// One buffer of the caller's for `act`.
@@ -25,13 +25,38 @@ unsafe fn with_buffer<R>(
 ///
 /// # Safety
 /// The caller passes a list as readv(2) or writev(2) demands it.
-unsafe fn with_list<R>(
+unsafe fn with_list(
+    (handle, direction): (HandleId, Direction),
     list: *const iovec,
     count: c_int,
-    act: impl FnOnce(Buffers) -> Result<R>,
-) -> Result<R> {
+    act: impl FnOnce(Buffers) -> Result<usize>,
+) -> Result<usize> {
     // SAFETY: promised by the caller of this function.
-    act(unsafe { Buffers::new(list, count) }?)
+    match unsafe { Buffers::new(list, count) } {
+        // Nothing is read even from what cannot be read, such as a directory.
+        Ok(buffers) if direction == Direction::Read && buffers.remaining() == 0 => {
+            may_be_used(handle, direction).map(|()| 0)
+        }
+        Ok(buffers) => act(buffers),
+        // The kernel looks at the descriptor first.
+        Err(errno) => may_be_used(handle, direction).and(Err(errno)),
+    }
+}
+
+/// What a call does with a file.
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+#[cold]
+fn may_be_used(handle: HandleId, direction: Direction) -> Result<()> {
+    let info = file::opened(handle)?;
+    match if direction == Direction::Read { info.read } else { info.write } {
+        true => Ok(()),
+        false => Err(Errno(libc::EBADF)),
+    }
 }
 
 macro_rules! one_buffer {
@@ -99,35 +124,37 @@ checked_reads! {
 
 macro_rules! buffer_lists {
     ($(fn $name:ident($descriptor:ident, $list:ident, $count:ident $(, $argument:ident: $type:ty)*)
-        = |$handle:ident, $buffers:ident| $act:expr;)*) => {
+        = $direction:ident |$handle:ident, $buffers:ident| $act:expr;)*) => {
         descriptor_hooks! {$(
             fn $name($descriptor: c_int, $list: *const iovec, $count: c_int $(, $argument: $type)*)
                 -> ssize_t, cancellation_point
                 // SAFETY: the application's list of buffers, passed as the call demands it.
-                = |$handle| unsafe { with_list($list, $count, |$buffers| $act) };
+                = |$handle| unsafe {
+                    with_list(($handle, Direction::$direction), $list, $count, |$buffers| $act)
+                };
         )*}
     };
 }
 
 buffer_lists! {
-    fn readv(descriptor, list, count) = |handle, buffers| io::read(handle, buffers, At::Cursor);
-    fn writev(descriptor, list, count) = |handle, buffers| io::write(handle, buffers, At::Cursor);
+    fn readv(descriptor, list, count) = Read |handle, buffers| io::read(handle, buffers, At::Cursor);
+    fn writev(descriptor, list, count) = Write |handle, buffers| io::write(handle, buffers, At::Cursor);
     fn preadv(descriptor, list, count, offset: i64)
-        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+        = Read |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
     fn preadv64(descriptor, list, count, offset: i64)
-        = |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
+        = Read |handle, buffers| io::read(handle, buffers, At::offset(offset)?);
     fn pwritev(descriptor, list, count, offset: i64)
-        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+        = Write |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
     fn pwritev64(descriptor, list, count, offset: i64)
-        = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
+        = Write |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
     fn preadv2(descriptor, list, count, offset: i64, flags: c_int)
-        = |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+        = Read |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
     fn preadv64v2(descriptor, list, count, offset: i64, flags: c_int)
-        = |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+        = Read |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
     fn pwritev2(descriptor, list, count, offset: i64, flags: c_int)
-        = |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+        = Write |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
     fn pwritev64v2(descriptor, list, count, offset: i64, flags: c_int)
-        = |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+        = Write |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
 }
 
 /// Hints and durability flags hold for memory as they are; what changes the meaning of the call is refused.
@@ -163,9 +190,10 @@ descriptor_hooks! {
         = |handle| file::seek(handle, offset, whence);
     fn fsync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
     fn fdatasync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
-    fn syncfs(descriptor: c_int) -> c_int = |_handle| file::sync_all();
+    fn syncfs(descriptor: c_int) -> c_int
+        = |handle| file::opened(handle).and_then(|_| file::sync_all());
     fn sync_file_range(descriptor: c_int, offset: i64, length: i64, flags: u32) -> c_int
-        = |handle| file::sync(handle);
+        = |handle| file::sync_range(handle, offset, length, flags);
     fn ftruncate(descriptor: c_int, size: i64) -> c_int
         = |handle| file::truncate_handle(handle, size);
     fn ftruncate64(descriptor: c_int, size: i64) -> c_int

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathError, PathResult, Result, names, table};
+use cairn_posix::{Errno, PathError, PathResult, Result, kernel, names, table};
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::answer::{answer, answer_path, set_errno};
@@ -47,15 +47,9 @@ path_hooks! {
     fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t,
         // SAFETY: the caller passes a buffer of `room` bytes.
         [path, follow false] = |place| unsafe { read_link(&place, target, room) };
-    fn readlinkat(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t,
-        // SAFETY: the caller passes a buffer of `room` bytes.
-        [path at directory, follow false] = |place| unsafe { read_link(&place, target, room) };
     fn __readlink_chk(path: *const c_char, target: *mut c_char, room: size_t, has: size_t) -> ssize_t,
         // SAFETY: the caller passes a buffer of `has` bytes.
         [path, follow false] = |place| unsafe { read_link(&place, target, room.min(has)) };
-    fn __readlinkat_chk(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t, has: size_t) -> ssize_t,
-        // SAFETY: the caller passes a buffer of `has` bytes.
-        [path at directory, follow false] = |place| unsafe { read_link(&place, target, room.min(has)) };
 }
 
 unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
@@ -74,11 +68,115 @@ unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathRes
     Ok(length)
 }
 
+/// As `readlinkat(2)`; an empty path means the link that `directory` was opened for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readlinkat(
+    directory: c_int,
+    path: *const c_char,
+    target: *mut c_char,
+    room: size_t,
+) -> ssize_t {
+    let real = next!(readlinkat: fn(c_int, *const c_char, *mut c_char, size_t) -> ssize_t);
+    // SAFETY: the caller passes a terminated path.
+    let place = unsafe {
+        opened_link(directory, path)
+            .or_else(|| hooks::ours(hooks::route_at(directory, path), false))
+    };
+    match place {
+        Some(place) => answer_path(
+            // SAFETY: the caller passes a buffer of `room` bytes.
+            || unsafe { read_link(&place, target, room) },
+            // SAFETY: as above; the path lives for the call.
+            |elsewhere| unsafe { readlinkat(HERE, elsewhere.as_ptr(), target, room) },
+        ),
+        // SAFETY: the caller's own arguments.
+        None => unsafe { real(directory, path, target, room) },
+    }
+}
+
+/// The link that an empty path means, if `descriptor` is an open link of ours. The kernel says ENOENT for others.
+unsafe fn opened_link(descriptor: c_int, path: *const c_char) -> Option<Place<'static>> {
+    // SAFETY: the caller passes null or a terminated path.
+    if !unsafe { bytes(path) }.is_ok_and(<[u8]>::is_empty) {
+        return None;
+    }
+    let handle = table::lookup(descriptor)?;
+    let place = crate::answer::guarded(|| names::place_of(handle)).ok()?;
+    let found = crate::answer::guarded(|| cairn_posix::file::attributes(handle)).ok()?;
+    found.is_symlink().then_some(place)
+}
+
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __readlinkat_chk(
+    directory: c_int,
+    path: *const c_char,
+    target: *mut c_char,
+    room: size_t,
+    has: size_t,
+) -> ssize_t {
+    // SAFETY: the caller passes a buffer of `has` bytes.
+    unsafe { readlinkat(directory, path, target, room.min(has)) }
+}
+
 /// Where the two names of a rename or a link are.
 enum Pair<'a> {
     Libc,
     Ours(Place<'a>, Place<'a>),
-    Mixed,
+    /// One of the two, which is the kernel's, is this.
+    Mixed(Outside<'a>),
+}
+
+/// A name that is not ours, to be joined with one of ours.
+struct Outside<'a> {
+    directory: c_int,
+    /// None if the caller passed a null pointer.
+    path: Option<&'a CStr>,
+    is_source: bool,
+    /// Whether an empty path means the open file `directory`.
+    may_be_empty: bool,
+}
+
+impl<'a> Outside<'a> {
+    /// # Safety
+    /// The path is null, or terminated and outlives the result.
+    unsafe fn new((directory, path): (c_int, *const c_char), is_source: bool) -> Outside<'a> {
+        // SAFETY: not null, so terminated by the caller's promise.
+        let path = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+        Outside { directory, path, is_source, may_be_empty: false }
+    }
+
+    /// Why it cannot be renamed to or from a name of ours: what is wrong with its directory, else `EXDEV`.
+    fn refuse_rename(&self) -> Errno {
+        let names_something = self.path.is_some_and(|path| !path.is_empty());
+        match self.look() {
+            Err(errno) if errno != Errno(libc::ENOENT) || !names_something => errno,
+            _ => Errno(libc::EXDEV),
+        }
+    }
+
+    /// Why it cannot be a link to or from a name of ours: unlike a rename, a link needs its source and no target.
+    fn refuse_link(&self) -> Errno {
+        match (self.is_source, self.look()) {
+            (true, Err(errno)) => errno,
+            (true, Ok(())) => Errno(libc::EXDEV),
+            (false, Ok(())) => Errno(libc::EEXIST),
+            (false, Err(_)) => self.refuse_rename(),
+        }
+    }
+
+    /// Whether the name exists, as the kernel sees it.
+    fn look(&self) -> Result<()> {
+        let path = self.path.ok_or(Errno(libc::EFAULT))?;
+        let empty = if self.may_be_empty { libc::AT_EMPTY_PATH } else { 0 };
+        let flags = libc::AT_SYMLINK_NOFOLLOW | empty;
+        Ok(kernel::fstatat(self.directory, path, flags).map(drop)?)
+    }
+}
+
+fn failed(Errno(number): Errno) -> c_int {
+    set_errno(number);
+    -1
 }
 
 unsafe fn pair<'a>(
@@ -91,18 +189,16 @@ unsafe fn pair<'a>(
     match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
         (None, None) => Pair::Libc,
         (Some(from), Some(to)) => Pair::Ours(from, to),
-        _ => Pair::Mixed,
+        // SAFETY: the caller passes terminated paths.
+        (Some(_), None) => Pair::Mixed(unsafe { Outside::new(to, false) }),
+        // SAFETY: as above.
+        (None, Some(_)) => Pair::Mixed(unsafe { Outside::new(from, true) }),
     }
-}
-
-fn across() -> c_int {
-    set_errno(libc::EXDEV);
-    -1
 }
 
 macro_rules! two_names {
     ($(
-        fn $name:ident($($argument:ident: $type:ty),*), [$from:expr, $to:expr, follow $follow:expr]
+        fn $name:ident($($argument:ident: $type:ty),*), [$from:expr, $to:expr, follow $follow:expr], refuse [$refuse:expr]
             = |$old:ident, $new:ident| $ours:expr;
     )*) => {$(
         /// As the C library's function of this name; `EXDEV` between a file of ours and another.
@@ -113,7 +209,7 @@ macro_rules! two_names {
                 // SAFETY: the caller's own arguments.
                 Pair::Libc => unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) },
                 Pair::Ours($old, $new) => answer(|| $ours),
-                Pair::Mixed => across(),
+                Pair::Mixed(outside) => failed($refuse(&outside)),
             }
         }
     )*};
@@ -122,15 +218,16 @@ macro_rules! two_names {
 const HERE: c_int = libc::AT_FDCWD;
 
 two_names! {
-    fn rename(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false]
+    fn rename(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false], refuse [Outside::refuse_rename]
         = |old, new| names::rename(&old, &new, 0);
     fn renameat(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char),
-        [(from_directory, from), (to_directory, to), follow false]
+        [(from_directory, from), (to_directory, to), follow false], refuse [Outside::refuse_rename]
         = |old, new| names::rename(&old, &new, 0);
     fn renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint),
-        [(from_directory, from), (to_directory, to), follow false]
+        [(from_directory, from), (to_directory, to), follow false],
+        refuse [|outside: &Outside| names::rename_mode(flags).err().unwrap_or_else(|| outside.refuse_rename())]
         = |old, new| names::rename(&old, &new, flags);
-    fn link(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false]
+    fn link(from: *const c_char, to: *const c_char), [(HERE, from), (HERE, to), follow false], refuse [Outside::refuse_link]
         = |old, new| names::link(&old, &new, false);
 }
 
@@ -152,7 +249,8 @@ pub unsafe extern "C-unwind" fn linkat(
         let route = unsafe { hooks::route_at(to_directory, to) };
         return match hooks::ours(route, false) {
             Some(new) => answer(|| names::link(&names::place_of(handle)?, &new, false)),
-            None => across(),
+            // SAFETY: the caller passes a terminated path.
+            None => failed(unsafe { Outside::new((to_directory, to), false) }.refuse_link()),
         };
     }
     // SAFETY: the caller passes terminated paths.
@@ -167,8 +265,13 @@ pub unsafe extern "C-unwind" fn linkat(
                 flags,
             )
         },
+        _ if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 => {
+            failed(Errno(libc::EINVAL))
+        }
         Pair::Ours(old, new) => answer(|| names::link(&old, &new, follow)),
-        Pair::Mixed => across(),
+        Pair::Mixed(outside) => failed(
+            Outside { may_be_empty: flags & libc::AT_EMPTY_PATH != 0, ..outside }.refuse_link(),
+        ),
     }
 }
 
@@ -219,7 +322,7 @@ pub unsafe extern "C-unwind" fn realpath(path: *const c_char, buffer: *mut c_cha
     let real = next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char);
     // SAFETY: the caller passes a terminated path and a buffer of PATH_MAX bytes or null.
     unsafe {
-        canonical(path, buffer, |elsewhere| real(elsewhere.as_ptr(), buffer))
+        canonical(path, buffer, |elsewhere| realpath(elsewhere.as_ptr(), buffer))
             .unwrap_or_else(|| real(path, buffer))
     }
 }

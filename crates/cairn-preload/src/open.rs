@@ -45,7 +45,7 @@ macro_rules! open_hooks {
                     |elsewhere| {
                         $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
                         // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                        opened(unsafe { real($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) })
+                        unsafe { $name($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) }
                     },
                 );
             }

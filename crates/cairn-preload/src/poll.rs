@@ -2,16 +2,30 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::{Errno, configuration, table};
+use cairn_posix::{Errno, configuration, file, table};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::answer::{errno, is_missed, recognise};
+use crate::answer::{answer, errno, guarded, is_missed, recognise};
 
 /// What a regular file is always ready for.
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 /// Sign bit: the kernel skips an entry whose number is negative.
 const HIDDEN: c_int = c_int::MIN;
+
+/// What is to be told of a descriptor of ours.
+fn events(number: c_int, asked: i16) -> i16 {
+    match is_opened(number) {
+        true => asked & READY,
+        false => libc::POLLNVAL,
+    }
+}
+
+/// Whether a descriptor of ours is more than a name.
+fn is_opened(number: c_int) -> bool {
+    let handle = table::lookup(number).ok_or(Errno(libc::EBADF));
+    guarded(|| handle.and_then(file::opened)).is_ok()
+}
 
 /// Entries of ours are taken out of the list for the kernel's call by making their numbers negative, and put back.
 struct Masked<'a> {
@@ -33,7 +47,7 @@ impl<'a> Masked<'a> {
         let mut masked = Masked { list, ready: 0, any: false };
         for entry in masked.list.iter_mut().filter(|entry| table::is_ours(entry.fd)) {
             masked.any = true;
-            masked.ready += c_int::from(entry.events & READY != 0);
+            masked.ready += c_int::from(events(entry.fd, entry.events) != 0);
             entry.fd |= HIDDEN;
         }
         masked
@@ -55,7 +69,7 @@ impl<'a> Masked<'a> {
             let number = entry.fd & !HIDDEN;
             if table::is_ours(number) {
                 entry.fd = number;
-                entry.revents = entry.events & READY;
+                entry.revents = events(number, entry.events);
             }
         }
         if result < 0 { result } else { result + self.ready }
@@ -262,5 +276,6 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
             return result;
         }
     }
-    crate::answer::answer(|| Err::<(), _>(Errno(libc::EPERM)))
+    let failure = if is_opened(descriptor) { libc::EPERM } else { libc::EBADF };
+    answer(|| Err::<(), _>(Errno(failure)))
 }

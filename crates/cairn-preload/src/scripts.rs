@@ -28,9 +28,12 @@ pub struct Interpreter {
 
 impl Interpreter {
     /// The interpreter of the file at `place`; none if it is no script. Errors: `EACCES` if it is not executable,
-    /// `ENOEXEC` if no interpreter is named.
+    /// or a directory, `ENOEXEC` if no interpreter is named.
     pub fn of(place: &Place) -> PathResult<Option<Interpreter>> {
         file::access(place, libc::X_OK, true)?;
+        if file::stat(place, true)?.is_directory() {
+            return Err(Errno(libc::EACCES).into());
+        }
         let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
         let mut line = [0; LINE_BYTES + 1];
         let entry = libc::iovec { iov_base: line.as_mut_ptr().cast(), iov_len: LINE_BYTES };

@@ -2,56 +2,56 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use cairn_posix::{Errno, Result, file};
+use cairn_posix::{Errno, HandleId, Result, file};
 use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-fn refused<T>() -> Result<T> {
-    Err(Errno(libc::ENOTSOCK))
+fn refused<T>(handle: HandleId) -> Result<T> {
+    file::opened(handle).and(Err(Errno(libc::ENOTSOCK)))
 }
 
 descriptor_hooks! {
     fn accept(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn accept4(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn __connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
-    fn listen(descriptor: c_int, backlog: c_int) -> c_int = |_handle| refused::<c_int>();
-    fn shutdown(descriptor: c_int, how: c_int) -> c_int = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
+    fn listen(descriptor: c_int, backlog: c_int) -> c_int = |handle| refused::<c_int>(handle);
+    fn shutdown(descriptor: c_int, how: c_int) -> c_int = |handle| refused::<c_int>(handle);
     fn getpeername(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn getsockname(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn getsockopt(descriptor: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn setsockopt(descriptor: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn recv(descriptor: c_int, target: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn __recv_chk(descriptor: c_int, target: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn recvfrom(descriptor: c_int, target: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn __recvfrom_chk(descriptor: c_int, target: *mut c_void, length: size_t, room: size_t, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn recvmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     fn send(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn __send(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn sendto(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t
-        = |_handle| refused::<usize>();
+        = |handle| refused::<usize>(handle);
     fn sendmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
-        = |_handle| refused::<c_int>();
+        = |handle| refused::<c_int>(handle);
     // As the C library: by the mode bits of `fstat`.
     fn isfdtype(descriptor: c_int, kind: c_int) -> c_int = |handle| {
         let directory = file::is_directory(handle)?;

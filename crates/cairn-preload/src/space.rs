@@ -20,16 +20,15 @@ descriptor_hooks! {
         = |handle| allocate(handle, mode, offset, length);
     fn fallocate64(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
         = |handle| allocate(handle, mode, offset, length);
-    /// Memory needs no reading ahead.
     fn readahead(descriptor: c_int, offset: i64, length: size_t) -> ssize_t
-        = |_handle| Ok::<usize, Errno>(0);
+        = |handle| file::read_ahead(handle);
 }
 
 /// Keeping the size, punching and collapsing are refused, as by file systems without them.
 fn allocate(handle: HandleId, mode: c_int, offset: i64, length: i64) -> Result<()> {
     match mode {
         0 => file::allocate(handle, offset, length),
-        _ => Err(Errno(libc::EOPNOTSUPP)),
+        _ => file::opened(handle).and(Err(Errno(libc::EOPNOTSUPP))),
     }
 }
 
@@ -55,10 +54,10 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// Advice about caching: memory is the cache.
-    fn posix_fadvise(offset: i64, length: i64, advice: c_int) = |_handle| Ok(());
-    /// As `posix_fadvise`.
-    fn posix_fadvise64(offset: i64, length: i64, advice: c_int) = |_handle| Ok(());
+    fn posix_fadvise(offset: i64, length: i64, advice: c_int)
+        = |handle| file::advise(handle, length, advice);
+    fn posix_fadvise64(offset: i64, length: i64, advice: c_int)
+        = |handle| file::advise(handle, length, advice);
     fn posix_fallocate(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
     fn posix_fallocate64(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
 }

@@ -4,9 +4,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use cairn_posix::Attributes;
 use cairn_posix::path::Place;
-use cairn_posix::{
-    Errno, PathResult, Result, attributes, cwd, file, mount, names, placeholder, table,
-};
+use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
 use crate::answer::{answer, answer_path};
@@ -84,24 +82,6 @@ by_descriptor! {
     fn __fxstat64([version] descriptor, target);
 }
 
-/// The place meant by an empty path with `AT_EMPTY_PATH`, if that is ours.
-unsafe fn by_empty_path(
-    directory: c_int,
-    path: *const c_char,
-    flags: c_int,
-) -> Option<Place<'static>> {
-    // SAFETY: the caller passes null or a terminated path.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
-    if !empty {
-        return None;
-    }
-    if directory == libc::AT_FDCWD {
-        return cwd::inode().map(|base| Place { base, path: b"" });
-    }
-    let handle = table::lookup(directory)?;
-    crate::answer::guarded(|| names::place_of(handle)).ok()
-}
-
 macro_rules! at_directory {
     ($(fn $name:ident([$($version:ident)?] directory, path, target, flags);)*) => {$(
         /// As the C library's function of this name.
@@ -112,15 +92,17 @@ macro_rules! at_directory {
             let real = next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int);
             // SAFETY: the caller passes a terminated path.
             let place = unsafe {
-                by_empty_path(directory, path, flags)
+                hooks::by_empty_path(directory, path, flags)
                     .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
             };
             if let Some(place) = place {
                 return answer_path(
-                    // SAFETY: the caller passes room for one structure.
-                    || unsafe { stat_place(&place, follows(flags), target) },
+                    || hooks::with_flags(flags, STAT_FLAGS, || {
+                        // SAFETY: the caller passes room for one structure.
+                        unsafe { stat_place(&place, follows(flags), target) }
+                    }),
                     // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                    |elsewhere| unsafe { real($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
+                    |elsewhere| unsafe { $name($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
                 );
             }
             // SAFETY: the caller's own arguments.
@@ -146,7 +128,18 @@ at_directory! {
     fn __fxstatat64([version] directory, path, target, flags);
 }
 
-unsafe fn statx_place(place: &Place, follow: bool, target: *mut Statx) -> PathResult<()> {
+const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
+const STATX_FLAGS: c_int = STAT_FLAGS | libc::AT_STATX_SYNC_TYPE;
+
+unsafe fn statx_place(
+    place: &Place,
+    follow: bool,
+    mask: c_uint,
+    target: *mut Statx,
+) -> PathResult<()> {
+    if mask & libc::STATX__RESERVED as c_uint != 0 {
+        return Err(Errno(libc::EINVAL).into());
+    }
     let found = file::stat(place, follow)?;
     let value = attributes::statx(mount::current()?, &found);
     // SAFETY: the caller of statx passes room for one structure.
@@ -166,15 +159,19 @@ pub unsafe extern "C-unwind" fn statx(
     let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
-        by_empty_path(directory, path, flags)
+        hooks::by_empty_path(directory, path, flags)
             .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
     };
     if let Some(place) = place {
         return answer_path(
-            // SAFETY: the caller passes room for one structure.
-            || unsafe { statx_place(&place, follows(flags), target) },
+            || {
+                hooks::with_flags(flags, STATX_FLAGS, || {
+                    // SAFETY: the caller passes room for one structure.
+                    unsafe { statx_place(&place, follows(flags), mask, target) }
+                })
+            },
             // SAFETY: the caller's own arguments but for the path, which lives for the call.
-            |elsewhere| unsafe { real(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target) },
+            |elsewhere| unsafe { statx(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target) },
         );
     }
     // SAFETY: the caller's own arguments.
@@ -200,7 +197,7 @@ path_hooks! {
         [path, follow true] = |place| file::access(&place, mask, true);
     fn faccessat(directory: c_int, path: *const c_char, mask: c_int, flags: c_int) -> c_int,
         [path at directory, follow follows(flags)]
-        = |place| file::access(&place, mask, follows(flags));
+        = |place| hooks::with_flags(flags, ACCESS_FLAGS, || file::access(&place, mask, follows(flags)));
     fn statfs(path: *const c_char, target: *mut Statfs) -> c_int,
         // SAFETY: the caller passes room for one structure.
         [path, follow true] = |place| unsafe { statfs_place(&place, target) };
@@ -220,7 +217,9 @@ path_hooks! {
         [path, follow true] = |place| unsafe { statvfs_place(&place, target) };
     fn pathconf(path: *const c_char, name: c_int) -> c_long,
         [path, follow true] = |place| {
-            file::resolve(&place, true)?;
+            if is_of_file_system(name) {
+                file::resolve(&place, true)?;
+            }
             Ok(limit(name)?)
         };
 }
@@ -272,6 +271,20 @@ descriptor_hooks! {
         // SAFETY: the caller passes room for one structure.
         = |_handle| unsafe { statvfs_mount(target) };
     fn fpathconf(descriptor: c_int, name: c_int) -> c_long = |_handle| limit(name);
+}
+
+const ACCESS_FLAGS: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+/// Whether the C library asks the file system for this limit; for the others it does not look at the file.
+fn is_of_file_system(name: c_int) -> bool {
+    matches!(
+        name,
+        libc::_PC_LINK_MAX
+            | libc::_PC_NAME_MAX
+            | libc::_PC_CHOWN_RESTRICTED
+            | libc::_PC_FILESIZEBITS
+            | libc::_PC_2_SYMLINKS
+    )
 }
 
 /// Limits of the mount, as `pathconf(3)` asks for them.

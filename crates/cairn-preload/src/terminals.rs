@@ -2,29 +2,35 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::{Errno, Result, table};
+use cairn_posix::{Errno, HandleId, Result, file, table};
 use libc::{pid_t, size_t};
 
-use crate::answer::recognise;
+use crate::answer::{answer, number, recognise};
 use crate::streams;
 
-fn refused<T>() -> Result<T> {
-    Err(Errno(libc::ENOTTY))
+fn refused<T>(handle: HandleId) -> Result<T> {
+    file::opened(handle).and(Err(Errno(libc::ENOTTY)))
 }
 
 descriptor_hooks! {
-    fn tcgetattr(descriptor: c_int, settings: *mut c_void) -> c_int = |_handle| refused::<c_int>();
+    fn tcgetattr(descriptor: c_int, settings: *mut c_void) -> c_int = |handle| refused::<c_int>(handle);
     fn tcsetattr(descriptor: c_int, when: c_int, settings: *const c_void) -> c_int
-        = |_handle| refused::<c_int>();
-    fn tcdrain(descriptor: c_int) -> c_int = |_handle| refused::<c_int>();
-    fn tcflow(descriptor: c_int, action: c_int) -> c_int = |_handle| refused::<c_int>();
-    fn tcflush(descriptor: c_int, queue: c_int) -> c_int = |_handle| refused::<c_int>();
-    fn tcsendbreak(descriptor: c_int, duration: c_int) -> c_int = |_handle| refused::<c_int>();
-    fn tcgetpgrp(descriptor: c_int) -> pid_t = |_handle| refused::<c_int>();
-    fn tcsetpgrp(descriptor: c_int, group: pid_t) -> c_int = |_handle| refused::<c_int>();
-    fn tcgetsid(descriptor: c_int) -> pid_t = |_handle| refused::<c_int>();
-    fn ttyname(descriptor: c_int) -> *mut c_char = |_handle| refused::<*mut c_char>();
-    fn ptsname(descriptor: c_int) -> *mut c_char = |_handle| refused::<*mut c_char>();
+        = |handle| refused::<c_int>(handle);
+    fn tcdrain(descriptor: c_int) -> c_int = |handle| refused::<c_int>(handle);
+    fn tcflow(descriptor: c_int, action: c_int) -> c_int = |handle| refused::<c_int>(handle);
+    fn tcflush(descriptor: c_int, queue: c_int) -> c_int = |handle| refused::<c_int>(handle);
+    fn tcsendbreak(descriptor: c_int, duration: c_int) -> c_int = |handle| refused::<c_int>(handle);
+    fn tcgetpgrp(descriptor: c_int) -> pid_t = |handle| refused::<c_int>(handle);
+    fn tcsetpgrp(descriptor: c_int, group: pid_t) -> c_int = |handle| refused::<c_int>(handle);
+    fn tcgetsid(descriptor: c_int) -> pid_t = |handle| refused::<c_int>(handle);
+    fn ttyname(descriptor: c_int) -> *mut c_char = |handle| refused::<*mut c_char>(handle);
+    fn ptsname(descriptor: c_int) -> *mut c_char = |handle| refused::<*mut c_char>(handle);
+}
+
+/// The handle behind a descriptor of ours, recognised now if need be.
+fn known(descriptor: c_int) -> Option<HandleId> {
+    table::lookup(descriptor)
+        .or_else(|| recognise(descriptor).then(|| table::lookup(descriptor)).flatten())
 }
 
 /// Functions that return the error number.
@@ -33,8 +39,8 @@ macro_rules! numbered {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(descriptor: c_int $(, $argument: $type)*) -> c_int {
-            if table::is_ours(descriptor) || recognise(descriptor) {
-                return libc::ENOTTY;
+            if let Some(handle) = known(descriptor) {
+                return number(|| refused(handle));
             }
             // SAFETY: the caller's own arguments.
             unsafe { next!($name: fn(c_int $(, $type)*) -> c_int)(descriptor $(, $argument)*) }
@@ -52,8 +58,8 @@ numbered! {
 /// As `login_tty(3)`, after which descriptors 0 to 2 are the terminal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn login_tty(terminal: c_int) -> c_int {
-    if table::is_ours(terminal) {
-        return crate::answer::answer(refused::<c_int>);
+    if let Some(handle) = known(terminal) {
+        return answer(|| refused::<c_int>(handle));
     }
     (0..=2).for_each(streams::about_to_change);
     // SAFETY: the caller's own argument.

@@ -6,14 +6,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 
-use cairn_posix::path::{Place, Route};
-use cairn_posix::{
-    Attributes, Errno, PathResult, Result, attributes, directory, file, gate, mount,
-};
+use cairn_posix::path::Route;
+use cairn_posix::{Errno, Result, gate};
 use libc::stat as Stat;
 
-use crate::answer::{answer_path, errno, set_errno};
-use crate::directories;
+use crate::answer::{answer, errno, set_errno};
+use crate::{directories, stat};
 
 /// `struct FTW` of the C library.
 #[repr(C)]
@@ -51,7 +49,7 @@ struct Walk<'a> {
     flags: c_int,
     call: &'a dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
     /// Directories seen so far, where symbolic links are followed: each is walked once.
-    seen: RefCell<BTreeSet<u32>>,
+    seen: RefCell<BTreeSet<(u64, u64)>>,
     /// With `CHANGE_DIRECTORY`: where the walk began, which is where relative paths start from.
     start: Option<CString>,
 }
@@ -65,29 +63,42 @@ enum Next {
     End(c_int),
 }
 
-fn place_of(path: &CStr) -> Result<Place<'_>> {
-    // SAFETY: the path is terminated and outlives the result.
-    match unsafe { cairn_posix::path::route(path.as_ptr()) } {
-        Route::Place(place) => Ok(place),
-        _ => Err(Errno(libc::ENOENT)),
+/// Attributes of a file, of ours or, behind a symbolic link, of another.
+fn status(path: &CStr, follow: bool) -> Result<Stat> {
+    // SAFETY: plain integers, for which zero is a value.
+    let mut status: Stat = unsafe { core::mem::zeroed() };
+    let ask = if follow { stat::stat } else { stat::lstat };
+    // SAFETY: the path is terminated, and there is room for one structure.
+    match gate::outside(|| unsafe { ask(path.as_ptr(), &mut status) }) {
+        0 => Ok(status),
+        _ => Err(Errno(errno())),
     }
 }
 
-fn names(path: &CStr) -> PathResult<Vec<CString>> {
-    let stream = directory::open(&place_of(path)?)?;
-    let mut found = Vec::new();
-    let listed = loop {
-        match stream.next() {
-            Ok(entry) if entry.is_null() => break Ok(()),
-            // SAFETY: a non-null entry is complete, and valid until the next call on the stream.
-            Ok(entry) => found.push(unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_owned()),
-            Err(errno) => break Err(errno),
+fn names(path: &CStr) -> Result<Vec<CString>> {
+    gate::outside(|| {
+        // SAFETY: the path is terminated.
+        let stream = unsafe { directories::opendir(path.as_ptr()) };
+        if stream.is_null() {
+            return Err(Errno(errno()));
         }
-    };
-    stream.close()?;
-    listed?;
-    found.retain(|name| !matches!(name.as_bytes(), b"." | b".."));
-    Ok(found)
+        let mut found = Vec::new();
+        set_errno(0);
+        // SAFETY: the stream was opened above; an entry is complete, and valid until the next call.
+        while let Some(entry) = unsafe { directories::readdir64(stream).as_ref() } {
+            // SAFETY: the name of an entry is terminated.
+            found.push(unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_owned());
+        }
+        let failure = errno();
+        // SAFETY: the stream is not used afterwards.
+        unsafe { directories::closedir(stream) };
+        found.retain(|name| !matches!(name.as_bytes(), b"." | b".."));
+        if failure == 0 { Ok(found) } else { Err(Errno(failure)) }
+    })
+}
+
+fn is(status: &Stat, kind: u32) -> bool {
+    status.st_mode & libc::S_IFMT == kind
 }
 
 impl Walk<'_> {
@@ -117,24 +128,12 @@ impl Walk<'_> {
         change_directory(&self.locate(&directory)?)
     }
 
-    fn visit(
-        &self,
-        path: &CStr,
-        found: Option<&Attributes>,
-        kind: c_int,
-        level: c_int,
-    ) -> Result<Next> {
-        // SAFETY: plain integers, for which zero is a value.
-        let mut status: Stat = unsafe { core::mem::zeroed() };
-        if let Some(found) = found {
-            status = attributes::stat(mount::current()?, found);
-        }
+    fn visit(&self, path: &CStr, status: &Stat, kind: c_int, level: c_int) -> Result<Next> {
         let bytes = path.to_bytes();
         let base = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let mut position = Position { base: base as c_int, level };
         self.go_to(path, base, kind)?;
-        let result = (self.call)(path, &status, kind, &mut position);
-        Ok(match result {
+        Ok(match (self.call)(path, status, kind, &mut position) {
             0 => Next::Continue,
             SKIP_SUBTREE if self.flags & ACTION_RESULTS != 0 => Next::SkipSubtree,
             SKIP_SIBLINGS if self.flags & ACTION_RESULTS != 0 => Next::SkipSiblings,
@@ -142,39 +141,46 @@ impl Walk<'_> {
         })
     }
 
+    /// Visits what cannot be asked for its attributes because of `errno`, or fails as the C library's walk does.
+    fn visit_unknown(&self, path: &CStr, level: c_int, Errno(errno): Errno) -> Result<Next> {
+        let itself =
+            status(&self.locate(path)?, false).ok().filter(|found| is(found, libc::S_IFLNK));
+        match (itself, errno) {
+            (Some(link), libc::ENOENT) => self.visit(path, &link, DANGLING, level),
+            (Some(link), libc::EACCES) if level > 0 => self.visit(path, &link, DANGLING, level),
+            (None, libc::ENOENT | libc::EACCES) if level > 0 => {
+                // SAFETY: plain integers, for which zero is a value.
+                let nothing: Stat = unsafe { core::mem::zeroed() };
+                self.visit(path, &nothing, NO_ATTRIBUTES, level)
+            }
+            _ => Err(Errno(errno)),
+        }
+    }
+
     /// Walks the tree at `path`.
-    fn walk(&self, path: &CStr, level: c_int) -> PathResult<Next> {
+    fn walk(&self, path: &CStr, level: c_int) -> Result<Next> {
         if level > DEPTH_MAX {
-            return Err(Errno(libc::ELOOP).into());
+            return Err(Errno(libc::ELOOP));
         }
-        let located = self.locate(path)?;
-        let place = place_of(&located)?;
         let physical = self.flags & PHYSICAL != 0;
-        let itself = match file::stat(&place, false) {
+        let located = self.locate(path)?;
+        let found = match status(&located, !physical) {
             Ok(found) => found,
-            Err(error) if level == 0 => return Err(error),
-            Err(_) => return Ok(self.visit(path, None, NO_ATTRIBUTES, level)?),
+            Err(errno) => return self.visit_unknown(path, level, errno),
         };
-        let found = match itself.is_symlink() && !physical {
-            true => file::stat(&place, true).ok(),
-            false => Some(itself),
-        };
-        let Some(found) = found else {
-            return Ok(self.visit(path, Some(&itself), DANGLING, level)?);
-        };
-        if !found.is_directory() {
-            let kind = if found.is_symlink() { SYMLINK } else { FILE };
-            return Ok(self.visit(path, Some(&found), kind, level)?);
+        if !is(&found, libc::S_IFDIR) {
+            let kind = if is(&found, libc::S_IFLNK) { SYMLINK } else { FILE };
+            return self.visit(path, &found, kind, level);
         }
-        if !physical && !self.seen.borrow_mut().insert(found.inode.0) {
+        if !physical && !self.seen.borrow_mut().insert((found.st_dev, found.st_ino)) {
             return Ok(Next::Continue);
         }
         let Ok(names) = names(&located) else {
-            return Ok(self.visit(path, Some(&found), UNREADABLE, level)?);
+            return self.visit(path, &found, UNREADABLE, level);
         };
         let contents_first = self.flags & CONTENTS_FIRST != 0;
         if !contents_first {
-            match self.visit(path, Some(&found), DIRECTORY, level)? {
+            match self.visit(path, &found, DIRECTORY, level)? {
                 Next::Continue => {}
                 Next::SkipSubtree => return Ok(Next::Continue),
                 next => return Ok(next),
@@ -191,7 +197,7 @@ impl Walk<'_> {
             }
         }
         match contents_first {
-            true => Ok(self.visit(path, Some(&found), CONTENTS_DONE, level)?),
+            true => self.visit(path, &found, CONTENTS_DONE, level),
             false => Ok(Next::Continue),
         }
     }
@@ -225,29 +231,30 @@ unsafe fn walk(
     flags: c_int,
     call: &dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
 ) -> c_int {
-    answer_path(
-        || {
-            let start = match flags & CHANGE_DIRECTORY {
-                0 => None,
-                _ => Some(current_directory()?),
-            };
-            let walk = Walk { flags, call, seen: RefCell::default(), start };
-            // SAFETY: promised by the caller.
-            let walked = walk.walk(unsafe { CStr::from_ptr(path) }, 0);
-            if let Some(start) = &walk.start {
-                change_directory(start)?;
-            }
-            match walked? {
-                Next::End(result) => Ok(result),
-                _ => Ok(0),
-            }
-        },
-        |_| {
-            // The tree is a symbolic link out of the mount.
-            set_errno(libc::EXDEV);
-            -1
-        },
-    )
+    answer(|| {
+        let start = match flags & CHANGE_DIRECTORY {
+            0 => None,
+            _ => Some(current_directory()?),
+        };
+        let walk = Walk { flags, call, seen: RefCell::default(), start };
+        // SAFETY: promised by the caller.
+        let walked = walk.walk(&without_slashes(unsafe { CStr::from_ptr(path) })?, 0);
+        if let Some(start) = &walk.start {
+            change_directory(start)?;
+        }
+        match walked? {
+            Next::End(result) => Ok(result),
+            _ => Ok(0),
+        }
+    })
+}
+
+/// The path without the slashes behind it.
+fn without_slashes(path: &CStr) -> Result<CString> {
+    let path = path.to_bytes();
+    let last = path.iter().rposition(|&byte| byte != b'/');
+    let end = last.map_or(path.len().min(1), |last| last + 1);
+    CString::new(&path[..end]).map_err(|_| Errno(libc::EINVAL))
 }
 
 /// # Safety
@@ -257,8 +264,18 @@ unsafe fn is_ours(path: *const c_char) -> bool {
     matches!(unsafe { cairn_posix::path::route(path) }, Route::Place(_))
 }
 
+/// What `ftw` calls the kinds that only `nftw` knows.
+fn without_links(kind: c_int) -> c_int {
+    match kind {
+        SYMLINK => FILE,
+        CONTENTS_DONE => DIRECTORY,
+        DANGLING => NO_ATTRIBUTES,
+        kind => kind,
+    }
+}
+
 macro_rules! walks {
-    ($(fn $name:ident with $visit:ty, flags [$($flags:ident)?], |$path:ident, $status:ident, $kind:ident, $position:ident| $($given:expr)?;)*) => {$(
+    ($(fn $name:ident with $visit:ty, flags [$($flags:ident)?], |$path:ident, $status:ident, $kind:ident, $position:ident| $($given:expr)?, kinds $kinds:expr;)*) => {$(
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
@@ -274,7 +291,7 @@ macro_rules! walks {
             let call = |$path: &CStr, $status: &Stat, $kind: c_int, $position: &mut Position| {
                 let _ = &$position;
                 // SAFETY: the function is the caller's, and gets what it demands.
-                gate::outside(|| unsafe { visit($path.as_ptr(), $status, $kind $(, $given)?) })
+                gate::outside(|| unsafe { visit($path.as_ptr(), $status, $kinds($kind) $(, $given)?) })
             };
             // SAFETY: the caller passes a terminated path.
             unsafe { walk(path, flags, &call) }
@@ -286,8 +303,8 @@ macro_rules! walks {
 }
 
 walks! {
-    fn ftw with Visit, flags [], |path, status, kind, position|;
-    fn ftw64 with Visit, flags [], |path, status, kind, position|;
-    fn nftw with VisitPosition, flags [flags], |path, status, kind, position| position;
-    fn nftw64 with VisitPosition, flags [flags], |path, status, kind, position| position;
+    fn ftw with Visit, flags [], |path, status, kind, position|, kinds without_links;
+    fn ftw64 with Visit, flags [], |path, status, kind, position|, kinds without_links;
+    fn nftw with VisitPosition, flags [flags], |path, status, kind, position| position, kinds core::convert::identity;
+    fn nftw64 with VisitPosition, flags [flags], |path, status, kind, position| position, kinds core::convert::identity;
 }
