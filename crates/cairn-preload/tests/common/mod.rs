@@ -50,10 +50,33 @@ impl Stage {
         compiled
     }
 
+    /// A program made of all C files of `tests/NAME`, compiled.
+    pub fn compile_all(&self, name: &str) -> PathBuf {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+        let sources = fs::read_dir(sources).expect("there are sources").flatten();
+        let sources: Vec<PathBuf> = sources
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+            .collect();
+        let compiled = self.directory.join(name);
+        let status = Command::new("cc")
+            .args(["-pthread", "-O1", "-w", "-o"])
+            .arg(&compiled)
+            .args(sources)
+            .status();
+        assert!(status.expect("there is a C compiler").success(), "{name} compiles");
+        compiled
+    }
+
     fn command(&self, program: &Path) -> Command {
+        self.patient_command(program, PATIENCE)
+    }
+
+    /// A program, ended by `timeout` when it has run for so many seconds, that would make its store in the stage.
+    pub fn patient_command(&self, program: &Path, seconds: &str) -> Command {
         let mut command = Command::new("timeout");
         command
-            .arg(PATIENCE)
+            .arg(seconds)
             .arg(program)
             .current_dir(&self.directory)
             .env("CAIRN_STORE_ROOT", self.directory.join("root"))
@@ -116,7 +139,7 @@ pub fn library() -> PathBuf {
 }
 
 /// The `cairn` command beside the library, both of the profile under test and freshly built.
-fn cairn() -> &'static Path {
+pub fn cairn() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         // The test runs from `target/PROFILE/deps`.

@@ -1,0 +1,287 @@
+//! The kernel and Cairn answer alike: the C program of `tests/conformance` plays the same cases in a directory of a
+//! tmpfs and below the mount, at the same path, and prints one line per case; the lines are compared.
+//!
+//! A case that may differ stands in `conformance/differences.txt`, with what Cairn answers and with the row of
+//! docs/SEMANTICS.md that says so. It fails if it differs otherwise, and if it does not differ any more.
+//! Each family runs as an ordinary user; as root, `rights` and `modes` run as root, too.
+//! `CAIRN_CONFORMANCE_ON=DIRECTORY` compares with another file system than the one of /dev/shm.
+
+mod common;
+
+use common::{Stage, errors, text};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// An ordinary user and group.
+const NOBODY: u32 = 65534;
+/// Seconds after which a family has hung; alone it takes a few.
+const PATIENCE: &str = "300";
+/// Differing cases that a failure shows.
+const SHOWN_MAX: usize = 40;
+
+/// Who plays.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Player {
+    Ordinary,
+    Root,
+}
+
+/// The name of each case and what came of it.
+type Outcomes = BTreeMap<String, String>;
+
+/// A scratch directory on the file system to compare with: the directory under test, the store, and the programs.
+struct Ground(PathBuf);
+
+impl Ground {
+    fn new(family: &str, player: Player) -> Ground {
+        let shared = Path::new("/dev/shm");
+        let memory = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let below = std::env::var_os("CAIRN_CONFORMANCE_ON").map_or(memory, PathBuf::from);
+        let name = format!("conformance-{}-{family}-{player:?}", std::process::id());
+        let ground = Ground(below.join(name));
+        for part in ["", "store", "bin"] {
+            ground.make(part, player);
+        }
+        ground
+    }
+
+    fn path(&self, part: &str) -> PathBuf {
+        self.0.join(part)
+    }
+
+    fn make(&self, part: &str, player: Player) {
+        let path = self.path(part);
+        fs::create_dir(&path).expect("a scratch directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        if player == Player::Ordinary && is_root() {
+            chown(&path, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+        }
+    }
+
+    /// A program where an ordinary user finds it, too.
+    fn install(&self, program: &Path) -> PathBuf {
+        let copy = self.path("bin").join(program.file_name().expect("a file"));
+        fs::copy(program, &copy).expect("programs can be copied");
+        copy
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(&self.0).output();
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|itself| std::os::unix::fs::MetadataExt::uid(&itself) == 0)
+}
+
+/// One family's program, ready to be played.
+struct Play<'a> {
+    stage: &'a Stage,
+    ground: &'a Ground,
+    player: Player,
+    /// A directory on another file system.
+    outside: PathBuf,
+}
+
+impl Play<'_> {
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        let mut command = self.stage.patient_command(program, PATIENCE);
+        command.args(arguments).env("CAIRN_STORE_ROOT", self.ground.path("store"));
+        if self.player == Player::Ordinary && is_root() {
+            // This takes the supplementary groups away, too.
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.output().expect("the program starts")
+    }
+
+    /// Plays on the file system and on Cairn, at the same path.
+    fn both(&self, program: &Path, family: &str) -> [Outcomes; 2] {
+        let program = self.ground.install(program);
+        let cairn = self.ground.install(common::cairn());
+        self.ground.install(&common::cairn().with_file_name("libcairn_preload.so"));
+        let under_test = self.ground.path("here");
+        let [program, here, outside] =
+            [&program, &under_test, &self.outside].map(|path| path.to_str().expect("UTF-8"));
+        self.ground.make("here", self.player);
+        let kernel = outcomes(&self.run(Path::new(program), &[family, here, outside]));
+        fs::remove_dir_all(&under_test).expect("what is left can be removed");
+        let run = ["run", "--discard", "--mount", here, "--", program, family, here, outside];
+        let cairn = outcomes(&self.run(&cairn, &run));
+        assert!(!under_test.exists(), "calls went past Cairn, to {here}");
+        [kernel, cairn]
+    }
+}
+
+fn outcomes(output: &Output) -> Outcomes {
+    let printed = text(output);
+    let last = printed.lines().next_back().unwrap_or_default();
+    let is_whole = output.status.success() && last == "-- all played";
+    assert!(is_whole, "{:?} after '{last}': {}", output.status, errors(output));
+    let mut found = Outcomes::new();
+    for line in printed.lines().filter(|line| *line != last) {
+        let (case, outcome) = line.split_once(": ").expect("a case and what came of it");
+        let before = found.insert(case.to_owned(), outcome.to_owned());
+        assert_eq!(before, None, "two cases are called '{case}'");
+    }
+    found
+}
+
+/// A line of `differences.txt`: cases that Cairn answers otherwise.
+struct Difference {
+    /// Only for this player, if one is named.
+    player: Option<Player>,
+    family: String,
+    /// Name of the case; `*` stands for anything.
+    case: String,
+    /// What Cairn answers; `*` stands for anything.
+    outcome: String,
+}
+
+/// The differences of a family. Each stands below a line `[row]`, which is the first cell of a row of
+/// docs/SEMANTICS.md.
+fn differences(family: &str, player: Player) -> Vec<Difference> {
+    let semantics = include_str!("../../../docs/SEMANTICS.md");
+    let mut found = Vec::new();
+    let mut row = "";
+    for line in include_str!("conformance/differences.txt").lines() {
+        if let Some(named) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            row = named;
+            let cell = format!("\n| {row} |");
+            let listed = semantics.split("\n## ").filter(|part| {
+                (part.starts_with("Weakened") || part.starts_with("Refused"))
+                    && part.contains(&cell)
+            });
+            assert_eq!(listed.count(), 1, "docs/SEMANTICS.md has one row '{row}'");
+        } else if !line.is_empty() && !line.starts_with('#') {
+            assert!(!row.is_empty(), "'{line}' stands below no row");
+            found.push(Difference::parse(line));
+        }
+    }
+    found.retain(|difference| {
+        difference.family == family && difference.player.is_none_or(|only| only == player)
+    });
+    found
+}
+
+impl Difference {
+    /// `family: case: outcome`, with `root: ` or `ordinary: ` before it if only one of them sees it.
+    fn parse(line: &str) -> Difference {
+        let (player, line) = match (line.strip_prefix("root: "), line.strip_prefix("ordinary: ")) {
+            (Some(rest), _) => (Some(Player::Root), rest),
+            (_, Some(rest)) => (Some(Player::Ordinary), rest),
+            _ => (None, line),
+        };
+        let mut parts = line.splitn(3, ": ").map(str::to_owned);
+        let mut part = || parts.next().unwrap_or_else(|| panic!("'{line}' has three parts"));
+        Difference { player, family: part(), case: part(), outcome: part() }
+    }
+}
+
+/// Whether `text` has the form of `pattern`, in which `*` stands for anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(end)
+}
+
+/// What is wrong with the two lists of outcomes, given what may differ.
+fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut used = vec![false; allowed.len()];
+    for (case, expected) in kernel {
+        let Some(seen) = cairn.get(case) else {
+            found.push(format!("{case}\n  was not played on Cairn"));
+            continue;
+        };
+        let listed = allowed.iter().position(|difference| matches(&difference.case, case));
+        let as_listed = listed.is_some_and(|place| matches(&allowed[place].outcome, seen));
+        if let Some(place) = listed {
+            used[place] = true;
+        }
+        let complaint = match (listed, expected == seen) {
+            (None, true) => continue,
+            (Some(_), false) if as_listed => continue,
+            (Some(_), true) => "does not differ any more, but differences.txt lists it",
+            (Some(_), false) => "differs otherwise than differences.txt says",
+            (None, false) => "differs",
+        };
+        found.push(format!("{case}\n  {complaint}\n  kernel: {expected}\n  Cairn:  {seen}"));
+    }
+    let unused = allowed.iter().zip(used).filter(|(_, used)| !used);
+    found.extend(unused.map(|(listed, _)| format!("no case is called '{}'", listed.case)));
+    found
+}
+
+fn conforms_as(family: &str, player: Player) {
+    let stage = Stage::new();
+    let program = stage.compile_all("conformance");
+    let ground = Ground::new(family, player);
+    let outside = stage.plain();
+    if player == Player::Ordinary && is_root() {
+        chown(&outside, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+    }
+    let play = Play { stage: &stage, ground: &ground, player, outside };
+    let [kernel, cairn] = play.both(&program, family);
+    let wrong = complaints(&kernel, &cairn, &differences(family, player));
+    println!("{family} as {player:?}: {} cases", kernel.len());
+    let shown = wrong.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} of {} cases:\n{shown}", wrong.len(), kernel.len());
+}
+
+/// Compares the families, one after the other, as an ordinary user.
+fn conforms(families: &[&str]) {
+    families.iter().for_each(|family| conforms_as(family, Player::Ordinary));
+}
+
+#[test]
+fn calls_on_paths_answer_as_the_kernel_does() {
+    conforms(&["paths"]);
+}
+
+#[test]
+fn calls_on_paths_without_a_directory_answer_as_the_kernel_does() {
+    conforms(&["paths_from_here"]);
+}
+
+#[test]
+fn calls_from_a_directory_answer_as_the_kernel_does() {
+    conforms(&["directories_at"]);
+}
+
+#[test]
+fn opening_and_pairs_of_names_answer_as_the_kernel_does() {
+    conforms(&["opening", "pairs"]);
+}
+
+#[test]
+fn calls_on_descriptors_answer_as_the_kernel_does() {
+    conforms(&["descriptors"]);
+}
+
+fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {
+    pairs.iter().map(|(case, outcome)| ((*case).to_owned(), (*outcome).to_owned())).collect()
+}
+
+#[test]
+fn difference_is_planted_then_it_is_found_and_a_stale_one_as_well() {
+    let kernel = outcomes_of(&[("a", "0"), ("b of x", "0"), ("c", "0"), ("d", "0")]);
+    let cairn = outcomes_of(&[("a", "1"), ("b of x", "-1 EIO at 3"), ("c", "0")]);
+    let allowed = ["f: b of *: -1 EIO*", "f: c: -1", "f: e: 0"].map(Difference::parse);
+    let found: Vec<String> = complaints(&kernel, &cairn, &allowed);
+    let starts = ["a\n  differs", "c\n  does not differ", "d\n  was not", "no case is called 'e'"];
+    assert_eq!(found.len(), starts.len(), "{found:?}");
+    assert!(found.iter().zip(starts).all(|(found, start)| found.starts_with(start)), "{found:?}");
+}
