@@ -80,18 +80,15 @@ impl Transaction<'_> {
 
     /// The handle that has this number now. Errors: `BadHandle` if none is open.
     pub(crate) fn handle_numbered(&self, number: u32) -> Result<Handle> {
-        if !self.is_record(SlabKind::Handle, number) {
-            return Err(Error::BadHandle);
-        }
-        let handle = self.handle_record(number);
+        let at = self.find_record(SlabKind::Handle, number).ok_or(Error::BadHandle)?;
+        let handle = self.handle_at(number, at);
         match handle.references(self) {
             0 => Err(Error::BadHandle),
             _ => Ok(handle),
         }
     }
 
-    fn handle_record(&self, number: u32) -> Handle {
-        let at = self.record(SlabKind::Handle, number);
+    fn handle_at(&self, number: u32, at: usize) -> Handle {
         let record = Handle { id: HandleId(number), at };
         Handle { id: HandleId::new(number, record.opening(self)), at }
     }
@@ -99,9 +96,9 @@ impl Transaction<'_> {
     /// Opens `inode` for `slot`.
     pub(crate) fn new_handle(&mut self, slot: Slot, inode: Inode, flags: u32) -> Result<Handle> {
         let taken = self.take(SlabKind::Handle, Error::TooManyHandles)?;
-        let earlier = self.handle_record(taken.index);
-        let opening = earlier.opening(self).wrapping_add(1);
-        let handle = Handle { id: HandleId::new(taken.index, opening), at: earlier.at };
+        let at = self.record(SlabKind::Handle, taken.index);
+        let opening = Handle { id: HandleId(taken.index), at }.opening(self).wrapping_add(1);
+        let handle = Handle { id: HandleId::new(taken.index, opening), at };
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
         self.set_fresh(handle.at + 1, &[0]);
         self.set(handle.at + 2, 1 << 32 | u64::from(opening));

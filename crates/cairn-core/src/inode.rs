@@ -260,10 +260,8 @@ impl Inode {
 impl Transaction<'_> {
     /// The inode `id`. Errors: `NotFound` if it is not in use (a stale number).
     pub(crate) fn inode(&self, id: InodeId) -> Result<Inode> {
-        if !self.is_record(SlabKind::Inode, id.0) {
-            return Err(Error::NotFound);
-        }
-        let inode = Inode { id, at: self.record(SlabKind::Inode, id.0) };
+        let at = self.find_record(SlabKind::Inode, id.0).ok_or(Error::NotFound)?;
+        let inode = Inode { id, at };
         match inode.mode(self) {
             0 => Err(Error::NotFound),
             _ => Ok(inode),

@@ -52,7 +52,7 @@ const H_CHECKSUM: usize = 63;
 
 // Dynamic words of page 0.
 pub(crate) const DYNAMIC_FIRST: usize = 64;
-const SLAB_HEADERS: usize = DYNAMIC_FIRST;
+pub(crate) const SLAB_HEADERS: usize = DYNAMIC_FIRST;
 pub(crate) const SLAB_HEADER_WORDS: usize = 4;
 pub(crate) const LSN: usize = 96;
 pub(crate) const LOG_HEAD: usize = 97;

@@ -175,7 +175,8 @@ impl Microfs {
         let (plan, may_begin) = self.transact(|tx| {
             let (handle, inode) = tx.mapping(mapping)?;
             let most = u64::from(PLAN_BLOCKS_MAX - 1) << tx.layout.hugeblock_shift;
-            let plan = tx.plan_bytes(inode, offset, length.min(most))?;
+            let mut plan = ReadPlan::empty();
+            tx.plan_bytes(inode, offset, length.min(most), &mut plan)?;
             if handle.flags(tx) & MAY_WRITE != 0 {
                 mark_stale(tx, inode, &plan);
                 tx.open_blocks(inode, caller.now);

@@ -114,10 +114,7 @@ impl Transaction<'_> {
     ) -> Option<Entry> {
         let (record, likely_inode) = self.local.names.recall(place)?;
         self.prefetch_record(SlabKind::Inode, likely_inode.0);
-        if !self.is_record(SlabKind::Name, record) {
-            return None;
-        }
-        let at = self.record(SlabKind::Name, record);
+        let at = self.find_record(SlabKind::Name, record)?;
         let (head, link) = (self.get(at), self.get(at + 1));
         let inode = InodeId((head >> 32) as u32);
         let holds = inode.0 != 0

@@ -41,6 +41,19 @@ pub struct ReadPlan {
 }
 
 impl ReadPlan {
+    /// A plan of nothing, to be filled.
+    pub fn empty() -> ReadPlan {
+        ReadPlan {
+            inode: InodeId(0),
+            offset: 0,
+            length: 0,
+            moves_word: 0,
+            moves: 0,
+            run_count: 0,
+            runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
+        }
+    }
+
     /// The parts, in file order.
     pub fn runs(&self) -> &[ReadRun] {
         &self.runs[..self.run_count]
@@ -48,20 +61,20 @@ impl ReadPlan {
 }
 
 impl Transaction<'_> {
-    /// Where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one is lost.
-    pub(crate) fn plan_bytes(&self, inode: Inode, offset: u64, length: u64) -> Result<ReadPlan> {
-        let mut plan = ReadPlan {
-            inode: inode.id,
-            offset,
-            length: 0,
-            moves_word: inode.at + 6,
-            moves: u64::from(inode.moves(self)),
-            run_count: 0,
-            runs: [ReadRun { bytes: 0, source: None }; READ_RUNS_MAX],
-        };
+    /// Plans where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one is lost.
+    pub(crate) fn plan_bytes(
+        &self,
+        inode: Inode,
+        offset: u64,
+        length: u64,
+        plan: &mut ReadPlan,
+    ) -> Result<()> {
+        plan.inode = inode.id;
+        plan.offset = offset;
+        plan.moves_word = inode.at + 6;
+        plan.moves = u64::from(inode.moves(self));
         let end = inode.size(self).min(offset.saturating_add(length));
-        plan_runs(self, inode, end, &mut plan)?;
-        Ok(plan)
+        plan_runs(self, inode, end, plan)
     }
 }
 
@@ -74,6 +87,20 @@ impl Microfs {
         at: Position,
         length: u64,
     ) -> Result<ReadPlan> {
+        let mut plan = ReadPlan::empty();
+        self.plan_read_into(caller, handle, at, length, &mut plan)?;
+        Ok(plan)
+    }
+
+    /// As `plan_read`, in the place of another plan: a small read takes as long as copying a plan a few times.
+    pub fn plan_read_into(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        length: u64,
+        plan: &mut ReadPlan,
+    ) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_READ)?;
@@ -84,15 +111,15 @@ impl Microfs {
                 Position::Cursor => handle.cursor(tx),
                 Position::At(offset) | Position::Again(offset) => offset,
             };
-            let plan = tx.plan_bytes(inode, offset, length)?;
+            tx.plan_bytes(inode, offset, length, plan)?;
             if at == Position::Cursor {
-                handle.set_cursor(tx, offset + plan.length);
+                handle.set_cursor(tx, plan.offset + plan.length);
             }
             // As `relatime`: only the first read after a change is recorded.
             if plan.length > 0 && inode.accessed(tx) <= inode.modified(tx) {
                 inode.set_accessed(tx, caller.now.0);
             }
-            Ok(plan)
+            Ok(())
         })
     }
 
@@ -109,6 +136,7 @@ fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) -> R
     let shift = tx.layout.hugeblock_shift;
     let map = inode.map(tx);
     let mut at = plan.offset;
+    plan.run_count = 0;
     while at < end && plan.run_count < READ_RUNS_MAX {
         let block = (at >> shift) as u32;
         let inside = at & (tx.layout.hugeblock_bytes - 1);

@@ -20,8 +20,13 @@ pub(crate) struct Taken {
     pub pristine: bool,
 }
 
-/// Indices below this have been used; read without the lock.
+/// The high-water mark as it stands in a slab's header, read without the lock.
 #[inline]
+pub(crate) fn marked(header: &[AtomicU64]) -> &AtomicU64 {
+    &header[HIGH_WATER]
+}
+
+/// Indices below this have been used; read without the lock.
 pub(crate) fn high_water(words: &[AtomicU64], region: &SlabRegion) -> usize {
     let raw = words[region.header + HIGH_WATER].load(Ordering::Relaxed);
     (raw.min(u64::from(region.capacity)) as usize).max(1)
@@ -96,13 +101,18 @@ impl Transaction<'_> {
     /// First word of a record. An index that was never handed out marks the transaction corrupt and gives
     /// the record 0 of the slab, which is used by nobody.
     pub(crate) fn record(&self, kind: SlabKind, index: u32) -> usize {
-        let region = self.layout.slab(kind);
-        let used = self.get(region.header + HIGH_WATER).min(u64::from(region.capacity));
-        if index == 0 || u64::from(index) >= used {
+        self.find_record(kind, index).unwrap_or_else(|| {
             self.mark_corrupt("record index out of range");
-            return region.first_word;
-        }
-        region.first_word + index as usize * region.record_words
+            self.layout.slab(kind).first_word
+        })
+    }
+
+    /// First word of a record, if `index` was ever handed out.
+    #[inline]
+    pub(crate) fn find_record(&self, kind: SlabKind, index: u32) -> Option<usize> {
+        let region = self.layout.slab(kind);
+        self.is_record(kind, index)
+            .then(|| region.first_word + index as usize * region.record_words)
     }
 
     /// Lets the record `index`, which may be any number, come into the cache.

@@ -9,7 +9,9 @@
 //! transaction corrupt, so that it is rolled back and reported instead of committed.
 
 use crate::error::{Error, Result};
-use crate::layout::{self, Checksum, Layout, SLAB_KINDS, SlabRegion, UNDO_WORDS};
+use crate::layout::{
+    self, Checksum, Layout, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS, SlabRegion, UNDO_WORDS,
+};
 use crate::memory::{Acquired, Memory};
 use crate::name_cache::NameCache;
 use crate::names::Absent;
@@ -60,6 +62,22 @@ impl Local {
     pub(crate) fn new() -> Local {
         Local { backed: Default::default(), names: NameCache::new(), node: || 0 }
     }
+
+    /// Sees to what a transaction must not do under the lock: backing pages and allocating.
+    #[inline]
+    fn prepare(&self, memory: &dyn Memory, words: &[AtomicU64], layout: &Layout) -> Result<()> {
+        let headers = words[SLAB_HEADERS..].chunks_exact(SLAB_HEADER_WORDS);
+        for ((backed, header), region) in self.backed.iter().zip(headers).zip(&layout.slabs) {
+            let marked = slab::marked(header).load(Ordering::Relaxed);
+            if marked >= backed.enough_until.load(Ordering::Relaxed) {
+                back_ahead(memory, region, backed)?;
+            }
+        }
+        if self.names.is_full() {
+            self.names.grow();
+        }
+        Ok(())
+    }
 }
 
 impl<'m> Transaction<'m> {
@@ -71,15 +89,7 @@ impl<'m> Transaction<'m> {
         local: &'m Local,
     ) -> Result<Transaction<'m>> {
         let words = memory.words();
-        for (region, backed) in layout.slabs.iter().zip(&local.backed) {
-            let marked = words[region.header].load(Ordering::Relaxed);
-            if marked >= backed.enough_until.load(Ordering::Relaxed) {
-                back_ahead(memory, region, backed)?;
-            }
-        }
-        if local.names.is_full() {
-            local.names.grow();
-        }
+        local.prepare(memory, words, layout)?;
         let acquired = memory.lock()?;
         let mut transaction = Transaction {
             memory,
@@ -95,13 +105,16 @@ impl<'m> Transaction<'m> {
             finished: false,
         };
         if acquired == Acquired::OwnerDied || transaction.undo_length() != 0 {
-            transaction.undo_used = transaction.undo_length();
-            transaction.roll_back();
-            if let Some(what) = transaction.corrupt.get() {
-                return Err(Error::Corrupt { what });
-            }
+            transaction.undo_what_is_left()?;
         }
         Ok(transaction)
+    }
+
+    #[cold]
+    fn undo_what_is_left(&mut self) -> Result<()> {
+        self.undo_used = self.undo_length();
+        self.roll_back();
+        self.corruption().map_or(Ok(()), Err)
     }
 
     /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.

@@ -49,13 +49,14 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
     let mount = mount::current()?;
     let caller = mount.caller();
     let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+    let mut plan = ReadPlan::empty();
     let mut done = 0;
     loop {
         let left = (wanted - done) as u64;
-        let plan = mount.fs().plan_read(&caller, handle, at.after(done), left);
-        let moved = plan
+        let planned = mount.fs().plan_read_into(&caller, handle, at.after(done), left, &mut plan);
+        let moved = planned
             .map_err(Errno::from)
-            .and_then(|plan| read_planned(mount, &caller, handle, &mut buffers, plan));
+            .and_then(|()| read_planned(mount, &caller, handle, &mut buffers, &mut plan));
         match moved {
             Ok(bytes) => {
                 done += bytes;
@@ -75,20 +76,21 @@ fn read_planned(
     caller: &Caller,
     handle: HandleId,
     buffers: &mut Buffers,
-    mut plan: ReadPlan,
+    plan: &mut ReadPlan,
 ) -> Result<usize> {
-    read_ahead::follow(mount, caller, handle, &plan);
+    read_ahead::follow(mount, caller, handle, plan);
     for _ in 0..REPLANS_MAX {
         if plan.length == 0 {
             return Ok(0);
         }
         let mut target = *buffers;
-        transfer::read(mount, &plan, &mut target)?;
-        if mount.fs().read_is_valid(&plan) {
+        transfer::read(mount, plan, &mut target)?;
+        if mount.fs().read_is_valid(plan) {
             *buffers = target;
             return Ok(plan.length as usize);
         }
-        plan = mount.fs().plan_read(caller, handle, Position::Again(plan.offset), plan.length)?;
+        let (again, length) = (Position::Again(plan.offset), plan.length);
+        mount.fs().plan_read_into(caller, handle, again, length, plan)?;
     }
     Err(Errno(libc::EIO))
 }

@@ -56,6 +56,22 @@ fn write_over_blocks_of_every_warmth_stores_and_sums_exactly() {
 }
 
 #[test]
+fn reads_around_the_ends_of_warm_blocks_give_what_was_written() {
+    let device = device(3);
+    let bytes = sample(2 * BLOCK);
+    for _ in 0..2 {
+        write(&device, 0, &bytes).unwrap();
+    }
+    assert_eq!(device.warm_blocks(), 2);
+    for (offset, length) in [(0, BLOCK), (BLOCK - 8, 8), (BLOCK - 4, 8), (BLOCK, 8), (0, 0)] {
+        assert_eq!(read(&device, offset, length), bytes[offset..offset + length]);
+    }
+    // The last block is cold.
+    assert_eq!(read(&device, 2 * BLOCK - 4, 8), [&bytes[2 * BLOCK - 4..], &[0; 4]].concat());
+    assert_eq!(read(&device, 3 * BLOCK, 0), []);
+}
+
+#[test]
 fn blocks_written_by_one_device_are_read_by_another_of_the_same_file() {
     let first = device(8);
     let file = sys::dup(first.mappable().unwrap().descriptor).unwrap();
