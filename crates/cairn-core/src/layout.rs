@@ -84,6 +84,16 @@ pub(crate) const LOG_TAILS: usize = 134;
 /// Who flushes, and who writes a snapshot: three words each, see `claim.rs`.
 pub(crate) const FLUSH_CLAIM: usize = 136;
 pub(crate) const SNAPSHOT_CLAIM: usize = 140;
+/// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
+pub(crate) const PROMOTES: usize = 144;
+pub(crate) const READS_NOTED: usize = 145;
+/// Blocks that were promoted from each tier.
+pub(crate) const PROMOTED: usize = 148;
+/// The notes: two words each, inode << 32 | first file block, and the end.
+pub(crate) const READ_NOTES: usize = 152;
+pub(crate) const READ_PLACES: usize = 16;
+const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
+const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= PART_COUNTERS);
 const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 /// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.

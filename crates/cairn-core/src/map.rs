@@ -183,6 +183,42 @@ impl Transaction<'_> {
         inode.set_held(self, held.saturating_sub(extent.blocks.count));
     }
 
+    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and frees those.
+    pub(crate) fn replace_blocks(
+        &mut self,
+        inode: Inode,
+        file_block: u32,
+        blocks: BlockRun,
+    ) -> Result<()> {
+        let found = self.last_extent_to(inode.map(self), file_block);
+        let holds = |extent: &Extent| {
+            let inside = file_block - extent.file_block;
+            inside.saturating_add(blocks.count) <= extent.blocks.count
+        };
+        let Some(extent) = found.filter(holds) else {
+            self.mark_corrupt("blocks that are replaced");
+            return Ok(());
+        };
+        let before = file_block - extent.file_block;
+        let part = |from: u32, count: u32| Extent {
+            file_block: extent.file_block + from,
+            blocks: BlockRun { first: extent.blocks.first + from, count, ..extent.blocks },
+        };
+        let behind = before + blocks.count;
+        self.remove_extent(inode, extent);
+        for rest in [
+            part(0, before),
+            Extent { file_block, blocks },
+            part(behind, extent.blocks.count - behind),
+        ] {
+            if rest.blocks.count > 0 {
+                self.attach(inode, rest)?;
+            }
+        }
+        self.free_blocks(None, part(before, blocks.count).blocks);
+        Ok(())
+    }
+
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
     /// Returns the lowest file block that is gone now, and whether more are left.
     pub(crate) fn cut_extents(

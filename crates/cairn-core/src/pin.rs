@@ -3,7 +3,7 @@
 //! A pin records in the writer's slot which bytes of which file it is about to write, and which blocks it
 //! reserved for that. The blocks are nobody else's until the commit attaches them; if the process dies, `reap`
 //! frees them. Blocks taken from a file while pins are active wait in an orphan until every pin that
-//! could still write to them is gone, which an epoch tells.
+//! could still write to them is gone, which an epoch tells. A promotion (`promote.rs`) reserves blocks in the same way, for no file.
 //!
 //! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the file. So no
 //! other append is put there, and what was appended behind it stays invisible until the place is filled or given up.
@@ -190,9 +190,11 @@ impl Transaction<'_> {
         pin.set_flags(self, PIN_ACTIVE | request.flags);
         let count = self.get(PIN_COUNT);
         self.set(PIN_COUNT, count.wrapping_add(1));
-        let inode = self.inode(request.inode)?;
-        let pins = inode.pins(self);
-        inode.set_pins(self, pins.wrapping_add(1));
+        // A promotion has none.
+        if let Ok(inode) = self.inode(request.inode) {
+            let pins = inode.pins(self);
+            inode.set_pins(self, pins.wrapping_add(1));
+        }
         Ok(ticket)
     }
 

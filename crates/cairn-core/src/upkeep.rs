@@ -3,12 +3,13 @@
 use crate::error::Result;
 use crate::fs::Microfs;
 use crate::inode::{MAPPED_TO_STORE, MAYBE_STALE};
-use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, SlabKind};
+use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, PROMOTED, SlabKind};
 use crate::map::Stretch;
 use crate::parts::PartUsage;
 use crate::pool::BlockRun;
 use crate::record::Operation;
 use crate::types::{InodeId, SlotId, TIERS_MAX, Timestamp};
+use std::array::from_fn;
 use std::sync::atomic::Ordering;
 
 /// Stale blocks named by one call.
@@ -38,6 +39,8 @@ pub struct Usage {
     pub total_blocks: [u64; TIERS_MAX],
     /// Hugeblocks in use on each tier, including orphaned and reserved ones.
     pub used_blocks: [u64; TIERS_MAX],
+    /// Hugeblocks that were read on each tier and moved to a faster one.
+    pub promoted_blocks: [u64; TIERS_MAX],
     /// The parts of the tier in memory; one if it is not divided among memory nodes.
     pub parts: Vec<PartUsage>,
     /// Inodes in use.
@@ -220,6 +223,7 @@ impl Microfs {
                 hugeblock_bytes: tx.layout.hugeblock_bytes,
                 total_blocks: tiers.map(|tier| u64::from(tier.blocks)),
                 used_blocks: tiers.map(|tier| tx.get(tier.counters)),
+                promoted_blocks: from_fn(|tier| tx.get(PROMOTED + tier)),
                 parts: tx.part_usage(),
                 inodes: tx.records_in_use(SlabKind::Inode),
                 inode_capacity: u64::from(tx.layout.slab(SlabKind::Inode).capacity),

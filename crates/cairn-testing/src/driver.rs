@@ -7,9 +7,10 @@
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
     Caller, Committed, Credentials, Error, HandleId, InodeId, Microfs, Position, ProcessIdentity,
-    Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation, WriteKind,
-    WritePiece, WritePlan,
+    Promotion, Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation,
+    WriteKind, WritePiece, WritePlan,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -373,6 +374,39 @@ impl Process {
             zeroed?;
         }
         Ok(())
+    }
+
+    /// Copies what is promoted. False: a block is not what its checksum says.
+    pub fn copy_promoted(&self, promotion: &Promotion) -> Result<bool> {
+        let mut stored = vec![None; promotion.count as usize];
+        self.fs.checksums(promotion.inode, promotion.file_block, &mut stored)?;
+        let mut left = promotion.bytes as usize;
+        for (index, stored) in (0..).zip(stored) {
+            let mut bytes = self.block(promotion.from.0, promotion.from.1 + index)?;
+            let used = left.min(bytes.len());
+            bytes[used..].fill(0);
+            left -= used;
+            if stored != Some(CHECKSUM(0, &bytes)) {
+                return Ok(false);
+            }
+            let (tier, block) = (promotion.to.0, promotion.to.1 + index);
+            self.tier.write(self.start_of_block(tier, block), &bytes)?;
+            self.fs.store_checksum(tier, block, CHECKSUM(0, &bytes))?;
+        }
+        Ok(true)
+    }
+
+    /// Moves what of these file blocks can be, to faster tiers; how many blocks that are.
+    pub fn promote(&self, inode: InodeId, mut blocks: Range<u32>) -> Result<u32> {
+        let (caller, mut moved) = (self.caller(), 0);
+        while let Some(promotion) = self.fs.plan_promotion(&caller, inode, blocks.clone())? {
+            assert!(self.copy_promoted(&promotion)?, "a block is damaged");
+            let done = self.fs.commit_promotion(&caller, &promotion, || true)?;
+            assert!(done, "nobody is in the way");
+            moved += promotion.count;
+            blocks.start = promotion.file_block + promotion.count;
+        }
+        Ok(moved)
     }
 
     /// Computes the checksums of the file's stale blocks, a batch of them.

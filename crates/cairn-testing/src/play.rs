@@ -76,6 +76,23 @@ pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
+/// A random process begins to promote blocks of a file that it has open, or one goes on, or gives up.
+pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator) {
+    let in_flight = simulation.promotions_in_flight() as u64;
+    if in_flight > 0 && !generator.random.one_in(3) {
+        let which = generator.random.below(in_flight) as usize;
+        return simulation.continue_promotion(which, generator.random.one_in(8));
+    }
+    let index = generator.random.below(simulation.processes.len() as u64) as usize;
+    let holder = simulation.processes[index].slot.0;
+    let is_file = |kind: &Kind| matches!(kind, Kind::File(_));
+    let files = simulation.reference.places(holder, |node, _| is_file(&node.kind));
+    if !files.is_empty() {
+        let place = *generator.random.pick(&files);
+        simulation.begin_promotion(index, place, generator.random.below(4) as u32);
+    }
+}
+
 /// One random step of a random process, with nothing left in flight.
 pub fn act_on_names(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;

@@ -11,8 +11,8 @@ use crate::model::{Facts, NodeId, OpenId};
 use crate::step::{Base, Outcome, Place, Reference, Step};
 use crate::world::{SUPERUSER, World};
 use cairn_core::{
-    Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, ROOT, Result, SettlePlan,
-    Timestamp,
+    Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, Promotion, ROOT, Result,
+    SettlePlan, Timestamp,
 };
 use std::collections::BTreeMap;
 
@@ -40,6 +40,14 @@ struct PendingSettle {
     zeroed: bool,
 }
 
+/// Blocks that are being promoted.
+struct PendingPromotion {
+    slot: u32,
+    plan: Promotion,
+    /// What the copy found: whether the blocks are what their checksums say.
+    copied: Option<bool>,
+}
+
 /// The processes, the namespace and the model.
 pub struct Simulation {
     /// The namespace.
@@ -52,6 +60,7 @@ pub struct Simulation {
     handles: Vec<Option<HandleId>>,
     writes: Vec<PendingWrite>,
     settles: Vec<PendingSettle>,
+    promotions: Vec<PendingPromotion>,
     next_write: WriteId,
     trace: Vec<String>,
 }
@@ -109,6 +118,7 @@ impl Simulation {
             handles: Vec::new(),
             writes: Vec::new(),
             settles: Vec::new(),
+            promotions: Vec::new(),
             next_write: 0,
             trace: Vec::new(),
         };
@@ -168,6 +178,7 @@ impl Simulation {
         self.writes = kept;
         self.lose(lost);
         self.settles.retain(|settle| settle.slot != slot.0);
+        self.promotions.retain(|promotion| promotion.slot != slot.0);
         self.reference.model.end(slot.0, clean);
         self.reference.forget_closed();
         self.forget_handles();
@@ -526,6 +537,59 @@ impl Simulation {
         ended.expect("it was in flight");
     }
 
+    /// A process plans to promote blocks of a file, from one of them on.
+    pub fn begin_promotion(&mut self, index: usize, place: Place, first: u32) {
+        let Ok(inode) = self.inode(place) else { return };
+        let process = &self.processes[index];
+        let planned = process.fs.plan_promotion(&process.caller(), inode, first..u32::MAX);
+        let slot = process.slot.0;
+        self.note(format!("promotion from block {first} of {inode:?} by slot {slot}: {planned:?}"));
+        match planned {
+            Ok(Some(plan)) => self.promotions.push(PendingPromotion { slot, plan, copied: None }),
+            Ok(None) => {}
+            Err(error) => assert!(matches!(error, Error::NoSpace | Error::Busy), "{error:?}"),
+        }
+    }
+
+    /// So many blocks at the end of the tier in memory, the first one, are not handed out if they never were.
+    pub fn bar(&mut self, blocks: u32) {
+        self.note(format!("{blocks} blocks of the first tier are barred"));
+        self.inspector.fs.bar(&[blocks]).expect("the namespace is consistent");
+    }
+
+    /// Hugeblocks that were promoted.
+    pub fn promoted(&self) -> u64 {
+        let usage = self.inspector.fs.usage().expect("usage can always be told");
+        usage.promoted_blocks.iter().sum()
+    }
+
+    /// Promotions in flight.
+    pub fn promotions_in_flight(&self) -> usize {
+        self.promotions.len()
+    }
+
+    /// A promotion takes its next step, or is given up.
+    pub fn continue_promotion(&mut self, which: usize, gives_up: bool) {
+        let mut promotion = self.promotions.remove(which);
+        let process = &self.processes[self.process_of(promotion.slot)];
+        let (caller, plan) = (process.caller(), &promotion.plan);
+        let inode = plan.inode;
+        let done = match promotion.copied {
+            _ if gives_up => process.fs.abort_promotion(&caller, plan).map(|()| false),
+            None => {
+                promotion.copied =
+                    Some(process.copy_promoted(plan).expect("the heap does not fail"));
+                return self.promotions.push(promotion);
+            }
+            Some(true) => process.fs.commit_promotion(&caller, plan, || true),
+            Some(false) => process.fs.commit_promotion(&caller, plan, || {
+                panic!("a block without its checksum was not written to")
+            }),
+        };
+        self.note(format!("promotion of {inode:?} ends: {done:?}"));
+        done.expect("it was in flight");
+    }
+
     /// A process seals a file.
     pub fn seal(&mut self, index: usize, place: Place) {
         let Ok(inode) = self.inode(place) else { return };
@@ -538,7 +602,7 @@ impl Simulation {
     /// A process frees what is orphaned.
     pub fn reclaim(&mut self, index: usize) {
         self.processes[index].reclaim().expect("orphans can be freed");
-        if self.writes.is_empty() && self.settles.is_empty() {
+        if self.writes.is_empty() && self.settles.is_empty() && self.promotions.is_empty() {
             assert_eq!(self.inspector.fs.orphans(), 0, "orphans are left");
         }
     }

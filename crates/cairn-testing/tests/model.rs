@@ -4,12 +4,13 @@
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
 use cairn_core::{Error, ROOT};
-use cairn_testing::play::{USERS, act, act_on_names};
+use cairn_testing::play::{USERS, act, act_on_names, act_on_promotions};
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
 use cairn_testing::step::Generator;
 use cairn_testing::world::{SUPERUSER, World, move_to_node};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ACTIONS: usize = 400;
 const VERIFY_EVERY: usize = 12;
@@ -46,6 +47,36 @@ fn run(seed: u64, names_only: bool) {
         }
     }
     simulation.finish();
+}
+
+/// Blocks of files are promoted while everything else goes on, and most writes are kept from the first tier. How many
+/// were.
+fn run_with_promotions(seed: u64) -> u64 {
+    const FAST: u32 = 256;
+    let mut random = Random::new(seed);
+    let world = World::tiered([FAST, *random.pick(&[0, 2]), 2000, 0], 64);
+    let mut simulation = Simulation::of(world);
+    simulation.bar(FAST);
+    for user in &USERS[..3] {
+        simulation.start(*user);
+    }
+    let reach = *random.pick(&[9000, 40_000, 100_000]);
+    let write_bytes = *random.pick(&[300, 5000, 20_000]);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 0..ACTIONS {
+        act(&mut simulation, &mut generator);
+        simulation.bar(0);
+        for _ in 0..generator.random.below(10) {
+            act_on_promotions(&mut simulation, &mut generator);
+        }
+        simulation.bar(FAST);
+        if action % VERIFY_EVERY == 0 {
+            simulation.verify();
+        }
+    }
+    let promoted = simulation.promoted();
+    simulation.finish();
+    promoted
 }
 
 /// A directory of `names` entries is listed a few at a time while others come and go.
@@ -99,6 +130,17 @@ fn names_that_stay_are_listed_once_while_others_come_and_go() {
 #[test]
 fn operations_one_after_the_other_give_what_the_model_gives() {
     for_each_seed(20, |seed| run(seed, true));
+}
+
+#[test]
+fn promotions_change_nothing_that_can_be_seen() {
+    let promoted = AtomicU64::new(0);
+    for_each_seed(30, |seed| {
+        promoted.fetch_add(run_with_promotions(seed), Ordering::Relaxed);
+    });
+    let promoted = promoted.into_inner();
+    println!("{promoted} blocks were promoted");
+    assert!(promoted > 0);
 }
 
 #[test]
