@@ -126,6 +126,12 @@ impl Inode {
         self.set_version(tx, version.wrapping_add(1));
     }
 
+    /// As `next_version`, but it stays so even if the transaction is undone.
+    pub(crate) fn next_version_for_good(self, tx: &mut Transaction) {
+        let version = self.version(tx);
+        tx.set_unlogged(self.at + 9, version.wrapping_add(1));
+    }
+
     /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner away with that.
     pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
         const SET_USER: u32 = 0o4000;

@@ -29,6 +29,7 @@ mod namei;
 mod names;
 mod open;
 mod oplog;
+mod overwrite;
 mod parts;
 mod pin;
 mod pool;

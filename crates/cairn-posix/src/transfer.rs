@@ -223,6 +223,37 @@ pub fn write_small(
     Ok(written)
 }
 
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and nothing done, if that is not
+/// simply over bytes that were written over before.
+pub fn overwrite_small(
+    mount: &Mount,
+    caller: &Caller,
+    handle: HandleId,
+    offset: u64,
+    source: &Buffers,
+    length: usize,
+) -> Result<bool> {
+    let mut room = [const { MaybeUninit::<u8>::uninit() }; SMALL_BYTES_MAX];
+    let mut copied = 0;
+    { *source }.for_each(length, |start, bytes| {
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
+        // application's, given to be read by this call.
+        unsafe {
+            room.as_mut_ptr().add(copied).cast::<u8>().copy_from_nonoverlapping(start, bytes)
+        };
+        copied += bytes;
+        Ok(())
+    })?;
+    // SAFETY: the first `copied` bytes were just written.
+    let bytes = unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), copied) };
+    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
+    let store = |piece: &WritePiece| {
+        let at = u64::from(piece.block) * block_bytes + u64::from(piece.start);
+        mount.tier(piece.tier).is_ok_and(|device| device.write_warm(at, bytes))
+    };
+    Ok(mount.fs().overwrite_small(caller, handle, offset, copied as u32, store)?)
+}
+
 /// Writes `count` whole blocks, which begin with that of `first` and stand in one buffer.
 fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buffers) -> Result<()> {
     let block_bytes = mount.fs().geometry().hugeblock_bytes;

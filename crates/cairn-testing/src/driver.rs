@@ -248,6 +248,26 @@ impl Process {
         }
     }
 
+    /// Writes a few bytes under one lock, if they go over others in a block whose checksum is void; returns where.
+    pub fn overwrite_small(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        bytes: &[u8],
+    ) -> Result<Option<u64>> {
+        let Position::At(offset) = at else { return Ok(None) };
+        if bytes.is_empty() || bytes.len() > SMALL_BYTES_MAX {
+            return Ok(None);
+        }
+        let store = |piece: &WritePiece| {
+            let at = self.start_of_block(piece.tier, piece.block) + u64::from(piece.start);
+            self.tier.write(at, bytes).is_ok()
+        };
+        let written = self.fs.overwrite_small(caller, handle, offset, bytes.len() as u32, store)?;
+        Ok(written.then_some(offset))
+    }
+
     /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others are in the way.
     pub fn write(
         &self,
@@ -257,6 +277,9 @@ impl Process {
         bytes: &[u8],
     ) -> Result<(u64, u64)> {
         if let Some(offset) = self.write_small(caller, handle, at, bytes)? {
+            return Ok((offset, bytes.len() as u64));
+        }
+        if let Some(offset) = self.overwrite_small(caller, handle, at, bytes)? {
             return Ok((offset, bytes.len() as u64));
         }
         let mut done = 0;
