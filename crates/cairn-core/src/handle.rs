@@ -46,6 +46,8 @@ fields!(Handle {
     placeholder, set_placeholder: word 3;
     // Log position of the last WRITE record made through this handle.
     log_position, set_log_position: word 4;
+    // Of a mapping that may be stored to: pin epoch since which it is.
+    stored_to_since, set_stored_to_since: word 5;
 });
 
 impl Handle {

@@ -47,6 +47,8 @@ impl Transaction<'_> {
     fn map_to_store(&mut self, handle: Handle, inode: Inode, caller: &Caller) -> Result<()> {
         inode.require_whole(self)?;
         handle.add_flags(self, MAY_WRITE | WROTE);
+        let epoch = self.next_pin_epoch();
+        handle.set_stored_to_since(self, epoch);
         inode.add_flags(self, MAPPED_TO_STORE);
         self.note_stores(inode, caller);
         Ok(())
@@ -188,6 +190,17 @@ impl Microfs {
             self.sync()?;
         }
         Ok(plan)
+    }
+
+    /// Errors: `Busy` while writes are in flight that were planned before the mapping might be stored to, and do not know of it.
+    pub fn await_writes_before(&self, mapping: HandleId) -> Result<()> {
+        self.transact(|tx| {
+            let (handle, inode) = tx.mapping(mapping)?;
+            let since = handle.stored_to_since(tx);
+            let in_flight =
+                inode.pins(tx) != 0 && tx.pins_of(inode.id).any(|pin| pin.epoch(tx) <= since);
+            if in_flight { Err(Error::Busy) } else { Ok(()) }
+        })
     }
 
     /// What the file of a mapping is now.

@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle, MAY_WRITE, WROTE};
-use crate::inode::{Inode, SETTLING, WANTS_SETTLE};
+use crate::inode::{Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX};
 use crate::pool::BlockRun;
@@ -76,6 +76,7 @@ pub struct WritePlan {
     zero_from: u64,
     /// The write continues the file in a fresh block: what follows it there becomes the tail.
     leaves_tail: bool,
+    is_stored_to: bool,
     term: Option<(u8, u32, u32)>,
     run_count: usize,
     runs: [PinnedRun; RUNS_MAX],
@@ -110,6 +111,11 @@ impl WritePlan {
                 }
             })
         })
+    }
+
+    /// Whether programs may store to the file through mappings meanwhile.
+    pub fn is_stored_to(&self) -> bool {
+        self.is_stored_to
     }
 
     /// Takes the checksum term of a `Fill` piece; there is at most one in a plan.
@@ -226,6 +232,7 @@ impl Microfs {
                 hugeblock_shift: shift,
                 zero_from: inode.written_end(tx).max(inode.size(tx)),
                 leaves_tail: false,
+                is_stored_to: inode.flags(tx) & MAPPED_TO_STORE != 0,
                 term: None,
                 run_count: 0,
                 runs: [EMPTY_RUN; RUNS_MAX],

@@ -53,6 +53,20 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// As `write`, of bytes that programs may store to through a mapping at the same time.
+    ///
+    /// # Safety
+    /// As `write`.
+    unsafe fn write_mapped(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
+        // SAFETY: promised by the caller.
+        unsafe { self.write(offset, source, length) }
+    }
+
+    /// As `zero`, of bytes that programs may store to through a mapping at the same time.
+    fn zero_mapped(&self, offset: u64, length: usize) -> Result<()> {
+        self.zero(offset, length)
+    }
+
     /// Stores a few bytes if that takes neither a fault nor I/O nor a wait in this process; false, and nothing done,
     /// otherwise.
     fn write_warm(&self, offset: u64, bytes: &[u8]) -> bool;
@@ -112,6 +126,6 @@ pub trait Device: Send + Sync {
     /// Calls `visit` with each descriptor the device keeps open.
     fn descriptors(&self, visit: &mut dyn FnMut(i32));
 
-    /// Where the tier's bytes can be mapped, for reading; `None` if nowhere.
+    /// Where the tier's bytes can be mapped; `None` if nowhere.
     fn mappable(&self) -> Option<Mappable>;
 }

@@ -99,6 +99,23 @@ impl Device for FileTier {
         Ok(())
     }
 
+    unsafe fn write_mapped(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
+        let mut raw = 0;
+        self.file.store_mapped(self.place(offset, length)?, length, |buffer, done, bytes| {
+            // SAFETY: as in `write`.
+            let sum = unsafe { copy_crc(buffer, source.add(done), bytes) };
+            raw = checksum::join(raw, sum, bytes as u64);
+        })?;
+        Ok(raw)
+    }
+
+    fn zero_mapped(&self, offset: u64, length: usize) -> Result<()> {
+        self.file.store_mapped(self.place(offset, length)?, length, |buffer, _, bytes| {
+            // SAFETY: as in `zero`.
+            unsafe { buffer.write_bytes(0, bytes) };
+        })
+    }
+
     fn write_warm(&self, _offset: u64, _bytes: &[u8]) -> bool {
         false
     }

@@ -291,6 +291,31 @@ impl MediaFile {
         Ok(())
     }
 
+    /// As `store`, for bytes that programs may store to through a mapping meanwhile. All of it goes through the page cache: a
+    /// direct write cannot drop a page that becomes dirty under it, which the next flush reports as an error.
+    pub fn store_mapped(
+        &self,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        self.kind.check_limit(offset + length as u64)?;
+        self.settle(offset, length)?;
+        for (at, done, bytes) in pieces(offset, length) {
+            let buffer = self.staging.take()?;
+            let address = in_buffer(&buffer, at);
+            fill(address, done, bytes);
+            // Page by page, so that the cache holds single ones.
+            for (page, part) in pages(at, bytes) {
+                // SAFETY: the part lies within the piece.
+                unsafe { write_all(&self.ordinary, address.add(part.start), part.len(), page) }
+                    .map_err(|errno| self.kind.failure(errno))?;
+            }
+        }
+        Ok(())
+    }
+
     /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
     /// Errors: `Busy`.
     fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
@@ -589,6 +614,16 @@ fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize
 fn pages_of(at: u64, bytes: usize) -> Range<u64> {
     let page = PAGE as u64;
     at / page * page..(at + bytes as u64).next_multiple_of(page)
+}
+
+/// Parts of a range that lie in one page each: where each is in the file, and in the range.
+fn pages(at: u64, bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        let (start, place) = (done, at + done as u64);
+        done = bytes.min(start + PAGE - place as usize % PAGE);
+        (start < done).then_some((place, start..done))
+    })
 }
 
 /// How many of `length` bytes at `at` fit into a buffer.

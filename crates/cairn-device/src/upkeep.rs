@@ -65,7 +65,11 @@ impl Namespace {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let offset = u64::from(plan.block) * block_bytes + u64::from(plan.from);
         let length = block_bytes - u64::from(plan.from);
-        let zeroed = self.tier(plan.tier).and_then(|device| device.zero(offset, length as usize));
+        let is_mapped = self.fs.is_mapped(inode);
+        let zeroed = self.tier(plan.tier).and_then(|device| match is_mapped? {
+            true => device.zero_mapped(offset, length as usize),
+            false => device.zero(offset, length as usize),
+        });
         self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
         zeroed
     }

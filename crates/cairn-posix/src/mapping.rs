@@ -234,12 +234,17 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
         manner: Manner { protection, shared, stores, flags },
         may_store: info.write,
     };
+    // What is mapped of a tier in a file makes all writes to it wait for the disk: not for pages that may be copied.
+    if !shared && !mount.is_in_memory() {
+        // SAFETY: promised by the caller.
+        return unsafe { copy(handle, &wanted.request, offset) };
+    }
     // SAFETY: promised by the caller.
     match unsafe { wanted.map(mount) } {
         // Nothing is executed in place where the tier's file system forbids that.
         Err(Errno(libc::EPERM)) if !shared => {
             // SAFETY: promised by the caller.
-            unsafe { copy(handle, request, offset) }
+            unsafe { copy(handle, &wanted.request, offset) }
         }
         mapped => mapped,
     }
@@ -291,6 +296,9 @@ impl Wanted {
             placed: Placed { moves: 0, adds: 0, end: 0, holes: false },
             generation: process::generation(),
         };
+        if self.manner.stores {
+            await_writes(mount, mapping)?;
+        }
         made.replace(mount)?;
         made.manner.flags = 0;
         MAPPINGS.with(|list| list.push(made))
@@ -458,12 +466,21 @@ fn allow_stores(list: &mut [Mapping], range: &Range<usize>) -> Result<()> {
             return Err(Errno(libc::EACCES));
         }
         mount.fs().allow_stores(&mount.caller(), handle)?;
+        await_writes(mount, handle)?;
         for mapping in list.iter_mut().filter(|mapping| mapping.handle == handle) {
             mapping.manner.stores = true;
             mapping.replace(mount).inspect_err(|_| mapping.manner.stores = false)?;
         }
     }
     Ok(())
+}
+
+/// Waits for writes that may go to a tier in a file past its page cache, as if there were no mapping.
+fn await_writes(mount: &Mount, mapping: HandleId) -> Result<()> {
+    if mount.is_in_memory() {
+        return Ok(());
+    }
+    Ok(mount.patiently(|| mount.fs().await_writes_before(mapping))?)
 }
 
 /// Makes mappings begin and end where the range does.

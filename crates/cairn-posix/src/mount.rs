@@ -166,6 +166,13 @@ impl Mount {
         Ok(self.namespace.tier(tier)?)
     }
 
+    /// Whether all blocks of files are in memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        let in_memory = |device: &dyn Device| device.mappable().is_some_and(|at| at.in_memory);
+        let mut tiers = self.namespace.tiers.iter().filter(|device| device.bytes() > 0);
+        tiers.all(|device| in_memory(device.as_ref()))
+    }
+
     /// Makes the bytes past the end of the file zeros, so that it can grow over them.
     pub(crate) fn settle(&self, inode: InodeId) -> Result<()> {
         Ok(self.namespace.settle(&self.caller(), inode)?)

@@ -149,7 +149,7 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
     while let Some(piece) = pieces.next() {
         overwrote |= piece.kind == WriteKind::Overwrite;
         let most = source.at_hand() / block_bytes as usize;
-        if most > 1 && is_whole(&piece, block_bytes) {
+        if most > 1 && is_whole(&piece, block_bytes) && !plan.is_stored_to() {
             let mut count = 1;
             let mut follows = |count| {
                 let next = pieces.next_if(|next| continues(&piece, count, next, block_bytes));
@@ -161,7 +161,8 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
             write_blocks(mount, &piece, count, source)?;
             continue;
         }
-        let raw = write_piece(mount.tier(piece.tier)?, &piece, block_bytes, source)?;
+        let device = mount.tier(piece.tier)?;
+        let raw = write_piece(device, &piece, block_bytes, plan.is_stored_to(), source)?;
         let trailing = u64::from(block_bytes - piece.start - piece.length);
         match piece.kind {
             WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
@@ -279,6 +280,7 @@ fn write_piece(
     device: &dyn Device,
     piece: &WritePiece,
     block_bytes: u32,
+    is_mapped: bool,
     source: &mut Buffers,
 ) -> Result<u32> {
     let block_offset = u64::from(piece.block) * u64::from(block_bytes);
@@ -293,7 +295,12 @@ fn write_piece(
     let mut raw = 0;
     source.for_each(piece.length as usize, |start, length| {
         // SAFETY: the buffer is the application's, given to be read by this call.
-        let sum = unsafe { device.write(at, start, length) }?;
+        let sum = unsafe {
+            match is_mapped {
+                true => device.write_mapped(at, start, length),
+                false => device.write(at, start, length),
+            }
+        }?;
         raw = checksum::join(raw, sum, length as u64);
         at += length as u64;
         Ok(())

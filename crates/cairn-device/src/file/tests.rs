@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::media_file::tests::Place;
 use crate::medium::MediumKind;
+use crate::sys;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 const BYTES: u64 = 4 << 20;
@@ -284,5 +285,61 @@ fn only_pages_used_in_part_are_cached_and_nothing_that_is_written_to_a_device() 
         assert_eq!(cached(&tier), [&[10, 11, 12, 13], written].concat());
         write(&tier, 10 * PAGE, &sample(3 * PAGE, 3)).unwrap();
         assert_eq!(cached(&tier), [&[13], written].concat());
+    }
+}
+
+/// Ends a thread however the test ends.
+struct StoppedWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StoppedWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whole pages were written past the page cache while a program stored to them through a mapping. The kernel could not drop
+/// a page that had become dirty again, kept the old bytes of it, and said so with an error at the next flush, at which the
+/// namespace gives up its media. Bytes of mapped files go through the cache.
+#[test]
+fn writes_under_stores_through_a_mapping_are_exact_and_break_no_flush() {
+    const PAGES: usize = 16;
+    for place in Place::all() {
+        let tier = tier(&place);
+        let mappable = tier.mappable().unwrap();
+        let length = PAGES * PAGE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let mapped =
+            sys::mmap(length, protection, libc::MAP_SHARED, mappable.descriptor, DATA).unwrap();
+        // SAFETY: the mapping made above; advice about reading ahead.
+        unsafe { sys::madvise(mapped, length, libc::MADV_RANDOM) }.unwrap();
+        let stop = AtomicBool::new(false);
+        let address = mapped as usize;
+        std::thread::scope(|scope| {
+            let _ends = StoppedWhenDropped(&stop);
+            scope.spawn(|| {
+                let mut count = 0_u8;
+                while !stop.load(Ordering::Relaxed) {
+                    count = count.wrapping_add(1);
+                    for page in 0..PAGES {
+                        // SAFETY: inside the mapping, and nobody has a reference to it.
+                        unsafe { ((address + page * PAGE + 100) as *mut u8).write_volatile(count) };
+                    }
+                }
+            });
+            for round in 0..50 {
+                let bytes = sample(length, round);
+                // SAFETY: the vector is readable and not part of the device.
+                unsafe { tier.write_mapped(0, bytes.as_ptr(), length) }.unwrap();
+                let mut found = read(&tier, 0, length);
+                for page in 0..PAGES {
+                    found[page * PAGE + 100] = bytes[page * PAGE + 100];
+                }
+                assert!(found == bytes, "round {round}");
+                tier.zero_mapped(PAGE as u64 / 2, PAGE).unwrap();
+                tier.flush().unwrap();
+            }
+        });
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::munmap(mapped, length) }.unwrap();
     }
 }

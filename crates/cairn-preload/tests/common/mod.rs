@@ -18,6 +18,7 @@ const PATIENCE: &str = "30";
 /// A temporary directory: a root for stores, and an ordinary directory to compare with.
 pub struct Stage {
     directory: PathBuf,
+    tier: String,
 }
 
 impl Stage {
@@ -29,7 +30,7 @@ impl Stage {
         for part in ["root", "plain"] {
             fs::create_dir_all(directory.join(part)).expect("a scratch directory");
         }
-        Stage { directory }
+        Stage { directory, tier: "ram:32M".to_owned() }
     }
 
     /// An ordinary directory.
@@ -81,7 +82,7 @@ impl Stage {
             .current_dir(&self.directory)
             .env("CAIRN_STORE_ROOT", self.directory.join("root"))
             .env("CAIRN_RUN_HUGE_PAGES", "never")
-            .env("CAIRN_RUN_TIER", "ram:32M")
+            .env("CAIRN_RUN_TIER", &self.tier)
             .env("LC_ALL", "C.UTF-8")
             .env_remove("CAIRN_STORE")
             .env_remove("LD_PRELOAD")
@@ -114,7 +115,17 @@ impl Drop for Stage {
 
 /// Plays one case of a program in both places and compares what it prints and how it ends.
 pub fn same_on_both(program: &str, case: &str) {
-    let stage = Stage::new();
+    same_on(&Stage::new(), program, case);
+}
+
+/// The same on a tier in a file, with metadata there, too.
+pub fn same_on_a_tier_in_a_file(program: &str, case: &str) {
+    let mut stage = Stage::new();
+    stage.tier = format!("file:{}:32M", stage.directory.join("tier").display());
+    same_on(&stage, program, case);
+}
+
+fn same_on(stage: &Stage, program: &str, case: &str) {
     let program = &stage.compile(program);
     let plain = stage.plain();
     let disk = stage.on_disk(program, &[case, plain.to_str().expect("UTF-8")]);

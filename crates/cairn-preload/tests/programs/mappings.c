@@ -370,6 +370,33 @@ static void processes_share_a_counter(void) {
     printf("%ld\n", count);
 }
 
+/* One thread stores to a byte of each page, another process writes all the others, again and again. */
+static void stores_meet_writes(void) {
+    int file = filled("f", 2 * BLOCK);
+    char *start = map(2 * BLOCK, READ_WRITE, MAP_SHARED, file, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int round = 0; round < 20000; round++) {
+            for (long page = 0; page < 2 * BLOCK; page += PAGE) start[page + 100] = 'a' + round % 26;
+        }
+        _exit(0);
+    }
+    int wrong = 0;
+    for (int round = 0; round < 30; round++) {
+        static char bytes[2 * BLOCK], found[2 * BLOCK];
+        memset(bytes, 'A' + round % 26, sizeof bytes);
+        MUST(pwrite(file, bytes, sizeof bytes, 0) == sizeof bytes && fsync(file) == 0);
+        MUST(pread(file, found, sizeof found, 0) == sizeof found);
+        for (long page = 0; page < 2 * BLOCK; page += PAGE) found[page + 100] = bytes[page + 100];
+        wrong += memcmp(bytes, found, sizeof bytes) != 0;
+    }
+    printf("%d %d\n", ended(child), wrong);
+    start[100] = '!';
+    MUST(msync(start, 2 * BLOCK, MS_SYNC) == 0 && munmap(start, 2 * BLOCK) == 0 && close(file) == 0);
+    MUST((file = open("f", O_RDONLY)) >= 0);
+    printf("%c%c\n", byte_of(file, 99), byte_of(file, 100));
+}
+
 static const struct scene scenes[] = {
     {"stores_are_the_files", stores_are_the_files},
     {"bytes_behind_the_end", bytes_behind_the_end},
@@ -386,6 +413,7 @@ static const struct scene scenes[] = {
     {"advice_and_locks", advice_and_locks},
     {"requests_are_refused", requests_are_refused},
     {"processes_share_a_counter", processes_share_a_counter},
+    {"stores_meet_writes", stores_meet_writes},
 };
 
 int main(int count, char **arguments) {
