@@ -1,7 +1,7 @@
 //! What survives the loss of the node's memory, as the core sees it: blocks that are read, written and flushed.
 //!
 //! A crash keeps any subset of the sectors written since the last flush; a sector is either the old or the new one
-//! as a whole. Everything else is an error or a fault that checksums must find.
+//! as a whole. Of persistent memory it keeps any subset of the words. Everything else is an error or a fault that checksums must find.
 //! Does not move the bytes of files; `cairn-device` does, on the same media.
 
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::types::ProcessIdentity;
 pub const MEDIA_BLOCK_BYTES: usize = 4096;
 /// The same in words.
 pub(crate) const MEDIA_BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
-/// What a crash leaves whole, bytes.
+/// What a crash of a disk leaves whole, bytes.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The media of a durable tier. Offsets and lengths are multiples of [`MEDIA_BLOCK_BYTES`].

@@ -7,6 +7,7 @@
 
 use crate::faulty::{FaultPlan, FaultyMedia, Image, Recording, Replay, Survivors};
 use crate::random::Random;
+use cairn_core::SECTOR_BYTES;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,8 @@ pub struct Budget {
     pub random_per_point: usize,
     /// Decides what is drawn.
     pub seed: u64,
+    /// What a crash leaves whole.
+    pub sector_bytes: usize,
     /// Only this crash, to repeat a failure.
     pub only: Option<CrashPoint>,
 }
@@ -35,7 +38,9 @@ impl Budget {
     /// At most so many images, with a mixture of choices at each point; or the one that the environment names.
     pub fn new(images: u64, seed: u64) -> Budget {
         let only = point_in_environment();
-        Budget { images, systematic_per_point: 24, random_per_point: 8, seed, only }
+        let (systematic_per_point, random_per_point) = (24, 8);
+        let sector_bytes = SECTOR_BYTES;
+        Budget { images, systematic_per_point, random_per_point, seed, sector_bytes, only }
     }
 
     /// Choices at a point with these unflushed writes.
@@ -139,7 +144,7 @@ pub fn for_every_crash<S: Default>(
     workload: impl FnOnce(&Arc<FaultyMedia>, &Progress<S>),
     check: impl Fn(Image, &S) -> Result<(), String>,
 ) -> Result<Report, Failure> {
-    let media = Arc::new(FaultyMedia::new(base));
+    let media = Arc::new(FaultyMedia::with_sectors(base, budget.sector_bytes));
     media.record();
     let progress = Progress::new(media.clone());
     workload(&media, &progress);

@@ -1,7 +1,7 @@
 //! Media that go wrong as media do, in the spirit of the test storages of redb and TigerBeetle.
 //!
 //! `FaultyMedia` keeps the *live* bytes, which reads see, the *durable* bytes, and in order the writes since the last
-//! flush, cut into sectors of 512 bytes. `crash` gives what a power failure leaves. Which fault happens when stands
+//! flush, cut into sectors of 512 bytes, or, as persistent memory is written, of 8. `crash` gives what a power failure leaves. Which fault happens when stands
 //! in a `FaultPlan`; nothing is random but what a seed says.
 //!
 //! What happens by itself, and Cairn survives (nothing acknowledged is lost, nothing half-done is seen):
@@ -86,12 +86,17 @@ fn assert_whole_blocks(offset: u64, length: usize) {
 impl FaultyMedia {
     /// Media that hold `image`, all of it durable. Nothing goes wrong unless a plan says so.
     pub fn new(image: &Image) -> FaultyMedia {
+        FaultyMedia::with_sectors(image, SECTOR_BYTES)
+    }
+
+    /// The same with sectors of so many bytes, a power of two.
+    pub fn with_sectors(image: &Image, sector_bytes: usize) -> FaultyMedia {
         let pages = image.pages();
         FaultyMedia {
             state: Mutex::new(State {
                 live: pages.clone(),
                 older: pages.clone(),
-                disk: Disk::new(pages),
+                disk: Disk::new(pages, sector_bytes),
                 plan: FaultPlan::default(),
                 counts: Counts::default(),
                 powerless: false,
@@ -258,9 +263,10 @@ impl State {
 
     /// The sectors that a write at any byte changes, with what is around it.
     fn whole_sectors(&self, offset: u64, source: &[u8]) -> Write {
-        let before = offset as usize % SECTOR_BYTES;
+        let sector_bytes = self.disk.sector_bytes();
+        let before = offset as usize % sector_bytes;
         let start = offset - before as u64;
-        let length = (before + source.len()).next_multiple_of(SECTOR_BYTES);
+        let length = (before + source.len()).next_multiple_of(sector_bytes);
         if length == source.len() {
             return Write { offset, bytes: source.into() };
         }
@@ -278,9 +284,10 @@ impl State {
         if *survivors == Survivors::All {
             stored.push(Write { offset, bytes });
         } else {
-            let mask = survivors.mask(&[bytes.len() / SECTOR_BYTES]);
+            let sector_bytes = self.disk.sector_bytes();
+            let mask = survivors.mask(&[bytes.len() / sector_bytes]);
             stored.extend(
-                surviving_runs(&mask).map(|run| Write {
+                surviving_runs(&mask, sector_bytes).map(|run| Write {
                     offset: offset + run.start as u64,
                     bytes: bytes[run].into(),
                 }),

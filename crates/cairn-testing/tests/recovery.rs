@@ -70,9 +70,13 @@ impl<'a> Round<'a> {
 
     /// Every crash of the round, as far as the budget goes, recovery at its beginning included.
     fn crash(&self, images: u64, wrap: Wrap<'_>) -> Result<Report, String> {
+        self.crash_on(&Budget::new(images, self.seed), wrap)
+    }
+
+    fn crash_on(&self, budget: &Budget, wrap: Wrap<'_>) -> Result<Report, String> {
         for_every_crash(
             &self.base,
-            &Budget::new(images, self.seed),
+            budget,
             |media, progress| self.run(wrap(media.clone()), &mut |window| progress.note(window)),
             |image, window: &Window| judge(image, self.superblock, window),
         )
@@ -129,6 +133,23 @@ fn crash_after_crash_leaves_what_was_synced() {
         images += rounds(seed).unwrap_or_else(|message| panic!("{message}"))
     });
     println!("{images} crashes");
+}
+
+/// Of what a processor stores it keeps words whole, of 64 bits, and nothing larger.
+#[test]
+fn crash_in_persistent_memory_leaves_what_was_synced() {
+    const WORD_BYTES: usize = 8;
+    let images = AtomicU64::new(0);
+    for_each_seed(SEEDS, |seed| {
+        let setting = Setting::draw(seed);
+        let (base, superblock) = setting.format();
+        let round = Round::new(&setting, &superblock, base, seed);
+        let budget = Budget { sector_bytes: WORD_BYTES, ..Budget::new(IMAGES, seed) };
+        let report = round.and_then(|round| round.crash_on(&budget, &plain));
+        let report = report.unwrap_or_else(|message| panic!("{message}\n{setting:?}"));
+        images.fetch_add(report.images, Ordering::Relaxed);
+    });
+    println!("{} crashes", images.into_inner());
 }
 
 /// Names, and files without a part in memory, are as after any crash; which ones these are `lost_memory.rs` says.

@@ -1,11 +1,11 @@
-//! What a power failure leaves: the durable bytes and any subset of the sectors written since the last flush.
+//! What a power failure leaves: the durable bytes and any subset of the sectors written since the last flush. In
+//! persistent memory it is words instead of sectors.
 //!
 //! Must stay true: only an `Effect` changes a disk, so that a recorded run and its replay cannot differ.
 
 use super::image::Image;
 use super::pages::Pages;
 use super::survivors::Survivors;
-use cairn_core::SECTOR_BYTES;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,21 +37,28 @@ impl Effect {
 
 #[derive(Clone)]
 pub(super) struct Disk {
+    /// Bytes of a sector, a power of two.
+    sector_bytes: usize,
     durable: Pages,
     pending: Vec<Write>,
 }
 
 impl Disk {
     /// Everything is durable.
-    pub fn new(durable: Pages) -> Disk {
-        Disk { durable, pending: Vec::new() }
+    pub fn new(durable: Pages, sector_bytes: usize) -> Disk {
+        Disk { sector_bytes, durable, pending: Vec::new() }
+    }
+
+    /// Bytes of a sector.
+    pub fn sector_bytes(&self) -> usize {
+        self.sector_bytes
     }
 
     pub fn apply(&mut self, effect: &Effect) {
         match effect {
             Effect::Write(writes) => self.pending.extend_from_slice(writes),
             Effect::Settle(survivors) => {
-                land(&mut self.durable, &self.pending, survivors);
+                land(&mut self.durable, &self.pending, survivors, self.sector_bytes);
                 self.pending.clear();
             }
             Effect::Nothing => {}
@@ -61,13 +68,13 @@ impl Disk {
 
     /// Sectors of each write since the last flush, in order.
     pub fn pending(&self) -> Vec<usize> {
-        lengths(&self.pending)
+        lengths(&self.pending, self.sector_bytes)
     }
 
     /// What is there after a power failure.
     pub fn image(&self, survivors: &Survivors) -> Image {
         let mut pages = self.durable.clone();
-        land(&mut pages, &self.pending, survivors);
+        land(&mut pages, &self.pending, survivors, self.sector_bytes);
         Image::from(pages)
     }
 
@@ -85,20 +92,20 @@ impl Disk {
     }
 }
 
-fn lengths(writes: &[Write]) -> Vec<usize> {
-    writes.iter().map(|write| write.bytes.len() / SECTOR_BYTES).collect()
+fn lengths(writes: &[Write], sector_bytes: usize) -> Vec<usize> {
+    writes.iter().map(|write| write.bytes.len() / sector_bytes).collect()
 }
 
 /// Writes the sectors that survive.
-fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors) {
+fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors, sector_bytes: usize) {
     if *survivors == Survivors::None {
         return;
     }
-    let lengths = lengths(pending);
+    let lengths = lengths(pending, sector_bytes);
     let mask = survivors.mask(&lengths);
     let mut first = 0;
     for (write, length) in pending.iter().zip(lengths) {
-        for run in surviving_runs(&mask[first..][..length]) {
+        for run in surviving_runs(&mask[first..][..length], sector_bytes) {
             pages.write(write.offset + run.start as u64, &write.bytes[run]);
         }
         first += length;
@@ -106,11 +113,14 @@ fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors) {
 }
 
 /// The surviving byte ranges of a write, neighbouring sectors joined.
-pub(super) fn surviving_runs(mask: &[bool]) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn surviving_runs(
+    mask: &[bool],
+    sector_bytes: usize,
+) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     mask.chunk_by(|left, right| left == right).filter_map(move |run| {
         let start = at;
-        at += run.len() * SECTOR_BYTES;
+        at += run.len() * sector_bytes;
         run[0].then_some(start..at)
     })
 }
