@@ -35,6 +35,7 @@ mod pin;
 mod pool;
 mod process;
 mod promote;
+mod punch;
 mod read;
 mod record;
 mod recover;

@@ -308,6 +308,65 @@ impl Transaction<'_> {
         true
     }
 
+    /// Takes file blocks from `range.0` to before `range.1` out of the file, last first, at most [`EXTENT_BATCH`] pieces;
+    /// true if more may be left.
+    pub(crate) fn take_out(
+        &mut self,
+        inode: Inode,
+        range: (u32, u32),
+        caller: &Caller,
+        slot: Slot,
+    ) -> Result<bool> {
+        let mut orphan = None;
+        for _ in 0..EXTENT_BATCH {
+            if !self.has_room() {
+                return Ok(true);
+            }
+            let Some(gone) = self.take_within(inode, range)? else { return Ok(false) };
+            inode.note_move(self);
+            if !self.is_in_use(inode) {
+                self.free_blocks(Some(slot), gone.blocks);
+                continue;
+            }
+            let orphan = match orphan {
+                Some(orphan) => orphan,
+                None => *orphan.insert(self.new_orphan(inode, caller)?),
+            };
+            self.attach(orphan, gone)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes what the last extent that reaches into the range holds of it out of the file; what it holds before and behind
+    /// stays.
+    fn take_within(&mut self, inode: Inode, (from, end): (u32, u32)) -> Result<Option<Extent>> {
+        let map = inode.map(self);
+        let last = end.checked_sub(1).filter(|_| from < end);
+        let Some(extent) = last.and_then(|last| self.last_extent_to(map, last)) else {
+            return Ok(None);
+        };
+        let extent_end = extent.file_block + extent.blocks.count;
+        if extent_end <= from {
+            return Ok(None);
+        }
+        let part = |first: u32, end: u32| Extent {
+            file_block: first,
+            blocks: BlockRun {
+                first: extent.blocks.first + (first - extent.file_block),
+                count: end - first,
+                ..extent.blocks
+            },
+        };
+        let gone = part(extent.file_block.max(from), extent_end.min(end));
+        self.remove_extent(inode, extent);
+        for (first, end) in [(extent.file_block, gone.file_block), (end, extent_end)] {
+            if first < end {
+                self.attach(inode, part(first, end))?;
+            }
+        }
+        Ok(Some(gone))
+    }
+
     /// Whether somebody may reach the file's blocks without asking for them again.
     fn is_in_use(&self, inode: Inode) -> bool {
         inode.pins(self) != 0 || inode.flags(self) & MAPPED != 0

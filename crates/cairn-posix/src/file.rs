@@ -2,7 +2,7 @@
 //!
 //! Invariant: a descriptor number is in the table exactly while it refers to an open handle that this process holds
 //! a reference to.
-//! Does not read or write data (`io.rs`) and does not change names (`names.rs`).
+//! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names (`names.rs`).
 
 use cairn_core::{
     Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, TimeUpdate, Timestamp,
@@ -159,7 +159,7 @@ pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
     set_size(mount, info.inode, size)
 }
 
-fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
+pub(crate) fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
     let caller = mount.caller();
     if size > mount.file_size_limit() && size > mount.fs().attributes(inode)?.size {
         return Err(io::too_large());
@@ -186,53 +186,6 @@ fn show_cut(mount: &Mount, inode: InodeId) -> Result<()> {
         mapping::follow(inode);
     }
     Ok(())
-}
-
-/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
-/// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
-pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
-    let info = opened(handle)?;
-    let start = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
-    let length = u64::try_from(length).ok().filter(|&length| length > 0);
-    let end = length.and_then(|length| start.checked_add(length));
-    let end = end.filter(|&end| end <= i64::MAX as u64).ok_or(Errno(libc::EINVAL))?;
-    let mount = mount::current()?;
-    if !info.write {
-        return Err(Errno(libc::EBADF));
-    }
-    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
-    let size = mount.fs().attributes(info.inode)?.size;
-    mount.fs().note_change(handle)?;
-    // A handle of its own: the cursor of this one is shared, and SEEK_HOLE moves it.
-    let place = Place { base: info.inode, path: b"" };
-    let prober =
-        open(&place, libc::O_WRONLY | libc::O_CLOEXEC, 0).map_err(|error| error.errno())?;
-    let result = table::lookup(prober).ok_or(Errno(libc::EBADF)).and_then(|probe| {
-        let mut at = start;
-        while at < end {
-            at = next_hole(mount, probe, at, size.min(end))?;
-            if at >= end {
-                break;
-            }
-            io::write_zero(probe, at)?;
-            at = (at / block_bytes + 1) * block_bytes;
-        }
-        match size < end {
-            true => set_size(mount, info.inode, end),
-            false => Ok(()),
-        }
-    });
-    close(prober)?;
-    result
-}
-
-/// The first offset from `at` on that holds no block, at or past `end` if there is none before.
-fn next_hole(mount: &Mount, probe: HandleId, at: u64, end: u64) -> Result<u64> {
-    if at >= end {
-        return Ok(at);
-    }
-    let from = i64::try_from(at).map_err(|_| Errno(libc::EFBIG))?;
-    Ok(mount.fs().seek(probe, from, libc::SEEK_HOLE)?)
 }
 
 /// Sets permission bits.

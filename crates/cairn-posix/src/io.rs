@@ -181,6 +181,19 @@ pub(crate) fn write_zero(handle: HandleId, offset: u64) -> Result<()> {
     write(handle, unsafe { Buffers::one(&entry) }, At::Offset(offset)).map(drop)
 }
 
+/// Writes zeros from `offset` to before `end`.
+pub(crate) fn write_zeros(handle: HandleId, offset: u64, end: u64) -> Result<()> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let mut at = offset;
+    while at < end {
+        let length = (end - at).min(ZEROS.len() as u64) as usize;
+        let entry = libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: length };
+        // SAFETY: the entry describes a part of the static, which writing only reads.
+        at += write(handle, unsafe { Buffers::one(&entry) }, At::Offset(at))? as u64;
+    }
+    Ok(())
+}
+
 /// A write in progress.
 struct Request<'a> {
     mount: &'a Mount,

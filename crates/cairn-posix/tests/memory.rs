@@ -5,8 +5,9 @@ mod common;
 use core::ffi::c_void;
 use core::slice;
 
+use cairn_posix::io::At;
 use cairn_posix::mapping::{self, Request};
-use cairn_posix::{Errno, attributes, copy, file, kernel};
+use cairn_posix::{Errno, allocate, attributes, copy, file, kernel};
 use common::*;
 
 fn request(length: usize, protection: i32, flags: i32, offset: i64) -> Request {
@@ -58,7 +59,7 @@ fn shared_mapping_shows_later_writes_and_outlives_close_and_unlink() {
     let asked = request(content.len(), libc::PROT_READ, libc::MAP_SHARED, 0);
     let start = map(file, &asked).unwrap();
     assert_eq!(bytes(start, content.len()), content);
-    write_at(file, b"changed", cairn_posix::io::At::Offset(HUGEBLOCK as u64 - 3)).unwrap();
+    write_at(file, b"changed", At::Offset(HUGEBLOCK as u64 - 3)).unwrap();
     assert_eq!(&bytes(start, content.len())[HUGEBLOCK - 3..HUGEBLOCK + 4], b"changed");
     close(file);
     remove("shared");
@@ -94,20 +95,101 @@ fn allocated_range_holds_blocks_and_keeps_the_data() {
     let _turn = turn();
     put("allocated", b"data");
     let file = open("allocated", libc::O_RDWR).unwrap();
-    file::allocate(handle(file), 2, 4 * HUGEBLOCK as i64).unwrap();
+    allocate::allocate(handle(file), 2, 4 * HUGEBLOCK as i64).unwrap();
     let found = file::attributes(handle(file)).unwrap();
     assert_eq!(
         (found.size, found.allocated_bytes),
         (4 * HUGEBLOCK as u64 + 2, 5 * HUGEBLOCK as u64)
     );
     assert_eq!(file::seek(handle(file), 0, libc::SEEK_HOLE), Ok(found.size as i64));
-    assert_eq!(read_at(file, 6, cairn_posix::io::At::Offset(0)).unwrap(), b"data\0\0");
-    assert_eq!(file::allocate(handle(file), 0, 0), Err(Errno(libc::EINVAL)));
-    assert_eq!(file::allocate(handle(file), -1, 5), Err(Errno(libc::EINVAL)));
+    assert_eq!(read_at(file, 6, At::Offset(0)).unwrap(), b"data\0\0");
+    assert_eq!(allocate::allocate(handle(file), 0, 0), Err(Errno(libc::EINVAL)));
+    assert_eq!(allocate::allocate(handle(file), -1, 5), Err(Errno(libc::EINVAL)));
     let too_much = i64::from(BLOCKS) * 2 * HUGEBLOCK as i64;
-    assert_eq!(file::allocate(handle(file), 0, too_much), Err(Errno(libc::ENOSPC)));
+    assert_eq!(allocate::allocate(handle(file), 0, too_much), Err(Errno(libc::ENOSPC)));
     close(file);
     remove("allocated");
+}
+
+/// Numbers that look random, the same in each run.
+fn numbers() -> impl FnMut(usize) -> usize {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move |below| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    }
+}
+
+#[test]
+fn ranges_that_are_punched_zeroed_and_allocated_read_as_they_should() {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ROUNDS: usize = 400;
+    let _turn = turn();
+    let before = usage().used_blocks;
+    let file = create("changed");
+    let change = |mode, start: usize, length: usize| {
+        allocate::change(handle(file), mode, start as i64, length as i64).unwrap();
+    };
+    let mut model = Vec::new();
+    let mut number = numbers();
+    for round in 0..ROUNDS {
+        // Half of the ranges begin and end where blocks do.
+        let unit = if number(2) == 0 { 1 } else { HUGEBLOCK };
+        let start = number(12 * HUGEBLOCK) / unit * unit;
+        let length = (1 + number(6 * HUGEBLOCK)).next_multiple_of(unit);
+        let end = start + length;
+        let kind = number(4);
+        match kind {
+            0 => assert_eq!(
+                write_at(file, &pattern(length, round), At::Offset(start as u64)),
+                Ok(length)
+            ),
+            1 => change(0, start, length),
+            2 => change(ZERO, start, length),
+            _ => change(PUNCH, start, length),
+        }
+        if kind < 3 {
+            model.resize(model.len().max(end), 0);
+        }
+        let changed = start.min(model.len())..end.min(model.len());
+        match kind {
+            0 => model[changed].copy_from_slice(&pattern(length, round)),
+            1 => {}
+            _ => model[changed].fill(0),
+        }
+        let content = read_at(file, 20 * HUGEBLOCK, At::Offset(0)).unwrap();
+        assert!(content == model, "round {round}: kind {kind}, {start} + {length}");
+    }
+    mount().fs().check().unwrap();
+    change(PUNCH, 0, 100 * HUGEBLOCK);
+    let found = file::attributes(handle(file)).unwrap();
+    let last = usize::from(model.len() % HUGEBLOCK != 0) * HUGEBLOCK;
+    assert_eq!((found.size, found.allocated_bytes), (model.len() as u64, last as u64));
+    close(file);
+    remove("changed");
+    assert_eq!(usage().used_blocks, before);
+}
+
+#[test]
+fn ranges_behind_the_end_and_modes_that_move_data_are_refused() {
+    let _turn = turn();
+    put("short", b"data");
+    let file = open("short", libc::O_RDWR).unwrap();
+    let change = |mode, start, length| allocate::change(handle(file), mode, start, length);
+    let refused = Err(Errno(libc::EOPNOTSUPP));
+    assert_eq!(change(libc::FALLOC_FL_KEEP_SIZE, 0, 5), refused);
+    assert_eq!(change(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE, 2, 3), refused);
+    assert_eq!(change(libc::FALLOC_FL_PUNCH_HOLE, 0, 4), refused);
+    assert_eq!(change(libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4), refused);
+    assert_eq!(change(libc::FALLOC_FL_KEEP_SIZE, 0, 4), Ok(()));
+    assert_eq!(change(0, 0, i64::MAX), Err(Errno(libc::EFBIG)));
+    close(file);
+    let reader = open("short", libc::O_RDONLY).unwrap();
+    assert_eq!(allocate::change(handle(reader), 0, 0, 4), Err(Errno(libc::EBADF)));
+    close(reader);
+    remove("short");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use cairn_posix::copy::{self, End};
-use cairn_posix::{Errno, HandleId, Result, file, table};
+use cairn_posix::{Errno, allocate, file, table};
 use libc::{size_t, ssize_t};
 
 use crate::answer::{answer, is_missed, number};
@@ -17,19 +17,11 @@ path_hooks! {
 
 descriptor_hooks! {
     fn fallocate(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
-        = |handle| allocate(handle, mode, offset, length);
+        = |handle| allocate::change(handle, mode, offset, length);
     fn fallocate64(descriptor: c_int, mode: c_int, offset: i64, length: i64) -> c_int
-        = |handle| allocate(handle, mode, offset, length);
+        = |handle| allocate::change(handle, mode, offset, length);
     fn readahead(descriptor: c_int, offset: i64, length: size_t) -> ssize_t
         = |handle| file::read_ahead(handle);
-}
-
-/// Keeping the size, punching and collapsing are refused, as by file systems without them.
-fn allocate(handle: HandleId, mode: c_int, offset: i64, length: i64) -> Result<()> {
-    match mode {
-        0 => file::allocate(handle, offset, length),
-        _ => file::opened(handle).and(Err(Errno(libc::EOPNOTSUPP))),
-    }
 }
 
 /// Functions that return the error number.
@@ -58,8 +50,8 @@ numbered! {
         = |handle| file::advise(handle, length, advice);
     fn posix_fadvise64(offset: i64, length: i64, advice: c_int)
         = |handle| file::advise(handle, length, advice);
-    fn posix_fallocate(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
-    fn posix_fallocate64(offset: i64, length: i64) = |handle| file::allocate(handle, offset, length);
+    fn posix_fallocate(offset: i64, length: i64) = |handle| allocate::allocate(handle, offset, length);
+    fn posix_fallocate64(offset: i64, length: i64) = |handle| allocate::allocate(handle, offset, length);
 }
 
 fn end(descriptor: c_int) -> End {

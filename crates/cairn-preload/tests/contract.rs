@@ -29,10 +29,12 @@ fn modes_of_fallocate_and_unknown_flags_are_refused() {
             "fallocate mode 0x2: EOPNOTSUPP",
             "fallocate mode 0x4: EOPNOTSUPP",
             "fallocate mode 0x8: EOPNOTSUPP",
-            "fallocate mode 0x10: EOPNOTSUPP",
+            "fallocate mode 0x10: served",
             "fallocate mode 0x20: EOPNOTSUPP",
             "fallocate mode 0x40: EOPNOTSUPP",
             "fallocate: served",
+            "fallocate to keep the size behind the end: EOPNOTSUPP",
+            "fallocate to keep the size: served",
             "pwritev2 RWF_APPEND: EOPNOTSUPP",
             "preadv2 of an unknown flag: EOPNOTSUPP",
             "pwritev2 RWF_DSYNC: served",
@@ -149,6 +151,18 @@ fn directories_have_one_size_and_the_mount_is_seen_through_the_library_only() {
             "through a link outside: ENOENT",
         ],
     );
+}
+
+#[test]
+fn punched_range_on_a_durable_tier_reads_as_zeros_and_keeps_its_space() {
+    let stage = Stage::new();
+    let program = stage.compile("weakened");
+    let tier = format!("file:{}:64M", stage.plain().join("tier").display());
+    let program = program.to_str().expect("UTF-8");
+    let run = ["run", "--discard", "--tier", &tier, "--", program, "punched_range", "/cairn"];
+    let played = stage.cairn(&run);
+    assert_eq!(text(&played), "left: 57344, space given back: 0\n", "{}", errors(&played));
+    weakened("punched_range", &["left: 57344, space given back: 1"]);
 }
 
 #[test]

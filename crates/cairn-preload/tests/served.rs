@@ -57,3 +57,8 @@ fn asynchronous_requests_complete_as_on_a_disk() {
 fn queue_of_the_kernel_takes_requests_on_ours_and_on_other_files() {
     same_on_both("asynchronous", "queue");
 }
+
+#[test]
+fn ranges_of_a_file_are_punched_zeroed_and_allocated() {
+    same_on_both("served", "space_of_a_file");
+}

@@ -13,7 +13,7 @@ use attached::{at, check, close, compare_checksums, errno, get, open, put, read,
 use attached::{mount, stat, store, usage, write, write_at};
 use cairn_posix::io::At;
 use cairn_posix::process::Spawn;
-use cairn_posix::{file, names, table};
+use cairn_posix::{allocate, file, names, table};
 use cairn_testing::random::{Random, SEED_VARIABLE, environment_number, soaking};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -648,7 +648,7 @@ fn writer_dies_between_emptying_an_open_file_and_writing_it_then_the_file_is_unc
     killed_after(|| {
         let descriptor = open("reserved", libc::O_WRONLY).expect("opens");
         let handle = table::lookup(descriptor).expect("ours");
-        file::allocate(handle, 0, 5000).expect("allocates");
+        allocate::allocate(handle, 0, 5000).expect("allocates");
     });
     assert_eq!(examine("reserved"), State::Unclean);
     // Who only looks, leaves the file as it is.

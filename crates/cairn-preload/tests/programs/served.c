@@ -363,6 +363,52 @@ static void inherited_and_waited_for(void) {
     }
 }
 
+/* Prints where data and holes begin; the ranges here are multiples of every block size. */
+static void layout(int file) {
+    struct stat status;
+    MUST(fstat(file, &status) == 0);
+    printf("%lld bytes:", (long long)status.st_size);
+    for (off_t at = 0; (at = lseek(file, at, SEEK_DATA)) >= 0;) {
+        printf(" data %lld", (long long)at >> 10);
+        at = lseek(file, at, SEEK_HOLE);
+        printf(" to %lld", (long long)at >> 10);
+    }
+    printf("\n");
+}
+
+static void space_of_a_file(void) {
+    const int keep = FALLOC_FL_KEEP_SIZE, punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, zero = FALLOC_FL_ZERO_RANGE;
+    const long unit = 64 << 10;
+    static char content[640 << 10];
+    int file = create("f", 0);
+    memset(content, 'x', sizeof content);
+    MUST(write(file, content, sizeof content) == sizeof content);
+    layout(file);
+    RESULT(fallocate(file, punch, 2 * unit, 3 * unit));
+    layout(file);
+    RESULT(fallocate(file, punch, 9 * unit, 100 * unit));
+    layout(file);
+    RESULT(fallocate(file, punch, 7 * unit + 5, 10));
+    layout(file);
+    RESULT(fallocate(file, punch, 100 * unit, unit));
+    RESULT(fallocate(file, zero, 6 * unit + 1, 100));
+    RESULT(fallocate(file, zero | keep, unit, 5));
+    RESULT(fallocate(file, zero, 10 * unit - 5, 10));
+    RESULT(fallocate(file, keep, 2 * unit, unit));
+    RESULT(fallocate(file, 0, 0, 11 * unit));
+    RESULT(posix_fallocate(file, 0, 11 * unit + 1));
+    MUST(pread(file, content, sizeof content, 0) == sizeof content);
+    int sum = 0;
+    for (size_t at = 0; at < sizeof content; at++) sum += content[at] == 'x' ? 1 : content[at] == 0 ? 0 : 1000000;
+    struct stat status;
+    MUST(fstat(file, &status) == 0);
+    printf("%d left of %lld\n", sum, (long long)status.st_size);
+    RESULT(fallocate(file, FALLOC_FL_PUNCH_HOLE, 0, unit));
+    RESULT(fallocate(file, 0, -1, unit));
+    RESULT(fallocate(file, 0, 0, 0));
+    RESULT(fallocate(open("f", O_RDONLY), punch, 0, unit));
+}
+
 static const struct scene scenes[] = {
     {"numbers_of_data", numbers_of_data},
     {"numbers_of_names", numbers_of_names},
@@ -373,6 +419,7 @@ static const struct scene scenes[] = {
     {"no_terminal_and_no_socket", no_terminal_and_no_socket},
     {"flags_of_a_description", flags_of_a_description},
     {"less_common_calls", less_common_calls},
+    {"space_of_a_file", space_of_a_file},
     {"asks_by_poll", asks_by_poll},
     {"asks_by_select", asks_by_select},
     {"asks_by_epoll", asks_by_epoll},

@@ -53,6 +53,18 @@ static void sizes_and_names(void) {
     MUST(unlink(link) == 0 && rmdir(outside) == 0);
 }
 
+static void punched_range(void) {
+    static char content[256 << 10];
+    struct stat before, after;
+    int file = create("f", 0), left = 0;
+    memset(content, 'x', sizeof content);
+    MUST(write(file, content, sizeof content) == sizeof content && fsync(file) == 0 && fstat(file, &before) == 0);
+    MUST(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1000, 200 << 10) == 0);
+    MUST(fstat(file, &after) == 0 && pread(file, content, sizeof content, 0) == sizeof content);
+    for (size_t at = 0; at < sizeof content; at++) left += content[at] == 'x';
+    printf("left: %d, space given back: %d\n", left, after.st_blocks < before.st_blocks);
+}
+
 static void access_times(void) {
     int file = create("f", 0);
     struct timespec times[2] = {{1000, 0}, {2000, 0}};
@@ -182,6 +194,7 @@ static const struct scene scenes[] = {
     {"vfork_is_fork", vfork_is_fork},
     {"reopened_descriptor", reopened_descriptor},
     {"sizes_and_names", sizes_and_names},
+    {"punched_range", punched_range},
     {"access_times", access_times},
     {"supplementary_groups", supplementary_groups},
     {"locks_made_after_fork", locks_made_after_fork},

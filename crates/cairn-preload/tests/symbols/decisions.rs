@@ -26,7 +26,11 @@ pub const REFUSED: &[Refusal] = &[
         errno: "ENOTSUP",
         case: "always",
     },
-    Refusal { names: "fallocate fallocate64", errno: "EOPNOTSUPP", case: "every mode but 0" },
+    Refusal {
+        names: "fallocate fallocate64",
+        errno: "EOPNOTSUPP",
+        case: "modes that move data; keeping the size where the range goes past it",
+    },
     Refusal { names: "mmap mmap64", errno: "EOPNOTSUPP", case: "`MAP_SYNC`" },
     Refusal {
         names: "mknod mknodat __xmknod __xmknodat mkfifo mkfifoat",

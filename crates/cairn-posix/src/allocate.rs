@@ -1,0 +1,178 @@
+//! Space in files: giving a range blocks, zeroing it, and making holes.
+//!
+//! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size is to stay.
+
+use cairn_core::{HandleId, InodeId, Truncation};
+
+use crate::error::{Errno, Result};
+use crate::mount::{self, Mount};
+use crate::path::Place;
+use crate::{file, io, mapping, table};
+
+/// Steps of one punch; each frees a bounded part of the file.
+const PUNCH_STEPS_MAX: usize = 1 << 22;
+
+/// A range of a file that is open for writing.
+struct Range {
+    mount: &'static Mount,
+    inode: InodeId,
+    start: u64,
+    end: u64,
+    size: u64,
+}
+
+impl Range {
+    fn new(handle: HandleId, offset: i64, length: i64) -> Result<Range> {
+        let info = file::opened(handle)?;
+        let start = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+        let length = u64::try_from(length).ok().filter(|&length| length > 0);
+        let length = length.ok_or(Errno(libc::EINVAL))?;
+        if !info.write {
+            return Err(Errno(libc::EBADF));
+        }
+        let end = start.checked_add(length).filter(|&end| end <= i64::MAX as u64);
+        let end = end.ok_or(Errno(libc::EFBIG))?;
+        let mount = mount::current()?;
+        let size = mount.fs().attributes(info.inode)?.size;
+        Ok(Range { mount, inode: info.inode, start, end, size })
+    }
+
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.mount.fs().geometry().hugeblock_bytes)
+    }
+
+    /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking for holes moves it.
+    fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
+        let place = Place { base: self.inode, path: b"" };
+        let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+        let prober = file::open(&place, flags, 0).map_err(|error| error.errno())?;
+        let result = table::lookup(prober).ok_or(Errno(libc::EBADF)).and_then(act);
+        file::close(prober)?;
+        result
+    }
+
+    /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if there is none before.
+    fn next(&self, probe: HandleId, at: u64, end: u64, whence: i32) -> Result<u64> {
+        if at >= end {
+            return Ok(end);
+        }
+        let from = i64::try_from(at).map_err(|_| Errno(libc::EFBIG))?;
+        match self.mount.fs().seek(probe, from, whence) {
+            Ok(found) => Ok(found.min(end)),
+            // Nothing but a hole up to the end of the file.
+            Err(cairn_core::Error::NoSuchOffset) => Ok(end),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives each hole of the range a block, and what is behind the end of the file. Errors: `EFBIG`, before anything is
+    /// done, if no file can be so large.
+    fn fill_holes(&self) -> Result<()> {
+        let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
+        if self.end.div_ceil(block_bytes) > u64::from(u32::MAX) {
+            return Err(Errno(libc::EFBIG));
+        }
+        self.probe(|probe| {
+            let mut at = self.start;
+            loop {
+                if at < known {
+                    at = self.next(probe, at, known, libc::SEEK_HOLE)?;
+                }
+                if at >= self.end {
+                    return Ok(());
+                }
+                io::write_zero(probe, at)?;
+                at = (at / block_bytes + 1) * block_bytes;
+            }
+        })
+    }
+
+    /// Overwrites what is data from `from` to before `end` with zeros.
+    fn zero(&self, from: u64, end: u64) -> Result<()> {
+        let end = end.min(self.size);
+        if from >= end {
+            return Ok(());
+        }
+        self.probe(|probe| {
+            let mut at = from;
+            loop {
+                at = self.next(probe, at, end, libc::SEEK_DATA)?;
+                if at >= end {
+                    return Ok(());
+                }
+                let hole = self.next(probe, at, end, libc::SEEK_HOLE)?;
+                io::write_zeros(probe, at, hole)?;
+                at = hole;
+            }
+        })
+    }
+
+    fn grow(&self) -> Result<()> {
+        match self.size < self.end {
+            true => file::set_size(self.mount, self.inode, self.end),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes whole blocks a hole.
+    fn punch(&self, first: u32, end: u32) -> Result<()> {
+        for _ in 0..PUNCH_STEPS_MAX {
+            let step = self.mount.fs().punch(&self.mount.caller(), self.inode, first, end)?;
+            self.mount.reclaim();
+            if step == Truncation::Done {
+                mapping::follow(self.inode);
+                return Ok(());
+            }
+        }
+        Err(Errno(libc::EIO))
+    }
+
+    /// Makes the range read as zeros; whole blocks of it become a hole where that can be.
+    fn empty(&self) -> Result<()> {
+        let bytes = self.block_bytes();
+        let (first, end) = (self.start.div_ceil(bytes), self.end.min(self.size) / bytes);
+        let fs = self.mount.fs();
+        // A mapping may be stored to, so it keeps its blocks.
+        if first >= end || !fs.can_punch() || fs.is_mapped(self.inode)? {
+            return self.zero(self.start, self.end);
+        }
+        self.zero(self.start, first * bytes)?;
+        self.zero(end * bytes, self.end)?;
+        self.punch(first as u32, end as u32)
+    }
+}
+
+/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
+/// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
+pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
+    let range = Range::new(handle, offset, length)?;
+    range.mount.fs().note_change(handle)?;
+    range.fill_holes()?;
+    range.grow()
+}
+
+/// As `fallocate(2)`. Errors: `EOPNOTSUPP` for modes that move data, and if blocks would be kept behind the end of the
+/// file.
+pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<()> {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    if mode == 0 {
+        return allocate(handle, offset, length);
+    }
+    let range = Range::new(handle, offset, length)?;
+    let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0 && mode != PUNCH;
+    if keeps && range.end > range.size {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    range.mount.fs().note_change(handle)?;
+    match mode {
+        libc::FALLOC_FL_KEEP_SIZE => range.fill_holes(),
+        PUNCH => range.empty(),
+        libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => {
+            range.zero(range.start, range.end)?;
+            range.fill_holes()?;
+            range.grow()
+        }
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
