@@ -3,17 +3,17 @@
 
 use crate::Context;
 use crate::error::{Error, Result};
-use crate::output::{self, group_name, local_time, mode_letters, user_name, utc_time};
+use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name, utc_time};
 use crate::store::{OpenStore, Place, locate};
 use cairn_agent::job::Scope;
-use cairn_agent::path::FilePath;
+use cairn_agent::path::{FilePath, serialize_bytes};
 use cairn_agent::read::{Buffer, read_whole};
 use cairn_agent::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
 use cairn_posix::configuration;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +46,7 @@ pub struct Arguments {
 #[derive(Debug, Serialize)]
 struct Row {
     /// As the program sees it.
-    path: String,
+    path: Bytes,
     /// `file`, `directory` or `symlink`.
     kind: &'static str,
     /// `open`, `unclean`, `clean` or `drained`; null for what is not a file.
@@ -63,9 +63,22 @@ struct Row {
     /// Version of the data.
     version: u64,
     /// Target of a symbolic link.
-    target: Option<String>,
+    target: Option<Bytes>,
+    /// In the store.
+    #[serde(skip)]
+    place: FilePath,
     #[serde(skip)]
     attributes: Option<Attributes>,
+}
+
+/// A name, which may be any bytes.
+#[derive(Debug)]
+struct Bytes(Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serialize_bytes(&self.0, serializer)
+    }
 }
 
 /// Carries out the command.
@@ -80,7 +93,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return match context.json {
             true => output::json(&row),
             false => {
-                output::line(&row.path);
+                // Also where it is not text: it is taken as it is.
+                output::print(&[&row.path.0[..], b"\n"].concat());
                 Ok(())
             }
         };
@@ -89,7 +103,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     match context.json {
         true => output::json(&rows),
         false => {
-            print_rows(&rows, &store.shown(&path));
+            print_rows(&rows, &store.seen(&path));
             Ok(())
         }
     }
@@ -168,11 +182,13 @@ fn row(
             let mut target = Vec::new();
             let read = volume.fs().read_link(&volume.caller(), ROOT, inner.as_bytes(), &mut target);
             read.map_err(volume.error("read the symbolic link", inner))?;
-            Some(String::from_utf8_lossy(&target).into_owned())
+            Some(Bytes(target))
         }
     };
+    let place = volume.outer_path(inner);
     Ok(Row {
-        path: store.shown(&volume.outer_path(inner)),
+        path: Bytes(store.seen(&place)),
+        place,
         kind,
         state: attributes.is_regular().then(|| state(attributes)),
         bytes: attributes.size,
@@ -199,8 +215,8 @@ fn state(attributes: &Attributes) -> &'static str {
     }
 }
 
-fn print_rows(rows: &[Row], shown_directory: &str) {
-    let prefix = format!("{shown_directory}/");
+fn print_rows(rows: &[Row], directory: &[u8]) {
+    let prefix = [directory, b"/"].concat();
     let cells: Vec<[String; 8]> = rows
         .iter()
         .map(|row| {
@@ -211,8 +227,9 @@ fn print_rows(rows: &[Row], shown_directory: &str) {
             };
             let (mode, time_ns) =
                 row.attributes.map_or((0, 0), |found| (found.mode & 0o7777, found.modified.0));
-            let name = row.path.strip_prefix(&prefix).unwrap_or(&row.path);
-            let target = row.target.as_ref().map(|target| format!(" -> {target}"));
+            let path = &row.path.0[..];
+            let name = escaped(path.strip_prefix(&prefix[..]).unwrap_or(path));
+            let target = row.target.as_ref().map(|target| format!(" -> {}", escaped(&target.0)));
             [
                 mode_letters(kind, mode),
                 row.links.to_string(),
@@ -263,7 +280,7 @@ fn newest(
     let mut candidates = Vec::new();
     for row in list(store, volumes, directory, true)? {
         let Some(attributes) = row.attributes else { continue };
-        let path = store.path(&row.path)?;
+        let path = row.place.clone();
         let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
         let matches = compiled.matches_with(&below.to_lossy(), options);
         if matches && matches!(row.state, Some("clean" | "drained")) {
@@ -277,7 +294,7 @@ fn newest(
         let file = volume.open_file(&inner)?;
         match read_whole(&file, &mut buffer, &mut |_| Ok(())) {
             // In a rank the program does not see the name of its namespace.
-            Ok(_) => return Ok(Row { path: store.shown(&inner), ..row }),
+            Ok(_) => return Ok(Row { path: Bytes(store.seen(&inner)), ..row }),
             // An older good one is better than a newer one that is damaged or being written again.
             Err(error @ cairn_agent::Error::Damaged { .. }) => eprintln!("cairn: {error}"),
             Err(cairn_agent::Error::Changed { .. }) => {}

@@ -44,6 +44,22 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
+/// A name for people: one line, and nothing in it that a terminal obeys.
+pub fn escaped(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' | '\n' | '\r' | '\t' => text.extend(letter.escape_default()),
+                _ if letter.is_control() => text.push_str(&format!("\\x{:02x}", u32::from(letter))),
+                _ => text.push(letter),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
 /// Permission bits as `ls -l` shows them, with the letter of the type.
 pub fn mode_letters(kind: char, mode: u32) -> String {
     let mut letters = String::with_capacity(10);
@@ -143,6 +159,13 @@ mod tests {
         assert_eq!(mode_letters('d', 0o1777), "drwxrwxrwt");
         assert_eq!(mode_letters('-', 0o4750), "-rwsr-x---");
         assert_eq!(mode_letters('-', 0o2640), "-rw-r-S---");
+    }
+
+    #[test]
+    fn names_are_one_line_that_no_terminal_obeys() {
+        assert_eq!(escaped("plain ünï".as_bytes()), "plain ünï");
+        assert_eq!(escaped(b"line\nbreak\x1b[31m\\"), r"line\nbreak\x1b[31m\\");
+        assert_eq!(escaped(b"caf\xe9\xff"), r"caf\xe9\xff");
     }
 
     #[test]

@@ -196,12 +196,20 @@ impl OpenStore {
         Ok(path.strip_prefix(&mount).unwrap_or(path))
     }
 
-    /// A path in the store as the program sees it.
+    /// A path in the store as the program sees it, for people.
     pub fn shown(&self, path: &FilePath) -> String {
-        match path.is_root() {
-            true => self.job.mount.clone(),
-            false => format!("{}/{path}", self.job.mount.trim_end_matches('/')),
+        String::from_utf8_lossy(&self.seen(path)).into_owned()
+    }
+
+    /// A path in the store as the program sees it.
+    pub fn seen(&self, path: &FilePath) -> Vec<u8> {
+        let mut seen = self.job.mount.clone().into_bytes();
+        if !path.is_root() {
+            seen.truncate(self.job.mount.trim_end_matches('/').len());
+            seen.push(b'/');
+            seen.extend_from_slice(path.as_bytes());
         }
+        seen
     }
 }
 

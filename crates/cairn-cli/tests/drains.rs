@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Sandbox, eventually, kill};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -114,6 +116,24 @@ fn names_in_the_persist_directory_follow_those_in_the_store() {
     eventually("the directory became a file", || sandbox.drained_names() == ["d"]);
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained("d"), "end\n");
+}
+
+#[test]
+fn names_of_any_bytes_arrive_as_they_are_and_the_manifest_can_say_them() {
+    let sandbox = Sandbox::new();
+    let script = r"mkdir $'/cairn/d\n\xff'; echo 1 >$'/cairn/d\n\xff/line\nbreak'; echo 2 >/cairn/-rf
+        echo 3 >$'/cairn/\xc3'; echo 4 >$'/cairn/\e[31m'; echo 5 >'/cairn/*?['";
+    sandbox.run("bytes", script).succeeds();
+    let names: [&[u8]; 5] = [b"d\n\xff/line\nbreak", b"-rf", b"\xc3", b"\x1b[31m", b"*?["];
+    for (content, name) in (1..).zip(names) {
+        let copy = sandbox.out().join(OsStr::from_bytes(name));
+        assert_eq!(fs::read_to_string(copy).expect("reads"), format!("{content}\n"));
+    }
+    let manifest = sandbox.manifest("bytes");
+    assert_eq!(manifest["complete"], true);
+    let entries = manifest["files"].as_array().expect("a list");
+    let paths: Vec<String> = entries.iter().map(|entry| entry["path"].to_string()).collect();
+    assert!(paths.contains(&r#"{"hex":"c3"}"#.to_owned()), "{paths:?}");
 }
 
 #[test]

@@ -33,6 +33,31 @@ fn listing_shows_type_mode_size_state_and_name() {
     sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at /absent in the store");
 }
 
+/// Mechanism: listings replaced bytes that are not UTF-8, and printed all others as they are.
+/// Consequence: such a name could not be told from another, `--newest` looked for a file that is not there, and a name with
+/// a line break or a control sequence was obeyed by the terminal.
+/// Fix: names stay bytes: escaped for people, text or hexadecimal digits in JSON, as they are from `--newest`.
+#[test]
+fn names_of_any_bytes_are_listed_so_that_they_can_be_told_apart() {
+    let sandbox = Sandbox::new();
+    let script = r"echo 1 >$'/cairn/line\nbreak'; echo 2 >$'/cairn/\xff'; echo 3 >$'/cairn/\xfe'
+        ln -s $'\xfd' $'/cairn/\e[31m'; touch -d 2020-01-01 $'/cairn/\xff'";
+    sandbox.run_undrained("bytes", script).succeeds();
+    let listing = sandbox.cairn(&["ls", "bytes"]).succeeds().stdout;
+    assert_eq!(listing.lines().count(), 4, "{listing}");
+    for name in [r" line\nbreak", r" \xff", r" \xfe", r" \x1b[31m -> \xfd"] {
+        assert!(listing.lines().any(|line| line.ends_with(name)), "{name}: {listing}");
+    }
+    let rows = sandbox.cairn(&["ls", "bytes", "--json"]).succeeds().json();
+    let paths: Vec<String> =
+        rows.as_array().expect("a list").iter().map(|row| row["path"].to_string()).collect();
+    assert!(paths.contains(&r#"{"hex":"2f636169726e2fff"}"#.to_owned()), "{paths:?}");
+    assert!(paths.contains(&r#""/cairn/line\nbreak""#.to_owned()), "{paths:?}");
+    let newest = ["ls", "bytes", "--newest", "?"];
+    let found = sandbox.command(&newest).output().expect("starts");
+    assert_eq!(found.stdout[..8], *b"/cairn/\xfe", "{found:?}");
+}
+
 #[test]
 fn newest_clean_file_is_printed_as_the_program_sees_it() {
     let sandbox = kept();
