@@ -9,8 +9,9 @@
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
+use crate::address;
 use crate::configuration::{self, Configuration};
-use crate::error::{Errno, Result};
+use crate::error::Result;
 use crate::{cwd, kernel, mount, table};
 use cairn_core::InodeId;
 
@@ -44,7 +45,8 @@ pub enum Route<'a> {
 #[inline]
 pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
-    if path.is_null() {
+    if !address::is_possible(path) {
+        // None, or one that the kernel refuses.
         return Route::Libc;
     }
     // SAFETY: not null; the caller vouches for a terminated string that outlives 'a.
@@ -80,8 +82,9 @@ fn below(path: Text<'_>, end: usize) -> Route<'_> {
 /// As for [`route`].
 #[inline]
 pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
-    // SAFETY: if not null, the first byte of a terminated string is readable.
-    let absolute = directory == libc::AT_FDCWD || path.is_null() || unsafe { *path } as u8 == b'/';
+    let named = directory != libc::AT_FDCWD && address::is_possible(path);
+    // SAFETY: as above.
+    let absolute = !named || unsafe { *path } as u8 == b'/';
     if absolute {
         // SAFETY: the caller's promise is the same.
         return unsafe { route(path) };
@@ -287,11 +290,19 @@ fn number(digits: &[u8]) -> Option<i32> {
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.
 pub unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
-    match path.is_null() {
-        true => Err(Errno(libc::EFAULT)),
-        // SAFETY: not null, so terminated by the caller's promise.
-        false => Ok(unsafe { CStr::from_ptr(path) }.to_bytes()),
-    }
+    address::check(path)?;
+    // SAFETY: not null, so terminated by the caller's promise.
+    Ok(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Whether a path is there and empty.
+///
+/// # Safety
+/// As for [`bytes`].
+#[inline]
+pub unsafe fn is_empty(path: *const c_char) -> bool {
+    // SAFETY: the first byte of a terminated string is readable.
+    address::is_possible(path) && unsafe { *path } == 0
 }
 
 #[cfg(test)]

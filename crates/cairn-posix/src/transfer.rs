@@ -13,6 +13,7 @@ use cairn_core::{
 use cairn_device::copy::{copy_crc, prefetch};
 use cairn_device::{Device, checksum};
 
+use crate::address;
 use crate::error::{Errno, Result};
 use crate::mount::Mount;
 
@@ -35,13 +36,22 @@ impl<'a> Buffers<'a> {
     /// # Safety
     /// `list` points to `count` initialised entries that stay unchanged for 'a; each describes memory of the
     /// application that may be accessed as the call it is used for implies.
-    /// Errors: `EINVAL` as `readv(2)`.
+    /// Errors: `EINVAL` and `EFAULT` as `readv(2)`.
     pub unsafe fn new(list: *const libc::iovec, count: i32) -> Result<Buffers<'a>> {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
         if count > BUFFERS_MAX {
             return Err(Errno(libc::EINVAL));
         }
+        if count > 0 {
+            address::check(list)?;
+        }
         let buffers = Buffers { list, count, consumed: 0, lifetime: PhantomData };
+        for index in 0..count {
+            let entry = buffers.entry(index);
+            if entry.iov_len > 0 {
+                address::check(entry.iov_base)?;
+            }
+        }
         let total = (0..count).try_fold(0_isize, |sum, index| {
             sum.checked_add(isize::try_from(buffers.entry(index).iov_len).ok()?)
         });

@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_posix::{Errno, PathError, PathResult, Result, gate, mount, placeholder};
+use cairn_posix::{Errno, PathError, PathResult, Result, address, gate, mount, placeholder};
 
 /// A type that C functions return, and its value for failure.
 pub trait Answer: Copy + PartialEq {
@@ -125,6 +125,29 @@ pub fn answer_path<R: Answer, T: Success<R>>(
             elsewhere(&path)
         }
     }
+}
+
+/// Hands a value to the caller. Errors: `EFAULT` for an address that cannot be.
+///
+/// # Safety
+/// The caller passes room for one, or such an address.
+pub unsafe fn deliver<T>(target: *mut T, value: T) -> Result<()> {
+    address::check(target)?;
+    // SAFETY: promised by the caller.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+/// What the caller passes, if it does. Errors: as [`deliver`].
+///
+/// # Safety
+/// The caller passes null, a valid value that nobody else uses for the call, or such an address.
+pub unsafe fn given<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
+    if !value.is_null() {
+        address::check(value)?;
+    }
+    // SAFETY: promised by the caller.
+    Ok(unsafe { value.as_mut() })
 }
 
 /// The answer of calls that return an error number instead of setting errno.

@@ -6,6 +6,7 @@ use cairn_posix::path::Place;
 use cairn_posix::{Errno, HandleId, PathResult, Result, file};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 
+use crate::answer::given;
 use crate::hooks::{self, by_empty_path, with_flags};
 
 const FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
@@ -46,13 +47,14 @@ fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
 /// Reads the two times at `times`, which may be null for now.
 unsafe fn exact(times: *const timespec) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
-    Ok(unsafe { times.cast::<[timespec; 2]>().as_ref() }.copied())
+    Ok(unsafe { given(times.cast::<[timespec; 2]>().cast_mut()) }?.copied())
 }
 
 /// As `exact`, for microseconds.
 unsafe fn coarse(times: *const timeval) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
-    let Some(times) = (unsafe { times.cast::<[timeval; 2]>().as_ref() }) else { return Ok(None) };
+    let times = unsafe { given(times.cast::<[timeval; 2]>().cast_mut()) }?;
+    let Some(times) = times else { return Ok(None) };
     let convert = |time: &timeval| match time.tv_usec {
         0..=999_999 => Ok(timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }),
         _ => Err(Errno(libc::EINVAL)),
@@ -63,7 +65,7 @@ unsafe fn coarse(times: *const timeval) -> Result<Times> {
 /// As `exact`, for seconds.
 unsafe fn whole(times: *const utimbuf) -> Result<Times> {
     // SAFETY: the caller passes null or one structure.
-    let times = unsafe { times.as_ref() };
+    let times = unsafe { given(times.cast_mut()) }?;
     let time = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
     Ok(times.map(|times| [time(times.actime), time(times.modtime)]))
 }

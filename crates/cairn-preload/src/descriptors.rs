@@ -6,7 +6,7 @@ use cairn_posix::HandleId;
 use cairn_posix::{Errno, Result, descriptor, file, locks, placeholder, table};
 use libc::off_t;
 
-use crate::answer::{answer, set_errno};
+use crate::answer::{answer, deliver, given, set_errno};
 use crate::streams;
 
 unsafe fn close_number(number: c_int, real: unsafe extern "C-unwind" fn(c_int) -> c_int) -> c_int {
@@ -157,7 +157,7 @@ unsafe fn control(
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             // SAFETY: these commands take a pointer to a lock, or fail with EFAULT if it is null.
-            let lock = unsafe { (argument as *mut libc::flock).as_mut() };
+            let lock = unsafe { given(argument as *mut libc::flock) }?;
             locks::lock_range(number, command, lock.ok_or(Errno(libc::EFAULT))?).map(|()| 0)
         }
         _ => file::opened(handle).and(Err(Errno(libc::EINVAL))),
@@ -232,8 +232,7 @@ unsafe fn device_control(
         libc::FIONREAD => {
             let ahead = file::bytes_ahead(handle)? as c_int;
             // SAFETY: the request demands room for an int.
-            unsafe { argument.cast::<c_int>().write(ahead) };
-            Ok(())
+            unsafe { deliver(argument.cast::<c_int>(), ahead) }
         }
         libc::FIOCLEX | libc::FIONCLEX => {
             let flags = if request == libc::FIOCLEX { libc::FD_CLOEXEC } else { 0 };
@@ -242,7 +241,8 @@ unsafe fn device_control(
         }
         libc::FIONBIO => {
             // SAFETY: the request demands an int.
-            let wanted = unsafe { argument.cast::<c_int>().read() } != 0;
+            let wanted = unsafe { given(argument.cast::<c_int>()) }?.ok_or(Errno(libc::EFAULT))?;
+            let wanted = *wanted != 0;
             let flags = file::status_flags(handle)? & !libc::O_NONBLOCK;
             file::set_status_flags(handle, if wanted { flags | libc::O_NONBLOCK } else { flags })
         }

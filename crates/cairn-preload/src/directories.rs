@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_long, c_void};
 
 use cairn_posix::directory::{self, Stream};
-use cairn_posix::{Errno, Result, cwd, table};
+use cairn_posix::{Errno, Result, address, cwd, table};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
 use crate::answer::{answer, set_errno};
@@ -108,9 +108,12 @@ pub unsafe extern "C-unwind" fn getdents64(
             return result;
         }
     }
-    // SAFETY: the caller passes room for `length` bytes.
-    let target = unsafe { core::slice::from_raw_parts_mut(target.cast::<u8>(), length) };
-    answer(|| directory::read_entries(descriptor, target))
+    answer(|| {
+        address::check(target)?;
+        // SAFETY: the caller passes room for `length` bytes.
+        let target = unsafe { core::slice::from_raw_parts_mut(target.cast::<u8>(), length) };
+        directory::read_entries(descriptor, target)
+    })
 }
 
 macro_rules! entries {

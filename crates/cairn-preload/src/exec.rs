@@ -244,10 +244,11 @@ pub unsafe extern "C-unwind" fn execveat(
 ) -> c_int {
     // SAFETY: the caller passes a terminated path.
     unsafe {
-        if *path as u8 == b'/' || directory == libc::AT_FDCWD {
+        let possible = cairn_posix::address::is_possible(path);
+        if directory == libc::AT_FDCWD || possible && *path as u8 == b'/' {
             return execve(path, arguments, variables);
         }
-        if *path == 0 && table::is_ours(directory) {
+        if possible && *path == 0 && table::is_ours(directory) {
             return fexecve(directory, arguments, variables);
         }
         let environment = Environment::new(variables);

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use cairn_posix::path::{Place, Route};
+use cairn_posix::path::{self, Place, Route};
 use cairn_posix::{Errno, PathResult, cwd, names, table};
 
 /// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
@@ -67,7 +67,8 @@ pub unsafe fn by_empty_path(
     flags: c_int,
 ) -> Option<Place<'static>> {
     // SAFETY: the caller passes null or a terminated path.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    let empty =
+        flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { path::is_empty(path) });
     if !empty {
         return None;
     }

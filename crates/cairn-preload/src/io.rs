@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use cairn_posix::io::{self, At};
 use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, HandleId, Result, file, mount};
+use cairn_posix::{Errno, HandleId, Result, address, file, mount};
 use libc::{iovec, size_t, ssize_t};
 
 /// One buffer of the caller's for `act`.
@@ -16,6 +16,9 @@ unsafe fn with_buffer<R>(
     length: size_t,
     act: impl FnOnce(Buffers) -> Result<R>,
 ) -> Result<R> {
+    if length > 0 {
+        address::check(start)?;
+    }
     let entry = iovec { iov_base: start.cast_mut(), iov_len: length };
     // SAFETY: promised by the caller of this function.
     act(unsafe { Buffers::one(&entry) })

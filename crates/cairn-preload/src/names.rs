@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathError, PathResult, Result, kernel, names, table};
+use cairn_posix::{Errno, PathError, PathResult, Result, address, kernel, names, table};
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::answer::{answer, answer_path, set_errno};
@@ -62,6 +62,7 @@ unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathRes
         return Err(Errno(libc::EINVAL).into());
     }
     let link = names::read_link(place)?;
+    address::check(target)?;
     let length = link.len().min(room);
     // SAFETY: the buffer has `room` bytes and does not overlap the new vector.
     unsafe { core::ptr::copy_nonoverlapping(link.as_ptr(), target.cast(), length) };
@@ -186,6 +187,10 @@ unsafe fn pair<'a>(
 ) -> Pair<'a> {
     // SAFETY: the caller passes terminated paths.
     let routes = unsafe { (hooks::route_at(from.0, from.1), hooks::route_at(to.0, to.1)) };
+    if !address::is_possible(from.1) || !address::is_possible(to.1) {
+        // The kernel says so.
+        return Pair::Libc;
+    }
     match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
         (None, None) => Pair::Libc,
         (Some(from), Some(to)) => Pair::Ours(from, to),

@@ -6,7 +6,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, allocate, file, table};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, is_missed, number};
+use crate::answer::{answer, given, is_missed, number};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -98,7 +98,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         copy::check_range_copy(end(source), false)?;
         copy::check_range_copy(end(target), true)?;
         // SAFETY: the caller passes null or a valid offset for each.
-        let offsets = unsafe { (source_offset.as_mut(), target_offset.as_mut()) };
+        let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
         copy::copy(end(source), offsets.0, end(target), offsets.1, length)
     })
 }
@@ -118,8 +118,7 @@ unsafe fn send_file(
         }
     }
     // SAFETY: the caller passes null or a valid offset.
-    let offset = unsafe { offset.as_mut() };
-    answer(|| copy::copy(end(source), offset, end(target), None, length))
+    answer(|| copy::copy(end(source), unsafe { given(offset) }?, end(target), None, length))
 }
 
 /// As `sendfile(2)`.
@@ -177,8 +176,10 @@ pub unsafe extern "C-unwind" fn splice(
             return result;
         }
     }
-    // SAFETY: the caller passes null or a valid offset for each.
-    let offsets = unsafe { (source_offset.as_mut(), target_offset.as_mut()) };
     let length = length.min(SPLICE_BYTES_MAX);
-    answer(|| copy::copy(end(source), offsets.0, end(target), offsets.1, length))
+    answer(|| {
+        // SAFETY: the caller passes null or a valid offset for each.
+        let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
+        copy::copy(end(source), offsets.0, end(target), offsets.1, length)
+    })
 }

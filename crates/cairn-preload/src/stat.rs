@@ -7,14 +7,13 @@ use cairn_posix::path::Place;
 use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
-use crate::answer::{answer, answer_path};
+use crate::answer::{self, answer, answer_path};
 use crate::hooks;
 
 unsafe fn deliver(found: &Attributes, target: *mut Stat) -> Result<()> {
     let value = attributes::stat(mount::current()?, found);
     // SAFETY: the caller of the stat family passes room for one structure.
-    unsafe { target.write(value) };
-    Ok(())
+    unsafe { answer::deliver(target, value) }
 }
 
 unsafe fn stat_place(place: &Place, follow: bool, target: *mut Stat) -> PathResult<()> {
@@ -143,8 +142,7 @@ unsafe fn statx_place(
     let found = file::stat(place, follow)?;
     let value = attributes::statx(mount::current()?, &found);
     // SAFETY: the caller of statx passes room for one structure.
-    unsafe { target.write(value) };
-    Ok(())
+    Ok(unsafe { answer::deliver(target, value) }?)
 }
 
 /// As `statx(2)`.
@@ -240,8 +238,7 @@ unsafe fn statfs_place(place: &Place, target: *mut Statfs) -> PathResult<()> {
 unsafe fn statfs_mount(target: *mut Statfs) -> Result<()> {
     let value = attributes::statfs(mount::current()?)?;
     // SAFETY: promised by the caller of this function.
-    unsafe { target.write(value) };
-    Ok(())
+    unsafe { answer::deliver(target, value) }
 }
 
 unsafe fn statvfs_place(place: &Place, target: *mut Statvfs) -> PathResult<()> {
@@ -253,8 +250,7 @@ unsafe fn statvfs_place(place: &Place, target: *mut Statvfs) -> PathResult<()> {
 unsafe fn statvfs_mount(target: *mut Statvfs) -> Result<()> {
     let value = attributes::statvfs(mount::current()?)?;
     // SAFETY: promised by the caller of this function.
-    unsafe { target.write(value) };
-    Ok(())
+    unsafe { answer::deliver(target, value) }
 }
 
 descriptor_hooks! {

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use cairn_posix::path::Route;
-use cairn_posix::{Errno, configuration, cwd, table};
+use cairn_posix::{Errno, address, configuration, cwd, table};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
 use crate::answer::{answer, is_missed, recognise};
@@ -88,7 +88,7 @@ impl Call {
         let directory = self.descriptor(place);
         let path: *const c_char = self.pointer(place + 1);
         // SAFETY: the caller passes null or a terminated path.
-        let unnamed = path.is_null() || unsafe { *path } == 0;
+        let unnamed = path.is_null() || unsafe { cairn_posix::path::is_empty(path) };
         if unnamed && (table::is_ours(directory) || recognise(directory)) {
             return hook();
         }
@@ -204,6 +204,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_fchownat => call.under(0, || {
             attributes::fchownat(fd, b as *const c_char, c as u32, d as u32, e as c_int).into()
         }),
+        libc::SYS_utimensat if b == 0 => call.on(0, || attributes::futimens(fd, c as *const timespec).into()),
         libc::SYS_utimensat => call.under(0, || {
             attributes::utimensat(fd, b as *const c_char, c as *const timespec, d as c_int).into()
         }),
@@ -308,6 +309,7 @@ fn working_directory(call: &Call) -> c_long {
             return Err(Errno(libc::ERANGE));
         }
         let target: *mut u8 = call.pointer(0);
+        address::check(target)?;
         // SAFETY: the caller passes room for as many bytes as it says.
         unsafe {
             core::ptr::copy_nonoverlapping(path.as_ptr(), target, path.len());

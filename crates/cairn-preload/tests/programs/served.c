@@ -108,6 +108,7 @@ static void numbers_of_names(void) {
     RESULT(syscall(SYS_fchown, directory, -1, -1));
     struct timespec times[2] = {{1000, 5}, {2000, 7}};
     RESULT(syscall(SYS_utimensat, directory, "f", times, 0));
+    RESULT(syscall(SYS_utimensat, directory, NULL, times, 0));
     MUST(stat("d/f", &status) == 0);
     printf("%o %ld\n", status.st_mode, (long)status.st_mtime);
     RESULT(syscall(SYS_fchdir, directory));
