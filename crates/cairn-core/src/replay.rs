@@ -5,7 +5,7 @@
 //! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error, and
 //! the image is good for nothing. A right checksum is no reason to believe a record: whatever it says, an image that was a
 //! namespace stays one or is refused.
-//! Writes to a file that has no name any more are ignored: nobody can open it after a crash.
+//! Changes of a file that has no name any more are ignored: nobody can open it after a crash.
 //! Until [`Image::settle`] ran, an image has no free list of inodes, and the tail fields hold the seal of the last block.
 
 mod restore;
@@ -317,7 +317,7 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
         Operation::Rename => rename(tx, p, name, now),
         Operation::Exchange => exchange(tx, p, name, now).map(|()| None),
         Operation::Attributes => {
-            let inode = existing(tx, p[0])?;
+            let Ok(inode) = tx.inode(InodeId(p[0] as u32)) else { return Ok(None) };
             if p[1] as u32 & MODE_TYPE != inode.kind(tx) {
                 return contradiction("kind of an inode");
             }
