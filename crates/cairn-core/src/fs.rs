@@ -62,6 +62,11 @@ impl Microfs {
         self.durable.as_ref().map(|durable| durable.superblock.bytes)
     }
 
+    /// Whether metadata stands on media, too.
+    pub fn is_durable(&self) -> bool {
+        self.durable.is_some()
+    }
+
     /// Opens an existing namespace whose first tier is not durable.
     /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use; `Invalid` if its first
     /// tier is durable.

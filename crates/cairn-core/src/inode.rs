@@ -33,6 +33,8 @@ pub(crate) const LOST: u32 = 128;
 pub(crate) const MAPPED: u32 = 256;
 /// Some mapping may be stored to: no checksum of the file becomes valid meanwhile.
 pub(crate) const MAPPED_TO_STORE: u32 = 512;
+/// Made without a name, and may be given its first one.
+pub(crate) const NAMELESS: u32 = 1024;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

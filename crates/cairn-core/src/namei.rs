@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{EXECUTE, Inode, WRITE};
+use crate::inode::{EXECUTE, Inode, NAMELESS, WRITE};
 use crate::names::Entry;
 use crate::process::Slot;
 use crate::record::Operation;
@@ -170,11 +170,18 @@ impl Microfs {
         if inode.is_directory(tx) {
             return Err(Error::NotPermitted);
         }
-        if inode.links(tx) == 0 {
+        let is_first = inode.links(tx) == 0;
+        if is_first && inode.flags(tx) & NAMELESS == 0 {
             return Err(Error::NotFound);
         }
         tx.link_name(walked.parent, walked.name, inode, caller.now)?;
-        log_name(tx, Operation::Link, caller, walked, inode);
+        match is_first {
+            true => {
+                inode.clear_flags(tx, NAMELESS);
+                log_create(tx, caller, walked, inode);
+            }
+            false => log_name(tx, Operation::Link, caller, walked, inode),
+        }
         Ok(())
     }
 

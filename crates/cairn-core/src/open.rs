@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, MAY_READ, MAY_WRITE, PATH_ONLY, WROTE};
-use crate::inode::{Inode, PERMISSION_BITS, READ, WRITE};
+use crate::inode::{EXECUTE, Inode, NAMELESS, PERMISSION_BITS, READ, WRITE};
 use crate::namei::{log_create, permit_creation};
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, MODE_REGULAR, OpenOptions, Opened};
@@ -78,6 +78,48 @@ impl Microfs {
             }
             let handle = tx.new_handle(slot, inode, flags)?;
             Ok(Opened { handle: handle.id, inode: inode.id, created, is_directory })
+        })
+    }
+}
+
+impl Microfs {
+    /// Makes a file without a name in the directory at `path` and opens it for writing and, if `read`, for reading. It goes
+    /// with its last description, unless it is `linkable` and [`Microfs::link`] gave it a name. The log knows it only from
+    /// then on. Errors: `Invalid` if it is to be linkable and the namespace is durable: its blocks would not be in the log.
+    pub fn open_nameless(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        (read, append): (bool, bool),
+        linkable: bool,
+        mode: u32,
+    ) -> Result<Opened> {
+        let spare = Spare::new();
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            if linkable && tx.layout.durable {
+                return Err(Error::Invalid);
+            }
+            let walked = self.walk(tx, caller, (base, path), Last::Follow, &spare)?;
+            let directory = walked.existing(tx)?;
+            if !directory.is_directory(tx) {
+                return Err(Error::NotDirectory);
+            }
+            if directory.links(tx) == 0 {
+                return Err(Error::NotFound);
+            }
+            directory.permit(tx, caller, WRITE | EXECUTE)?;
+            let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
+            if linkable {
+                inode.add_flags(tx, NAMELESS);
+            }
+            let flags = MAY_WRITE
+                | WROTE
+                | if read { MAY_READ } else { 0 }
+                | if append { APPEND } else { 0 };
+            let handle = tx.new_handle(slot, inode, flags)?;
+            Ok(Opened { handle: handle.id, inode: inode.id, created: true, is_directory: false })
         })
     }
 }

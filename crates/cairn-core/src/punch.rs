@@ -10,11 +10,6 @@ use crate::truncate::Truncation;
 use crate::types::{Caller, InodeId};
 
 impl Microfs {
-    /// Whether [`Microfs::punch`] can be used.
-    pub fn can_punch(&self) -> bool {
-        self.durable.is_none()
-    }
-
     /// Takes what a regular file holds of the blocks from file block `from` to before `end` out of it; they read as zeros
     /// from then on. Parts of blocks are not punched, nor is what lies behind the end of the file. The caller has checked
     /// the right to write. Errors: `Invalid` for other files, and if the namespace is durable.

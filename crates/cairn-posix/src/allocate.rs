@@ -133,7 +133,7 @@ impl Range {
         let (first, end) = (self.start.div_ceil(bytes), self.end.min(self.size) / bytes);
         let fs = self.mount.fs();
         // A mapping may be stored to, so it keeps its blocks.
-        if first >= end || !fs.can_punch() || fs.is_mapped(self.inode)? {
+        if first >= end || fs.is_durable() || fs.is_mapped(self.inode)? {
             return self.zero(self.start, self.end);
         }
         self.zero(self.start, first * bytes)?;

@@ -5,8 +5,8 @@
 //! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names (`names.rs`).
 
 use cairn_core::{
-    Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, TimeUpdate, Timestamp,
-    Truncation,
+    Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened, TimeUpdate,
+    Timestamp, Truncation,
 };
 use cairn_device::sys;
 
@@ -18,7 +18,7 @@ use crate::{io, mapping, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
-const STATUS_FLAGS: i32 = SETTABLE_FLAGS | libc::O_SYNC | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+const STATUS_FLAGS: i32 = SETTABLE_FLAGS | libc::O_SYNC | libc::O_TMPFILE | libc::O_NOFOLLOW;
 /// Those of them that `fcntl(F_SETFL)` changes.
 const SETTABLE_FLAGS: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
 /// The core keeps 24 bits; the lowest flag of all is this one.
@@ -31,9 +31,6 @@ const TRUNCATE_STEPS_MAX: usize = 1 << 22;
 
 fn options(flags: i32) -> Result<OpenOptions> {
     let has = |flag: i32| flags & flag == flag;
-    if has(libc::O_TMPFILE) {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
     if has(libc::O_CREAT | libc::O_DIRECTORY) {
         return Err(Errno(libc::EINVAL));
     }
@@ -58,13 +55,18 @@ fn options(flags: i32) -> Result<OpenOptions> {
     Ok(options.effective())
 }
 
-/// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` is refused with `EOPNOTSUPP`; flags
+/// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` without `O_EXCL`, whose file may be given a name, is
+/// refused with `EOPNOTSUPP` where metadata is durable; flags
 /// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are remembered.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = options(flags)?;
     let mode = mode & PERMISSION_BITS & !mount.umask();
     let caller = mount.caller();
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        let opened = open_nameless(mount, &caller, place, flags, mode)?;
+        return Ok(give_number(mount, &caller, opened.handle, flags)?);
+    }
     let opened = mount.fs().open_file(&caller, place.base, place.path, options, mode);
     let keeps_link = options.no_follow || options.create && options.exclusive;
     let follow = !keeps_link;
@@ -73,15 +75,45 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
         mapping::follow(opened.inode);
         mount.reclaim();
     }
-    let descriptor = keep_status(mount, opened.handle, flags)
-        .and_then(|()| placeholder::open(mount, opened.handle, flags & libc::O_CLOEXEC != 0));
+    let descriptor = give_number(mount, &caller, opened.handle, flags);
     Ok(descriptor.inspect_err(|_| {
-        // The caller learns why it got no number; a failure here would only repeat it.
-        let _ = mount.fs().release(caller.slot, opened.handle, caller.now);
         if opened.created {
+            // The caller learns why it got no number; a failure here would only repeat it.
             let _ = mount.fs().unlink(&caller, place.base, place.path);
         }
     })?)
+}
+
+/// As `open(2)` with `O_TMPFILE`.
+fn open_nameless(
+    mount: &Mount,
+    caller: &Caller,
+    place: &Place,
+    flags: i32,
+    mode: u32,
+) -> PathResult<Opened> {
+    let read = match flags & libc::O_ACCMODE {
+        libc::O_WRONLY => false,
+        libc::O_RDWR => true,
+        _ => return Err(Errno(libc::EINVAL).into()),
+    };
+    let linkable = flags & libc::O_EXCL == 0;
+    if linkable && mount.fs().is_durable() {
+        return Err(Errno(libc::EOPNOTSUPP).into());
+    }
+    let modes = (read, flags & libc::O_APPEND != 0);
+    let opened = mount.fs().open_nameless(caller, place.base, place.path, modes, linkable, mode);
+    mount.at(place, true, opened)
+}
+
+/// The descriptor number of a handle that was just opened, which is released if there is none.
+fn give_number(mount: &Mount, caller: &Caller, handle: HandleId, flags: i32) -> Result<i32> {
+    let number = keep_status(mount, handle, flags)
+        .and_then(|()| placeholder::open(mount, handle, flags & libc::O_CLOEXEC != 0));
+    number.inspect_err(|_| {
+        // The caller learns why it got no number; a failure here would only repeat it.
+        let _ = mount.fs().release(caller.slot, handle, caller.now);
+    })
 }
 
 fn keep_status(mount: &Mount, handle: HandleId, flags: i32) -> Result<()> {

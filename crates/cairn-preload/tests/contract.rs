@@ -49,7 +49,6 @@ fn calls_on_names_that_cannot_be_served_are_refused() {
         &[
             "setxattr: EOPNOTSUPP",
             "getxattr: EOPNOTSUPP",
-            "open O_TMPFILE: EOPNOTSUPP",
             "open a directory to write: EISDIR",
             "name_to_handle_at: EOPNOTSUPP",
             "fts_open: EOPNOTSUPP",
@@ -151,6 +150,19 @@ fn directories_have_one_size_and_the_mount_is_seen_through_the_library_only() {
             "through a link outside: ENOENT",
         ],
     );
+}
+
+#[test]
+fn file_without_a_name_on_a_durable_tier_is_served_if_it_never_gets_one() {
+    let stage = Stage::new();
+    let program = stage.compile("weakened");
+    let tier = format!("file:{}:64M", stage.plain().join("tier").display());
+    let program = program.to_str().expect("UTF-8");
+    let run = ["run", "--discard", "--tier", &tier, "--", program, "without_a_name", "/cairn"];
+    let played = stage.cairn(&run);
+    let expected = "that could be given a name: EOPNOTSUPP, that never can: served\n";
+    assert_eq!(text(&played), expected, "{}", errors(&played));
+    weakened("without_a_name", &["that could be given a name: served, that never can: served"]);
 }
 
 #[test]

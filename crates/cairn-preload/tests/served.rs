@@ -62,3 +62,8 @@ fn queue_of_the_kernel_takes_requests_on_ours_and_on_other_files() {
 fn ranges_of_a_file_are_punched_zeroed_and_allocated() {
     same_on_both("served", "space_of_a_file");
 }
+
+#[test]
+fn file_without_a_name_is_given_one() {
+    same_on_both("served", "files_without_a_name");
+}

@@ -410,6 +410,45 @@ static void space_of_a_file(void) {
     RESULT(fallocate(open("f", O_RDONLY), punch, 0, unit));
 }
 
+/* Files that begin without a name. */
+static void files_without_a_name(void) {
+    char path[40], room[20] = "";
+    struct stat status;
+    MUST(mkdir("d", 0755) == 0);
+    int file = open("d", O_TMPFILE | O_RDWR, 0640), again;
+    MUST(file >= 0 && write(file, "content", 7) == 7 && fstat(file, &status) == 0);
+    printf("%o, %d links, %lld bytes, flags %d\n", status.st_mode, (int)status.st_nlink, (long long)status.st_size,
+           (fcntl(file, F_GETFL) & O_TMPFILE) == O_TMPFILE);
+    RESULT(rmdir("d"));
+    MUST(mkdir("d", 0755) == 0);
+    sprintf(path, "/proc/self/fd/%d", file);
+    RESULT(linkat(AT_FDCWD, path, AT_FDCWD, "d/none/x", AT_SYMLINK_FOLLOW));
+    RESULT(linkat(AT_FDCWD, path, AT_FDCWD, "d/named", AT_SYMLINK_FOLLOW));
+    RESULT(linkat(AT_FDCWD, path, AT_FDCWD, "d/named", AT_SYMLINK_FOLLOW));
+    RESULT(linkat(file, "", AT_FDCWD, "second", AT_EMPTY_PATH));
+    MUST(write(file, " and more", 9) == 9 && close(file) == 0);
+    show("d/named");
+    MUST(stat("second", &status) == 0 && status.st_nlink == 2);
+    MUST((again = open("second", O_RDWR)) >= 0 && unlink("second") == 0 && unlink("d/named") == 0);
+    printf("all names gone: %d", linkat(again, "", AT_FDCWD, "third", AT_EMPTY_PATH));
+    printf(" %s\n", strerrorname_np(errno));
+    file = open(".", O_TMPFILE | O_EXCL | O_WRONLY, 0600);
+    sprintf(path, "/proc/self/fd/%d", file);
+    RESULT(linkat(AT_FDCWD, path, AT_FDCWD, "never", AT_SYMLINK_FOLLOW));
+    RESULT(read(file, room, 1));
+    RESULT(write(file, "x", 1));
+    RESULT(open(".", O_TMPFILE | O_RDONLY, 0600));
+    RESULT(open("none", O_TMPFILE | O_RDWR, 0600));
+    close(create("f", 0));
+    RESULT(open("f", O_TMPFILE | O_RDWR, 0600));
+    FILE *stream = tmpfile();
+    MUST(stream != NULL && fputs("temporary", stream) >= 0 && fclose(stream) == 0);
+    char first[] = "fXXXXXX", second[] = "fXXXXXX.txt", third[] = "dXXXXXX";
+    printf("%d", mkstemp(first) >= 0 && access(first, F_OK) == 0);
+    printf("%d", mkostemps(second, 4, O_CLOEXEC) >= 0 && strcmp(second + 7, ".txt") == 0);
+    printf("%d\n", mkdtemp(third) == third && stat(third, &status) == 0 && status.st_mode == (S_IFDIR | 0700));
+}
+
 static const struct scene scenes[] = {
     {"numbers_of_data", numbers_of_data},
     {"numbers_of_names", numbers_of_names},
@@ -421,6 +460,7 @@ static const struct scene scenes[] = {
     {"flags_of_a_description", flags_of_a_description},
     {"less_common_calls", less_common_calls},
     {"space_of_a_file", space_of_a_file},
+    {"files_without_a_name", files_without_a_name},
     {"asks_by_poll", asks_by_poll},
     {"asks_by_select", asks_by_select},
     {"asks_by_epoll", asks_by_epoll},

@@ -65,6 +65,16 @@ static void punched_range(void) {
     printf("left: %d, space given back: %d\n", left, after.st_blocks < before.st_blocks);
 }
 
+static const char *said(int failed) { return failed ? strerrorname_np(errno) : "served"; }
+
+static void without_a_name(void) {
+    printf("that could be given a name: %s, ", said(open(".", O_TMPFILE | O_RDWR, 0600) == -1));
+    int file = open(".", O_TMPFILE | O_EXCL | O_RDWR, 0600);
+    printf("that never can: %s\n", said(file == -1));
+    MUST(write(file, "x", 1) == 1 && fchmod(file, 0640) == 0 && fsync(file) == 0 && close(file) == 0);
+    close(create("f", 0));
+}
+
 static void access_times(void) {
     int file = create("f", 0);
     struct timespec times[2] = {{1000, 0}, {2000, 0}};
@@ -195,6 +205,7 @@ static const struct scene scenes[] = {
     {"reopened_descriptor", reopened_descriptor},
     {"sizes_and_names", sizes_and_names},
     {"punched_range", punched_range},
+    {"without_a_name", without_a_name},
     {"access_times", access_times},
     {"supplementary_groups", supplementary_groups},
     {"locks_made_after_fork", locks_made_after_fork},

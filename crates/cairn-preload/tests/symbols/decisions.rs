@@ -107,7 +107,7 @@ pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "open open64 openat openat64 __open __open64 __open_2 __open64_2 __openat_2 __openat64_2",
         errno: "EOPNOTSUPP",
-        case: "`O_TMPFILE`",
+        case: "`O_TMPFILE` without `O_EXCL`, where metadata is in a file",
     },
 ];
 
