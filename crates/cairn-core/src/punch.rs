@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::Inode;
+use crate::inode::{Inode, MAPPED};
 use crate::record::Operation;
 use crate::truncate::Truncation;
 use crate::types::{Caller, InodeId};
@@ -12,7 +12,8 @@ use crate::types::{Caller, InodeId};
 impl Microfs {
     /// Takes what a regular file holds of the blocks from file block `from` to before `end` out of it; they read as zeros
     /// from then on. Parts of blocks are not punched, nor is what lies behind the end of the file. The caller has checked
-    /// the right to write. Errors: `Invalid` for other files, and if the namespace is durable.
+    /// the right to write. Errors: `Invalid` for other files, and if the namespace is durable; `Busy` if the file
+    /// is mapped: a mapping that may be stored to keeps its blocks.
     pub fn punch(
         &self,
         caller: &Caller,
@@ -25,6 +26,9 @@ impl Microfs {
             let inode: Inode = tx.inode(inode)?;
             if tx.layout.durable || !inode.is_regular(tx) {
                 return Err(Error::Invalid);
+            }
+            if inode.flags(tx) & MAPPED != 0 {
+                return Err(Error::Busy);
             }
             let size = inode.size(tx);
             let end = end.min((size >> tx.layout.hugeblock_shift) as u32);

@@ -7,7 +7,7 @@ use cairn_core::{HandleId, InodeId, Truncation};
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
-use crate::{file, io, mapping, table};
+use crate::{file, io, table};
 
 /// Steps of one punch; each frees a bounded part of the file.
 const PUNCH_STEPS_MAX: usize = 1 << 22;
@@ -114,14 +114,20 @@ impl Range {
         }
     }
 
-    /// Makes whole blocks a hole.
+    /// Makes whole blocks a hole; zeros if they are mapped, perhaps to be stored to.
     fn punch(&self, first: u32, end: u32) -> Result<()> {
         for _ in 0..PUNCH_STEPS_MAX {
-            let step = self.mount.fs().punch(&self.mount.caller(), self.inode, first, end)?;
+            let step = self.mount.fs().punch(&self.mount.caller(), self.inode, first, end);
             self.mount.reclaim();
-            if step == Truncation::Done {
-                mapping::follow(self.inode);
-                return Ok(());
+            match step {
+                Ok(Truncation::More) => {}
+                Ok(Truncation::Done) => return Ok(()),
+                Err(cairn_core::Error::Busy) => {
+                    let [from, to] =
+                        [first, end].map(|block| u64::from(block) * self.block_bytes());
+                    return self.zero(from, to);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Err(Errno(libc::EIO))
@@ -131,9 +137,7 @@ impl Range {
     fn empty(&self) -> Result<()> {
         let bytes = self.block_bytes();
         let (first, end) = (self.start.div_ceil(bytes), self.end.min(self.size) / bytes);
-        let fs = self.mount.fs();
-        // A mapping may be stored to, so it keeps its blocks.
-        if first >= end || fs.is_durable() || fs.is_mapped(self.inode)? {
+        if first >= end || self.mount.fs().is_durable() {
             return self.zero(self.start, self.end);
         }
         self.zero(self.start, first * bytes)?;

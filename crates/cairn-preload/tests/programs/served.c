@@ -410,6 +410,21 @@ static void space_of_a_file(void) {
     RESULT(fallocate(open("f", O_RDONLY), punch, 0, unit));
 }
 
+/* A mapping must show zeros where its file was punched, whatever becomes of the space. */
+static void punched_under_a_mapping(void) {
+    static char content[1 << 20];
+    int file = create("f", 0), other = create("other", 0), zeros = 0;
+    memset(content, 'x', sizeof content);
+    MUST(write(file, content, sizeof content) == sizeof content);
+    const char *map = mmap(NULL, sizeof content, PROT_READ, MAP_SHARED, file, 0);
+    MUST(map != MAP_FAILED);
+    RESULT(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, sizeof content));
+    memset(content, 's', sizeof content);
+    for (int round = 0; round < 20; round++) MUST(write(other, content, sizeof content) == sizeof content);
+    for (size_t at = 0; at < sizeof content; at++) zeros += map[at] == 0;
+    printf("%d zeros\n", zeros);
+}
+
 /* Files that begin without a name. */
 static void files_without_a_name(void) {
     char path[40], room[20] = "";
@@ -460,6 +475,7 @@ static const struct scene scenes[] = {
     {"flags_of_a_description", flags_of_a_description},
     {"less_common_calls", less_common_calls},
     {"space_of_a_file", space_of_a_file},
+    {"punched_under_a_mapping", punched_under_a_mapping},
     {"files_without_a_name", files_without_a_name},
     {"asks_by_poll", asks_by_poll},
     {"asks_by_select", asks_by_select},
