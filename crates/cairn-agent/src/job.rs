@@ -106,6 +106,9 @@ pub struct Job {
     /// Where metadata stand, if that was said. In memory, of no particular size, it has 0 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<TierSpec>,
+    /// What is read on slower tiers moves to a faster one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub promote: bool,
     /// When the store was created, seconds since the epoch.
     pub created: u64,
     /// The command it was created for.
@@ -199,6 +202,7 @@ mod tests {
                 TierSpec { device: DeviceKind::File, path: Some("/a:b".into()), bytes: 1 << 20 },
             ],
             meta: None,
+            promote: false,
             created: 1,
             command: vec!["lmp".into()],
         };

@@ -25,6 +25,7 @@ mod meter;
 pub mod path;
 pub mod plan;
 mod prefault;
+mod promote;
 pub mod protocol;
 pub mod read;
 mod reaper;

@@ -4,7 +4,7 @@
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
 //! nobody needs it.
 //! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, the snapshots, those
-//! that write behind programs, one per connection.
+//! that write behind programs, the promotion where it is wanted, one per connection.
 
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::job::{AGENT_LOCK, AGENT_LOG, Job, RUN_LOCK};
 use crate::prefault;
+use crate::promote;
 use crate::protocol::Phase;
 use crate::shared::Shared;
 use crate::snapshot;
@@ -87,6 +88,8 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let _ = spawn("prefault", prefault::run);
     // Without this one programs write their snapshots themselves.
     let _ = spawn("snapshot", snapshot::run);
+    // Without this one what was read stays where it is.
+    let _ = spawn("promote", promote::run);
     // Without this one programs wait for their disk.
     let transit = spawn("transit", transit::run);
     let keeper = spawn("keeper", keeper_loop);

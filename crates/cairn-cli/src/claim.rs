@@ -103,6 +103,7 @@ impl Claim {
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
             meta: request.meta_spec(),
+            promote: request.promote,
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };

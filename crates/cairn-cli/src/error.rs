@@ -162,6 +162,15 @@ pub enum Error {
         /// The job.
         job: String,
     },
+    /// Blocks were to move from what is durable to what is not.
+    #[error(
+        "--promote is for metadata in memory, and {tier} makes them durable; leave one of them out, \
+         or add --meta-tier ram"
+    )]
+    Promote {
+        /// Where metadata stand.
+        tier: String,
+    },
     /// An option says something else than the store that is resumed.
     #[error(
         "{option} {given} contradicts the store of job {job}, which was made with {stored}; \

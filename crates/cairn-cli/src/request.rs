@@ -74,6 +74,10 @@ pub struct StoreArguments {
     /// all in turn (interleave), or one (node:N); the others when that is full [default: local]
     #[arg(long, value_name = "POLICY", env = "CAIRN_RUN_NUMA")]
     pub numa: Option<String>,
+    /// Move what is read on a tier to an earlier one that has room, in the background, so that the next read is faster; a
+    /// quarter of each tier is left to writes. Only with metadata in memory: what is durable stays where it is
+    #[arg(long, env = "CAIRN_RUN_PROMOTE")]
+    pub promote: bool,
 }
 
 /// A scope, as an option.
@@ -128,6 +132,8 @@ pub struct Request {
     pub durability: Durability,
     /// Which memory nodes back the tier in memory.
     pub placement: Placement,
+    /// Move what is read on slower tiers to faster ones.
+    pub promote: bool,
 }
 
 impl Request {
@@ -155,6 +161,7 @@ impl Request {
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
             durability: durability(arguments.durability, settings.durability)?,
             placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
+            promote: arguments.promote || settings.promote.unwrap_or(false),
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;
@@ -165,7 +172,14 @@ impl Request {
         if let Some(meta) = &request.meta {
             tier::check_beside(meta, &request.tiers)?;
         }
-        Ok(request)
+        let media = request.meta.as_ref().or(request.tiers.first());
+        match media.filter(|media| request.promote && media.path.is_some()) {
+            Some(media) => {
+                let tier = TierSpec { bytes: 0, ..media.or_of(0) };
+                Err(Error::Promote { tier: tier::shown(&tier) })
+            }
+            None => Ok(request),
+        }
     }
 
     /// Checks what depends on other values, for a store with this mount and persist directory.
@@ -278,6 +292,8 @@ impl Request {
         let text = |path: &PathBuf| path.display().to_string();
         let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
         differ("--persist", self.persist.as_ref().map(text), stored)?;
+        let promotes = |promotes| if promotes { "--promote" } else { "no --promote" }.to_string();
+        differ("option", Some(promotes(true)).filter(|_| self.promote), promotes(job.promote))?;
         differ("--scope", self.scope.map(|scope| scope.to_string()), job.scope.to_string())
     }
 }
@@ -426,6 +442,11 @@ mod tests {
             meta_tier: Some(meta.to_string()),
             ..StoreArguments::default()
         };
+        let promote = |meta: Option<&str>, tiers: &[&str]| StoreArguments {
+            meta_tier: meta.map(str::to_string),
+            promote: true,
+            ..tier(tiers)
+        };
         for (arguments, part) in [
             (mount("cairn"), "is relative"),
             (mount("/"), "root directory"),
@@ -438,6 +459,8 @@ mod tests {
             (tier(&["ram:1G", "ram:2G"]), "second tier in one place"),
             (meta("file:/tmp/x"), "write file:/tmp/x:SIZE"),
             (meta("raw"), "not a tier"),
+            (promote(Some("file:/tmp/x:1G"), &["ram"]), "file:/tmp/x makes them durable"),
+            (promote(None, &["file:/tmp/x:1G", "ram:1G"]), "file:/tmp/x makes them durable"),
         ] {
             let error = request(arguments).expect_err(part);
             let text = error.to_string();
@@ -471,6 +494,7 @@ mod tests {
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             meta: None,
+            promote: false,
             created: 0,
             command: Vec::new(),
         };

@@ -49,6 +49,8 @@ pub struct RunSettings {
     pub durability: Option<String>,
     /// `--numa`.
     pub numa: Option<String>,
+    /// `--promote`.
+    pub promote: Option<bool>,
 }
 
 /// The section `[store]`.

@@ -95,6 +95,9 @@ struct TierReport {
     /// Bytes that cannot be used for now, because memory is short.
     #[serde(skip_serializing_if = "is_zero")]
     barred_bytes: u64,
+    /// Bytes that were read here and moved to a faster tier, as often as that happened.
+    #[serde(skip_serializing_if = "is_zero")]
+    promoted_bytes: u64,
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
@@ -187,6 +190,7 @@ fn report(store: &OpenStore) -> StoreReport {
                 spec,
                 used_bytes: 0,
                 barred_bytes: 0,
+                promoted_bytes: 0,
                 log: None,
                 map_sync: None,
                 trouble: None,
@@ -239,6 +243,8 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         meta.map_sync = meta.map_sync.max(map_sync(0));
     }
     for (number, tier) in (first_with_data as u8..).zip(&mut report.tiers) {
+        let promoted_blocks = usage.promoted_blocks[usize::from(number)];
+        tier.promoted_bytes += promoted_blocks * usage.hugeblock_bytes;
         tier.map_sync = tier.map_sync.max(map_sync(number));
         if volume.tier(number).is_ok_and(|device| device.has_lost()) {
             tier.trouble = Some("a write to it was lost, and every later one fails");
@@ -318,7 +324,16 @@ fn lines(report: &StoreReport) -> Vec<String> {
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
     }
-    for TierReport { spec, used_bytes, barred_bytes, log, map_sync, trouble, numa } in &report.tiers
+    for TierReport {
+        spec,
+        used_bytes,
+        barred_bytes,
+        promoted_bytes,
+        log,
+        map_sync,
+        trouble,
+        numa,
+    } in &report.tiers
     {
         let used = format!("{} of {} used", human(*used_bytes), human(spec.bytes));
         match (spec.device, &spec.path) {
@@ -334,6 +349,12 @@ fn lines(report: &StoreReport) -> Vec<String> {
         numa.iter().for_each(|numa| add("numa", numa.shown()));
         log.iter().for_each(|log| add("log", log_line(log)));
         trouble.iter().for_each(|trouble| add("trouble", trouble.to_string()));
+        if *promoted_bytes > 0 {
+            add(
+                "promoted",
+                format!("{} that was read here moved to a faster tier", human(*promoted_bytes)),
+            );
+        }
     }
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));

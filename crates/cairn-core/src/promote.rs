@@ -19,7 +19,7 @@ use crate::read::ReadPlan;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one promotion moves at most, if a block is not larger.
 const PROMOTION_BYTES_MAX: u64 = 1 << 20;
@@ -163,14 +163,8 @@ impl Microfs {
     }
 
     /// Gives the file the blocks that were copied, whose checksums are stored, for those it had; false, and nothing done, if
-    /// the file changed. `may_leave` is asked last, when whoever plans a read from now on plans it again: false keeps
-    /// the file where it is. The promotion is over in any case.
-    pub fn commit_promotion(
-        &self,
-        caller: &Caller,
-        promotion: &Promotion,
-        may_leave: impl FnOnce() -> bool,
-    ) -> Result<bool> {
+    /// the file changed. The promotion is over unless this fails.
+    pub fn commit_promotion(&self, caller: &Caller, promotion: &Promotion) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = tx.pin_of(slot, promotion)?;
@@ -179,15 +173,10 @@ impl Microfs {
                 tx.abandon_pin(slot, pin);
                 return Ok(false);
             };
-            inode.note_move(tx);
-            fence(Ordering::SeqCst);
-            if !may_leave() {
-                tx.abandon_pin(slot, pin);
-                return Ok(false);
-            }
             let (tier, first) = promotion.to;
             let blocks = BlockRun { tier, first, count: promotion.count };
             pin.clear(tx);
+            inode.note_move(tx);
             tx.replace_blocks(inode, promotion.file_block, blocks)?;
             let counter = PROMOTED + usize::from(promotion.from.0);
             let promoted = tx.get(counter);

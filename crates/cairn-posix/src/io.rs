@@ -86,6 +86,7 @@ fn read_planned(
         let mut target = *buffers;
         transfer::read(mount, plan, &mut target)?;
         if mount.fs().read_is_valid(plan) {
+            mount.fs().note_read(plan);
             *buffers = target;
             return Ok(plan.length as usize);
         }

@@ -424,7 +424,7 @@ impl Process {
         let (caller, mut moved) = (self.caller(), 0);
         while let Some(promotion) = self.fs.plan_promotion(&caller, inode, blocks.clone())? {
             assert!(self.copy_promoted(&promotion)?, "a block is damaged");
-            let done = self.fs.commit_promotion(&caller, &promotion, || true)?;
+            let done = self.fs.commit_promotion(&caller, &promotion)?;
             assert!(done, "nobody is in the way");
             moved += promotion.count;
             blocks.start = promotion.file_block + promotion.count;

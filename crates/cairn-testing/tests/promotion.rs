@@ -60,7 +60,7 @@ impl Stage {
 
     fn commit(&self, promotion: &Promotion) -> bool {
         let (fs, caller) = (&self.process.fs, self.process.caller());
-        fs.commit_promotion(&caller, promotion, || true).expect("is in flight")
+        fs.commit_promotion(&caller, promotion).expect("is in flight")
     }
 
     /// The tiers of the file's runs.
@@ -239,7 +239,7 @@ fn file_that_changes_between_plan_and_commit_stays_where_it_is() {
             assert!(!stage.commit(&promotion), "{name}");
             stage.holds(&expected);
             assert_eq!(
-                stage.process.fs.commit_promotion(&stage.process.caller(), &promotion, || true),
+                stage.process.fs.commit_promotion(&stage.process.caller(), &promotion),
                 Err(Error::Invalid),
                 "it is over"
             );
@@ -274,11 +274,9 @@ fn file_that_is_removed_meanwhile_leaves_nothing() {
 }
 
 #[test]
-fn promotion_that_may_not_leave_or_is_given_up_leaves_nothing() {
+fn promotion_that_is_given_up_leaves_nothing() {
     let stage = Stage::new(2 * BLOCK_BYTES);
     let (fs, caller) = (&stage.process.fs, stage.process.caller());
-    let promotion = stage.plan().expect("it can be promoted");
-    assert_eq!(fs.commit_promotion(&caller, &promotion, || false), Ok(false));
     let promotion = stage.plan().expect("it can be promoted");
     assert_eq!(stage.used(), [2, 2, 0, 0], "it has its blocks");
     fs.abort_promotion(&caller, &promotion).expect("is in flight");

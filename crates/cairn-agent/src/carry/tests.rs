@@ -72,6 +72,7 @@ impl World {
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,
+            promote: false,
             created: 0,
             command: Vec::new(),
         };
