@@ -65,6 +65,40 @@ impl Drop for Session<'_> {
 }
 
 #[test]
+fn file_that_is_mapped_to_be_stored_to_arrives_when_it_is_unmapped() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "mapped");
+    session.shell("seq 100000 >/cairn/f; cp /cairn/f /cairn/g; mkfifo told");
+    eventually("both arrive", || {
+        sandbox.out().join("f").exists() && sandbox.out().join("g").exists()
+    });
+    session.shell(
+        "python3 -c \"
+import mmap
+with open('/cairn/f', 'r+b') as file:
+    m = mmap.mmap(file.fileno(), 0)
+m[:6] = b'stored'
+open('stored', 'w').close()
+open('told').read()
+m[300000:300006] = b'stored'
+m.close()
+\" & until [ -e stored ]; do sleep 0.01; done; echo more >>/cairn/g",
+    );
+    eventually("the other arrives again", || {
+        fs::read(sandbox.out().join("g")).is_ok_and(|bytes| bytes.ends_with(b"more\n"))
+    });
+    let first = |bytes: &[u8]| bytes[..6].to_vec();
+    assert_eq!(first(&fs::read(sandbox.out().join("f")).expect("it is there")), b"1\n2\n3\n");
+    session.shell("echo >told; wait");
+    eventually("it arrives again", || {
+        fs::read(sandbox.out().join("f")).is_ok_and(|bytes| bytes[300_000..300_006] == *b"stored")
+    });
+    assert_eq!(first(&fs::read(sandbox.out().join("f")).expect("it is there")), b"stored");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.manifest("mapped")["complete"], true);
+}
+
+#[test]
 fn closed_files_arrive_while_the_program_runs() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "live");

@@ -78,6 +78,36 @@ fn file_that_was_open_when_memory_was_lost_is_unclean_and_what_was_synced_is_in_
 }
 
 #[test]
+fn mapped_files_when_memory_was_lost_have_their_stores_and_are_clean_only_if_unmapped() {
+    let place = Place::new();
+    let script = r#"python3 -c "
+import mmap, os, signal
+maps = []
+for name in 'left', 'unmapped':
+    with open('/cairn/' + name, 'w+b') as file:
+        file.truncate(300000)
+        maps.append(mmap.mmap(file.fileno(), 0))
+    maps[-1][200000:200006] = b'stored'
+maps[0].flush()
+maps[1].close()
+os.kill(os.getpid(), signal.SIGKILL)
+""#;
+    assert_ne!(place.run("first", &[], script).code, Some(0));
+    place.lose_memory("first");
+    let read = "for f in left unmapped; do tail -c +200001 /cairn/$f | head -c 6; done";
+    let again = place.run("second", &[], read).succeeds();
+    assert_eq!(again.stdout, "storedstored");
+    let listing = place.sandbox.cairn(&["ls", "second", "--json"]).succeeds().json();
+    let state = |name: &str| {
+        let files = listing.as_array().expect("a list");
+        let found = files.iter().find(|file| file["path"] == format!("/cairn/{name}"));
+        found.expect("it is listed")["state"].as_str().map(str::to_owned)
+    };
+    assert_eq!(state("left").as_deref(), Some("unclean"));
+    assert_eq!(state("unmapped").as_deref(), Some("clean"));
+}
+
+#[test]
 fn every_operation_is_durable_when_that_is_asked_for() {
     let place = Place::new();
     let script =

@@ -15,7 +15,8 @@ pub struct Mappable {
     pub descriptor: i32,
     /// Where the tier's first byte stands in it.
     pub offset: u64,
-    /// The file is memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see `media_file`.
+    /// Whoever writes does that in the same memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see
+    /// `media_file`; and nothing is written behind from the first mapping on.
     pub in_memory: bool,
 }
 

@@ -14,6 +14,7 @@ use crate::checksum;
 use crate::copy::{copy_crc, copy_out};
 use crate::device::{Device, Mappable};
 use crate::media_file::MediaFile;
+use crate::medium::MediumKind;
 use crate::staging::STAGING_BYTES;
 use crate::sys::{Errno, SysResult};
 
@@ -189,7 +190,7 @@ impl Device for FileTier {
         Some(Mappable {
             descriptor: self.file.ordinary(),
             offset: self.data_offset,
-            in_memory: false,
+            in_memory: self.file.kind() == MediumKind::Dax,
         })
     }
 }

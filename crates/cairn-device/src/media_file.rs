@@ -299,6 +299,9 @@ impl MediaFile {
         length: usize,
         mut fill: impl FnMut(*mut u8, usize, usize),
     ) -> Result<()> {
+        if self.direct.is_none() {
+            return self.store(offset, length, fill);
+        }
         self.check(offset, length)?;
         self.kind.check_limit(offset + length as u64)?;
         self.settle(offset, length)?;

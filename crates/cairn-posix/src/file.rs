@@ -265,8 +265,10 @@ pub fn sync(handle: HandleId) -> Result<()> {
     opened(handle)?;
     let mount = mount::current()?;
     upkeep::seal_handle(mount, handle)?;
-    if mount.fs().geometry().durability.is_some() {
-        mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)?;
+    if mount.fs().geometry().durability.is_some()
+        && mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)?
+    {
+        mount.flush_mapped()?;
     }
     Ok(mount.fs().sync()?)
 }

@@ -166,11 +166,22 @@ impl Mount {
         Ok(self.namespace.tier(tier)?)
     }
 
-    /// Whether all blocks of files are in memory.
+    /// Whether all blocks of files are in memory, or written as if they were.
     pub(crate) fn is_in_memory(&self) -> bool {
         let in_memory = |device: &dyn Device| device.mappable().is_some_and(|at| at.in_memory);
         let mut tiers = self.namespace.tiers.iter().filter(|device| device.bytes() > 0);
         tiers.all(|device| in_memory(device.as_ref()))
+    }
+
+    /// Makes durable what programs stored through mappings, where a flush of the tier is only for what was written.
+    pub(crate) fn flush_mapped(&self) -> Result<()> {
+        for device in &self.namespace.tiers {
+            let synchronous = device.is_synchronous() == Some(true);
+            if let Some(at) = device.mappable().filter(|_| synchronous) {
+                sys::fdatasync(at.descriptor)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the bytes past the end of the file zeros, so that it can grow over them.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{same_on_a_tier_in_a_file, same_on_both};
+use common::{same_on_a_mapped_tier, same_on_a_tier_in_a_file, same_on_both};
 
 macro_rules! scenes {
     ($play:ident: $($test:ident: $scene:literal;)*) => {$(
@@ -47,6 +47,18 @@ mod on_a_tier_in_a_file {
         advice_and_locks_are_those_of_a_file: "advice_and_locks";
         requests_for_mappings_are_refused_as_on_a_disk: "requests_are_refused";
         processes_share_memory_by_a_file: "processes_share_a_counter";
+        stores_and_writes_of_whole_pages_meet: "stores_meet_writes";
+    }
+}
+
+mod on_a_mapped_tier {
+    use super::*;
+
+    scenes! { same_on_a_mapped_tier:
+        stores_to_a_shared_mapping_are_the_files: "stores_are_the_files";
+        page_at_the_end_is_filled_with_zeros_and_the_next_is_a_signal: "bytes_behind_the_end";
+        mapping_shows_how_its_file_grows: "file_grows_under_its_mapping";
+        private_pages_are_the_files_until_they_are_stored_to: "private_pages_are_the_processes";
         stores_and_writes_of_whole_pages_meet: "stores_meet_writes";
     }
 }

@@ -120,8 +120,17 @@ pub fn same_on_both(program: &str, case: &str) {
 
 /// The same on a tier in a file, with metadata there, too.
 pub fn same_on_a_tier_in_a_file(program: &str, case: &str) {
+    same_on_tier("file", program, case);
+}
+
+/// The same on a tier in a file that is mapped.
+pub fn same_on_a_mapped_tier(program: &str, case: &str) {
+    same_on_tier("dax", program, case);
+}
+
+fn same_on_tier(kind: &str, program: &str, case: &str) {
     let mut stage = Stage::new();
-    stage.tier = format!("file:{}:32M", stage.directory.join("tier").display());
+    stage.tier = format!("{kind}:{}:32M", stage.directory.join("tier").display());
     same_on(&stage, program, case);
 }
 
