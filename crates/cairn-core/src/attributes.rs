@@ -66,7 +66,9 @@ impl Microfs {
         gid: Option<u32>,
     ) -> Result<()> {
         self.change_attributes(caller, inode, |tx, inode| {
-            inode.permit_owner(tx, caller)?;
+            if uid.is_some() || gid.is_some() {
+                inode.permit_owner(tx, caller)?;
+            }
             let credentials = caller.credentials;
             let foreign_uid = uid.is_some_and(|uid| uid != inode.uid(tx));
             let foreign_gid = gid.is_some_and(|gid| gid != inode.gid(tx) && gid != credentials.gid);

@@ -115,8 +115,8 @@ impl Microfs {
             if at == Position::Cursor {
                 handle.set_cursor(tx, plan.offset + plan.length);
             }
-            // As `relatime`: only the first read after a change is recorded.
-            if plan.length > 0 && inode.accessed(tx) <= inode.modified(tx) {
+            // As `relatime`: only the first read after a change is recorded, even one that found the end.
+            if length > 0 && inode.accessed(tx) <= inode.modified(tx) {
                 inode.set_accessed(tx, caller.now.0);
             }
             Ok(())

@@ -3,10 +3,12 @@
 //! The bytes go through a small buffer on the stack. Invariant: bytes that were read but could not be written are
 //! given back to the source's cursor.
 
+pub mod check;
+
 use cairn_core::HandleId;
 use cairn_device::sys;
 
-use crate::error::{Errno, Result};
+use crate::error::Result;
 use crate::io::{self, At};
 use crate::transfer::Buffers;
 use crate::{file, gate, kernel};
@@ -137,14 +139,14 @@ pub fn to_memory(handle: HandleId) -> Result<i32> {
     }
 }
 
-/// Refuses what `copy_file_range(2)` refuses: directories (`EISDIR`) and appending targets (`EBADF`).
-pub fn check_range_copy(end: End, is_target: bool) -> Result<()> {
-    let End::Ours(handle) = end else { return Ok(()) };
-    if file::is_directory(handle)? {
-        return Err(Errno(libc::EISDIR));
-    }
-    match is_target && file::status_flags(handle)? & libc::O_APPEND != 0 {
-        true => Err(Errno(libc::EBADF)),
-        false => Ok(()),
+/// Where an end's cursor is, or the offset that was given instead.
+pub fn position(end: End, offset: Option<&i64>) -> Result<i64> {
+    match (offset, end) {
+        (Some(offset), _) => Ok(*offset),
+        (None, End::Ours(handle)) => file::seek(handle, 0, libc::SEEK_CUR),
+        // What cannot be sought is refused for what it is.
+        (None, End::Kernel(descriptor)) => {
+            Ok(kernel::lseek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as i64)
+        }
     }
 }

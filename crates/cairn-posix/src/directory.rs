@@ -198,7 +198,10 @@ impl State {
 
     fn read_ahead(&mut self, mount: &Mount) -> Result<()> {
         let (directory, mut ahead) = (self.directory, self.ahead);
-        let filled = fill(mount, directory, &mut ahead, self.bytes())?;
+        let filled = match fill(mount, directory, &mut ahead, self.bytes()) {
+            Err(Errno(libc::ENOENT)) => 0,
+            filled => filled?,
+        };
         self.ahead = ahead;
         (self.start, self.end) = (0, filled);
         Ok(())
@@ -229,6 +232,10 @@ pub fn fill(
     position: &mut u64,
     target: &mut [u8],
 ) -> Result<usize> {
+    if mount.fs().attributes(directory)?.links == 0 {
+        // It was removed: not even the dots are left.
+        return Err(Errno(libc::ENOENT));
+    }
     let mut records = Records { target, filled: 0 };
     let mut full = false;
     for (index, name) in [&b"."[..], b".."].into_iter().enumerate() {

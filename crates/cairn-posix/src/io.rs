@@ -61,12 +61,25 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
             Ok(bytes) => {
                 done += bytes;
                 if bytes == 0 || done == wanted {
-                    return Ok(done);
+                    return if done == 0 { at_end(mount, handle, at, wanted) } else { Ok(done) };
                 }
             }
             Err(_) if done > 0 => return Ok(done),
             Err(errno) => return Err(errno),
         }
+    }
+}
+
+/// What a read gives that got nothing. Errors: `EINVAL` if no file can reach so far.
+#[cold]
+fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usize> {
+    let offset = match at {
+        At::Cursor => mount.fs().handle(handle)?.cursor,
+        At::Offset(offset) => offset,
+    };
+    match offset.checked_add(wanted as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(0),
+        _ => Err(Errno(libc::EINVAL)),
     }
 }
 

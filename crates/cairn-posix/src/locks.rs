@@ -160,8 +160,11 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
     let on = descriptor(mount, number, info.inode, owner)?;
     kernel::lock(on, command, &mut absolute)?;
     mapping::follow_all();
-    if !sets {
-        *lock = absolute;
+    match (sets, i32::from(absolute.l_type)) {
+        (true, _) => {}
+        // Nothing is in the way: the kernel changes nothing else.
+        (false, libc::F_UNLCK) => lock.l_type = absolute.l_type,
+        (false, _) => *lock = absolute,
     }
     Ok(())
 }

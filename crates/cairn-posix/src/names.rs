@@ -7,7 +7,8 @@ use crate::error::{Errno, PathError, PathResult, Result};
 use crate::path::Place;
 use crate::{file, kernel, mount};
 
-const PERMISSION_BITS: u32 = 0o7777;
+/// What a directory is made with: the right to run as its owner is nothing for one.
+const DIRECTORY_BITS: u32 = 0o1777;
 /// Names tried for a temporary file, as the C library does.
 const TEMPORARY_ATTEMPTS_MAX: usize = 238_328;
 /// Symbolic links that `canonical` follows in the last place.
@@ -16,7 +17,7 @@ const SYMLINKS_MAX: usize = 40;
 /// As `mkdir(2)`.
 pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
     let (mount, caller) = file::caller()?;
-    let mode = mode & PERMISSION_BITS & !mount.umask();
+    let mode = mode & DIRECTORY_BITS & !mount.umask();
     let made = mount.fs().make_directory(&caller, place.base, place.path, mode);
     mount.at(place, false, made).map(drop)
 }

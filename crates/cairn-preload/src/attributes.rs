@@ -30,15 +30,21 @@ fn change_owner(place: &Place, uid: uid_t, gid: gid_t, follow: bool) -> PathResu
 type Times = Option<[timespec; 2]>;
 
 fn change_times(place: &Place, times: Result<Times>, follow: bool) -> PathResult<()> {
+    if times.is_ok_and(is_omitted) {
+        return Ok(());
+    }
     Ok(file::set_times(file::resolve(place, follow)?, times?)?)
+}
+
+/// Whether neither time is to be set: then the kernel does not even look at the file.
+fn is_omitted(times: Times) -> bool {
+    let is_omitted = |time: &timespec| time.tv_nsec == libc::UTIME_OMIT;
+    times.is_some_and(|times| times.iter().all(is_omitted))
 }
 
 fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
     let times = times?;
-    let is_omitted =
-        |times: [timespec; 2]| times.iter().all(|time| time.tv_nsec == libc::UTIME_OMIT);
-    match times.is_some_and(is_omitted) {
-        // Then the kernel does not look at the file.
+    match is_omitted(times) {
         true => Ok(()),
         false => file::set_times(file::opened(handle)?.inode, times),
     }

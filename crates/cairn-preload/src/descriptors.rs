@@ -55,8 +55,14 @@ fn close_all(first: c_uint, last: c_uint) -> Result<()> {
 /// As `close_range(2)`; only numbers that neither we nor files of ours use go straight to the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags == 0 && table::in_use() {
-        return answer(|| close_all(first, last));
+    const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+    if flags & !UNSHARE == 0 && table::in_use() {
+        return answer(|| {
+            if flags == UNSHARE {
+                cairn_posix::kernel::close_range(c_uint::MAX, c_uint::MAX, flags as c_uint)?;
+            }
+            close_all(first, last)
+        });
     }
     // With CLOSE_RANGE_CLOEXEC nothing changes before the exec, and what is ours is close-on-exec already.
     // SAFETY: the caller's own arguments.

@@ -36,11 +36,11 @@ unsafe fn with_list(
 ) -> Result<usize> {
     // SAFETY: promised by the caller of this function.
     match unsafe { Buffers::new(list, count) } {
-        // Nothing is read even from what cannot be read, such as a directory.
-        Ok(buffers) if direction == Direction::Read && buffers.remaining() == 0 => {
-            may_be_used(handle, direction).map(|()| 0)
-        }
-        Ok(buffers) => act(buffers),
+        Ok(buffers) => match act(buffers) {
+            // Nothing can be read even from a directory.
+            Err(Errno(libc::EISDIR)) if buffers.remaining() == 0 => Ok(0),
+            result => result,
+        },
         // The kernel looks at the descriptor first.
         Err(errno) => may_be_used(handle, direction).and(Err(errno)),
     }

@@ -95,10 +95,13 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         if flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        copy::check_range_copy(end(source), false)?;
-        copy::check_range_copy(end(target), true)?;
         // SAFETY: the caller passes null or a valid offset for each.
         let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
+        let starts = [
+            copy::position(end(source), offsets.0.as_deref())?,
+            copy::position(end(target), offsets.1.as_deref())?,
+        ];
+        copy::check::range(end(source), end(target), starts, length)?;
         copy::copy(end(source), offsets.0, end(target), offsets.1, length)
     })
 }
@@ -117,8 +120,12 @@ unsafe fn send_file(
             return result;
         }
     }
-    // SAFETY: the caller passes null or a valid offset.
-    answer(|| copy::copy(end(source), unsafe { given(offset) }?, end(target), None, length))
+    answer(|| {
+        // SAFETY: the caller passes null or a valid offset.
+        let offset = unsafe { given(offset) }?;
+        copy::check::sendfile(end(source), end(target), offset.as_deref(), length)?;
+        copy::copy(end(source), offset, end(target), None, length)
+    })
 }
 
 /// As `sendfile(2)`.
@@ -180,6 +187,9 @@ pub unsafe extern "C-unwind" fn splice(
     answer(|| {
         // SAFETY: the caller passes null or a valid offset for each.
         let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
+        let from = (end(source), offsets.0.as_deref());
+        let to = (end(target), offsets.1.as_deref());
+        copy::check::splice(from, to, length)?;
         copy::copy(end(source), offsets.0, end(target), offsets.1, length)
     })
 }

@@ -290,6 +290,8 @@ fn limit(name: c_int) -> Result<i64> {
         libc::_PC_NAME_MAX => Ok(cairn_posix::NAME_BYTES_MAX as i64),
         libc::_PC_PATH_MAX => Ok(i64::from(libc::PATH_MAX)),
         libc::_PC_PIPE_BUF => Ok(4096),
+        libc::_PC_MAX_CANON | libc::_PC_MAX_INPUT => Ok(255),
+        libc::_PC_VDISABLE => Ok(0),
         libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => Ok(1),
         libc::_PC_FILESIZEBITS => Ok(64),
         libc::_PC_SYMLINK_MAX => Ok(cairn_posix::PATH_BYTES_MAX as i64),

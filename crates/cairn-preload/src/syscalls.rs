@@ -41,6 +41,24 @@ impl Call {
         Call { number: self.number, words }
     }
 
+    /// `openat2(2)`: as `openat` if no way of resolving is demanded, which is refused with `EINVAL`.
+    unsafe fn open_as_described(&self) -> c_long {
+        let (directory, path) = (self.descriptor(0), self.pointer::<c_char>(1));
+        // SAFETY: the caller passes a terminated path or null.
+        if matches!(unsafe { hooks::route_at(directory, path) }, Route::Libc) {
+            return self.pass();
+        }
+        // SAFETY: the caller passes a description of the size it says, or null.
+        let how = unsafe { self.pointer::<libc::open_how>(2).as_ref() };
+        match how.filter(|how| self.words[3] == size_of_val(*how) && how.resolve == 0) {
+            // SAFETY: the caller's own arguments.
+            Some(how) => unsafe {
+                open::openat64(directory, path, how.flags as c_int, how.mode as c_uint).into()
+            },
+            None => answer(|| Err::<i64, _>(Errno(libc::EINVAL))),
+        }
+    }
+
     fn descriptor(&self, place: usize) -> c_int {
         self.words[place] as c_int
     }
@@ -164,6 +182,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_sendfile => call.on_either([0, 1], || space::sendfile64(fd, b as c_int, c as *mut i64, d) as c_long),
 
         libc::SYS_openat => open::openat64(fd, b as *const c_char, c as c_int, d as c_uint).into(),
+        libc::SYS_openat2 => call.open_as_described(),
         libc::SYS_close => descriptors::close(fd).into(),
         libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
         libc::SYS_dup => descriptors::dup(fd).into(),
