@@ -2,12 +2,11 @@
 //!
 //! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size is to stay.
 
-use cairn_core::{HandleId, InodeId, Truncation};
+use cairn_core::{Caller, Credentials, HandleId, InodeId, OpenOptions, Truncation};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::path::Place;
-use crate::{file, io, table};
+use crate::{file, io};
 
 /// Steps of one punch; each frees a bounded part of the file.
 const PUNCH_STEPS_MAX: usize = 1 << 22;
@@ -42,13 +41,32 @@ impl Range {
     }
 
     /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking for holes moves it.
+    /// The right to write was looked at when the file was opened: since then its mode may have changed.
     fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
-        let place = Place { base: self.inode, path: b"" };
-        let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-        let prober = file::open(&place, flags, 0).map_err(|error| error.errno())?;
-        let result = table::lookup(prober).ok_or(Errno(libc::EBADF)).and_then(act);
-        file::close(prober)?;
+        let fs = self.mount.fs();
+        let root = Credentials { uid: 0, gid: 0 };
+        let caller = Caller { credentials: root, ..self.mount.caller() };
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let probe = fs.open_file(&caller, self.inode, b"", options, 0)?.handle;
+        let result = act(probe);
+        fs.release(caller.slot, probe, mount::now())?;
         result
+    }
+
+    /// Errors: `EFBIG` if no file can be so large, `ENOSPC` if there is less space than what is behind the end of the
+    /// file needs; else it would be used up, or data be zeroed, before that shows.
+    fn fits(&self) -> Result<()> {
+        if self.end.div_ceil(self.block_bytes()) > u64::from(u32::MAX) {
+            return Err(Errno(libc::EFBIG));
+        }
+        let usage = self.mount.fs().usage()?;
+        let total: u64 = usage.total_blocks.iter().sum();
+        let used: u64 = usage.used_blocks.iter().sum();
+        let free = total.saturating_sub(used).saturating_mul(usage.hugeblock_bytes);
+        match self.end.saturating_sub(self.size.max(self.start)) <= free {
+            true => Ok(()),
+            false => Err(Errno(libc::ENOSPC)),
+        }
     }
 
     /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if there is none before.
@@ -65,13 +83,10 @@ impl Range {
         }
     }
 
-    /// Gives each hole of the range a block, and what is behind the end of the file. Errors: `EFBIG`, before anything is
-    /// done, if no file can be so large.
+    /// Gives each hole of the range a block, and what is behind the end of the file.
     fn fill_holes(&self) -> Result<()> {
         let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
-        if self.end.div_ceil(block_bytes) > u64::from(u32::MAX) {
-            return Err(Errno(libc::EFBIG));
-        }
+        self.fits()?;
         self.probe(|probe| {
             let mut at = self.start;
             loop {
@@ -173,6 +188,7 @@ pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<(
         libc::FALLOC_FL_KEEP_SIZE => range.fill_holes(),
         PUNCH => range.empty(),
         libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => {
+            range.fits()?;
             range.zero(range.start, range.end)?;
             range.fill_holes()?;
             range.grow()
