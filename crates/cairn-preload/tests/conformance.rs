@@ -15,6 +15,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// An ordinary user and group.
 const NOBODY: u32 = 65534;
@@ -227,14 +228,15 @@ fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Ve
 
 fn conforms_as(family: &str, player: Player) {
     let stage = Stage::new();
-    let program = stage.compile_all("conformance");
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| Stage::compile_all("conformance"));
     let ground = Ground::new(family, player);
     let outside = stage.plain();
     if player == Player::Ordinary && is_root() {
         chown(&outside, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
     }
     let play = Play { stage: &stage, ground: &ground, player, outside };
-    let [kernel, cairn] = play.both(&program, family);
+    let [kernel, cairn] = play.both(program, family);
     let wrong = complaints(&kernel, &cairn, &differences(family, player));
     println!("{family} as {player:?}: {} cases", kernel.len());
     let shown = wrong.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
@@ -269,6 +271,32 @@ fn opening_and_pairs_of_names_answer_as_the_kernel_does() {
 #[test]
 fn calls_on_descriptors_answer_as_the_kernel_does() {
     conforms(&["descriptors"]);
+}
+
+#[test]
+fn offsets_and_space_answer_as_the_kernel_does() {
+    conforms(&["offsets", "space"]);
+}
+
+#[test]
+fn modes_times_and_extended_attributes_answer_as_the_kernel_does() {
+    conforms(&["modes", "times", "extended"]);
+    if is_root() {
+        conforms_as("modes", Player::Root);
+    }
+}
+
+/// Only root can become others, whose rights these are.
+#[test]
+fn rights_are_those_that_the_kernel_gives() {
+    if is_root() {
+        conforms_as("rights", Player::Root);
+    }
+}
+
+#[test]
+fn entries_descriptions_and_copies_answer_as_the_kernel_does() {
+    conforms(&["entries", "descriptions", "copying"]);
 }
 
 fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {

@@ -51,20 +51,17 @@ impl Stage {
         compiled
     }
 
-    /// A program made of all C files of `tests/NAME`, compiled.
-    pub fn compile_all(&self, name: &str) -> PathBuf {
+    /// A program made of all C files of `tests/NAME`, compiled into the directory of this build.
+    pub fn compile_all(name: &str) -> PathBuf {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
         let sources = fs::read_dir(sources).expect("there are sources").flatten();
         let sources: Vec<PathBuf> = sources
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
             .collect();
-        let compiled = self.directory.join(name);
-        let status = Command::new("cc")
-            .args(["-pthread", "-O1", "-w", "-o"])
-            .arg(&compiled)
-            .args(sources)
-            .status();
+        let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let status =
+            Command::new("cc").args(["-pthread", "-w", "-o"]).arg(&compiled).args(sources).status();
         assert!(status.expect("there is a C compiler").success(), "{name} compiles");
         compiled
     }

@@ -3,7 +3,7 @@
 
 /* The modification time that everything in a fresh scene has. */
 #define LONG_AGO 1000000000
-#define PARTS_MAX 200
+#define PARTS_MAX 400
 
 /* What stands in the scene, one line each, sorted. */
 struct portrait {
