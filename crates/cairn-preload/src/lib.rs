@@ -30,6 +30,7 @@ mod environment;
 mod exec;
 mod extended;
 mod formatted;
+mod fts;
 mod identity;
 mod io;
 mod life;

@@ -1,5 +1,5 @@
 //! Functions in which the C library itself walks directories, so that its inner calls do not reach our hooks:
-//! `scandir` is done here, `glob` is given our functions, `fts_open` is refused with EOPNOTSUPP.
+//! `scandir` is done here, `glob` is given our functions.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -7,8 +7,7 @@ use cairn_posix::path::{Place, Route};
 use cairn_posix::{Errno, PathResult, Result, directory, gate};
 use libc::{DIR, dirent64, stat as Stat};
 
-use crate::answer::answer_path;
-use crate::{directories, hooks, stat};
+use crate::{directories, stat};
 
 type Filter = Option<unsafe extern "C-unwind" fn(*const dirent64) -> c_int>;
 type Compare =
@@ -155,31 +154,4 @@ macro_rules! globs {
 globs! {
     fn glob;
     fn glob64;
-}
-
-macro_rules! refused_trees {
-    ($(fn $name:ident;)*) => {$(
-        /// As `fts_open(3)`; refused if any of the paths is below the mount.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
-            paths: *const *mut c_char, options: c_int, compare: *mut c_void,
-        ) -> *mut c_void {
-            let mut at = paths;
-            // SAFETY: the caller passes a list of terminated paths that ends with null.
-            unsafe {
-                while !(*at).is_null() {
-                    if hooks::ours(cairn_posix::path::route(*at), true).is_some() {
-                        return answer_path(refused::<*mut c_void>, |_| core::ptr::null_mut());
-                    }
-                    at = at.add(1);
-                }
-                next!($name: fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void)(paths, options, compare)
-            }
-        }
-    )*};
-}
-
-refused_trees! {
-    fn fts_open;
-    fn fts64_open;
 }

@@ -51,7 +51,6 @@ fn calls_on_names_that_cannot_be_served_are_refused() {
             "getxattr: EOPNOTSUPP",
             "open a directory to write: EISDIR",
             "name_to_handle_at: EOPNOTSUPP",
-            "fts_open: EOPNOTSUPP",
             "mkfifo: EPERM",
             "mknod of a socket: EPERM",
             "mknod of a device: EPERM",

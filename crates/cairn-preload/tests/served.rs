@@ -74,3 +74,8 @@ fn file_without_a_name_is_given_one() {
 fn mapping_of_a_punched_file_shows_zeros_and_no_other_file() {
     same_on_both("served", "punched_under_a_mapping");
 }
+
+#[test]
+fn tree_is_walked_by_fts_with_every_kind_of_instruction() {
+    same_on_both("served", "walks_by_fts");
+}

@@ -1,6 +1,7 @@
 /* Calls that must do what they do on a disk: each line is a call, its result and what it left behind. */
 #include "program.h"
 #include <dirent.h>
+#include <fts.h>
 #include <ftw.h>
 #include <limits.h>
 #include <poll.h>
@@ -425,6 +426,77 @@ static void punched_under_a_mapping(void) {
     printf("%d zeros\n", zeros);
 }
 
+static int by_name(const FTSENT **left, const FTSENT **right) { return strcmp((*left)->fts_name, (*right)->fts_name); }
+
+/* Walks the trees; at each entry `act` may instruct the walk. */
+static void walk(const char *what, int options, char **trees, void (*act)(FTS *, FTSENT *)) {
+    printf("%s\n", what);
+    FTS *open = fts_open(trees, options, by_name);
+    MUST(open != NULL);
+    FTSENT *entry;
+    while ((entry = fts_read(open)) != NULL) {
+        struct stat status;
+        int found = lstat(entry->fts_accpath, &status) == 0;
+        long long size = entry->fts_info == FTS_F ? (long long)entry->fts_statp->st_size : 0;
+        printf("%s %s kind %d level %d in %s, %d bytes long, there %d, size %lld, cycle %d\n", entry->fts_path, entry->fts_name,
+               entry->fts_info, entry->fts_level, entry->fts_parent->fts_name, entry->fts_pathlen, found, size,
+               entry->fts_info == FTS_DC && entry->fts_cycle != NULL);
+        if (act != NULL) act(open, entry);
+    }
+    printf("errno %d\n", errno);
+    MUST(fts_close(open) == 0);
+}
+
+static void instruct(FTS *open, FTSENT *entry) {
+    if (entry->fts_info == FTS_D && strcmp(entry->fts_name, "b") == 0) MUST(fts_set(open, entry, FTS_SKIP) == 0);
+    if (entry->fts_info == FTS_SL && entry->fts_number++ == 0) MUST(fts_set(open, entry, FTS_FOLLOW) == 0);
+    if (entry->fts_info == FTS_F && entry->fts_number++ == 0) MUST(fts_set(open, entry, FTS_AGAIN) == 0);
+}
+
+static void look_ahead(FTS *open, FTSENT *entry) {
+    if (entry->fts_info != FTS_D) return;
+    for (FTSENT *child = fts_children(open, 0); child != NULL; child = child->fts_link) {
+        printf("  child %s\n", child->fts_name);
+        if (strcmp(child->fts_name, "c") == 0) MUST(fts_set(open, child, FTS_SKIP) == 0);
+    }
+}
+
+static void walks_by_fts(void) {
+    const char *directories[] = {"top", "top/b", "top/b/deep", "top/c", "top/empty"};
+    for (int at = 0; at < 5; at++) MUST(mkdir(directories[at], 0755) == 0);
+    const char *files[] = {"top/a", "top/b/x", "top/b/deep/y", "top/c/z"};
+    for (int at = 0; at < 4; at++) {
+        int file = create(files[at], 0);
+        MUST(write(file, files[at], strlen(files[at])) > 0 && close(file) == 0);
+    }
+    MUST(symlink("b", "top/link") == 0 && symlink("none", "top/dangling") == 0 && symlink("..", "top/c/up") == 0);
+    char outside[] = "/tmp/cairn-test-XXXXXX";
+    char *top[] = {(char *)"top", NULL}, *several[] = {(char *)"top/link", (char *)"./top//a", (char *)"none", NULL};
+    walk("physical", FTS_PHYSICAL | FTS_NOCHDIR, top, NULL);
+    walk("physical, in the directories", FTS_PHYSICAL, top, NULL);
+    walk("logical", FTS_LOGICAL, top, NULL);
+    walk("dots, one device", FTS_PHYSICAL | FTS_NOCHDIR | FTS_SEEDOT | FTS_XDEV, top, NULL);
+    walk("several", FTS_PHYSICAL | FTS_NOCHDIR, several, NULL);
+    walk("followed", FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, several, NULL);
+    walk("instructed", FTS_PHYSICAL | FTS_NOCHDIR, top, instruct);
+    walk("looked ahead", FTS_PHYSICAL | FTS_NOCHDIR, top, look_ahead);
+    FTS *left = fts_open(several, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    MUST(left != NULL && fts_children(left, 0) != NULL && fts_close(left) == 0);
+    left = fts_open(top, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    for (int count = 0; count < 4; count++) MUST(fts_read(left) != NULL);
+    MUST(fts_close(left) == 0);
+    printf("options: %d", fts_open(top, 0x4000, NULL) == NULL);
+    printf(" %s\n", strerrorname_np(errno));
+    /* A list of both kinds: the order of what was made here is that of the list. */
+    MUST(mkdtemp(outside) != NULL);
+    char *both[] = {(char *)"top/empty", outside, (char *)"top/a", NULL};
+    int count = 0;
+    FTS *mixed = fts_open(both, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    while (fts_read(mixed) != NULL) count++;
+    MUST(fts_close(mixed) == 0 && rmdir(outside) == 0);
+    printf("both: %d\n", count);
+}
+
 /* Files that begin without a name. */
 static void files_without_a_name(void) {
     char path[40], room[20] = "";
@@ -476,6 +548,7 @@ static const struct scene scenes[] = {
     {"less_common_calls", less_common_calls},
     {"space_of_a_file", space_of_a_file},
     {"punched_under_a_mapping", punched_under_a_mapping},
+    {"walks_by_fts", walks_by_fts},
     {"files_without_a_name", files_without_a_name},
     {"asks_by_poll", asks_by_poll},
     {"asks_by_select", asks_by_select},

@@ -56,7 +56,6 @@ pub const REFUSED: &[Refusal] = &[
         errno: "EOPNOTSUPP",
         case: "`FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`",
     },
-    Refusal { names: "fts_open fts64_open", errno: "EOPNOTSUPP", case: "always" },
     Refusal {
         names: "io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem \
                 io_uring_get_probe",
@@ -189,8 +188,8 @@ pub const PASSED: &[Family] = &[
         names: "catopen catgets catclose dlopen dlmopen setmntent __setmntent endmntent __endmntent wordexp wordfree",
     },
     Family {
-        why: "walk what `fts_open` began",
-        names: "fts_children fts_close fts_read fts_set fts64_children fts64_close fts64_read fts64_set",
+        why: "note an instruction in an entry, which the walk reads",
+        names: "fts_set fts64_set",
     },
     Family {
         why: "order or free what a hook gave",
