@@ -69,6 +69,29 @@ expect 'a mapping of persistent memory is synchronous, and status says so once' 
 expect 'a store that goes on finds its files' kept "$(run first -- cat /cairn/file)"
 lose_memory
 expect 'so does one that is made again' kept "$(run second --tier $tier -- cat /cairn/file)"
+
+# The kernel is asked to write back what a program has stored to a file that it has mapped, and nothing else.
+mount -t tracefs tracefs /sys/kernel/tracing
+echo 1 >/sys/kernel/tracing/events/fs_dax/dax_writeback_range/enable
+cat >stores.py <<'P'
+import mmap, os
+def kernels(): return open('/sys/kernel/tracing/trace').read().count('dax_writeback_range:')
+file = os.open('/cairn/stored', os.O_RDWR | os.O_CREAT)
+before = kernels()
+os.write(file, bytes(1 << 20))
+os.fsync(file)
+print(kernels() - before)
+mapped = mmap.mmap(file, 1 << 20)
+mapped[5000:5006] = b'stored'
+os.fsync(file)
+print(kernels() - before)
+mapped[9000:9006] = b'synced'
+mapped.flush()
+print(kernels() - before)
+P
+expect 'only what a program stores by itself is written back by the kernel' '0
+1
+2' "$(run second --tier $tier -- python3 stores.py)"
 lose_memory
 
 # Nothing is left for the tier's first use: neither space nor a change that the file system would have to write.

@@ -85,7 +85,8 @@ pub trait Device: Send + Sync {
     /// Standard CRC32C of a range. Errors: as `read`.
     fn checksum(&self, offset: u64, length: usize) -> Result<u32>;
 
-    /// Returns when everything written before is as durable as the tier can make it.
+    /// Returns when everything written before is as durable as the tier can make it, also what programs have stored by way of
+    /// mappings of their own.
     fn flush(&self) -> Result<()>;
 
     /// Does now what would make the first use of a range slow. Errors: `NoSpace`; `Corrupt` for a range outside.

@@ -148,7 +148,12 @@ impl Device for FileTier {
     }
 
     fn flush(&self) -> Result<()> {
-        self.file.flush()
+        self.file.flush()?;
+        match self.is_synchronous() {
+            // Programs' own stores nobody has written back.
+            Some(true) => self.file.flush_by_kernel(),
+            _ => Ok(()),
+        }
     }
 
     fn prefault(&self, offset: u64, length: usize) -> Result<()> {

@@ -470,6 +470,18 @@ impl MediaFile {
         }
     }
 
+    /// Has the kernel make durable what was stored in the file, by whomever. Errors: `Io`.
+    pub(crate) fn flush_by_kernel(&self) -> Result<()> {
+        #[cfg(test)]
+        tests::FLUSHES.set(tests::FLUSHES.get() + 1);
+        loop {
+            match sys::fdatasync(self.ordinary.raw()) {
+                Err(Errno(libc::EINTR)) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
     fn settle(&self, offset: u64, length: usize) -> Result<()> {
         match &self.transit {
             Some(transit) => transit.settle(offset..offset + length as u64, &self.putter()),
@@ -572,12 +584,7 @@ impl Media for MediaFile {
             // Whoever stored has made it durable before it said so.
             return Ok(());
         }
-        loop {
-            match sys::fdatasync(self.ordinary.raw()) {
-                Err(Errno(libc::EINTR)) => {}
-                result => return Ok(result?),
-            }
-        }
+        self.flush_by_kernel()
     }
 
     fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {

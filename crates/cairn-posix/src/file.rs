@@ -265,10 +265,9 @@ pub fn sync(handle: HandleId) -> Result<()> {
     opened(handle)?;
     let mount = mount::current()?;
     upkeep::seal_handle(mount, handle)?;
-    if mount.fs().geometry().durability.is_some()
-        && mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)?
-    {
-        mount.flush_mapped()?;
+    let is_durable = mount.fs().geometry().durability.is_some();
+    if is_durable && mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)? {
+        mount.flush_mapped_stores()?;
     }
     Ok(mount.fs().sync()?)
 }

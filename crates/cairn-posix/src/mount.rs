@@ -173,15 +173,11 @@ impl Mount {
         tiers.all(|device| in_memory(device.as_ref()))
     }
 
-    /// Makes durable what programs stored through mappings, where a flush of the tier is only for what was written.
-    pub(crate) fn flush_mapped(&self) -> Result<()> {
-        for device in &self.namespace.tiers {
-            let synchronous = device.is_synchronous() == Some(true);
-            if let Some(at) = device.mappable().filter(|_| synchronous) {
-                sys::fdatasync(at.descriptor)?;
-            }
-        }
-        Ok(())
+    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata leaves that out.
+    pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
+        let tiers = self.namespace.tiers.iter();
+        let mut left_out = tiers.filter(|tier| tier.is_synchronous() == Some(true));
+        Ok(left_out.try_for_each(|tier| tier.flush())?)
     }
 
     /// Makes the bytes past the end of the file zeros, so that it can grow over them.

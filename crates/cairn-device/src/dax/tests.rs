@@ -11,7 +11,7 @@ use crate::checksum;
 use crate::device::Device;
 use crate::file::FileTier;
 use crate::media_file::MediaFile;
-use crate::media_file::tests::Place;
+use crate::media_file::tests::{FLUSHES, Place};
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 const LINE: usize = 64;
@@ -106,6 +106,22 @@ fn power_fails_then_everything_is_there_whose_store_had_returned() {
     memory.tier.file().write(7 * PAGE as u64, &sample(2 * PAGE, 3)).unwrap();
     assert!(memory.durable() == memory.live());
     memory.tier.flush().unwrap();
+}
+
+/// Mechanism: a program maps a file and stores there itself; a flush had nothing to do in persistent memory, because whoever
+/// stores by way of a call has written it back before.
+/// Consequence: the power failed, and what was stored before fsync had returned was lost.
+/// Fix: where a file may be stored to by way of mappings, fsync has the kernel flush the tier.
+#[test]
+fn flush_of_the_tier_is_the_kernels_too_and_that_of_metadata_is_not() {
+    let memory = Persistent::new();
+    let flushes = || FLUSHES.get();
+    let before = flushes();
+    memory.write(0, &sample(PAGE, 1));
+    memory.tier.file().flush().unwrap();
+    assert_eq!(flushes(), before);
+    memory.tier.flush().unwrap();
+    assert_eq!(flushes(), before + 1);
 }
 
 /// Mechanism: who writes is killed between its copy and writing back what it copied. Others see the bytes; one that finds

@@ -10,6 +10,11 @@ use crate::medium::loop_device::LoopDevice;
 const BYTES: u64 = 4 << 20;
 const IDENTITY: Identity = *b"0123456789abcdef";
 
+thread_local! {
+    /// How often this thread had the kernel flush a file.
+    pub(crate) static FLUSHES: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
 /// Size of a device.
 const DEVICE_BYTES: u64 = 64 << 20;
 
