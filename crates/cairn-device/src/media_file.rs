@@ -292,7 +292,8 @@ impl MediaFile {
     }
 
     /// As `store`, for bytes that programs may store to through a mapping meanwhile. All of it goes through the page cache: a
-    /// direct write cannot drop a page that becomes dirty under it, which the next flush reports as an error.
+    /// direct write cannot drop a page that becomes dirty under it, which the next flush reports as an error. Where the file
+    /// itself is mapped nothing goes past it.
     pub fn store_mapped(
         &self,
         offset: u64,

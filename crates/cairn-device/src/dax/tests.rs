@@ -98,6 +98,12 @@ fn power_fails_then_everything_is_there_whose_store_had_returned() {
             assert!(memory.durable() == memory.live(), "zeros in {length} bytes at {start}");
         }
     }
+    let bytes = sample(PAGE + 5, 7);
+    // SAFETY: the vector is readable and not part of the device.
+    unsafe { memory.tier.write_mapped(40_000, bytes.as_ptr(), bytes.len()) }.unwrap();
+    assert!(memory.durable() == memory.live(), "written while programs may store there");
+    memory.tier.zero_mapped(41_000, 700).unwrap();
+    assert!(memory.durable() == memory.live(), "zeros while programs may store there");
     let (block, count) = (32 << 10, 20);
     let blocks = sample(block * count, 9);
     // SAFETY: the vector is readable and not part of the device.
