@@ -231,9 +231,14 @@ fn conforms_as(family: &str, player: Player) {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| Stage::compile_all("conformance"));
     let ground = Ground::new(family, player);
-    let outside = stage.plain();
+    // Cases change the mode of what is above it, too.
+    let above = stage.plain();
+    let outside = above.join("outside");
+    fs::create_dir(&outside).expect("it is ours");
     if player == Player::Ordinary && is_root() {
-        chown(&outside, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+        for directory in [&above, &outside] {
+            chown(directory, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+        }
     }
     let play = Play { stage: &stage, ground: &ground, player, outside };
     let [kernel, cairn] = play.both(program, family);
