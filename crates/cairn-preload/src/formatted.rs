@@ -1,14 +1,16 @@
-//! `dprintf(3)` and its kin: the C library would write past our hooks, so the text is made in memory and written here.
+//! `dprintf(3)` and other functions that write text to a descriptor: the C library would do that past our hooks, so the text
+//! is made in memory and written here.
 //!
 //! Variable arguments, which stable Rust cannot receive, are taken as a fixed number of registers and stack words, and
 //! made a list as the ABI lays it out. Words past the caller's last argument are the caller's stack, and are not used.
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::table;
+use cairn_posix::copy::{self, End};
+use cairn_posix::{Errno, kernel, table};
 use libc::size_t;
 
-use crate::answer::{recognise, set_errno};
+use crate::answer::{guarded, recognise, set_errno};
 use crate::io;
 
 /// Registers for whole numbers and addresses.
@@ -22,6 +24,8 @@ const FLOATING: usize = 8;
 const STACK_WORDS: usize = 64;
 /// Arguments that surely fit: on the stack each takes two words at most.
 const ARGUMENTS_MAX: size_t = STACK_WORDS / 2;
+/// Longest text of a backtrace.
+const TRACE_BYTES_MAX: usize = 1 << 20;
 /// In the C library's type of an argument: a `long double`.
 const LONG_DOUBLE: c_int = 1 << 8;
 
@@ -154,6 +158,36 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
             false => real(descriptor, checks, format, list),
         }
     }
+}
+
+macro_rules! backtraces {
+    ($(fn $name:ident;)*) => {$(
+        /// As `backtrace_symbols_fd(3)`, which may be called where memory cannot be had: the text is made in a file of the
+        /// kernel's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, count: c_int, descriptor: c_int) {
+            let real = next!($name: fn(*const *mut c_void, c_int, c_int) -> ());
+            if !is_ours(descriptor) {
+                // SAFETY: the caller's own arguments.
+                return unsafe { real(frames, count, descriptor) };
+            }
+            let _ = guarded(|| {
+                let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+                let memory = kernel::memfd_create(c"cairn", libc::MFD_CLOEXEC)?;
+                // SAFETY: the caller's own arguments but for the descriptor.
+                unsafe { real(frames, count, memory) };
+                let (from, to) = (End::Kernel(memory), End::Ours(handle));
+                let copied = copy::copy(from, Some(&mut 0), to, None, TRACE_BYTES_MAX);
+                let _ = kernel::close(memory);
+                copied.map(drop)
+            });
+        }
+    )*};
+}
+
+backtraces! {
+    fn backtrace_symbols_fd;
+    fn __backtrace_symbols_fd;
 }
 
 /// Defines a function with variable arguments behind the named ones, by the one that takes a list.

@@ -38,7 +38,9 @@ fn status_flags_are_remembered() {
 
 #[test]
 fn less_common_calls_do_what_they_do_on_a_disk() {
-    same_on_both("served", "less_common_calls");
+    for case in ["less_common_calls", "backtrace_to_a_file"] {
+        same_on_both("served", case);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /* Calls that must do what they do on a disk: each line is a call, its result and what it left behind. */
 #include "program.h"
 #include <dirent.h>
+#include <execinfo.h>
 #include <fts.h>
 #include <ftw.h>
 #include <limits.h>
@@ -334,6 +335,18 @@ static void less_common_calls(void) {
     RESULT(fcntl(file, F_SETLEASE, 77));
 }
 
+/* The text differs from run to run; how many lines there are does not. */
+static void backtrace_to_a_file(void) {
+    void *frames[3] = {(void *)printf, (void *)malloc, (void *)fopen};
+    char room[1000];
+    int file = create("f", 0), lines = 0;
+    MUST(write(file, "before\n", 7) == 7);
+    backtrace_symbols_fd(frames, 3, file);
+    long length = pread(file, room, sizeof room, 0);
+    for (long at = 0; at < length; at++) lines += room[at] == '\n';
+    printf("%d lines, %d\n", lines, memmem(room, length, "libc", 4) != NULL);
+}
+
 /* A file that a program inherits, and asks for in this way before any other. */
 static void asks_by_poll(void) {
     struct pollfd list[2] = {{9, POLLIN | POLLOUT, 0}, {99, POLLIN, 0}};
@@ -546,6 +559,7 @@ static const struct scene scenes[] = {
     {"no_terminal_and_no_socket", no_terminal_and_no_socket},
     {"flags_of_a_description", flags_of_a_description},
     {"less_common_calls", less_common_calls},
+    {"backtrace_to_a_file", backtrace_to_a_file},
     {"space_of_a_file", space_of_a_file},
     {"punched_under_a_mapping", punched_under_a_mapping},
     {"walks_by_fts", walks_by_fts},

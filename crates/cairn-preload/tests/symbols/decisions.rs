@@ -214,10 +214,6 @@ pub const PASSED: &[Family] = &[
         why: "read the outcome of a request where a hook has left it",
         names: "aio_error aio_error64 aio_return aio_return64 aio_suspend aio_suspend64 aio_cancel aio_cancel64 aio_init",
     },
-    Family {
-        why: "write to a descriptor past the hooks: `EBADF`",
-        names: "backtrace_symbols_fd __backtrace_symbols_fd",
-    },
 ];
 
 /// Not about files, paths, descriptors or streams.
