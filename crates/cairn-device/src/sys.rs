@@ -59,7 +59,7 @@ pub unsafe fn call<const COUNT: usize>(
 }
 
 /// # Safety
-/// As for [`call`].
+/// As for [`call()`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {

@@ -6,10 +6,9 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::table;
 use libc::{sigevent, size_t, ssize_t};
 
-use crate::answer::{errno, recognise, set_errno};
+use crate::answer::{errno, is_ours, set_errno};
 use crate::io;
 
 /// `struct aiocb` of the C library.
@@ -37,10 +36,6 @@ const _: () = assert!(
 
 /// Largest priority that a request may have (`AIO_PRIO_DELTA_MAX`).
 const PRIORITY_MAX: c_int = 20;
-
-fn is_ours(descriptor: c_int) -> bool {
-    table::is_ours(descriptor) || recognise(descriptor)
-}
 
 /// What a request asks for.
 #[derive(Clone, Copy)]

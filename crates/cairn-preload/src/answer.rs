@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_posix::{Errno, PathError, PathResult, Result, address, gate, mount, placeholder};
+use cairn_posix::{Errno, PathError, PathResult, Result, address, gate, mount, placeholder, table};
 
 /// A type that C functions return, and its value for failure.
 pub trait Answer: Copy + PartialEq {
@@ -167,6 +167,11 @@ pub fn number(act: impl FnOnce() -> Result<()>) -> c_int {
 pub fn is_missed(descriptor: c_int) -> bool {
     let number = errno();
     matches!(number, libc::EBADF | libc::ENOTDIR) && recognise(descriptor)
+}
+
+/// Whether `descriptor` is one of ours, known yet or not: where the C library's call would not say that it missed one.
+pub fn is_ours(descriptor: c_int) -> bool {
+    table::is_ours(descriptor) || recognise(descriptor)
 }
 
 /// Whether `descriptor` is one of ours that was not known yet.

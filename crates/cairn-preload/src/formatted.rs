@@ -10,7 +10,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, kernel, table};
 use libc::size_t;
 
-use crate::answer::{guarded, recognise, set_errno};
+use crate::answer::{guarded, is_ours, set_errno};
 use crate::io;
 
 /// Registers for whole numbers and addresses.
@@ -116,10 +116,6 @@ unsafe fn print(descriptor: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int)
         libc::free(text.cast());
         result
     }
-}
-
-fn is_ours(descriptor: c_int) -> bool {
-    table::is_ours(descriptor) || recognise(descriptor)
 }
 
 /// As `vdprintf(3)`.

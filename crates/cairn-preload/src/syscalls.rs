@@ -11,7 +11,7 @@ use cairn_posix::path::Route;
 use cairn_posix::{Errno, address, configuration, cwd, table};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
-use crate::answer::{answer, is_missed, recognise};
+use crate::answer::{answer, is_missed, is_ours};
 use crate::{
     attributes, descriptors, directories, exec, extended, hooks, identity, io, life, mapping,
     names, open, poll, space, stat, submit, walks,
@@ -88,10 +88,7 @@ impl Call {
     /// `hook` if the descriptor at `place` is ours, where the kernel would answer for an unknown placeholder, too.
     fn on_known(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         let descriptor = self.descriptor(place);
-        match table::is_ours(descriptor) || recognise(descriptor) {
-            true => hook(),
-            false => self.pass(),
-        }
+        if is_ours(descriptor) { hook() } else { self.pass() }
     }
 
     /// `hook` if the path at `place` leads to a file of ours from the current directory.
@@ -107,7 +104,7 @@ impl Call {
         let path: *const c_char = self.pointer(place + 1);
         // SAFETY: the caller passes null or a terminated path.
         let unnamed = path.is_null() || unsafe { cairn_posix::path::is_empty(path) };
-        if unnamed && (table::is_ours(directory) || recognise(directory)) {
+        if unnamed && is_ours(directory) {
             return hook();
         }
         // SAFETY: as above.
