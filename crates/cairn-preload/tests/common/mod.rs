@@ -6,11 +6,12 @@
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Seconds after which a run has hung.
 const PATIENCE: &str = "30";
@@ -38,17 +39,18 @@ impl Stage {
         self.directory.join("plain")
     }
 
-    /// A program of `tests/programs`, compiled.
+    /// A program of `tests/programs`, compiled: once for all tests of this process, where the user may write there.
     pub fn compile(&self, name: &str) -> PathBuf {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let source = manifest.join("tests/programs").join(name).with_extension("c");
-        let compiled = self.directory.join(name);
-        let status = Command::new("cc")
-            .args(["-pthread", "-O1", "-w", "-o"])
-            .args([&compiled, &source])
-            .status();
-        assert!(status.expect("there is a C compiler").success(), "{name} compiles");
-        compiled
+        static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        if compiled.contains(name) || compile(name, &shared, Stdio::null()) {
+            compiled.insert(name.to_owned());
+            return shared;
+        }
+        let own = self.directory.join(name);
+        assert!(compile(name, &own, Stdio::inherit()), "{name} compiles");
+        own
     }
 
     /// A program made of all C files of `tests/NAME`, compiled into the directory of this build.
@@ -108,6 +110,17 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+fn compile(name: &str, target: &Path, complaints: Stdio) -> bool {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = manifest.join("tests/programs").join(name).with_extension("c");
+    let status = Command::new("cc")
+        .args(["-pthread", "-O1", "-w", "-o"])
+        .args([target, &source])
+        .stderr(complaints)
+        .status();
+    status.expect("there is a C compiler").success()
 }
 
 /// Plays one case of a program in both places and compares what it prints and how it ends.
