@@ -43,7 +43,8 @@ impl Microfs {
             memory.back(first, count)?;
         }
         let local = Local::new();
-        let mut tx = Transaction::begin(memory, &layout, checksum, &local)?;
+        let mut tx = Transaction::new(memory, &layout, checksum, &local);
+        tx.begin()?;
         let caller = Caller { slot: SlotId(0), credentials: owner, now };
         let root: Inode = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
         debug_assert_eq!(root.id, ROOT);
@@ -226,7 +227,8 @@ impl Microfs {
         change: impl FnOnce(&mut Transaction) -> Result<R>,
     ) -> Result<R> {
         let memory = self.memory.as_ref();
-        let mut tx = Transaction::begin(memory, &self.layout, self.checksum, &self.local)?;
+        let mut tx = Transaction::new(memory, &self.layout, self.checksum, &self.local);
+        tx.begin()?;
         let result = change(&mut tx);
         match result {
             Ok(value) => tx.commit().map(|()| value),

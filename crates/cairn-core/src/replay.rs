@@ -112,7 +112,8 @@ impl<'m> Image<'m> {
         &self,
         change: impl FnOnce(&mut Transaction) -> Result<R>,
     ) -> Result<R> {
-        let mut tx = Transaction::begin(self.memory, &self.layout, self.checksum, &self.local)?;
+        let mut tx = Transaction::new(self.memory, &self.layout, self.checksum, &self.local);
+        tx.begin()?;
         tx.forgo_undo();
         match change(&mut tx) {
             Ok(value) => tx.commit().map(|()| value),

@@ -25,7 +25,7 @@ const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
 const LOW_HALF: u64 = 1 << 62;
 const HIGH_HALF: u64 = 1 << 63;
 
-/// A running transaction; holds the lock.
+/// A transaction; from `begin` to `commit`, or to its end without one, it holds the lock.
 pub(crate) struct Transaction<'m> {
     memory: &'m dyn Memory,
     words: &'m [AtomicU64],
@@ -39,7 +39,7 @@ pub(crate) struct Transaction<'m> {
     pub absent: Cell<Option<Absent>>,
     /// Whether records were given back: the next ones taken may be these.
     pub gave_back: bool,
-    finished: bool,
+    holds_lock: bool,
 }
 
 /// What this process knows of a namespace for itself.
@@ -66,11 +66,13 @@ impl Local {
     /// Sees to what a transaction must not do under the lock: backing pages and allocating.
     #[inline]
     fn prepare(&self, memory: &dyn Memory, words: &[AtomicU64], layout: &Layout) -> Result<()> {
-        let headers = words[SLAB_HEADERS..].chunks_exact(SLAB_HEADER_WORDS);
-        for ((backed, header), region) in self.backed.iter().zip(headers).zip(&layout.slabs) {
-            let marked = slab::marked(header).load(Ordering::Relaxed);
+        const HEADERS_WORDS: usize = SLAB_KINDS.len() * SLAB_HEADER_WORDS;
+        let headers: &[AtomicU64; HEADERS_WORDS] =
+            words[SLAB_HEADERS..].first_chunk().expect("a segment is at least one page");
+        for (kind, backed) in self.backed.iter().enumerate() {
+            let marked = slab::marked(&headers[kind * SLAB_HEADER_WORDS..]).load(Ordering::Relaxed);
             if marked >= backed.enough_until.load(Ordering::Relaxed) {
-                back_ahead(memory, region, backed)?;
+                back_ahead(memory, &layout.slabs[kind], backed)?;
             }
         }
         if self.names.is_full() {
@@ -81,19 +83,17 @@ impl Local {
 }
 
 impl<'m> Transaction<'m> {
-    /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
-    pub(crate) fn begin(
+    /// A transaction that is still to begin, where it stays: moving it would take longer than taking the lock.
+    #[inline(always)]
+    pub(crate) fn new(
         memory: &'m dyn Memory,
         layout: &'m Layout,
         checksum: Checksum,
         local: &'m Local,
-    ) -> Result<Transaction<'m>> {
-        let words = memory.words();
-        local.prepare(memory, words, layout)?;
-        let acquired = memory.lock()?;
-        let mut transaction = Transaction {
+    ) -> Transaction<'m> {
+        Transaction {
             memory,
-            words,
+            words: memory.words(),
             layout,
             checksum,
             local,
@@ -102,12 +102,19 @@ impl<'m> Transaction<'m> {
             corrupt: Cell::new(None),
             absent: Cell::new(None),
             gave_back: false,
-            finished: false,
-        };
-        if acquired == Acquired::OwnerDied || transaction.undo_length() != 0 {
-            transaction.undo_what_is_left()?;
+            holds_lock: false,
         }
-        Ok(transaction)
+    }
+
+    /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.local.prepare(self.memory, self.words, self.layout)?;
+        let acquired = self.memory.lock()?;
+        self.holds_lock = true;
+        if acquired == Acquired::OwnerDied || self.undo_length() != 0 {
+            self.undo_what_is_left()?;
+        }
+        Ok(())
     }
 
     #[cold]
@@ -123,14 +130,14 @@ impl<'m> Transaction<'m> {
     }
 
     /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
-    pub(crate) fn commit(mut self) -> Result<()> {
+    pub(crate) fn commit(&mut self) -> Result<()> {
         if let Some(what) = self.corrupt.get() {
             return Err(Error::Corrupt { what });
         }
         if self.undo_used != 0 {
             self.words[self.layout.undo].store(0, Ordering::Release);
         }
-        self.finished = true;
+        self.holds_lock = false;
         self.memory.unlock();
         Ok(())
     }
@@ -329,7 +336,7 @@ pub(crate) fn store_half(word: &AtomicU64, high: bool, value: u32) {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if !self.finished {
+        if self.holds_lock {
             self.roll_back();
             self.memory.unlock();
         }
