@@ -69,6 +69,7 @@ fn decode(directory: InodeId, found: Key) -> Option<(u64, u32)> {
 
 impl Transaction<'_> {
     /// The entry `name` of `directory`.
+    #[inline(always)]
     pub(crate) fn find_name(&self, directory: InodeId, name: &[u8]) -> Option<Entry> {
         let hash = hash_name(name);
         let place = Place::new(directory, hash);
@@ -105,6 +106,7 @@ impl Transaction<'_> {
     }
 
     /// The entry in the record where it was found before, if the record still holds it.
+    #[inline(always)]
     fn recall_name(
         &self,
         place: Place,

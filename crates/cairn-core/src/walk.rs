@@ -157,6 +157,7 @@ impl Transaction<'_> {
         }
     }
 
+    #[inline(always)]
     fn walk_to_symlink<'p>(
         &self,
         caller: &Caller,
@@ -199,6 +200,7 @@ impl Transaction<'_> {
         }
     }
 
+    #[inline(always)]
     fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Found>> {
         match component {
             b"" | b"." => Ok(Some((directory, None))),
