@@ -39,12 +39,15 @@ static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and what creating the
 /// placeholder gives; the handle is then still open.
 pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
-    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     let place = &PARKED[handle.number() as usize % PARKED_MAX];
     let parked = place.swap(0, Ordering::Acquire);
     let parked_descriptor = (parked as u32).wrapping_sub(1) as i32;
     let descriptor = if parked != 0 && (parked >> 32) as u32 == handle.number() {
-        let duplicate = sys::fcntl(parked_descriptor, command, 0);
+        // As F_DUPFD from 0 on, in less time.
+        let duplicate = match close_on_exec {
+            true => sys::fcntl(parked_descriptor, libc::F_DUPFD_CLOEXEC, 0),
+            false => sys::dup(parked_descriptor),
+        };
         put_back(place, parked);
         duplicate?
     } else {
