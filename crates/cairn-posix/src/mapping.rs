@@ -568,6 +568,31 @@ pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<R
     }
 }
 
+/// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to it, the file is the tier.
+/// `None`: there is nothing of ours in the range.
+pub fn show_other_pages(
+    start: *mut c_void,
+    length: usize,
+    protection: i32,
+    page: usize,
+) -> Option<Result<()>> {
+    let range = pages(start, length).ok()?;
+    MAPPINGS.with_any_in(&range, |list| {
+        let mount = mount::current()?;
+        let whole = |mapping: &&Mapping| {
+            mapping.pages.start <= range.start && range.end <= mapping.pages.end
+        };
+        let found = list.iter().find(whole).filter(|found| found.manner.shared && protection == 0);
+        let mut other = found.ok_or(Errno(libc::EINVAL))?.part(range.clone());
+        let offset = page.checked_mul(PAGE_BYTES).filter(|&offset| offset <= LENGTH_MAX);
+        other.offset = offset.ok_or(Errno(libc::EINVAL))? as u64;
+        other.replace(mount)?;
+        cut(list, &range);
+        list.push(other);
+        Ok(())
+    })
+}
+
 /// As `mremap(2)`. `None`: there is nothing of ours in the range.
 ///
 /// # Safety

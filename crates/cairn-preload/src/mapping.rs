@@ -114,6 +114,24 @@ unsafe fn portable_advice(start: *mut c_void, length: size_t, advice: c_int) -> 
     }
 }
 
+/// As `remap_file_pages(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn remap_file_pages(
+    start: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    page: size_t,
+    flags: c_int,
+) -> c_int {
+    let turned = ours(|| mapping::show_other_pages(start, length, protection, page));
+    if let Some(turned) = turned {
+        return answer(|| turned);
+    }
+    let real = next!(remap_file_pages: fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { real(start, length, protection, page, flags) }
+}
+
 /// As `mremap(2)`; the last argument is there if the flags say so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mremap(

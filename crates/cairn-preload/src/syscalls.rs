@@ -250,6 +250,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_mmap => mapping::mmap64(call.pointer(0), b, c as c_int, d as c_int, e as c_int, f as i64) as c_long,
         libc::SYS_munmap => mapping::munmap(call.pointer(0), b).into(),
         libc::SYS_mremap => mapping::mremap(call.pointer(0), b, c, d as c_int, call.pointer(4)) as c_long,
+        libc::SYS_remap_file_pages => mapping::remap_file_pages(call.pointer(0), b, c as c_int, d, e as c_int).into(),
         libc::SYS_mprotect => mapping::mprotect(call.pointer(0), b, c as c_int).into(),
         libc::SYS_msync => mapping::msync(call.pointer(0), b, c as c_int).into(),
         libc::SYS_madvise => mapping::madvise(call.pointer(0), b, c as c_int).into(),

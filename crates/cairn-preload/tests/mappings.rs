@@ -24,6 +24,7 @@ scenes! { same_on_both:
     fixed_addresses_replace_mappings: "fixed_addresses_replace";
     protection_of_a_mapping_changes: "protection_is_changed";
     mappings_are_moved_and_get_another_length: "mappings_are_moved";
+    mapping_shows_other_pages_of_its_file: "other_pages_are_shown";
     children_inherit_mappings_and_outlive_their_parents: "mappings_are_inherited";
     stores_outlive_deaths_and_execs: "stores_outlive_a_killed_process";
     advice_and_locks_are_those_of_a_file: "advice_and_locks";

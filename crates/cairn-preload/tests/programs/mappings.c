@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #define PAGE 4096L
 #define BLOCK (32 * 1024L)
@@ -246,6 +247,19 @@ static void mappings_are_moved(void) {
     printf("to nothing: %s\n", said((long)mremap(private, 8 * BLOCK, 0, 0)));
 }
 
+static void other_pages_are_shown(void) {
+    int file = filled("f", 8 * BLOCK);
+    char *start = map(4 * BLOCK, READ_WRITE, MAP_SHARED, file, 0);
+    printf("%s\n", said(remap_file_pages(start + BLOCK, BLOCK, 0, 6 * BLOCK / PAGE, 0)));
+    printf("%c%c%c\n", start[0], start[BLOCK], start[2 * BLOCK]);
+    start[BLOCK] = 'S';
+    printf("%c%c\n", byte_of(file, BLOCK), byte_of(file, 6 * BLOCK));
+    printf("%s\n", said(syscall(SYS_remap_file_pages, start, PAGE, 0, 7 * BLOCK / PAGE, 0)));
+    printf("%c\n", start[0]);
+    printf("%s\n", said(remap_file_pages(start, BLOCK, PROT_READ, 0, 0)));
+    MUST(munmap(start, 4 * BLOCK) == 0);
+}
+
 static void mappings_are_inherited(void) {
     int file = filled("f", 4 * BLOCK), pair[2], back[2];
     MUST(pipe(pair) == 0 && pipe(back) == 0);
@@ -408,6 +422,7 @@ static const struct scene scenes[] = {
     {"fixed_addresses_replace", fixed_addresses_replace},
     {"protection_is_changed", protection_is_changed},
     {"mappings_are_moved", mappings_are_moved},
+    {"other_pages_are_shown", other_pages_are_shown},
     {"mappings_are_inherited", mappings_are_inherited},
     {"stores_outlive_a_killed_process", stores_outlive_a_killed_process},
     {"advice_and_locks", advice_and_locks},
