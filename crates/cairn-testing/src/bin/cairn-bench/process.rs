@@ -113,6 +113,8 @@ pub fn child(arguments: Vec<String>) {
         Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
         Some("spill") => crate::spill::checkpoint(),
+        Some("promoted") => crate::spill::read_again(true),
+        Some("read-again") => crate::spill::read_again(false),
         Some("ranks") => crate::ranks::start(arguments[1].parse().expect("a number of ranks")),
         Some("rank") => crate::ranks::create_files(),
         _ => std::process::exit(2),
