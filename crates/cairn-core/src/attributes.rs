@@ -22,13 +22,15 @@ impl Microfs {
         let spare = Spare::new();
         self.transact(|tx| {
             let walked = self.walk(tx, caller, (base, path), last(follow), &spare)?;
-            Ok(walked.existing(tx)?.attributes(tx))
+            let found = walked.existing(tx)?;
+            tx.recall(found)?;
+            Ok(found.attributes(tx))
         })
     }
 
     /// Attributes of an inode.
     pub fn attributes(&self, inode: InodeId) -> Result<Attributes> {
-        self.transact(|tx| Ok(tx.inode(inode)?.attributes(tx)))
+        self.transact(|tx| Ok(tx.recalled_inode(inode)?.attributes(tx)))
     }
 
     /// Checks access as `access(2)`: `mask` of 4 read, 2 write, 1 execute; 0 asks for existence.
@@ -123,7 +125,7 @@ impl Microfs {
         change: impl FnOnce(&mut Transaction, Inode) -> Result<()>,
     ) -> Result<()> {
         self.transact(|tx| {
-            let inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             change(tx, inode)?;
             inode.set_changed(tx, caller.now.0);
             let parameters = [

@@ -7,7 +7,7 @@ use crate::fs::Microfs;
 use crate::handle::{self, MAY_WRITE};
 use crate::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
 use crate::layout::{LIMBO_FIRST, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
-use crate::pin::PINS_PER_SLOT;
+use crate::pin::{PIN_LEASED, PINS_PER_SLOT};
 use crate::pool::BlockRun;
 use crate::transaction::Transaction;
 use crate::types::{InodeId, ROOT, TIERS_MAX};
@@ -139,13 +139,16 @@ fn check_inodes(
             next_block = end;
         }
         require(held == u64::from(inode.held(tx)), "block count of a file")?;
-        let size_blocks = inode.size(tx).div_ceil(tx.layout.hugeblock_bytes);
+        let size_blocks = inode.stored_size(tx).div_ceil(tx.layout.hugeblock_bytes);
         if inode.flags(tx) & ORPHAN != 0 {
             report.orphaned_blocks += held;
         } else {
             // A pending append may hold blocks past the visible size.
             let past = u64::from(next_block) > size_blocks;
-            require(!past || inode.appended_end(tx) > inode.size(tx), "blocks past the end")?;
+            require(
+                !past || inode.appended_end(tx) > inode.stored_size(tx),
+                "blocks past the end",
+            )?;
             report.file_blocks += held;
         }
     }
@@ -210,10 +213,16 @@ fn check_mappings(tx: &Transaction) -> Result<()> {
 }
 
 fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Result<()> {
-    let mut pins = 0;
+    let (mut pins, mut leases) = (0, 0);
     for slot in tx.slots() {
         for index in 0..PINS_PER_SLOT {
             let pin = crate::pin::Pin { at: slot.pin_at(index) };
+            if pin.flags(tx) & PIN_LEASED != 0 {
+                let inode = tx.inode(InodeId(pin.inode(tx)));
+                let lease = inode.map_or(0, |inode| inode.lease(tx));
+                require(lease == tx.lease_number(slot, index), "lease of no file")?;
+                leases += 1;
+            }
             if pin.is_active(tx) {
                 pins += 1;
                 for run in pin.runs(tx).filter(|run| run.fresh) {
@@ -236,7 +245,9 @@ fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Re
     for index in 1..tx.records_end(SlabKind::Inode) {
         if let Ok(inode) = tx.inode(InodeId(index)) {
             require(inode.opens(tx) == opens[index as usize], "open count of a file")?;
+            leases -= i64::from(inode.lease(tx) != 0);
         }
     }
+    require(leases == 0, "file whose lease nobody has")?;
     Ok(())
 }

@@ -186,6 +186,11 @@ impl Microfs {
         Ok(())
     }
 
+    /// What this process knows for itself.
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -48,6 +48,9 @@ fields!(Handle {
     log_position, set_log_position: word 4;
     // Of a mapping that may be stored to: pin epoch since which it is.
     stored_to_since, set_stored_to_since: word 5;
+    // Leases in a row that were recalled before they were used; and writes until there may be another one.
+    vain_leases, set_vain_leases: high 6;
+    lease_after, set_lease_after: low 6;
 });
 
 impl Handle {
@@ -61,12 +64,12 @@ impl Handle {
         self.set_references(tx, references.wrapping_add(1));
     }
 
-    /// The open file, if the handle allows all of `wanted`.
-    pub(crate) fn file(self, tx: &Transaction, wanted: u32) -> Result<Inode> {
+    /// The open file, if the handle allows all of `wanted`; no lease is on it.
+    pub(crate) fn file(self, tx: &mut Transaction, wanted: u32) -> Result<Inode> {
         if self.flags(tx) & (wanted | PATH_ONLY) != wanted {
             return Err(Error::BadHandle);
         }
-        tx.inode(InodeId(self.inode(tx)))
+        tx.recalled_inode(InodeId(self.inode(tx)))
     }
 }
 
@@ -104,7 +107,7 @@ impl Transaction<'_> {
         self.set(handle.at, u64::from(inode.id.0) << 32 | u64::from(flags));
         self.set_fresh(handle.at + 1, &[0]);
         self.set(handle.at + 2, 1 << 32 | u64::from(opening));
-        self.set_fresh(handle.at + 4, &[0]);
+        self.set_fresh(handle.at + 4, &[0, 0, 0]);
         slot.set_holds(self, handle.id, true);
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));
@@ -129,6 +132,7 @@ impl Transaction<'_> {
         if !slot.holds(self, id) {
             return Err(Error::BadHandle);
         }
+        let inode = self.recalled_inode(InodeId(handle.inode(self)))?;
         slot.set_holds(self, id, false);
         slot.end_stream(self, id);
         let references = handle.references(self);
@@ -137,7 +141,6 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let flags = handle.flags(self);
-        let inode = self.inode(InodeId(handle.inode(self)))?;
         self.set(handle.at, 0);
         self.give_back(SlabKind::Handle, id.number());
         let opens = inode.opens(self);
@@ -198,7 +201,8 @@ impl Microfs {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let flags = handle.flags(tx);
-            let inode = tx.inode(InodeId(handle.inode(tx)))?;
+            // Without the lease, so that the cursor is where it should be.
+            let inode = tx.recalled_inode(InodeId(handle.inode(tx)))?;
             Ok(HandleInfo {
                 inode: inode.id,
                 read: flags & MAY_READ != 0,

@@ -7,11 +7,13 @@
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
+use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SLOTS_MAX, SlabKind};
+use crate::pin::PINS_PER_SLOT;
 use crate::transaction::Transaction;
 use crate::types::{
     Attributes, Caller, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE, Timestamp,
 };
+use crate::write::lease::LEASES_PER_SLOT;
 
 /// A writer died by a signal.
 pub(crate) const UNCLEAN: u32 = 1;
@@ -43,6 +45,11 @@ pub(crate) const EXECUTE: u32 = 1;
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
 const LINKS_MAX: u32 = 1 << 20;
+/// More writes than can be in flight.
+const PINS_MAX: u32 = (1 << 16) - 1;
+
+const _: () = assert!(SLOTS_MAX as usize * PINS_PER_SLOT <= PINS_MAX as usize);
+const _: () = assert!((SLOTS_MAX as usize + 1) * LEASES_PER_SLOT <= PINS_MAX as usize);
 
 /// An inode in use.
 #[derive(Clone, Copy)]
@@ -59,11 +66,13 @@ fields!(Inode {
     gid, set_gid: high 2;
     // Of a directory: the directory it is in. Of an orphan: the next orphan.
     parent, set_parent: low 2;
-    size, set_size: word 3;
+    // Of a leased file: its size without what was written under the lease, see `size`.
+    stored_size, set_size: word 3;
     map, set_map: high 4;
     opens, set_opens: low 4;
     writers, set_writers: high 5;
-    pins, set_pins: low 5;
+    // Writes in flight; above them, the number of the lease on the file, see `lease.rs`.
+    lease_and_pins, set_lease_and_pins: low 5;
     layout, set_layout: word 6;
     moves, set_moves: high 6;
     adds, set_adds: low 6;
@@ -120,6 +129,35 @@ impl Inode {
     pub(crate) fn clear_flags(self, tx: &mut Transaction, flags: u32) {
         let old = self.flags(tx);
         self.set_flags(tx, old & !flags);
+    }
+
+    /// Length in bytes.
+    pub(crate) fn size(self, tx: &Transaction) -> u64 {
+        debug_assert!(
+            self.lease(tx) == 0,
+            "whoever looks at a file's data recalls the lease on it"
+        );
+        self.stored_size(tx)
+    }
+
+    /// Writes in flight.
+    pub(crate) fn pins(self, tx: &Transaction) -> u32 {
+        self.lease_and_pins(tx) & PINS_MAX
+    }
+
+    pub(crate) fn set_pins(self, tx: &mut Transaction, pins: u32) {
+        let lease = self.lease_and_pins(tx) & !PINS_MAX;
+        self.set_lease_and_pins(tx, lease | pins & PINS_MAX);
+    }
+
+    /// Number of the lease on the file; 0 without one.
+    pub(crate) fn lease(self, tx: &Transaction) -> u32 {
+        self.lease_and_pins(tx) / (PINS_MAX + 1)
+    }
+
+    pub(crate) fn set_lease(self, tx: &mut Transaction, lease: u32) {
+        let pins = self.pins(tx);
+        self.set_lease_and_pins(tx, (lease * (PINS_MAX + 1)) | pins);
     }
 
     /// The data may have changed: what was computed from it is void.

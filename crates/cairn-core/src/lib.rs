@@ -82,4 +82,4 @@ pub use superblock::{FurtherTier, MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Supe
 pub use truncate::Truncation;
 pub use types::*;
 pub use upkeep::{StaleBlock, Usage};
-pub use write::{Committed, WRITE_BYTES_MAX, WriteKind, WritePiece, WritePlan};
+pub use write::{Committed, LeasedWrite, WRITE_BYTES_MAX, WriteKind, WritePiece, WritePlan};

@@ -36,7 +36,7 @@ pub struct MappedState {
 }
 
 impl Transaction<'_> {
-    fn mapping(&self, id: HandleId) -> Result<(Handle, Inode)> {
+    fn mapping(&mut self, id: HandleId) -> Result<(Handle, Inode)> {
         let handle = self.handle(id)?;
         match handle.flags(self) & MAPPED {
             0 => Err(Error::BadHandle),
@@ -221,7 +221,7 @@ impl Microfs {
     /// durable; false, and nothing done, if nobody can store to it.
     pub fn note_mapped_stores(&self, caller: &Caller, inode: InodeId) -> Result<bool> {
         self.transact(|tx| {
-            let inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
             if is_stored_to {
                 tx.note_stores(inode, caller);

@@ -16,13 +16,18 @@ use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::InodeId;
+use crate::write::lease::LEASES_PER_SLOT;
 use std::ops::Range;
 
+/// Concurrent writes of one process that were planned under the lock.
+const WRITES_PER_SLOT: usize = 7;
+/// One pin more is there to zero a tail with: appends that keep their places may need that before they can go on.
+const SETTLING_PER_SLOT: usize = 1;
+/// From this one on pins are those of leases.
+const LEASED_FIRST: usize = WRITES_PER_SLOT + SETTLING_PER_SLOT;
+const _: () = assert!(LEASED_FIRST % LEASES_PER_SLOT == 0);
 /// Pins of one process.
-pub(crate) const PINS_PER_SLOT: usize = 8;
-/// Concurrent writes of one process. One pin is left to zero a tail with: appends that keep their places may need that
-/// before they can go on.
-const WRITES_PER_SLOT: usize = PINS_PER_SLOT - 1;
+pub(crate) const PINS_PER_SLOT: usize = LEASED_FIRST + LEASES_PER_SLOT;
 /// Runs one plan may consist of.
 pub(crate) const RUNS_MAX: usize = 4;
 pub(crate) const PIN_WORDS: usize = 16;
@@ -37,6 +42,8 @@ pub(crate) const PIN_SETTLES: u32 = 8;
 pub(crate) const PIN_CONTESTED: u32 = 4;
 /// Not active: keeps the place of an append that has to be planned again.
 pub(crate) const PIN_WAITS: u32 = 16;
+/// Not active: kept for a write under a lease.
+pub(crate) const PIN_LEASED: u32 = 32;
 
 const FRESH: u64 = 1 << 32;
 
@@ -145,7 +152,13 @@ impl Transaction<'_> {
 
     /// A pin of `slot` to zero a tail with. Errors: `Busy` when all are in use; one becomes free as others finish that.
     pub(crate) fn free_settling_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
-        self.unused_pin(slot, PINS_PER_SLOT)
+        self.unused_pin(slot, LEASED_FIRST)
+    }
+
+    /// The pin of lease `index` of `slot`, and its number.
+    pub(crate) fn leased_pin(&self, slot: Slot, index: usize) -> (usize, Pin) {
+        let number = LEASED_FIRST + index;
+        (number, Pin { at: slot.pin_at(number) })
     }
 
     fn unused_pin(&self, slot: Slot, count: usize) -> Result<(usize, Pin)> {
@@ -175,9 +188,15 @@ impl Transaction<'_> {
     /// Fills a pin and returns its ticket. Its words are written unlogged: they mean nothing until the flags say
     /// active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
-        let epoch = self.get(PIN_EPOCH);
         let ticket = pin.ticket(self).wrapping_add(1);
         self.set_unlogged(pin.at + 7, ticket);
+        self.begin_pin(pin, request)?;
+        Ok(ticket)
+    }
+
+    /// As `activate_pin`, for the ticket that the pin has already.
+    pub(crate) fn begin_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<()> {
+        let epoch = self.get(PIN_EPOCH);
         self.set_unlogged(pin.at + 1, u64::from(request.inode.0));
         self.set_unlogged(pin.at + 2, request.offset);
         self.set_unlogged(pin.at + 3, request.behind << 32 | request.length);
@@ -195,7 +214,19 @@ impl Transaction<'_> {
             let pins = inode.pins(self);
             inode.set_pins(self, pins.wrapping_add(1));
         }
-        Ok(ticket)
+        Ok(())
+    }
+
+    /// Keeps a pin of a lease for writes to a block of `inode`; returns its ticket.
+    pub(crate) fn keep_for_lease(&mut self, pin: Pin, inode: Inode, run: PinnedRun) -> u64 {
+        let ticket = pin.ticket(self).wrapping_add(1);
+        pin.set_ticket(self, ticket);
+        pin.set_inode(self, inode.id.0);
+        pin.set_run_count(self, 1);
+        self.set(pin.at + RUNS_FIRST, u64::from(run.file_block));
+        self.set(pin.at + RUNS_FIRST + 1, run.blocks.pack());
+        pin.set_flags(self, PIN_LEASED);
+        ticket
     }
 
     /// All active pins.
@@ -236,6 +267,10 @@ impl Transaction<'_> {
     pub(crate) fn abandon_pins(&mut self, slot: Slot) -> Result<()> {
         for index in 0..PINS_PER_SLOT {
             let pin = Pin { at: slot.pin_at(index) };
+            if pin.flags(self) & PIN_LEASED != 0 {
+                let leased = self.inode(InodeId(pin.inode(self)))?;
+                self.recall(leased)?;
+            }
             if pin.is_active(self) {
                 self.abandon_pin(slot, pin);
             } else if pin.flags(self) & PIN_WAITS != 0 {

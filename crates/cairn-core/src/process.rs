@@ -1,7 +1,7 @@
 //! Process slots: what each process of the job holds, so that its death can be cleaned up.
 //!
-//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), warm block runs, streams (see
-//! `streams.rs`) and the working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
+//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), leases (see `lease.rs`), warm block
+//! runs, streams (see `streams.rs`) and the working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
 //! Invariant: the reference count of a handle equals the number of slots that have its bit set.
 //! A dead process has its slot until it is reaped; then the slot may at once be another's. So the id of a slot says
 //! which use of its number it is, and `reap`, whose slot may have passed from a spawner to its child, is told who died.
@@ -17,6 +17,7 @@ use crate::pool::{BlockRun, WARM_RUNS};
 use crate::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
 use crate::transaction::Transaction;
 use crate::types::{Attached, HandleId, InodeId, ProcessIdentity, SlotId, Timestamp};
+use crate::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
 
 const ACTIVE: u32 = 1;
 /// Made by a spawner; its process does not exist yet or has not attached.
@@ -31,12 +32,16 @@ const BITS_FIRST: usize = PINS_FIRST + PINS_PER_SLOT * PIN_WORDS;
 const BITS_WORDS: usize = HANDLES_MAX as usize / 64;
 const STREAMS_FIRST: usize = BITS_FIRST + BITS_WORDS;
 const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
+const LEASES_FIRST: usize = STREAMS_END;
+const LEASES_END: usize = LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
-const _: () = assert!(STREAMS_END <= crate::layout::SLOT_WORDS);
+const _: () = assert!(LEASES_END <= crate::layout::SLOT_WORDS);
+// A lease is one cache line, which its holder changes with every write.
+const _: () = assert!(LEASES_FIRST % LEASE_WORDS == 0 && LEASE_WORDS * size_of::<u64>() == 64);
 // The number of a slot is half of its id.
 const _: () = assert!(SLOTS_MAX <= 1 << 16);
 
@@ -70,6 +75,11 @@ impl Slot {
     /// First word of stream `index`.
     pub(crate) fn stream_at(self, index: usize) -> usize {
         self.at + STREAMS_FIRST + index * STREAM_WORDS
+    }
+
+    /// First word of lease `index`.
+    pub(crate) fn lease_at(self, index: usize) -> usize {
+        self.at + LEASES_FIRST + index * LEASE_WORDS
     }
 
     /// The most recently remembered warm run.
@@ -188,7 +198,7 @@ impl Transaction<'_> {
     }
 
     /// The slot that has this number now. Errors: `Invalid` if it is not in use.
-    fn slot_numbered(&self, number: u32) -> Result<Slot> {
+    pub(crate) fn slot_numbered(&self, number: u32) -> Result<Slot> {
         if !self.is_record(SlabKind::Slot, number) {
             return Err(Error::Invalid);
         }

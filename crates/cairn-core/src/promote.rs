@@ -149,7 +149,7 @@ impl Microfs {
         while !rest.is_empty() {
             let found = self.transact(|tx| {
                 let slot = tx.slot(caller.slot)?;
-                let Ok(inode) = tx.inode(inode) else { return Ok(None) };
+                let Ok(inode) = tx.recalled_inode(inode) else { return Ok(None) };
                 let Some(state) = State::of(tx, inode) else { return Ok(None) };
                 tx.find_to_promote(slot, inode, state, rest.clone()).map(Some)
             })?;
@@ -168,8 +168,9 @@ impl Microfs {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = tx.pin_of(slot, promotion)?;
+            let found = tx.recalled_inode(promotion.inode).ok();
             let unchanged = |inode: &Inode| State::of(tx, *inode) == Some(promotion.state);
-            let Some(inode) = tx.inode(promotion.inode).ok().filter(unchanged) else {
+            let Some(inode) = found.filter(unchanged) else {
                 tx.abandon_pin(slot, pin);
                 return Ok(false);
             };

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, MAPPED};
+use crate::inode::MAPPED;
 use crate::record::Operation;
 use crate::truncate::Truncation;
 use crate::types::{Caller, InodeId};
@@ -23,7 +23,7 @@ impl Microfs {
     ) -> Result<Truncation> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let inode: Inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             if tx.layout.durable || !inode.is_regular(tx) {
                 return Err(Error::Invalid);
             }

@@ -32,7 +32,7 @@ impl Microfs {
     pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
         let planned = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             if inode.flags(tx) & ORPHAN != 0 {
                 return Err(Error::NotFound);
             }

@@ -12,6 +12,7 @@ use crate::handle::{APPEND, MAY_WRITE, WROTE};
 use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::types::{Caller, HandleId, Position};
+use crate::write::lease::keep_lease;
 use crate::write::{WriteKind, WritePiece};
 
 /// Longest write that may be stored under the lock, bytes.
@@ -19,7 +20,7 @@ pub const SMALL_BYTES_MAX: usize = 1024;
 
 impl Microfs {
     /// Writes `length` bytes at once if they continue the file within a block it has and nobody else is writing to
-    /// it; false, and nothing done, otherwise: plan the write then.
+    /// it, and returns where; `None`, and nothing done, otherwise: plan the write then.
     ///
     /// `store` puts the bytes in place and returns their checksum term; it must neither block nor fault, and returns
     /// `None` if it cannot do that.
@@ -30,9 +31,14 @@ impl Microfs {
         at: Position,
         length: u32,
         store: impl FnOnce(&WritePiece) -> Option<u32>,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         debug_assert!((1..=SMALL_BYTES_MAX as u32).contains(&length));
-        self.transact(|tx| {
+        let mut seat = match at {
+            Position::Cursor => self.free_lease_seat(handle),
+            _ => None,
+        };
+        let mut lease = None;
+        let written = self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
             inode.require_whole(tx)?;
@@ -47,10 +53,10 @@ impl Microfs {
             let file_block = offset >> tx.layout.hugeblock_shift;
             let fits = start + u64::from(length) <= block_bytes && file_block < u64::from(u32::MAX);
             if !alone || !continues || !fits {
-                return Ok(false);
+                return Ok(None);
             }
             let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block as u32) else {
-                return Ok(false);
+                return Ok(None);
             };
             let piece = WritePiece {
                 tier: run.tier,
@@ -61,7 +67,7 @@ impl Microfs {
                 zero_after: 0,
                 kind: WriteKind::Fill,
             };
-            let Some(term) = store(&piece) else { return Ok(false) };
+            let Some(term) = store(&piece) else { return Ok(None) };
             let end = offset + u64::from(length);
             tx.fold_checksum(run.tier, run.first, term);
             tx.open_stale_last_block(inode, caller.now);
@@ -77,7 +83,13 @@ impl Microfs {
                 handle.set_cursor(tx, end);
             }
             handle.add_flags(tx, WROTE);
-            Ok(true)
-        })
+            if let Some(seat) = &mut seat {
+                let slot = tx.slot(caller.slot)?;
+                lease = tx.grant_lease(seat, slot, handle, inode, (offset, end))?;
+            }
+            Ok(Some(offset))
+        })?;
+        keep_lease(seat, lease);
+        Ok(written)
     }
 }

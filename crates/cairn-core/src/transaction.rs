@@ -16,6 +16,7 @@ use crate::memory::{Acquired, Memory};
 use crate::name_cache::NameCache;
 use crate::names::Absent;
 use crate::slab;
+use crate::write::lease::Leases;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -46,6 +47,7 @@ pub(crate) struct Transaction<'m> {
 pub(crate) struct Local {
     backed: [Backed; SLAB_KINDS.len()],
     pub names: NameCache,
+    pub leases: Leases,
     /// The memory node that the calling thread runs on.
     pub node: fn() -> u32,
 }
@@ -60,7 +62,12 @@ struct Backed {
 
 impl Local {
     pub(crate) fn new() -> Local {
-        Local { backed: Default::default(), names: NameCache::new(), node: || 0 }
+        Local {
+            backed: Default::default(),
+            names: NameCache::new(),
+            leases: Leases::default(),
+            node: || 0,
+        }
     }
 
     /// Sees to what a transaction must not do under the lock: backing pages and allocating.
@@ -212,6 +219,18 @@ impl<'m> Transaction<'m> {
                 pairs.for_each(|(word, &value)| word.store(value, Ordering::Relaxed));
             }
             None => self.mark_corrupt("index outside the segment"),
+        }
+    }
+
+    /// Clears bits of a word that others change without the lock, and returns what it was. It stays as it is when the
+    /// transaction is undone.
+    pub(crate) fn clear_bits(&self, at: usize, bits: u64) -> u64 {
+        match self.words.get(at) {
+            Some(word) => word.fetch_and(!bits, Ordering::AcqRel),
+            None => {
+                self.mark_corrupt("index outside the segment");
+                0
+            }
         }
     }
 

@@ -31,6 +31,7 @@ impl Transaction<'_> {
         caller: &Caller,
         slot: Slot,
     ) -> Result<()> {
+        self.recall(inode)?;
         self.cut_all(inode, caller, slot)?;
         inode.clear_tail(self);
         inode.clear_flags(self, UNCLEAN | LOST);
@@ -60,7 +61,7 @@ impl Microfs {
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             let shift = tx.layout.hugeblock_shift;
             if inode.flags(tx) & ORPHAN != 0 {
                 return Err(Error::NotFound);

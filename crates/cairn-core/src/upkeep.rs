@@ -69,7 +69,7 @@ impl Microfs {
         let mut first_version = None;
         loop {
             let (version, next) = self.transact(|tx| {
-                let inode = tx.inode(inode)?;
+                let inode = tx.recalled_inode(inode)?;
                 let version = inode.version(tx);
                 let unchanged = *first_version.get_or_insert(version) == version;
                 if inode.flags(tx) & (MAYBE_STALE | MAPPED_TO_STORE) != MAYBE_STALE
@@ -129,7 +129,7 @@ impl Microfs {
             self.sync()?;
         }
         self.transact(|tx| {
-            let inode = tx.inode(inode)?;
+            let inode = tx.recalled_inode(inode)?;
             let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
             if inode.version(tx) != version || tx.is_written(inode) || is_stored_to {
                 return Ok(false);
@@ -161,7 +161,7 @@ impl Microfs {
         found: &mut [Option<u32>],
     ) -> Result<()> {
         self.transact(|tx| {
-            let map = tx.inode(inode)?.map(tx);
+            let map = tx.recalled_inode(inode)?.map(tx);
             let mut at = 0;
             while at < found.len() {
                 let file_block = first_file_block.saturating_add(at as u32);

@@ -20,8 +20,10 @@ use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, Position};
 
 mod commit;
+pub(crate) mod lease;
 
 pub use commit::Committed;
+pub use lease::LeasedWrite;
 
 /// Bytes one write plan covers at most.
 pub const WRITE_BYTES_MAX: u64 = 16 << 20;
@@ -80,6 +82,8 @@ pub struct WritePlan {
     term: Option<(u8, u32, u32)>,
     run_count: usize,
     runs: [PinnedRun; RUNS_MAX],
+    /// The write went to the cursor, so one more may follow it there.
+    at_cursor: bool,
 }
 
 impl WritePlan {
@@ -236,6 +240,7 @@ impl Microfs {
                 term: None,
                 run_count: 0,
                 runs: [EMPTY_RUN; RUNS_MAX],
+                at_cursor: at == Position::Cursor,
             };
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;

@@ -6,7 +6,11 @@
 use std::ffi::CString;
 
 /// An error number as the application sees it, positive.
+///
+/// Aligned so that a result with one has a tag of a whole word. Half a word that was just stored is not forwarded to the load of
+/// the whole, which then waits for all stores before it, streaming ones included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(8))]
 pub struct Errno(pub i32);
 
 /// Result of a call on a descriptor.

@@ -5,7 +5,7 @@
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
 use cairn_core::{
-    Caller, Committed, Error, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
+    Caller, Committed, Error, HandleId, LeasedWrite, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
 };
 use cairn_device::sys;
 
@@ -131,6 +131,12 @@ fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> 
         u64::MAX => wanted,
         limit => within_limit(mount, handle, at, wanted, limit)?,
     };
+    let request = Request { mount, caller: &caller, handle };
+    if at == At::Cursor {
+        if let Some(write) = mount.fs().begin_leased(&caller, handle, wanted as u64) {
+            return request.write_leased(write, &mut buffers);
+        }
+    }
     if at == At::Cursor && wanted <= SMALL_BYTES_MAX {
         let small = transfer::write_small(mount, &caller, handle, &buffers, wanted);
         if small? {
@@ -147,7 +153,6 @@ fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> 
     }
     let mut done = 0;
     while done < wanted {
-        let request = Request { mount, caller: &caller, handle };
         match request.write_slice(&mut buffers, at.after(done), (wanted - done) as u64) {
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => break,
@@ -218,7 +223,28 @@ struct Request<'a> {
 impl Request<'_> {
     /// Writes what one plan covers, even if that takes several because others interfere.
     fn write_slice(&self, buffers: &mut Buffers, at: Position, length: u64) -> Result<usize> {
-        let mut plan = self.plan(at, length)?;
+        self.write_planned(self.plan(at, length)?, buffers)
+    }
+
+    /// Writes what was begun under a lease.
+    fn write_leased(&self, write: LeasedWrite, buffers: &mut Buffers) -> Result<usize> {
+        let fs = self.mount.fs();
+        let piece = write.piece();
+        let moved = transfer::write_leased(self.mount, &piece, *buffers);
+        match moved {
+            Ok(term) if fs.publish_leased(self.caller, &write, term) => Ok(piece.length as usize),
+            Ok(_) => self.write_planned(write.into_plan(), buffers),
+            Err(errno) => {
+                if !fs.withdraw_leased(&write) {
+                    // The plan is abandoned at the latest when the process ends.
+                    let _ = fs.abort_write(self.caller, &write.into_plan());
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    fn write_planned(&self, mut plan: WritePlan, buffers: &mut Buffers) -> Result<usize> {
         let start = plan.offset;
         let end = start + plan.length;
         let mut reached = start;

@@ -231,7 +231,14 @@ pub fn write_small(
             let stored = mount.tier(piece.tier).ok()?.write_warm(offset, bytes);
             stored.then(|| checksum::shift(raw, trailing))
         })?;
-    Ok(written)
+    Ok(written.is_some())
+}
+
+/// Moves the bytes of a write under a lease; returns their checksum term.
+pub fn write_leased(mount: &Mount, piece: &WritePiece, mut source: Buffers) -> Result<u32> {
+    let block_bytes = mount.fs().geometry().hugeblock_bytes;
+    let raw = write_piece(mount.tier(piece.tier)?, piece, block_bytes, false, &mut source)?;
+    Ok(checksum::shift(raw, u64::from(block_bytes - piece.start - piece.length)))
 }
 
 /// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and nothing done, if that is not

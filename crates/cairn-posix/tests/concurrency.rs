@@ -59,6 +59,43 @@ fn threads_that_replace_their_files_do_not_get_each_others_blocks() {
     });
 }
 
+/// The writers take turns under one lease, which the reader recalls.
+#[test]
+fn threads_write_records_through_one_descriptor_then_each_is_there_once_and_whole() {
+    const RECORD: usize = 100;
+    const RECORDS: usize = 3000;
+    let _turn = turn();
+    let file = create("records");
+    let begin = std::sync::Barrier::new(THREADS + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let begin = &begin;
+            scope.spawn(move || {
+                begin.wait();
+                for _ in 0..RECORDS {
+                    assert_eq!(write(file, &[thread as u8 + 1; RECORD]), Ok(RECORD));
+                }
+            });
+        }
+        begin.wait();
+        let mut before = 0;
+        while before < (THREADS * RECORDS * RECORD) as u64 {
+            let size = file::attributes(handle(file)).unwrap().size;
+            assert!(size >= before && size % RECORD as u64 == 0, "{size} after {before}");
+            before = size;
+        }
+    });
+    let bytes = get("records");
+    let mut counts = [0; THREADS];
+    for record in bytes.chunks(RECORD) {
+        assert!(record.iter().all(|byte| *byte == record[0]), "a record is torn");
+        counts[record[0] as usize - 1] += 1;
+    }
+    assert_eq!(counts, [RECORDS; THREADS]);
+    close(file);
+    remove("records");
+}
+
 /// Mechanism: a process has a few pins, and a write in flight keeps one for as long as its device takes. Who found none
 /// let others run ten thousand times, which is milliseconds when the others wait for a disk.
 /// Consequence: sixteen threads that wrote 4 MiB each to a tier in a file got EDEADLK.

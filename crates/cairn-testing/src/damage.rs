@@ -83,6 +83,10 @@ impl Image {
         fs.symlink(&caller, b"d/../a", ROOT, b"s")?;
         fs.symlink(&caller, b"s", ROOT, b"d/t")?;
         fs.link(&caller, (ROOT, b"a"), (ROOT, b"d/hard"), false)?;
+        for _ in 0..3 {
+            // The last of them leaves a lease.
+            process.write(&caller, handles[1], Position::Cursor, &[7; 500])?;
+        }
         let foreign = other.fs.open_file(&other.caller(), ROOT, b"a", READ_WRITE, 0o644)?;
         handles.push(foreign.handle);
         let begun = other.plan(&other.caller(), foreign.handle, Position::At(100_000), 9000)?;

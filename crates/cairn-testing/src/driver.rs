@@ -6,9 +6,9 @@
 
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
-    Caller, Committed, Credentials, Error, HandleId, InodeId, Microfs, Position, ProcessIdentity,
-    Promotion, Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp, Truncation,
-    WriteKind, WritePiece, WritePlan,
+    Caller, Committed, Credentials, Error, HandleId, InodeId, LeasedWrite, Microfs, Position,
+    ProcessIdentity, Promotion, Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp,
+    Truncation, WriteKind, WritePiece, WritePlan,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,6 +63,8 @@ pub struct WriteInFlight {
     pub done: u64,
     /// Whether `plan` was used up: what is left must be planned again.
     pub used_up: bool,
+    /// The write under a lease that `plan` is until then, and the checksum term of its bytes.
+    leased: Option<(LeasedWrite, u32)>,
 }
 
 impl WriteInFlight {
@@ -150,6 +152,22 @@ impl Process {
         }
     }
 
+    /// Begins a write under a lease, if this process has one for it.
+    pub fn begin_leased(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        at: Position,
+        bytes: &[u8],
+    ) -> Option<WriteInFlight> {
+        let write = match at {
+            Position::Cursor => self.fs.begin_leased(caller, handle, bytes.len() as u64)?,
+            _ => return None,
+        };
+        let (plan, bytes, leased) = (write.into_plan(), bytes.to_vec(), Some((write, 0)));
+        Some(WriteInFlight { offset: plan.offset, plan, bytes, done: 0, used_up: false, leased })
+    }
+
     /// Plans a write of as many of `bytes` as one plan covers.
     pub fn begin_write(
         &self,
@@ -158,9 +176,12 @@ impl Process {
         at: Position,
         bytes: &[u8],
     ) -> Result<WriteInFlight> {
+        if let Some(leased) = self.begin_leased(caller, handle, at, bytes) {
+            return Ok(leased);
+        }
         let plan = self.plan(caller, handle, at, bytes.len() as u64)?;
-        let bytes = bytes[..plan.length as usize].to_vec();
-        Ok(WriteInFlight { offset: plan.offset, plan, bytes, done: 0, used_up: false })
+        let (offset, bytes) = (plan.offset, bytes[..plan.length as usize].to_vec());
+        Ok(WriteInFlight { plan, offset, bytes, done: 0, used_up: false, leased: None })
     }
 
     /// Moves the bytes of a plan.
@@ -170,12 +191,19 @@ impl Process {
         for piece in pieces {
             let (bytes, rest) = source.split_at(piece.length as usize);
             source = rest;
-            self.transfer_piece(&mut write.plan, &piece, bytes)?;
+            let term = self.transfer_piece(&mut write.plan, &piece, bytes)?;
+            write.leased = write.leased.map(|(leased, _)| (leased, term));
         }
         Ok(())
     }
 
-    fn transfer_piece(&self, plan: &mut WritePlan, piece: &WritePiece, bytes: &[u8]) -> Result<()> {
+    /// Moves one piece; returns its checksum term.
+    fn transfer_piece(
+        &self,
+        plan: &mut WritePlan,
+        piece: &WritePiece,
+        bytes: &[u8],
+    ) -> Result<u32> {
         let block_start = self.start_of_block(piece.tier, piece.block);
         let mut alone = vec![0; self.block_bytes() as usize];
         alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -185,17 +213,24 @@ impl Process {
         let to = end + piece.zero_after as usize;
         self.tier.write(block_start + from as u64, &alone[from..to])?;
         let whole = bytes.len() as u64 == self.block_bytes();
+        let term = checksum ^ self.fs.geometry().zero_block_checksum;
         if piece.kind == WriteKind::Fill {
-            plan.fold(piece, checksum ^ self.fs.geometry().zero_block_checksum);
+            plan.fold(piece, term);
         } else if piece.kind == WriteKind::Fresh || whole {
             self.fs.store_checksum(piece.tier, piece.block, checksum)?;
         }
-        Ok(())
+        Ok(term)
     }
 
     /// Commits a transferred plan. True if the whole write is part of the file now; else it must be continued.
     pub fn commit(&self, caller: &Caller, write: &mut WriteInFlight) -> Result<bool> {
         write.used_up = true;
+        if let Some((leased, term)) = write.leased.take() {
+            if self.fs.publish_leased(caller, &leased, term) {
+                write.done = write.plan.length;
+                return Ok(true);
+            }
+        }
         if self.fs.commit_write(caller, &write.plan)? == Committed::Done {
             write.done = write.plan.offset + write.plan.length - write.offset;
         }
@@ -218,6 +253,9 @@ impl Process {
 
     /// Gives up a write, whether or not some of its bytes were moved.
     pub fn abort(&self, caller: &Caller, write: &WriteInFlight) -> Result<()> {
+        if write.leased.is_some_and(|(leased, _)| self.fs.withdraw_leased(&leased)) {
+            return Ok(());
+        }
         self.fs.abort_write(caller, &write.plan)
     }
 
@@ -239,13 +277,7 @@ impl Process {
             self.tier.write(block_start + u64::from(piece.start), bytes).ok()?;
             Some(CHECKSUM(0, &alone) ^ self.fs.geometry().zero_block_checksum)
         };
-        match self.fs.write_small(caller, handle, at, bytes.len() as u32, store)? {
-            false => Ok(None),
-            true => {
-                let end = self.fs.attributes(self.fs.handle(handle)?.inode)?.size;
-                Ok(Some(end - bytes.len() as u64))
-            }
-        }
+        self.fs.write_small(caller, handle, at, bytes.len() as u32, store)
     }
 
     /// Writes a few bytes under one lock, if they go over others in a block whose checksum is void; returns where.
@@ -276,6 +308,9 @@ impl Process {
         at: Position,
         bytes: &[u8],
     ) -> Result<(u64, u64)> {
+        if let Some(write) = self.begin_leased(caller, handle, at, bytes) {
+            return self.finish_write(caller, handle, write);
+        }
         if let Some(offset) = self.write_small(caller, handle, at, bytes)? {
             return Ok((offset, bytes.len() as u64));
         }
@@ -399,10 +434,13 @@ impl Process {
         Ok(())
     }
 
-    /// Copies what is promoted. False: a block is not what its checksum says.
+    /// Copies what is promoted. False: a block is not what its checksum says, or the file is gone.
     pub fn copy_promoted(&self, promotion: &Promotion) -> Result<bool> {
         let mut stored = vec![None; promotion.count as usize];
-        self.fs.checksums(promotion.inode, promotion.file_block, &mut stored)?;
+        match self.fs.checksums(promotion.inode, promotion.file_block, &mut stored) {
+            Err(Error::NotFound) => return Ok(false),
+            result => result?,
+        }
         let mut left = promotion.bytes as usize;
         for (index, stored) in (0..).zip(stored) {
             let mut bytes = self.block(promotion.from.0, promotion.from.1 + index)?;

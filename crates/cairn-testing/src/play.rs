@@ -4,7 +4,7 @@
 
 use crate::model::Kind;
 use crate::simulation::Simulation;
-use crate::step::Generator;
+use crate::step::{Generator, Place, Step};
 use cairn_core::Credentials;
 
 /// Processes alive at once at most.
@@ -69,6 +69,10 @@ pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
             simulation.end(index, clean);
         }
         46 => simulation.world.memory.0.simulate_owner_death(),
+        47..51 if !files.is_empty() => {
+            let place = *generator.random.pick(&files);
+            go_on_writing(simulation, generator, index, place);
+        }
         _ => {
             let step = generator.step(&mut simulation.reference);
             simulation.take(index, &step);
@@ -91,6 +95,27 @@ pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator)
         let place = *generator.random.pick(&files);
         simulation.begin_promotion(index, place, generator.random.below(4) as u32);
     }
+}
+
+/// A process goes on writing at its cursor, which gets it a lease, and perhaps does not finish.
+fn go_on_writing(
+    simulation: &mut Simulation,
+    generator: &mut Generator,
+    index: usize,
+    place: Place,
+) {
+    const BYTES_MAX: u64 = 400;
+    let writes = generator.random.below(6);
+    let mut bytes = || {
+        let length = 1 + generator.random.below(BYTES_MAX);
+        generator.random.bytes(length as usize)
+    };
+    for _ in 0..writes {
+        simulation.take(index, &Step::Write { open: place, at: None, bytes: bytes() });
+    }
+    let last = bytes();
+    let transfers = generator.random.one_in(2);
+    simulation.begin_write(index, place, None, &last, transfers);
 }
 
 /// One random step of a random process, with nothing left in flight.

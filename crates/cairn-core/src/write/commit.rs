@@ -5,6 +5,7 @@
 //! Does not decide how often to plan again; the caller does.
 
 use super::WritePlan;
+use super::lease::keep_lease;
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, MAPPED_TO_STORE, ORPHAN};
@@ -71,10 +72,12 @@ impl Microfs {
 
     /// Makes a transferred write part of the file.
     pub fn commit_write(&self, caller: &Caller, plan: &WritePlan) -> Result<Committed> {
-        self.transact(|tx| {
+        let mut seat = self.lease_seat(plan);
+        let mut lease = None;
+        let committed = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
-            let inode = tx.inode(plan.inode)?;
+            let inode = tx.recalled_inode(plan.inode)?;
             if !pin.is_active_for(tx, plan.pin_ticket) {
                 return Err(Error::Invalid);
             }
@@ -135,8 +138,13 @@ impl Microfs {
             }
             tx.leave_tail_to_stores(inode);
             inode.touch_data(tx, caller);
+            if let Some((seat, handle)) = seat.as_mut().zip(handle) {
+                lease = tx.grant_lease(seat, slot, handle, inode, (plan.offset, end))?;
+            }
             Ok(Committed::Done)
-        })
+        })?;
+        keep_lease(seat, lease);
+        Ok(committed)
     }
 
     /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes
@@ -144,6 +152,9 @@ impl Microfs {
     pub fn abort_write(&self, caller: &Caller, plan: &WritePlan) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
+            if let Ok(inode) = tx.inode(plan.inode) {
+                tx.recall(inode)?;
+            }
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
             if pin.is_active_for(tx, plan.pin_ticket) {
                 tx.abandon_pin(slot, pin);

@@ -139,10 +139,13 @@ fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
 /// Returns how much of it found space.
 fn write(process: &Process, handle: HandleId, at: Position, bytes: &[u8]) -> usize {
     let caller = process.caller();
-    if process.write_small(&caller, handle, at, bytes).expect("it is open").is_some() {
-        return bytes.len();
+    let mut begun = process.begin_leased(&caller, handle, at, bytes);
+    if begun.is_none() {
+        if process.write_small(&caller, handle, at, bytes).expect("it is open").is_some() {
+            return bytes.len();
+        }
+        begun = patiently(|| process.begin_write(&caller, handle, at, bytes));
     }
-    let begun = patiently(|| process.begin_write(&caller, handle, at, bytes));
     let Some(mut write) = begun else { return 0 };
     process.transfer(&mut write).expect("the tier takes bytes");
     while !process.commit(&caller, &mut write).expect("it was planned") {
@@ -448,6 +451,115 @@ fn two_append_then_every_record_is_there_once_and_whole() {
 #[test]
 fn appender_dies_then_the_records_of_the_other_are_there() {
     explore(|| appending(true));
+}
+
+/// A mortal goes on appending records under leases, which others recall: one that appends now and then, and a reader.
+fn continuing(defect: Defect) {
+    const RECORD: usize = 600;
+    const RECORDS: u8 = 7;
+    const RARE: [u8; 700] = [0xee; 700];
+    let append = OpenOptions { append: true, ..OPTIONS };
+    let stage = Stage::new(8, defect);
+    let agent = stage.process();
+    agent.close(create(&agent, b"log", b"")).expect("it is open");
+    stage.start_mortal(move |process| {
+        let handle = open(process, b"log", append);
+        for fill in 1..=RECORDS {
+            let written = write(process, handle, Position::Cursor, &[fill; RECORD]);
+            assert_eq!(written, RECORD, "there is space for all");
+        }
+    });
+    stage.start(move |process| {
+        for _ in 0..2 {
+            let handle = open(process, b"log", append);
+            assert_eq!(write(process, handle, Position::Cursor, &RARE), RARE.len());
+            process.close(handle).expect("it is open");
+        }
+    });
+    let records = |mut log: &[u8]| {
+        let mut fills = Vec::new();
+        while let Some(&fill) = log.first() {
+            let length = if fill == RARE[0] { RARE.len() } else { RECORD };
+            let (record, rest) = log.split_at_checked(length).expect("no record is cut");
+            match lengths(record)[..] {
+                // What was left by the death of its writer.
+                [(0, _)] | [_, (0, _)] if fill != RARE[0] => {}
+                [_] => fills.push(fill),
+                _ => panic!("record {fill:#x} is not whole: {:x?}", lengths(record)),
+            }
+            log = rest;
+        }
+        fills
+    };
+    let reader = stage.process();
+    stage.start(move |_| {
+        let handle = open(&reader, b"log", OpenOptions { write: false, ..OPTIONS });
+        let mut before = Vec::new();
+        for _ in 0..3 {
+            let fills = records(&read_all(&reader, handle));
+            assert!(fills.starts_with(&before), "{before:?} became {fills:?}");
+            before = fills;
+        }
+        reader.close(handle).expect("it is open");
+    });
+    let died = stage.settle(&agent);
+    let log = open(&agent, b"log", OPTIONS);
+    let fills = records(&read_all(&agent, log));
+    let mine: Vec<u8> = fills.iter().copied().filter(|&fill| fill != RARE[0]).collect();
+    let expected: Vec<u8> = (1..=RECORDS).collect();
+    assert!(expected.starts_with(&mine) && (died > 0 || mine == expected), "{fills:x?}");
+    assert_eq!(fills.len() - mine.len(), 2, "the living writer's records: {fills:x?}");
+    verify(&agent, b"log", &|_, _| true);
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn leases_are_recalled_while_records_are_written_then_each_is_there_once_and_whole() {
+    explore(|| continuing(Defect::None));
+}
+
+#[test]
+fn recall_that_overlooks_a_write_under_way_is_found() {
+    find(|| continuing(Defect::BusyUnseen));
+}
+
+/// A file that a mortal goes on writing under leases is cut and grown, and its blocks are wanted for another.
+fn cutting() {
+    let stage = Stage::new(5, Defect::None);
+    let agent = stage.process();
+    stage.start_mortal(|process| {
+        let handle = open(process, b"a", OPTIONS);
+        for _ in 0..8 {
+            write(process, handle, Position::Cursor, &[b'w'; 700]);
+        }
+    });
+    agent.close(create(&agent, b"a", b"")).expect("it is open");
+    stage.start_mortal(|process| {
+        truncate(process, b"a", 1000);
+        truncate(process, b"a", 6000);
+        truncate(process, b"a", 0);
+        process.reclaim().expect("orphans can be freed");
+    });
+    let other = stage.process();
+    stage.start(move |_| {
+        let handle = open(&other, b"b", OPTIONS);
+        let length = write(&other, handle, Position::At(0), &[b'b'; 2 * BLOCK]);
+        for _ in 0..2 {
+            assert!(read_all(&other, handle) == vec![b'b'; length], "bytes of another file");
+        }
+        other.close(handle).expect("it is open");
+    });
+    stage.settle(&agent);
+    verify(&agent, b"a", &|_, byte| matches!(byte, 0 | b'w'));
+    verify(&agent, b"b", &|_, byte| byte == b'b');
+    drop(agent);
+    stage.end();
+}
+
+#[test]
+fn file_is_cut_while_it_is_written_under_leases_then_writes_reach_no_other_file() {
+    explore(cutting);
 }
 
 /// A file is cut, grown and written behind its old end while it is read: what is between is zeros.

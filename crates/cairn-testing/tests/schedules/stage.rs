@@ -22,6 +22,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 const INODES: u32 = 16;
 /// Word that counts the writes in flight (docs/FORMAT.md).
 const PIN_COUNT: usize = 103;
+/// First word of the process slots, where every tier table fits a page; words of a slot; first word and length of its leases;
+/// the bit of a lease's state that says that a write is under way (docs/FORMAT.md).
+const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 5 * 512 + (32 << 10) * 8;
+const SLOT_WORDS: usize = 1024;
+const LEASES: usize = 776;
+const LEASE_WORDS: usize = 8;
+const LEASE_BUSY: u64 = 1 << 62;
+/// Processes of a stage at most.
+const PROCESSES: usize = 8;
 /// A mortal process dies at one of so many moments, or not at all.
 const MOMENTS: u32 = 60;
 
@@ -36,6 +45,8 @@ pub enum Defect {
     PinsUnseen,
     /// A dead owner's changes are not undone.
     DeathUnseen,
+    /// Whoever recalls a lease does not see that a write under it is under way.
+    BusyUnseen,
 }
 
 /// How a process dies: it unwinds to the end of its thread, once nobody looks any more.
@@ -167,6 +178,16 @@ impl Memory for View {
         match self.defect {
             Defect::PinsUnseen => {
                 self.hidden_pins.store(self.words()[PIN_COUNT].swap(0, Relaxed), Relaxed);
+            }
+            Defect::BusyUnseen => {
+                for slot in 1..=PROCESSES {
+                    let leases = SLOTS + slot * SLOT_WORDS + LEASES;
+                    for state in
+                        self.words()[leases..][..4 * LEASE_WORDS].iter().step_by(LEASE_WORDS)
+                    {
+                        state.fetch_and(!LEASE_BUSY, Relaxed);
+                    }
+                }
             }
             Defect::DeathUnseen => {
                 self.words()[cairn_testing::damage::UNDO].store(0, Relaxed);
