@@ -318,7 +318,8 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
         Operation::Rename => rename(tx, p, name, now),
         Operation::Exchange => exchange(tx, p, name, now).map(|()| None),
         Operation::Attributes => {
-            let Ok(inode) = tx.inode(InodeId(p[0] as u32)) else { return Ok(None) };
+            let id = u32::try_from(p[0]).map_err(|_| Error::Corrupt { what: "inode number" })?;
+            let Ok(inode) = tx.inode(InodeId(id)) else { return Ok(None) };
             if p[1] as u32 & MODE_TYPE != inode.kind(tx) {
                 return contradiction("kind of an inode");
             }
