@@ -6,6 +6,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use cairn_posix::{Errno, Result};
 use libc::{sigevent, size_t, ssize_t};
 
 use crate::answer::{errno, is_ours, set_errno};
@@ -70,35 +71,43 @@ type List = *const *mut Request;
 /// Sends what is to be sent when all of no requests are done.
 ///
 /// # Safety
-/// The event is valid.
-unsafe fn notify(event: *const sigevent) {
-    // SAFETY: promised by the caller; the list has no entries.
-    unsafe {
-        if (*event).sigev_notify != libc::SIGEV_NONE {
-            let real = next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
-            real(libc::LIO_NOWAIT, core::ptr::null(), 0, event);
-        }
+/// The event is what the application wants to be sent.
+unsafe fn notify(event: sigevent) {
+    if event.sigev_notify != libc::SIGEV_NONE {
+        let real = next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
+        // SAFETY: promised by the caller; the list has no entries.
+        unsafe { real(libc::LIO_NOWAIT, core::ptr::null(), 0, &raw const event) };
     }
 }
 
-/// Carries out a request of ours. Errors: as the C library, before anything is done.
+/// Carries out a request of ours, which is the application's again as soon as it is told; returns how it ended. Errors: as
+/// the C library, before anything is done.
 ///
 /// # Safety
 /// As for [`perform`].
-unsafe fn submit(request: *mut Request, task: Task) -> c_int {
+unsafe fn submit(request: *mut Request, task: Task) -> Result<c_int> {
     // SAFETY: promised by the caller.
-    let request = unsafe { &mut *request };
-    if !(0..=PRIORITY_MAX).contains(&request.priority) {
-        (request.error, request.result) = (libc::EINVAL, -1);
-        set_errno(libc::EINVAL);
-        return -1;
+    let fields = unsafe { &mut *request };
+    if !(0..=PRIORITY_MAX).contains(&fields.priority) {
+        (fields.error, fields.result) = (libc::EINVAL, -1);
+        return Err(Errno(libc::EINVAL));
     }
     // SAFETY: promised by the caller.
-    unsafe {
-        perform(request, task);
-        notify(&raw const request.event);
+    unsafe { perform(fields, task) };
+    let (event, error) = (fields.event, fields.error);
+    // SAFETY: promised by the caller.
+    unsafe { notify(event) };
+    Ok(error)
+}
+
+fn queued(submitted: Result<c_int>) -> c_int {
+    match submitted {
+        Ok(_) => 0,
+        Err(Errno(number)) => {
+            set_errno(number);
+            -1
+        }
     }
-    0
 }
 
 macro_rules! requests {
@@ -109,7 +118,7 @@ macro_rules! requests {
             // SAFETY: the caller passes a valid request.
             unsafe {
                 match is_ours((*request).descriptor) {
-                    true => submit(request, $task),
+                    true => queued(submit(request, $task)),
                     false => next!($name: fn(*mut Request) -> c_int)(request),
                 }
             }
@@ -139,7 +148,7 @@ macro_rules! syncs {
                     return -1;
                 }
                 perform(&mut *request, Task::Sync);
-                notify(&raw const (*request).event);
+                notify((*request).event);
                 0
             }
         }
@@ -168,7 +177,7 @@ unsafe fn take_ours(list: &[*mut Request]) -> (Vec<*mut Request>, bool) {
         // SAFETY: as above.
         match task.filter(|_| is_ours(unsafe { (*entry).descriptor })) {
             // SAFETY: as above.
-            Some(task) => failed |= unsafe { submit(entry, task) != 0 || (*entry).error != 0 },
+            Some(task) => failed |= unsafe { submit(entry, task) } != Ok(0),
             None => others.push(entry),
         }
     }

@@ -22,8 +22,8 @@ const GENERAL: usize = 8;
 const FLOATING: usize = 8;
 /// Stack words that the functions here receive.
 const STACK_WORDS: usize = 64;
-/// Arguments that surely fit: on the stack each takes two words at most.
-const ARGUMENTS_MAX: size_t = STACK_WORDS / 2;
+/// Stack words that a `long double` takes, with what aligns it.
+const LONG_DOUBLE_WORDS: size_t = 3;
 /// Longest text of a backtrace.
 const TRACE_BYTES_MAX: usize = 1 << 20;
 /// In the C library's type of an argument: a `long double`.
@@ -84,12 +84,13 @@ impl Saved {
 /// # Safety
 /// `format` is terminated.
 unsafe fn is_received(format: *const c_char) -> bool {
-    let mut types = [0; ARGUMENTS_MAX];
+    let mut types = [0; STACK_WORDS];
     // SAFETY: promised by the caller; there is room for that many types.
     let count = unsafe { parse_printf_format(format, types.len(), types.as_mut_ptr()) };
+    let long = types.iter().take(count).filter(|&kind| kind & LONG_DOUBLE != 0).count();
     // A register that holds one is cut to a double where it is received.
-    let cut = cfg!(target_arch = "aarch64") && types.iter().any(|kind| kind & LONG_DOUBLE != 0);
-    count <= types.len() && !cut
+    let cut = cfg!(target_arch = "aarch64") && long > 0;
+    count + long * (LONG_DOUBLE_WORDS - 1) <= STACK_WORDS && !cut
 }
 
 /// Writes all of `text` to a descriptor of ours.

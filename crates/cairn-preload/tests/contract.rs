@@ -124,6 +124,7 @@ fn list_of_arguments_longer_than_63_is_refused() {
         "execl with 63 arguments: 0",
         "execl with 64: E2BIG",
         "execle with 62: 5",
+        "dprintf with 65: E2BIG",
         "execle with 63: E2BIG",
     ];
     refused("long_lists", &expected);

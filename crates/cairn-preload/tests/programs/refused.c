@@ -131,6 +131,9 @@ static void long_lists(void) {
     child = fork();
     if (child == 0) execle("/bin/sh", "sh", "-c", "exit $CODE", FIFTY("x"), "x", "x", "x", "x", "x", "x", "x", "x", "x", NULL, variables);
     printf("execle with 62: %d\n", ended(child));
+    char format[200] = "";
+    for (int count = 0; count < 65; count++) strcat(format, "%s");
+    REFUSED("dprintf with 65", dprintf(1, format, SIXTY("x"), "x", "x", "x", "x", "x") == -1);
     REFUSED("execle with 63", execle("/bin/true", SIXTY("x"), "x", "x", "x", NULL, variables) == -1);
 }
 

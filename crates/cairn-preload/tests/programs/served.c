@@ -198,6 +198,8 @@ static void formatted_output(void) {
         RESULT(dprintf(to, "%Lf %d %Lf %*d %lld\n", 1.5L, 2, 3.25L, 6, 4, 1LL << 40));
         RESULT(listed(to, "%s %d %f\n", "list", 5, 6.5));
         RESULT(dprintf(to, "%s", ""));
+        RESULT(dprintf(to, TEN_OF("%d") TEN_OF("%d") TEN_OF("%d") TEN_OF("%d") TEN_OF("%d") TEN_OF("%d") "\n", TEN(0), TEN(1), TEN(2),
+                       TEN(3), TEN(4), TEN(5)));
     }
     long got = read(pipe_ends[0], text, sizeof text);
     MUST(got > 0);

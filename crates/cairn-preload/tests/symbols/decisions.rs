@@ -50,7 +50,11 @@ pub const REFUSED: &[Refusal] = &[
         errno: "ENOTTY",
         case: "always, as for every regular file",
     },
-    Refusal { names: "dprintf __dprintf_chk", errno: "E2BIG", case: "more than 32 arguments" },
+    Refusal {
+        names: "dprintf __dprintf_chk",
+        errno: "E2BIG",
+        case: "more than 64 arguments, on any descriptor",
+    },
     Refusal {
         names: "ioctl",
         errno: "EOPNOTSUPP",
