@@ -61,6 +61,10 @@ unsafe fn perform(request: &Request) -> Result<usize> {
         READ_LIST | WRITE_LIST => (buffer as *const iovec, length as c_int),
         _ => (&raw const one, 1),
     };
+    // To `preadv2` and its like -1 means the cursor, which such a request has not.
+    if offset < 0 && matches!(operation, READ | WRITE | READ_LIST | WRITE_LIST) {
+        return Err(Errno(libc::EINVAL));
+    }
     // SAFETY: promised by the caller.
     let result = unsafe {
         match operation {

@@ -164,6 +164,15 @@ static void queue(void) {
     struct iocb bad = kernel_request(reader, IOCB_CMD_PWRITE, "x", 1, 0), *one[1] = {&bad};
     printf("write of a reader: %ld", syscall(SYS_io_submit, queue, 1L, one));
     printf(" %s\n", strerrorname_np(errno));
+    bad = kernel_request(file, 77, "x", 1, 0);
+    printf("unknown operation: %ld", syscall(SYS_io_submit, queue, 1L, one));
+    printf(" %s\n", strerrorname_np(errno));
+    struct iocb early = kernel_request(file, IOCB_CMD_PREAD, room, 1, -1), *last[1] = {&early};
+    struct io_event event;
+    long taken = syscall(SYS_io_submit, queue, 1L, last);
+    /* The kernel may say it at once or when it is done. */
+    if (taken == 1) MUST(syscall(SYS_io_getevents, queue, 1L, 1L, &event, NULL) == 1);
+    printf("before the start: %s\n", strerrorname_np(taken == 1 ? (int)-event.res : errno));
     MUST(syscall(SYS_io_destroy, queue) == 0);
     printf("no queue: %ld", syscall(SYS_io_submit, queue, 1L, list));
     printf(" %s\n", strerrorname_np(errno));
