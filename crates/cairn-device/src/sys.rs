@@ -84,7 +84,7 @@ unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_l
 }
 
 /// # Safety
-/// As for [`call`].
+/// As for [`call()`].
 #[cfg(target_arch = "aarch64")]
 #[inline]
 unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
