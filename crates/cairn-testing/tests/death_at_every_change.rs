@@ -11,8 +11,8 @@
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
-    Acquired, Caller, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position,
-    ProcessIdentity, ROOT, RenameMode, Result, SlotId, Timestamp, WritePlan,
+    Acquired, Caller, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions,
+    Position, ProcessIdentity, ROOT, RenameMode, Result, SlotId, Timestamp, WritePlan,
 };
 use cairn_testing::driver::{Clock, Process};
 use cairn_testing::portrait::{Portrait, portrait};
@@ -26,6 +26,8 @@ use std::sync::{Arc, Mutex};
 const PAGE_WORDS: usize = 512;
 /// The word that says how many pre-images are saved: the first after page 0 (docs/FORMAT.md).
 const UNDO_LENGTH: usize = PAGE_WORDS;
+/// Hugeblocks of the first tier.
+const FAST: u32 = 256;
 /// Names that fill a leaf of the tree.
 const NAMES: u32 = 130;
 /// Stops after which an operation must be over.
@@ -83,7 +85,7 @@ impl Stage {
     }
 }
 
-const OPERATIONS: [Operation; 20] = [
+const OPERATIONS: [Operation; 21] = [
     Operation {
         name: "create",
         transactions: 1,
@@ -224,6 +226,14 @@ const OPERATIONS: [Operation; 20] = [
         },
     },
     Operation {
+        name: "promote blocks from the middle of an extent",
+        transactions: 2,
+        act: |stage| {
+            let slow = stage.fs().resolve(&stage.caller(), ROOT, b"slow", false).unwrap();
+            assert_eq!(stage.process.promote(slow, 1..3), Ok(2));
+        },
+    },
+    Operation {
         name: "attach",
         transactions: 1,
         act: |stage| {
@@ -264,8 +274,12 @@ fn begin_write(process: &Process, handle: HandleId, at: u64, length: usize) -> W
     write.plan
 }
 
+fn geometry() -> Geometry {
+    Geometry { tier_blocks: [FAST, 16, 0, 0], ..small_geometry(FAST, 512) }
+}
+
 fn set_stage(memory: &Arc<ForkShared>) -> Stage {
-    let geometry = small_geometry(256, 512);
+    let geometry = geometry();
     let clock = Clock::default();
     Microfs::format(memory.as_ref(), &geometry, CHECKSUM, SUPERUSER, clock.tick()).unwrap();
     let tier = Arc::new(HeapTier::new(&geometry));
@@ -274,6 +288,9 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
         Process::attach(fs, identity, SUPERUSER, tier.clone(), clock.clone()).unwrap()
     };
     let (process, other) = (attach(ProcessIdentity { pid: 1, ..OTHER }), attach(OTHER));
+    process.fs.bar(&[FAST]).unwrap();
+    process.close(create(&process, b"slow", 5 * 4096).0).unwrap();
+    process.fs.bar(&[0]).unwrap();
     for path in [&b"directory"[..], b"directory/below", b"many"] {
         process.fs.make_directory(&process.caller(), ROOT, path, 0o755).unwrap();
     }
@@ -412,7 +429,7 @@ fn is_still(before: &Portrait, seen: &Portrait) -> bool {
 
 /// Runs the operation in a child and judges every stop. Returns the stops and the committed states.
 fn judge(operation: &Operation) -> (u64, usize) {
-    let words = small_geometry(256, 512).segment_bytes() as usize / 8;
+    let words = geometry().segment_bytes() as usize / 8;
     let memory = Arc::new(ForkShared::new(words));
     let stage = set_stage(&memory);
     let before: Vec<u64> = memory.words().iter().map(|word| word.load(Relaxed)).collect();
