@@ -142,15 +142,18 @@ pub(crate) fn release(left: Left) -> Result<()> {
 pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
     let mount = mount::current()?;
     let found = mount.fs().stat(&mount.caller(), place.base, place.path, follow);
-    mount.at(place, follow, found)
+    let found = mount.at(place, follow, found)?;
+    mapping::follow(found.inode);
+    Ok(found)
 }
 
 /// Attributes of an open file.
 pub fn attributes(handle: HandleId) -> Result<Attributes> {
     let mount = mount::current()?;
-    let inode = mount.inode_of(handle)?;
-    mapping::follow(inode);
-    Ok(mount.fs().attributes(inode)?)
+    let found = mount.fs().attributes(mount.inode_of(handle)?)?;
+    // Behind the answer: a mapping shows no less than that says.
+    mapping::follow(found.inode);
+    Ok(found)
 }
 
 /// As `access(2)` with the effective rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
@@ -257,6 +260,9 @@ pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<(
 pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
     let mount = mount::current()?;
     let position = mount.fs().seek(handle, offset, whence)?;
+    if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
+        mapping::follow_handle(handle);
+    }
     i64::try_from(position).map_err(|_| Errno(libc::EOVERFLOW))
 }
 

@@ -124,7 +124,9 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
     let info = file::opened(handle)?;
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
     gate::outside(|| sys::flock(lock, operation))?;
-    mapping::follow_all();
+    if operation & libc::LOCK_UN == 0 {
+        mapping::follow_all();
+    }
     Ok(())
 }
 
@@ -159,9 +161,10 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
     };
     let on = descriptor(mount, number, info.inode, owner)?;
     kernel::lock(on, command, &mut absolute)?;
-    mapping::follow_all();
     match (sets, i32::from(absolute.l_type)) {
-        (true, _) => {}
+        // Whoever lets go does not look: from then on others change what it had.
+        (true, libc::F_UNLCK) => {}
+        (true, _) => mapping::follow_all(),
         // Nothing is in the way: the kernel changes nothing else.
         (false, libc::F_UNLCK) => lock.l_type = absolute.l_type,
         (false, _) => *lock = absolute,

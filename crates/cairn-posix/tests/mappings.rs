@@ -9,7 +9,7 @@ use cairn_core::{Attributes, InodeId};
 use cairn_posix::io::At;
 use cairn_posix::mapping::{self, Request};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, file, kernel};
+use cairn_posix::{Errno, file, kernel, locks, names};
 use common::*;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -401,4 +401,147 @@ fn removed_pages_are_zeros_of_the_file() {
     assert!(get("removed")[..HUGEBLOCK].iter().all(|&byte| byte == 0));
     assert_eq!(get("removed")[HUGEBLOCK..], pattern(2 * HUGEBLOCK, 1)[HUGEBLOCK..]);
     remove("removed");
+}
+
+/// Files of the stress, each with a byte of its own.
+const NAMES: [&str; 5] = ["mine", "yours", "his", "hers", "theirs"];
+const BLOCKS_MAX: u64 = 12;
+
+/// Numbers that a seed decides.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// What one process of the stress does to files that others map, write, cut and remove at the same time.
+struct Meddler {
+    chance: Chance,
+    /// A file that is locked by who cuts, and by who must not be cut meanwhile.
+    lock: i32,
+    /// Which file, a descriptor of it, and where it is mapped.
+    maps: Vec<(usize, i32, Mapped)>,
+}
+
+impl Meddler {
+    fn tag(file: usize) -> u8 {
+        file as u8 + 1
+    }
+
+    fn step(&mut self) {
+        let file = self.chance.below(NAMES.len() as u64) as usize;
+        let (name, offset) = (NAMES[file], self.chance.below(BLOCKS_MAX * HUGEBLOCK as u64));
+        match self.chance.below(8) {
+            0 => drop(names::unlink(&at(name))),
+            1 if !self.maps.is_empty() => {
+                let gone = self.chance.below(self.maps.len() as u64) as usize;
+                close(self.maps.swap_remove(gone).1);
+            }
+            2 => {
+                let descriptor = open(name, libc::O_RDWR | libc::O_CREAT).unwrap();
+                locks::lock_whole(self.lock, libc::LOCK_EX).unwrap();
+                file::truncate_handle(handle(descriptor), offset as i64).unwrap();
+                locks::lock_whole(self.lock, libc::LOCK_UN).unwrap();
+                close(descriptor);
+            }
+            3 => {
+                let descriptor = open(name, libc::O_RDWR | libc::O_CREAT).unwrap();
+                let bytes = vec![Meddler::tag(file); self.chance.below(100_000) as usize + 1];
+                let written = write_at(descriptor, &bytes, At::Offset(offset));
+                assert!(matches!(written, Ok(_) | Err(Errno(libc::ENOSPC))), "{written:?}");
+                close(descriptor);
+            }
+            4 | 5 if self.maps.len() < 4 => {
+                let descriptor = open(name, libc::O_RDWR | libc::O_CREAT).unwrap();
+                let length = offset as usize + 1;
+                match Mapped::try_new(descriptor, length, READ_WRITE, libc::MAP_SHARED) {
+                    Ok(mapped) => self.maps.push((file, descriptor, mapped)),
+                    Err(errno) => assert_eq!(errno, Errno(libc::ENOSPC)),
+                }
+            }
+            _ => self.touch(),
+        }
+    }
+
+    /// Looks where the files end, which nobody changes at this moment, and then stores to each mapping, while others cut
+    /// the files and their blocks: what was there is the file's all the same.
+    fn touch(&mut self) {
+        locks::lock_whole(self.lock, libc::LOCK_SH).unwrap();
+        let size = |descriptor| file::attributes(handle(descriptor)).unwrap().size;
+        let sizes: Vec<u64> =
+            self.maps.iter().map(|(_, descriptor, _)| size(*descriptor)).collect();
+        locks::lock_whole(self.lock, libc::LOCK_UN).unwrap();
+        for _ in 0..50 {
+            kernel::sched_yield();
+            for ((file, _, mapped), size) in self.maps.iter().zip(&sizes) {
+                let length = (*size).min(mapped.length as u64);
+                if length > 0 {
+                    let at = self.chance.below(length) as usize;
+                    let found = mapped.load(at..at + 1)[0];
+                    assert!([0, Meddler::tag(*file)].contains(&found), "{found} in {file}");
+                    mapped.store(at, &[Meddler::tag(*file)]);
+                }
+            }
+        }
+    }
+}
+
+/// Starts a process that meddles and ends as chance has it.
+fn meddling(seed: u64) -> i32 {
+    let spawn = cairn_posix::process::Spawn::begin().unwrap();
+    // SAFETY: the child leaves without the parent's exit handlers.
+    let pid = unsafe { libc::fork() };
+    if pid > 0 {
+        spawn.parent(pid);
+        return pid;
+    }
+    spawn.child();
+    let meddled = std::panic::catch_unwind(|| {
+        let lock = open("lock", libc::O_RDWR | libc::O_CREAT).unwrap();
+        let mut meddler = Meddler { chance: Chance(seed), lock, maps: Vec::new() };
+        for _ in 0..60 {
+            meddler.step();
+        }
+        if meddler.chance.below(2) == 0 {
+            // SAFETY: ends the process, with what it has mapped.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        core::mem::forget(meddler);
+    });
+    cairn_posix::process::end();
+    // SAFETY: ends the child.
+    unsafe { libc::_exit(i32::from(meddled.is_err())) }
+}
+
+#[test]
+fn processes_that_map_cut_and_remove_the_same_files_and_die_get_nobody_elses_bytes() {
+    let _turn = turn();
+    let before = usage();
+    for round in 1..=25 {
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(round);
+        println!("round {round}, seed {seed:#x}");
+        let children = [1, 2, 3].map(|child| meddling(seed.rotate_left(child * 7) | 1));
+        for pid in children {
+            let end = wait(pid);
+            assert!(end == 0 || end == 128 + libc::SIGKILL, "it ended with {end}");
+        }
+        reap();
+        mount().fs().reclaim(None).unwrap();
+        checked();
+        for (file, name) in NAMES.iter().enumerate() {
+            if file::stat(&at(name), true).is_ok() {
+                let is_own = |&byte: &u8| byte == 0 || byte == Meddler::tag(file);
+                assert!(get(name).iter().all(is_own), "{name} has bytes of others");
+            }
+        }
+    }
+    NAMES.iter().chain(&["lock"]).for_each(|name| drop(names::unlink(&at(name))));
+    while mount().fs().reclaim(None).unwrap() {}
+    assert_eq!((usage().used_blocks, usage().handles), (before.used_blocks, before.handles));
+    assert_eq!(checked().orphaned_blocks, 0);
 }
