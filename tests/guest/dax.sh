@@ -54,6 +54,8 @@ write_until() {
     until [ "$(tail -n 1 $AT/said 2>/dev/null || echo 0)" -ge $((before + $1)) ]; do sleep 0.1; done
 }
 
+# The kernel looks for it while this script starts.
+until [ -e $PMEM ]; do sleep 0.1; done
 if mount_pmem rw 2>errors && [ -e $AT/said ]; then
     expect 'after a reset in the middle of writes the tier is what a crash leaves' intact "$(looked_at)"
     expect 'what was closed is there' whole "$(run again --tier $tier -- python3 check.py)"
@@ -66,6 +68,8 @@ mkfs.ext4 -q -b 4096 $PMEM && mount_pmem rw
 expect 'a mapping of persistent memory is synchronous, and status says so once' \
     '32.0 KiB of 64.0 MiB used, /mnt/tier, mapped with MAP_SYNC' \
     "$(run first --tier $tier:64M -- bash -c 'echo kept >/cairn/file; $CAIRN status first | sed -n "s/^  file  *//p"')"
+expect 'all of the tier was written when it was made, so a first store changes no extent' 0 \
+    "$(filefrag -v $AT/tier | grep -c unwritten || true)"
 expect 'a store that goes on finds its files' kept "$(run first -- cat /cairn/file)"
 lose_memory
 expect 'so does one that is made again' kept "$(run second --tier $tier -- cat /cairn/file)"

@@ -126,10 +126,11 @@ fn allocated_bytes(volume: &Volume) -> Option<u64> {
     Some(state.st_blocks as u64 * 512)
 }
 
-/// The tier that is memory. A file has all its space since it was made.
+/// The tier that is memory. A file, mapped or not, has all its space since it was made.
 fn memory_of(volume: &Volume) -> Option<&dyn Device> {
     let device = volume.tier(volume.fs().geometry().placement.tier).ok()?;
-    device.mappable().is_some_and(|segment| segment.in_memory).then_some(device)
+    let is_memory = device.mappable().is_some_and(|segment| segment.in_memory);
+    (is_memory && device.is_synchronous().is_none()).then_some(device)
 }
 
 /// Allocates a part as far as goes at full speed and one step at leisure; whether there was anything to do.

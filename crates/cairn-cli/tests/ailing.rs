@@ -63,6 +63,19 @@ print('intact')
 enum Kind {
     Device,
     FileOnDevice,
+    MappedFileOnDevice,
+}
+
+impl Kind {
+    /// The tier in the file of a file system, if it is in one.
+    fn file(self, mounted: &Path) -> Option<String> {
+        let kind = match self {
+            Kind::Device => return None,
+            Kind::FileOnDevice => "file",
+            Kind::MappedFileOnDevice => "dax",
+        };
+        Some(format!("{kind}:{}:40M", mounted.join("tier").display()))
+    }
 }
 
 /// The store of a job.
@@ -139,7 +152,7 @@ impl Place {
         let mut place = Place::new()?;
         let tier = match kind {
             Kind::Device => format!("block:{}", place.device.path().display()),
-            Kind::FileOnDevice => format!("file:{}:40M", place.mount()?.join("tier").display()),
+            kind => kind.file(&place.mount()?)?,
         };
         place.store.tiers = format!("{before}{tier}");
         Some(place)
@@ -154,7 +167,7 @@ impl Place {
                 place.inner = Some(LoopDevice::new(&mounted, INNER_BYTES)?);
                 format!("block:{}", place.inner.as_ref()?.path().display())
             }
-            Kind::FileOnDevice => format!("file:{}:40M", mounted.join("tier").display()),
+            kind => kind.file(&mounted)?,
         };
         place.store.tiers = format!("{before}{tier}");
         Some(place)
@@ -281,6 +294,12 @@ fn device_is_slow_by_seconds_then_nothing_fails() {
 fn device_under_a_file_is_slow_by_seconds_then_nothing_fails() {
     device_is_slow(Kind::FileOnDevice, "");
     device_is_slow(Kind::FileOnDevice, "ram:2M,");
+}
+
+#[test]
+fn device_under_a_mapped_file_is_slow_by_seconds_then_nothing_fails() {
+    device_is_slow(Kind::MappedFileOnDevice, "");
+    device_is_slow(Kind::MappedFileOnDevice, "ram:2M,");
 }
 
 /// Whoever needs what the agent was to write writes it, or waits.
