@@ -436,7 +436,8 @@ impl Meddler {
     fn step(&mut self) {
         let file = self.chance.below(NAMES.len() as u64) as usize;
         let (name, offset) = (NAMES[file], self.chance.below(BLOCKS_MAX * HUGEBLOCK as u64));
-        match self.chance.below(8) {
+        match self.chance.below(9) {
+            8 => self.append(file),
             0 => drop(names::unlink(&at(name))),
             1 if !self.maps.is_empty() => {
                 let gone = self.chance.below(self.maps.len() as u64) as usize;
@@ -466,6 +467,18 @@ impl Meddler {
             }
             _ => self.touch(),
         }
+    }
+
+    /// Continues a file in small writes.
+    fn append(&mut self, file: usize) {
+        let descriptor = open(NAMES[file], libc::O_RDWR | libc::O_CREAT).unwrap();
+        file::seek(handle(descriptor), 0, libc::SEEK_END).unwrap();
+        for _ in 0..self.chance.below(60) {
+            let bytes = vec![Meddler::tag(file); self.chance.below(300) as usize + 1];
+            let written = write(descriptor, &bytes);
+            assert!(matches!(written, Ok(_) | Err(Errno(libc::ENOSPC))), "{written:?}");
+        }
+        close(descriptor);
     }
 
     /// Looks where the files end, which nobody changes at this moment, and then stores to each mapping, while others cut
