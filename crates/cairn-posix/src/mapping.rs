@@ -570,7 +570,10 @@ pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<R
 
 /// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to it, the file is the tier.
 /// `None`: there is nothing of ours in the range.
-pub fn show_other_pages(
+///
+/// # Safety
+/// As for `remap_file_pages`.
+pub unsafe fn show_other_pages(
     start: *mut c_void,
     length: usize,
     protection: i32,

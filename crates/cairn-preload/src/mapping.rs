@@ -123,12 +123,13 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
     page: size_t,
     flags: c_int,
 ) -> c_int {
-    let turned = ours(|| mapping::show_other_pages(start, length, protection, page));
+    // SAFETY: the caller's own arguments.
+    let turned = ours(|| unsafe { mapping::show_other_pages(start, length, protection, page) });
     if let Some(turned) = turned {
         return answer(|| turned);
     }
     let real = next!(remap_file_pages: fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int);
-    // SAFETY: the caller's own arguments.
+    // SAFETY: as above.
     unsafe { real(start, length, protection, page, flags) }
 }
 

@@ -248,6 +248,8 @@ static void mappings_are_moved(void) {
 }
 
 static void other_pages_are_shown(void) {
+    /* So that pages of the next file are not those of what holds it. */
+    MUST(close(filled("first", 3 * BLOCK)) == 0);
     int file = filled("f", 8 * BLOCK);
     char *start = map(4 * BLOCK, READ_WRITE, MAP_SHARED, file, 0);
     printf("%s\n", said(remap_file_pages(start + BLOCK, BLOCK, 0, 6 * BLOCK / PAGE, 0)));
