@@ -53,6 +53,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(program) run --discard -- target/release/cairn-bench $(ROW)
 	$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW)
 	$(if $(filter-out ranks,$(ROW)),,target/release/cairn-bench ranks)
+	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
 	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
 
 install: build ## Install the command, its library, manual pages and completions below PREFIX (/usr/local)

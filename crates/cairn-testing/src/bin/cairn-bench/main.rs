@@ -3,13 +3,14 @@
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
 //! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH` and `cairn-bench ranks` make their stores themselves.
+//! `cairn-bench spill PATH`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
 //! Measures; never asserts.
 
 mod calls;
 mod data;
 mod durable;
 mod durable_files;
+mod foreign;
 mod measure;
 mod memory_media;
 mod metadata;
@@ -41,6 +42,9 @@ fn main() {
     if command == "ranks" {
         return ranks::creates();
     }
+    if command == "foreign" {
+        return foreign::costs();
+    }
     if command == "spill" {
         let path = arguments.next().unwrap_or_else(|| "cairn-bench.spill".to_string());
         return spill::rates(Path::new(&path));
@@ -71,7 +75,7 @@ fn main() {
         ("metadata", metadata::rates),
         ("metadata of a million", metadata::rates_of_a_million),
         ("calls", calls::times),
-        ("process", process::costs),
+        ("process", process::first),
         ("memory", process::idle_memory),
         ("durable recovery", durable::recovery),
         ("durable records", durable::records),

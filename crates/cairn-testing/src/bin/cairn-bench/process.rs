@@ -1,19 +1,14 @@
-//! What Cairn costs a process: calls on foreign files, its start, the first checkpoint, idle memory.
+//! What a process needs: its first checkpoint, idle memory; and how the benchmark's own processes are run.
 
 use crate::Places;
-use crate::measure::{gigabytes_per_second, nanoseconds_each, report_difference};
+use crate::measure::gigabytes_per_second;
 use cairn_device::Store;
 use cairn_device::namespace::{create_namespace, open_namespace};
-use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-
-const ROUNDS: usize = 15;
-const CALLS: usize = 200_000;
-const STARTS: usize = 100;
 
 /// Runs `work(rank)` in `count` forked children at the same time. Seconds from when all are ready until all have done it:
 /// making and ending them does not count.
@@ -53,43 +48,9 @@ pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
     seconds
 }
 
-fn run_child(work: &str, preloaded: bool) -> f64 {
-    let program = std::env::current_exe().expect("own path");
-    let mut command = Command::new(program);
-    command.args(["child", work]).stdin(Stdio::null());
-    if !preloaded {
-        command.env("CAIRN_BENCH_PRELOAD", std::env::var_os("LD_PRELOAD").unwrap_or_default());
-        command.env_remove("LD_PRELOAD");
-    }
-    let output = command.output().expect("start a child");
-    assert!(output.status.success(), "child {work}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
-}
-
-/// Calls on foreign files and process start, with and without the library.
-pub fn costs(_places: &Places) {
-    for (work, name) in [
-        ("write", "write 1 B to /dev/null: added"),
-        ("stat", "stat of a foreign file: added"),
-        ("open", "open+close of a foreign file: added"),
-        ("lseek", "lseek on a foreign file: added"),
-    ] {
-        let mut with = Vec::new();
-        let mut without = Vec::new();
-        for _ in 0..ROUNDS {
-            with.push(run_child(work, true));
-            without.push(run_child(work, false));
-        }
-        report_difference(name, "ns", &with, &without, 20.0);
-    }
-    let mut with = Vec::new();
-    let mut without = Vec::new();
-    for _ in 0..ROUNDS {
-        with.push(run_child("start-preloaded", false));
-        without.push(run_child("start", false));
-    }
-    report_difference("start of /bin/true: added", "us", &with, &without, 300.0);
-    let ratios: Vec<f64> = (0..5).map(|_| run_child("first", true)).collect();
+/// What a process's first checkpoint costs, in a process that has made none.
+pub fn first(_places: &Places) {
+    let ratios: Vec<f64> = (0..5).map(|_| number_from(&mut child_command("first"))).collect();
     let mut sorted = ratios.clone();
     sorted.sort_by(f64::total_cmp);
     println!(
@@ -98,17 +59,24 @@ pub fn costs(_places: &Places) {
     );
 }
 
+/// This program as a child that does `work`.
+pub fn child_command(work: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command.args(["child", work]);
+    command
+}
+
+/// The number that a child prints.
+pub fn number_from(command: &mut Command) -> f64 {
+    let output = command.stdin(Stdio::null()).output().expect("start a child");
+    let number = String::from_utf8_lossy(&output.stdout).trim().parse();
+    number.unwrap_or_else(|_| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 /// The work of a child process: prints one number.
 pub fn child(arguments: Vec<String>) {
     let figure = match arguments.first().map(String::as_str) {
-        Some("write") => foreign_writes(),
-        Some("stat") => foreign_stats(c"/etc/hostname"),
-        Some("open") => foreign_opens(c"/etc/hostname"),
-        Some("lseek") => foreign_seeks(c"/etc/hostname"),
-        Some("start") => starts(None),
-        Some("start-preloaded") => {
-            starts(Some(std::env::var("CAIRN_BENCH_PRELOAD").expect("set by the parent")))
-        }
+        Some(work) if crate::foreign::WORKS.contains(&work) => crate::foreign::cost(work),
         Some("names") => crate::durable_files::make_names(),
         Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
@@ -120,59 +88,6 @@ pub fn child(arguments: Vec<String>) {
         _ => std::process::exit(2),
     };
     println!("{figure}");
-}
-
-fn foreign_writes() -> f64 {
-    let file = std::fs::File::options().write(true).open("/dev/null").expect("open");
-    nanoseconds_each(CALLS, || {
-        for _ in 0..CALLS {
-            (&file).write_all(b"x").expect("write");
-        }
-    })
-}
-
-fn foreign_stats(path: &CStr) -> f64 {
-    nanoseconds_each(CALLS, || {
-        for _ in 0..CALLS {
-            let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
-            // SAFETY: a zero-terminated string and room for the result.
-            unsafe { libc::stat(path.as_ptr(), attributes.as_mut_ptr()) };
-        }
-    })
-}
-
-fn foreign_opens(path: &CStr) -> f64 {
-    nanoseconds_each(CALLS, || {
-        for _ in 0..CALLS {
-            // SAFETY: a zero-terminated string; closes what it opened.
-            unsafe { libc::close(libc::open(path.as_ptr(), libc::O_RDONLY)) };
-        }
-    })
-}
-
-fn foreign_seeks(path: &CStr) -> f64 {
-    // SAFETY: a zero-terminated string.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
-    nanoseconds_each(CALLS, || {
-        for _ in 0..CALLS {
-            // SAFETY: takes no pointers.
-            unsafe { libc::lseek(file, 0, libc::SEEK_SET) };
-        }
-    })
-}
-
-/// Microseconds to start and await /bin/true.
-fn starts(preload: Option<String>) -> f64 {
-    let mut command = Command::new("/bin/true");
-    match preload {
-        Some(library) => command.env("LD_PRELOAD", library),
-        None => command.env_remove("LD_PRELOAD"),
-    };
-    nanoseconds_each(STARTS, || {
-        for _ in 0..STARTS {
-            command.status().expect("start /bin/true");
-        }
-    }) / 1000.0
 }
 
 /// Rate of a process's first checkpoint over that of its fourth.
