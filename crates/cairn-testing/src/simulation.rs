@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// Operations shown when a test fails.
 const TRACE_LINES: usize = 600;
-/// Writes one process has in flight at most: the core has room for eight.
+/// Writes and promotions one process has in flight at most: the core has room for one more.
 const WRITES_PER_PROCESS: usize = 6;
 
 /// A write between plan and commit.
@@ -344,6 +344,13 @@ impl Simulation {
         assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
     }
 
+    /// Whether a process has as much in flight as the core has room for, but for one write. A promotion takes that of a write.
+    fn is_all_in_flight(&self, slot: u32) -> bool {
+        let writes = self.writes.iter().filter(|write| write.slot == slot).count();
+        let promotions = self.promotions.iter().filter(|promotion| promotion.slot == slot).count();
+        writes + promotions >= WRITES_PER_PROCESS
+    }
+
     fn is_busy(&self, inode: InodeId) -> bool {
         self.writes.iter().any(|write| write.write.plan.inode == inode)
             || self.settles.iter().any(|settle| settle.inode == inode)
@@ -374,7 +381,7 @@ impl Simulation {
         transfers: bool,
     ) {
         let slot = self.processes[index].slot.0;
-        if self.writes.iter().filter(|write| write.slot == slot).count() >= WRITES_PER_PROCESS {
+        if self.is_all_in_flight(slot) {
             return;
         }
         let caller = self.processes[index].caller();
@@ -541,8 +548,11 @@ impl Simulation {
     pub fn begin_promotion(&mut self, index: usize, place: Place, first: u32) {
         let Ok(inode) = self.inode(place) else { return };
         let process = &self.processes[index];
-        let planned = process.fs.plan_promotion(&process.caller(), inode, first..u32::MAX);
         let slot = process.slot.0;
+        if self.is_all_in_flight(slot) {
+            return;
+        }
+        let planned = process.fs.plan_promotion(&process.caller(), inode, first..u32::MAX);
         self.note(format!("promotion from block {first} of {inode:?} by slot {slot}: {planned:?}"));
         match planned {
             Ok(Some(plan)) => self.promotions.push(PendingPromotion { slot, plan, copied: None }),
