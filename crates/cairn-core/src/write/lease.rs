@@ -27,10 +27,10 @@
 //!   the next recall finds the same.
 //! - A lease owns no block and, unless a write is under way, keeps none from being freed.
 //!
-//! A process has a few leases, each with its pin. Which thread may use one, and what a lease covers, it knows from a private
-//! *seat*. Whoever gives a lease holds the seat meanwhile, so no state changes under a thread that still has the last one in
-//! mind. Only durations decide what else may be done under a lease: on a durable namespace, whose log must hear of
-//! every write, there are none.
+//! A process has a few leases, each with its pin; what they cover it remembers in private *seats*. Whoever begins a write
+//! under a lease, or gives one, holds its seat meanwhile, so no state begins anew under a thread that still has the last
+//! lease in mind. Threads that write through one description take turns.
+//! There are no leases on a durable namespace, whose log must hear of every write.
 
 use super::{EMPTY_RUN, WriteKind, WritePiece, WritePlan};
 use crate::error::{Error, Result};
