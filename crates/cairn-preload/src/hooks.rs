@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int};
 
 use cairn_posix::path::{self, Place, Route};
-use cairn_posix::{Errno, PathResult, cwd, names, table};
+use cairn_posix::{Errno, HandleId, PathResult, cwd, names, table};
 
 /// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
 /// symbolic links, which it is to the kernel.
@@ -77,6 +77,13 @@ pub unsafe fn by_empty_path(
     }
     let handle = table::lookup(directory)?;
     crate::answer::guarded(|| names::place_of(handle)).ok()
+}
+
+/// The handle behind a descriptor of ours, recognised now if need be.
+pub fn known(descriptor: c_int) -> Option<HandleId> {
+    table::lookup(descriptor).or_else(|| {
+        crate::answer::recognise(descriptor).then(|| table::lookup(descriptor)).flatten()
+    })
 }
 
 /// Answers a call that has flags of the `AT_` kind. Errors: `EINVAL` if any is not of `known`.

@@ -55,7 +55,7 @@ numbered! {
 }
 
 fn end(descriptor: c_int) -> End {
-    table::lookup(descriptor).map_or(End::Kernel(descriptor), End::Ours)
+    crate::hooks::known(descriptor).map_or(End::Kernel(descriptor), End::Ours)
 }
 
 /// Whether one of the two is ours, now that a call of the C library failed on them.

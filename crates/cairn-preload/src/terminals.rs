@@ -2,11 +2,11 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::{Errno, HandleId, Result, file, table};
+use cairn_posix::{Errno, HandleId, Result, file};
 use libc::{pid_t, size_t};
 
-use crate::answer::{answer, number, recognise};
-use crate::streams;
+use crate::answer::{answer, number};
+use crate::{hooks, streams};
 
 fn refused<T>(handle: HandleId) -> Result<T> {
     file::opened(handle).and(Err(Errno(libc::ENOTTY)))
@@ -27,19 +27,13 @@ descriptor_hooks! {
     fn ptsname(descriptor: c_int) -> *mut c_char = |handle| refused::<*mut c_char>(handle);
 }
 
-/// The handle behind a descriptor of ours, recognised now if need be.
-fn known(descriptor: c_int) -> Option<HandleId> {
-    table::lookup(descriptor)
-        .or_else(|| recognise(descriptor).then(|| table::lookup(descriptor)).flatten())
-}
-
 /// Functions that return the error number.
 macro_rules! numbered {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(descriptor: c_int $(, $argument: $type)*) -> c_int {
-            if let Some(handle) = known(descriptor) {
+            if let Some(handle) = hooks::known(descriptor) {
                 return number(|| refused(handle));
             }
             // SAFETY: the caller's own arguments.
@@ -58,7 +52,7 @@ numbered! {
 /// As `login_tty(3)`, after which descriptors 0 to 2 are the terminal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn login_tty(terminal: c_int) -> c_int {
-    if let Some(handle) = known(terminal) {
+    if let Some(handle) = hooks::known(terminal) {
         return answer(|| refused::<c_int>(handle));
     }
     (0..=2).for_each(streams::about_to_change);
