@@ -250,6 +250,14 @@ static int out_outside(void) {
 }
 static int out_same(void) { return file; }
 static int out_directory(void) { return dup(home); }
+/* A number that nothing was done with yet. */
+static int out_received(void) {
+    int kept = file, got;
+    file = out_file();
+    got = by_socket();
+    file = kept;
+    return got;
+}
 static int in_file(void) { return file; }
 static int in_write_only(void) { return open("file", O_WRONLY); }
 static int in_pipe(void) {
@@ -271,7 +279,7 @@ struct end {
 };
 static const struct end sources[] = {{"a file", in_file}, {"one to write", in_write_only}, {"a pipe", in_pipe}, {"one outside", in_outside},
                                      {"a directory", out_directory}};
-static const struct end targets[] = {{"a file", out_file}, {"one to append to", out_append}, {"one to read", out_read_only}, {"a pipe", out_pipe},
+static const struct end targets[] = {{"a file", out_file}, {"one to append to", out_append}, {"one to read", out_read_only}, {"one received", out_received}, {"a pipe", out_pipe},
                                      {"one outside", out_outside}, {"itself", out_same}, {"a directory", out_directory}};
 
 static long sent(int from, int to, off_t *offset, size_t length) { return sendfile(to, from, offset, length); }
