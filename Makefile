@@ -8,10 +8,10 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps soak sim fuzz guest bench install clean
+.PHONY: help build demo test apps conformance soak sim fuzz guest bench install clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the command and the preload library, optimised (target/release)
 	@scripts/setup.sh build
@@ -29,6 +29,11 @@ apps: build ## The unmodified programs of tests/apps, and LAMMPS on a node that 
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh
 	demo/memory-lost.sh
+
+conformance: build ## fio with verification, stress-ng and random calls against a tmpfs, a minute each (CONFORMANCE_SECONDS=n)
+	@scripts/setup.sh build test conformance
+	scripts/conformance.sh
+	CAIRN_TEST_SEEDS=$(or $(SEEDS),1000) $(CARGO) test --release --locked -p cairn-preload --test differential
 
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing
