@@ -13,7 +13,8 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 readonly SECONDS_EACH=${CONFORMANCE_SECONDS:-60}
-readonly COMMAND=${CAIRN:-target/release/cairn}
+COMMAND=$(realpath "${CAIRN:-target/release/cairn}")
+readonly COMMAND
 readonly ENGINES=(sync psync vsync pvsync pvsync2 mmap posixaio libaio)
 readonly STRESSORS=(
     access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl file-ioctl filename flock fpunch
@@ -22,6 +23,8 @@ readonly STRESSORS=(
 )
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/conformance.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
+# Some stressors leave files where they are started.
+cd "$scratch" || exit
 export CAIRN_RUN_TIER=${CAIRN_RUN_TIER:-ram:512M}
 failed=0
 

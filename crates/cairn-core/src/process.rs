@@ -33,13 +33,12 @@ const BITS_WORDS: usize = HANDLES_MAX as usize / 64;
 const STREAMS_FIRST: usize = BITS_FIRST + BITS_WORDS;
 const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
 const LEASES_FIRST: usize = STREAMS_END;
-const LEASES_END: usize = LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
-const _: () = assert!(LEASES_END <= crate::layout::SLOT_WORDS);
+const _: () = assert!(LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS <= crate::layout::SLOT_WORDS);
 // A lease is one cache line, which its holder changes with every write.
 const _: () = assert!(LEASES_FIRST % LEASE_WORDS == 0 && LEASE_WORDS * size_of::<u64>() == 64);
 // The number of a slot is half of its id.
