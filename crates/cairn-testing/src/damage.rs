@@ -5,7 +5,7 @@
 //! Does not decide what is damaged.
 
 use crate::tier::clear;
-use crate::world::{SUPERUSER, World};
+use crate::world::{READ_WRITE, SUPERUSER, World};
 use cairn_core::{
     Caller, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position, ProcessIdentity,
     ROOT, RenameMode, Result, SlotId, TimeUpdate, Truncation, WritePlan,
@@ -18,18 +18,6 @@ pub const HEADER: std::ops::Range<usize> = 8..64;
 pub const UNDO: usize = 512;
 /// Rounds of an operation that has to be repeated until it is done.
 const ROUNDS: usize = 20;
-
-const READ_WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 const READ_ONLY: OpenOptions = OpenOptions { write: false, create: false, ..READ_WRITE };
 const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 const TRUNCATE: OpenOptions = OpenOptions { truncate: true, ..READ_WRITE };

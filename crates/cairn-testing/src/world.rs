@@ -3,7 +3,8 @@
 use crate::driver::{Clock, Process};
 use crate::tier::{CHECKSUM, HeapTier, SharedMemory, Tier, small_geometry};
 use cairn_core::{
-    Credentials, Geometry, HeapMemory, Microfs, NumaPolicy, Placement, ProcessIdentity, TIERS_MAX,
+    Credentials, Geometry, HeapMemory, Microfs, NumaPolicy, OpenOptions, Placement,
+    ProcessIdentity, TIERS_MAX,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,6 +12,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Credentials that pass every check of mode bits.
 pub const SUPERUSER: Credentials = Credentials { uid: 0, gid: 0 };
+
+/// Opens or makes a file, to read and to write.
+pub const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    create: true,
+    exclusive: false,
+    truncate: false,
+    directory: false,
+    no_follow: false,
+    path_only: false,
+};
 
 thread_local! {
     static NODE: Cell<u32> = const { Cell::new(0) };

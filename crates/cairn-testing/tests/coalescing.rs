@@ -1,11 +1,12 @@
 //! Few records for many writes: what is written through one description continues its last record, whoever writes what
 //! in between, and what is recovered is what was written.
 
-use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, Superblock, recover_read_only};
+use cairn_core::{Error, HandleId, Position, ROOT, Superblock, recover_read_only};
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{Crew, Setting, memory, recover_and_attach};
 use cairn_testing::faulty::Image;
 use cairn_testing::tier::CHECKSUM;
+use cairn_testing::world::READ_WRITE;
 use std::sync::Arc;
 
 /// Unit of allocation.
@@ -13,17 +14,6 @@ const BLOCK_BYTES: usize = 4096;
 /// What is set apart at a time on media as small as these.
 const STRETCH_BLOCKS: u64 = 256;
 const MEDIA_BYTES: u64 = 64 << 20;
-const OPEN: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 
 /// A namespace that processes share, on media of its own.
 struct Shared {
@@ -57,7 +47,7 @@ impl Shared {
 }
 
 fn open(process: &Process, name: &str) -> HandleId {
-    let opened = process.fs.open_file(&process.caller(), ROOT, name.as_bytes(), OPEN, 0o600);
+    let opened = process.fs.open_file(&process.caller(), ROOT, name.as_bytes(), READ_WRITE, 0o600);
     opened.expect("there is space").handle
 }
 

@@ -19,7 +19,7 @@ use cairn_testing::portrait::{Portrait, portrait};
 use cairn_testing::random::soaking;
 use cairn_testing::shared::{Child, ForkShared, Stepped};
 use cairn_testing::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
-use cairn_testing::world::SUPERUSER;
+use cairn_testing::world::{READ_WRITE, SUPERUSER};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -34,18 +34,6 @@ const NAMES: u32 = 130;
 const STOPS_MAX: u64 = 20_000_000;
 /// Without debug registers, every so many instructions are looked at.
 const STRIDE: u64 = 97;
-
-const OPTIONS: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 
 /// The process that is dead when it is reaped.
 const OTHER: ProcessIdentity = ProcessIdentity { pid: 2, pid_namespace: 1, start_time: 1 };
@@ -90,14 +78,14 @@ const OPERATIONS: [Operation; 21] = [
         name: "create",
         transactions: 1,
         act: |stage| {
-            stage.fs().open_file(&stage.caller(), ROOT, &[b'n'; 100], OPTIONS, 0o644).unwrap();
+            stage.fs().open_file(&stage.caller(), ROOT, &[b'n'; 100], READ_WRITE, 0o644).unwrap();
         },
     },
     Operation {
         name: "create next to many names",
         transactions: 1,
         act: |stage| {
-            stage.fs().open_file(&stage.caller(), ROOT, b"many/new", OPTIONS, 0o644).unwrap();
+            stage.fs().open_file(&stage.caller(), ROOT, b"many/new", READ_WRITE, 0o644).unwrap();
         },
     },
     Operation {
@@ -125,7 +113,7 @@ const OPERATIONS: [Operation; 21] = [
         transactions: 2,
         act: |stage| {
             let caller = stage.caller();
-            let file = stage.fs().open_file(&caller, ROOT, b"b", OPTIONS, 0).unwrap().handle;
+            let file = stage.fs().open_file(&caller, ROOT, b"b", READ_WRITE, 0).unwrap().handle;
             let written = stage.process.write_small(&caller, file, Position::At(100), &[7; 100]);
             assert!(written.unwrap().is_some());
         },
@@ -136,7 +124,7 @@ const OPERATIONS: [Operation; 21] = [
         transactions: 4,
         act: |stage| {
             let caller = stage.caller();
-            let file = stage.fs().open_file(&caller, ROOT, b"c", OPTIONS, 0).unwrap().handle;
+            let file = stage.fs().open_file(&caller, ROOT, b"c", READ_WRITE, 0).unwrap().handle;
             stage.process.write(&caller, file, Position::At(100), &[7; 100]).unwrap();
             let later = Caller { now: Timestamp(2_000_000), ..caller };
             let written = stage.process.overwrite_small(&later, file, Position::At(150), &[8; 100]);
@@ -220,7 +208,7 @@ const OPERATIONS: [Operation; 21] = [
         name: "open, emptying, and close",
         transactions: 2,
         act: |stage| {
-            let options = OpenOptions { truncate: true, ..OPTIONS };
+            let options = OpenOptions { truncate: true, ..READ_WRITE };
             let opened = stage.fs().open_file(&stage.caller(), ROOT, b"c", options, 0).unwrap();
             stage.process.close(opened.handle).unwrap();
         },
@@ -262,7 +250,7 @@ const OPERATIONS: [Operation; 21] = [
 ];
 
 fn create(process: &Process, path: &[u8], length: usize) -> (HandleId, InodeId) {
-    let opened = process.fs.open_file(&process.caller(), ROOT, path, OPTIONS, 0o644).unwrap();
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, READ_WRITE, 0o644).unwrap();
     process.write(&process.caller(), opened.handle, Position::At(0), &vec![1; length]).unwrap();
     (opened.handle, opened.inode)
 }

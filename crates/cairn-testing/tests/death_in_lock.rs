@@ -7,13 +7,13 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use cairn_core::{
-    Acquired, Caller, HandleId, InodeId, Memory, Microfs, OpenOptions, Position, ProcessIdentity,
-    ROOT, RenameMode, Result, SlotId, Timestamp, WritePlan,
+    Acquired, Caller, HandleId, InodeId, Memory, Microfs, Position, ProcessIdentity, ROOT,
+    RenameMode, Result, SlotId, Timestamp, WritePlan,
 };
 use cairn_device::lock::RobustLock;
 use cairn_testing::random::soaking;
 use cairn_testing::tier::{CHECKSUM, small_geometry};
-use cairn_testing::world::SUPERUSER;
+use cairn_testing::world::{READ_WRITE, SUPERUSER};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Instructions stepped through per operation, all kills together, unless every instruction is visited.
@@ -22,18 +22,6 @@ const STEPS_PER_OPERATION: u64 = 40_000;
 const MARGIN: u64 = 40;
 /// How the child says that it must not be traced.
 const FORBIDDEN: i32 = 77;
-
-const READ_WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 
 /// Words that a forked child shares; never unmapped.
 #[derive(Clone, Copy)]

@@ -1,23 +1,11 @@
 //! Leases: what others see of a file that is written without the lock, and what becomes of a lease that they recall.
 
-use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, ROOT};
+use cairn_core::{Error, HandleId, InodeId, Position, ROOT};
 use cairn_testing::driver::{Process, WriteInFlight};
-use cairn_testing::world::{SUPERUSER, World};
+use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
 
 const BLOCK: usize = 4096;
 const RECORD: usize = 300;
-
-const READ_WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 
 /// A writer that has a lease on its file `a` after two records, and somebody else.
 struct Scene {

@@ -8,22 +8,10 @@ use cairn_core::{
     ReadPlan, RenameMode, Result, SlotId,
 };
 use cairn_testing::driver::{Process, WriteInFlight};
-use cairn_testing::world::{SUPERUSER, World};
+use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-
-const READ_WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 const READ_ONLY: OpenOptions = OpenOptions { write: false, create: false, ..READ_WRITE };
 

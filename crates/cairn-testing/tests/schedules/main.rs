@@ -13,6 +13,7 @@ mod stage;
 use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
 use cairn_testing::driver::Process;
 use cairn_testing::random::for_each_seed;
+use cairn_testing::world::READ_WRITE;
 use shuttle::scheduler::{
     PctScheduler, RandomScheduler, ReplayScheduler, Schedule, Scheduler, Task, TaskId,
 };
@@ -35,18 +36,6 @@ const CANARY_SCHEDULES: usize = 2000;
 const PATIENCE: usize = 500;
 
 const BLOCK: usize = 4096;
-
-const OPTIONS: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    create: true,
-    exclusive: false,
-    truncate: false,
-    directory: false,
-    no_follow: false,
-    path_only: false,
-};
 
 fn run(scheduler: impl Scheduler + 'static, play: fn()) {
     let mut config = Config::new();
@@ -163,7 +152,7 @@ fn open(process: &Process, path: &[u8], options: OpenOptions) -> HandleId {
 
 /// Makes a file of these bytes and leaves it open.
 fn create(process: &Process, path: &[u8], bytes: &[u8]) -> HandleId {
-    let handle = open(process, path, OPTIONS);
+    let handle = open(process, path, READ_WRITE);
     let written = process.write(&process.caller(), handle, Position::At(0), bytes);
     assert_eq!(written, Ok((0, bytes.len() as u64)));
     handle
@@ -185,7 +174,7 @@ fn names(defect: Defect) {
     let agent = stage.process();
     let caller = agent.caller();
     agent.fs.make_directory(&caller, ROOT, b"d", 0o755).expect("the name is new");
-    let moved = open(&agent, b"a", OPTIONS);
+    let moved = open(&agent, b"a", READ_WRITE);
     stage.start_mortal(|process| {
         let (here, there) = ((ROOT, &b"a"[..]), (ROOT, &b"d/b"[..]));
         for (from, to) in [(here, there), (there, here), (here, there)] {
@@ -195,7 +184,7 @@ fn names(defect: Defect) {
     });
     stage.start_mortal(|process| {
         for _ in 0..2 {
-            process.close(open(process, b"d/c", OPTIONS)).expect("it is open");
+            process.close(open(process, b"d/c", READ_WRITE)).expect("it is open");
             process.fs.unlink(&process.caller(), ROOT, b"d/c").expect("nobody else removes it");
         }
     });
@@ -249,7 +238,7 @@ fn reading(read: fn(&Process, HandleId) -> Vec<u8>) {
     let agent = stage.process();
     create(&agent, b"a", &[b'a'; 3 * BLOCK]);
     stage.start(move |process| {
-        let handle = open(process, b"a", OPTIONS);
+        let handle = open(process, b"a", READ_WRITE);
         for _ in 0..3 {
             let bytes = read(process, handle);
             let foreign = bytes.iter().find(|&&byte| byte != b'a');
@@ -262,7 +251,7 @@ fn reading(read: fn(&Process, HandleId) -> Vec<u8>) {
         process.reclaim().expect("orphans can be freed");
     });
     stage.start_mortal(|process| {
-        let handle = open(process, b"b", OPTIONS);
+        let handle = open(process, b"b", READ_WRITE);
         let bytes = [b'b'; 3 * BLOCK];
         write(process, handle, Position::At(0), &bytes);
     });
@@ -287,13 +276,13 @@ fn unlinking() {
     let agent = stage.process();
     agent.close(create(&agent, b"a", &[b'a'; 2 * BLOCK])).expect("it is open");
     let reader = stage.process();
-    let handle = open(&reader, b"a", OPTIONS);
+    let handle = open(&reader, b"a", READ_WRITE);
     stage.start_mortal(|process| {
         let _ = process.fs.unlink(&process.caller(), ROOT, b"a");
         process.reclaim().expect("orphans can be freed");
     });
     stage.start_mortal(|process| {
-        let handle = open(process, b"b", OPTIONS);
+        let handle = open(process, b"b", READ_WRITE);
         let bytes = [b'b'; 4 * BLOCK];
         write(process, handle, Position::At(0), &bytes);
     });
@@ -320,7 +309,7 @@ fn overwriting(defect: Defect) {
     let agent = stage.process();
     create(&agent, b"a", &[b'a'; 3 * BLOCK]);
     stage.start_mortal(|process| {
-        let handle = open(process, b"a", OPTIONS);
+        let handle = open(process, b"a", READ_WRITE);
         for (at, length) in [(0, 2 * BLOCK), (100, BLOCK), (BLOCK as u64, 50)] {
             let bytes = vec![b'w'; length];
             write(process, handle, Position::At(at), &bytes);
@@ -332,7 +321,7 @@ fn overwriting(defect: Defect) {
     });
     let mine = stage.process();
     stage.start(move |_| {
-        let handle = open(&mine, b"b", OPTIONS);
+        let handle = open(&mine, b"b", READ_WRITE);
         let bytes = [b'b'; 2 * BLOCK];
         let length = write(&mine, handle, Position::At(0), &bytes);
         for _ in 0..3 {
@@ -350,7 +339,7 @@ fn overwriting(defect: Defect) {
 
 /// Every byte of a file is one that may be there, and the checksums are right.
 fn verify(process: &Process, path: &[u8], may_be: &dyn Fn(usize, u8) -> bool) {
-    let opened = process.fs.open_file(&process.caller(), ROOT, path, OPTIONS, 0o644);
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, READ_WRITE, 0o644);
     let opened = opened.expect("it opens");
     let bytes = read_all(process, opened.handle);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -379,7 +368,7 @@ fn lengths(bytes: &[u8]) -> Vec<(u8, usize)> {
 fn appending(first_is_mortal: bool) {
     const RECORD: [usize; 2] = [3000, 700];
     const RECORDS: usize = 3;
-    let append = OpenOptions { append: true, ..OPTIONS };
+    let append = OpenOptions { append: true, ..READ_WRITE };
     let stage = Stage::new(8, Defect::None);
     let agent = stage.process();
     agent.close(create(&agent, b"log", b"")).expect("it is open");
@@ -416,7 +405,7 @@ fn appending(first_is_mortal: bool) {
     };
     let known = stage.process();
     stage.start(move |_| {
-        let handle = open(&known, b"log", OPTIONS);
+        let handle = open(&known, b"log", READ_WRITE);
         let mut before = Vec::new();
         for _ in 0..3 {
             let fills = records(&read_all(&known, handle));
@@ -426,7 +415,7 @@ fn appending(first_is_mortal: bool) {
         known.close(handle).expect("it is open");
     });
     let died = stage.settle(&agent);
-    let log = open(&agent, b"log", OPTIONS);
+    let log = open(&agent, b"log", READ_WRITE);
     let mut fills = records(&read_all(&agent, log));
     for number in 0..2 {
         let own: Vec<u8> = fills.iter().copied().filter(|fill| fill >> 4 == number + 1).collect();
@@ -458,7 +447,7 @@ fn continuing(defect: Defect) {
     const RECORD: usize = 600;
     const RECORDS: u8 = 7;
     const RARE: [u8; 700] = [0xee; 700];
-    let append = OpenOptions { append: true, ..OPTIONS };
+    let append = OpenOptions { append: true, ..READ_WRITE };
     let stage = Stage::new(8, defect);
     let agent = stage.process();
     agent.close(create(&agent, b"log", b"")).expect("it is open");
@@ -493,7 +482,7 @@ fn continuing(defect: Defect) {
     };
     let reader = stage.process();
     stage.start(move |_| {
-        let handle = open(&reader, b"log", OpenOptions { write: false, ..OPTIONS });
+        let handle = open(&reader, b"log", OpenOptions { write: false, ..READ_WRITE });
         let mut before = Vec::new();
         for _ in 0..3 {
             let fills = records(&read_all(&reader, handle));
@@ -503,7 +492,7 @@ fn continuing(defect: Defect) {
         reader.close(handle).expect("it is open");
     });
     let died = stage.settle(&agent);
-    let log = open(&agent, b"log", OPTIONS);
+    let log = open(&agent, b"log", READ_WRITE);
     let fills = records(&read_all(&agent, log));
     let mine: Vec<u8> = fills.iter().copied().filter(|&fill| fill != RARE[0]).collect();
     let expected: Vec<u8> = (1..=RECORDS).collect();
@@ -529,7 +518,7 @@ fn cutting() {
     let stage = Stage::new(5, Defect::None);
     let agent = stage.process();
     stage.start_mortal(|process| {
-        let handle = open(process, b"a", OPTIONS);
+        let handle = open(process, b"a", READ_WRITE);
         for _ in 0..8 {
             write(process, handle, Position::Cursor, &[b'w'; 700]);
         }
@@ -543,7 +532,7 @@ fn cutting() {
     });
     let other = stage.process();
     stage.start(move |_| {
-        let handle = open(&other, b"b", OPTIONS);
+        let handle = open(&other, b"b", READ_WRITE);
         let length = write(&other, handle, Position::At(0), &[b'b'; 2 * BLOCK]);
         for _ in 0..2 {
             assert!(read_all(&other, handle) == vec![b'b'; length], "bytes of another file");
@@ -580,14 +569,14 @@ fn growing() {
         truncate(process, b"a", GROWN as u64);
     });
     stage.start_mortal(|process| {
-        let handle = open(process, b"a", OPTIONS);
+        let handle = open(process, b"a", READ_WRITE);
         let at = Position::At(GROWN as u64);
         write(process, handle, at, &[b'w'; 3000]);
         let _ = process.seal(process.fs.handle(handle).expect("it is open").inode);
     });
     let reader = stage.process();
     stage.start(move |_| {
-        let handle = open(&reader, b"a", OPTIONS);
+        let handle = open(&reader, b"a", READ_WRITE);
         for _ in 0..3 {
             for (at, &byte) in read_all(&reader, handle).iter().enumerate() {
                 assert!(may_be(at, byte), "byte {at} is {byte:#x}");
