@@ -6,7 +6,7 @@
 //! inherited it. The list knows every page that shows a block, so a page that is no longer in it can do no harm.
 //! Weaker than a local file system: that another process made the file longer or shorter, or filled a hole under a mapping
 //! that only reads, is seen when this process next looks at the file (`follow`).
-//! Where the pieces of a file are is for `place.rs` to find.
+//! Where the pieces of a file are is for `place.rs` to find; another length or place of a mapping is `resize.rs`'s.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -25,8 +25,11 @@ use crate::transfer::Buffers;
 use crate::upkeep;
 
 mod place;
+mod resize;
 
 use place::{Manner, Place, Placed};
+
+pub use resize::remap;
 
 const PAGE_BYTES: usize = 4096;
 /// More than any address space has.
@@ -594,186 +597,6 @@ pub unsafe fn show_other_pages(
         list.push(other);
         Ok(())
     })
-}
-
-/// As `mremap(2)`. `None`: there is nothing of ours in the range.
-///
-/// # Safety
-/// As for `mremap`.
-pub unsafe fn remap(
-    start: *mut c_void,
-    length: usize,
-    new_length: usize,
-    flags: i32,
-    target: *mut c_void,
-) -> Option<Result<*mut c_void>> {
-    // A length of 0 asks for the same pages once more.
-    let range = pages(start, length.max(1)).ok()?;
-    let moved = MAPPINGS.with_any_in(&range, |list| {
-        let whole = |mapping: &&Mapping| {
-            mapping.pages.start <= range.start && range.end <= mapping.pages.end
-        };
-        let mapping = list.iter().find(whole).ok_or(Errno(libc::EFAULT))?.part(range.clone());
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-        let is_fixed = flags & libc::MREMAP_FIXED != 0;
-        let new_length = new_length.checked_next_multiple_of(PAGE_BYTES).filter(|&new| new > 0);
-        let new_length = new_length.filter(|_| flags & !known == 0 && (may_move || !is_fixed));
-        let new_length = new_length.ok_or(Errno(libc::EINVAL))?;
-        let copies = length == 0;
-        if copies && !(may_move && mapping.manner.shared) {
-            return Err(Errno(libc::EINVAL));
-        }
-        let resize = Resize { mapping, length: new_length, copies };
-        let mount = mount::current()?;
-        // SAFETY: promised by the caller.
-        unsafe {
-            if !is_fixed && !copies && resize.in_place(mount, list)? {
-                return Ok((start, Vec::new()));
-            }
-            match may_move {
-                true => resize.elsewhere(mount, list, is_fixed.then_some(target)),
-                false => Err(Errno(libc::ENOMEM)),
-            }
-        }
-    })?;
-    Some(moved.map(|(start, gone)| {
-        give_up(gone);
-        start
-    }))
-}
-
-/// A mapping that gets another length.
-struct Resize {
-    mapping: Mapping,
-    length: usize,
-    /// The pages stay where they are, too.
-    copies: bool,
-}
-
-impl Resize {
-    /// False: what is behind the mapping is in use.
-    ///
-    /// # Safety
-    /// As for `mremap`.
-    unsafe fn in_place(&self, mount: &Mount, list: &mut Vec<Mapping>) -> Result<bool> {
-        let Range { start, end } = self.mapping.pages;
-        let new_end = start + self.length;
-        if new_end <= end {
-            if new_end < end {
-                // SAFETY: the caller gives up the pages.
-                unsafe { kernel::munmap(new_end as *mut u8, end - new_end) }?;
-                // The rest keeps the description.
-                cut(list, &(new_end..end));
-            }
-            return Ok(true);
-        }
-        let behind = Request {
-            address: end as *mut c_void,
-            length: new_end - end,
-            protection: libc::PROT_NONE,
-            flags: libc::MAP_FIXED_NOREPLACE,
-            offset: 0,
-        };
-        // SAFETY: replaces nothing.
-        let Ok(reserved) = (unsafe { reserve(&behind, libc::PROT_NONE) }) else { return Ok(false) };
-        let longer = Mapping { pages: start..new_end, ..self.mapping.clone() };
-        let mut added = longer.part(end..new_end);
-        let placed = match reserved == behind.address {
-            true => added.replace(mount),
-            // Kernels before 4.17 take the address for a hint.
-            false => Err(Errno(libc::ENOMEM)),
-        };
-        if placed.is_err() {
-            // SAFETY: the reservation made above.
-            unsafe { kernel::munmap(reserved.cast(), behind.length) }?;
-            return Ok(false);
-        }
-        for mapping in list.iter_mut().filter(|mapping| mapping.pages.end == end) {
-            // It is placed anew where the file is not what it was.
-            mapping.pages.end = new_end;
-            mapping.placed.holes |= added.placed.holes;
-        }
-        Ok(true)
-    }
-
-    /// # Safety
-    /// As for `mremap`.
-    unsafe fn elsewhere(
-        &self,
-        mount: &Mount,
-        list: &mut Vec<Mapping>,
-        target: Option<*mut c_void>,
-    ) -> Result<(*mut c_void, Vec<HandleId>)> {
-        let old = self.mapping.pages.clone();
-        let request = Request {
-            address: target.unwrap_or(core::ptr::null_mut()),
-            length: self.length,
-            protection: libc::PROT_NONE,
-            flags: if target.is_some() { libc::MAP_FIXED } else { 0 },
-            offset: 0,
-        };
-        let overlaps = |at: usize| at < old.end && old.start < at + self.length;
-        if target
-            .is_some_and(|target| target as usize % PAGE_BYTES != 0 || overlaps(target as usize))
-        {
-            return Err(Errno(libc::EINVAL));
-        }
-        // SAFETY: promised by the caller.
-        let start = unsafe { reserve(&request, libc::PROT_NONE) }?;
-        let pages = start as usize..start as usize + self.length;
-        let mut gone = cut(list, &pages);
-        let mut moved = Mapping { pages: pages.clone(), ..self.mapping.clone() };
-        let kept = old.len().min(self.length);
-        // SAFETY: both ranges are the caller's to move.
-        let placed = unsafe {
-            match self.mapping.manner.shared {
-                true => moved.replace(mount),
-                // Some of the pages are the process's own.
-                false => moved
-                    .part(pages.start + kept..pages.end)
-                    .replace(mount)
-                    .and_then(|()| move_pages(old.start, kept, pages.start)),
-            }
-        };
-        if let Err(errno) = placed {
-            // SAFETY: the reservation made above.
-            unsafe { kernel::munmap(start.cast(), self.length) }?;
-            return Err(errno);
-        }
-        list.push(moved);
-        if !self.copies {
-            // SAFETY: the caller gives up the pages.
-            unsafe { kernel::munmap(old.start as *mut u8, old.len()) }?;
-            gone.extend(cut(list, &old));
-        }
-        Ok((start, gone))
-    }
-}
-
-/// Moves pages that may belong to several mappings of the kernel, which moves pages of one at a time.
-///
-/// # Safety
-/// As for `kernel::move_pages`.
-unsafe fn move_pages(from: usize, length: usize, to: usize) -> Result<()> {
-    let mut done = 0;
-    let mut step = length;
-    while done < length {
-        step = step.min(length - done);
-        let (start, target) = ((from + done) as *mut c_void, (to + done) as *mut c_void);
-        // SAFETY: promised by the caller.
-        match unsafe { kernel::move_pages(start, step, target) } {
-            Ok(()) => {
-                done += step;
-                step = length - done;
-            }
-            Err(Errno(libc::EFAULT)) if step > PAGE_BYTES => {
-                step = (step / 2).next_multiple_of(PAGE_BYTES);
-            }
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// This process has changed the file, or looks at it: its mappings show what it is now.
