@@ -5,6 +5,7 @@
 //! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device` does.
 
 use crate::error::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Words at the start of the segment that belong to the implementation of the lock.
@@ -37,6 +38,29 @@ pub trait Memory: Send + Sync {
     /// Lets these words come into the cache while the caller does something else, where that can be asked for. Any index
     /// is allowed.
     fn prefetch(&self, _first_word: usize, _word_count: usize) {}
+}
+
+/// One segment, seen by several instances of `Microfs`.
+impl<M: Memory> Memory for Arc<M> {
+    fn words(&self) -> &[AtomicU64] {
+        M::words(self)
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        M::lock(self)
+    }
+
+    fn unlock(&self) {
+        M::unlock(self);
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
+        M::back(self, first_word, word_count)
+    }
+
+    fn prefetch(&self, first_word: usize, word_count: usize) {
+        M::prefetch(self, first_word, word_count);
+    }
 }
 
 /// A segment in private memory: for tests and for tools that work on an image.

@@ -17,7 +17,7 @@ pub use workload::Workload;
 use crate::driver::{Clock, Process};
 use crate::faulty::{ByteMedia, Image, MediaTier};
 use crate::random::Random;
-use crate::tier::{CHECKSUM, SharedWorkspace};
+use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
 use cairn_core::{
     Durability, FurtherTier, Media, MediaOptions, Memory, Microfs, NAME_BYTES_MAX, OpenOptions,
@@ -245,14 +245,14 @@ fn long_name(directory: &[u8], end: &[u8]) -> Vec<u8> {
 }
 
 /// Zeroed memory for the namespace of a superblock.
-pub fn memory(superblock: &Superblock) -> SharedWorkspace {
+pub fn memory(superblock: &Superblock) -> Arc<Workspace> {
     let words = superblock.geometry.segment_bytes() as usize / 8;
-    SharedWorkspace(Arc::new(Workspace::new(words).expect("there is address space")))
+    Arc::new(Workspace::new(words).expect("there is address space"))
 }
 
 /// A process of the namespace that was recovered in `memory`.
 pub fn attach(
-    memory: SharedWorkspace,
+    memory: Arc<Workspace>,
     media: Arc<impl ByteMedia + 'static>,
     superblock: &Superblock,
     pid: u32,

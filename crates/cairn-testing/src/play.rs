@@ -68,7 +68,7 @@ pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
             let clean = generator.random.one_in(3);
             simulation.end(index, clean);
         }
-        46 => simulation.world.memory.0.simulate_owner_death(),
+        46 => simulation.world.memory.simulate_owner_death(),
         47..51 if !files.is_empty() => {
             let place = *generator.random.pick(&files);
             go_on_writing(simulation, generator, index, place);

@@ -6,7 +6,7 @@
 use crate::driver::Process;
 use crate::durable;
 use crate::faulty::{ByteMedia, Image};
-use crate::tier::{CHECKSUM, SharedWorkspace};
+use crate::tier::CHECKSUM;
 use cairn_core::{
     InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions, Position, ROOT,
     RenameMode, Result, Superblock, recover, recover_read_only,
@@ -55,9 +55,9 @@ impl ByteMedia for Store {
     }
 }
 
-fn workspace(superblock: &Superblock) -> Result<SharedWorkspace> {
+fn workspace(superblock: &Superblock) -> Result<Arc<Workspace>> {
     let words = superblock.geometry.segment_bytes() as usize / 8;
-    Ok(SharedWorkspace(Arc::new(Workspace::new(words)?)))
+    Ok(Arc::new(Workspace::new(words)?))
 }
 
 /// Recovers the image and uses what that gives. Errors: why it is not taken for a namespace.

@@ -1,9 +1,8 @@
 //! A tier whose bytes are on the heap, and a segment that several simulated processes share.
 
-use cairn_core::{Acquired, Checksum, Geometry, HeapMemory, Memory, Result};
-use cairn_device::Workspace;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use cairn_core::{Checksum, Geometry, HeapMemory, Memory, Result};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 /// The checksum routine that tests hand to the core.
 pub const CHECKSUM: Checksum = cairn_device::checksum::crc32c;
@@ -41,50 +40,6 @@ impl Tier for HeapTier {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         bytes[offset as usize..][..source.len()].copy_from_slice(source);
         Ok(())
-    }
-}
-
-/// One segment, seen by several instances of `Microfs`.
-#[derive(Clone)]
-pub struct SharedMemory(pub Arc<HeapMemory>);
-
-impl Memory for SharedMemory {
-    fn words(&self) -> &[AtomicU64] {
-        self.0.words()
-    }
-
-    fn lock(&self) -> Result<Acquired> {
-        self.0.lock()
-    }
-
-    fn unlock(&self) {
-        self.0.unlock();
-    }
-
-    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
-        self.0.back(first_word, word_count)
-    }
-}
-
-/// One private segment, seen by several instances of `Microfs`; cheap however large it is.
-#[derive(Clone)]
-pub struct SharedWorkspace(pub Arc<Workspace>);
-
-impl Memory for SharedWorkspace {
-    fn words(&self) -> &[AtomicU64] {
-        self.0.words()
-    }
-
-    fn lock(&self) -> Result<Acquired> {
-        self.0.lock()
-    }
-
-    fn unlock(&self) {
-        self.0.unlock();
-    }
-
-    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
-        self.0.back(first_word, word_count)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A small namespace on the heap, and processes that attach to it.
 
 use crate::driver::{Clock, Process};
-use crate::tier::{CHECKSUM, HeapTier, SharedMemory, Tier, small_geometry};
+use crate::tier::{CHECKSUM, HeapTier, Tier, small_geometry};
 use cairn_core::{
     Credentials, Geometry, HeapMemory, Microfs, NumaPolicy, OpenOptions, Placement,
     ProcessIdentity, TIERS_MAX,
@@ -38,7 +38,7 @@ pub fn move_to_node(node: u32) {
 /// A namespace of 4 KiB hugeblocks.
 pub struct World {
     /// The shared words.
-    pub memory: SharedMemory,
+    pub memory: Arc<HeapMemory>,
     /// The tier.
     pub tier: Arc<dyn Tier>,
     /// The node's clock.
@@ -55,7 +55,7 @@ impl World {
     /// The same with several tiers of so many hugeblocks.
     pub fn tiered(tier_blocks: [u32; TIERS_MAX], inodes: u32) -> World {
         let geometry = Geometry { tier_blocks, ..small_geometry(tier_blocks[0], inodes) };
-        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        let memory = Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8));
         World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
     }
 
@@ -64,12 +64,12 @@ impl World {
         let placement = Placement { policy: NumaPolicy::Local, nodes, tier };
         let geometry =
             Geometry { placement, tier_blocks, ..small_geometry(tier_blocks[0], inodes) };
-        let memory = SharedMemory(Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8)));
+        let memory = Arc::new(HeapMemory::new(geometry.segment_bytes() as usize / 8));
         World::on(memory, Arc::new(HeapTier::new(&geometry)), &geometry)
     }
 
     /// The same on a given tier, in a zeroed segment of the right length.
-    pub fn on(memory: SharedMemory, tier: Arc<dyn Tier>, geometry: &Geometry) -> World {
+    pub fn on(memory: Arc<HeapMemory>, tier: Arc<dyn Tier>, geometry: &Geometry) -> World {
         let clock = Clock::default();
         let formatted = Microfs::format(&memory, geometry, CHECKSUM, SUPERUSER, clock.tick());
         formatted.expect("the geometry is valid");

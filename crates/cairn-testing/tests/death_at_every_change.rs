@@ -11,14 +11,14 @@
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
-    Acquired, Caller, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions,
-    Position, ProcessIdentity, ROOT, RenameMode, Result, SlotId, Timestamp, WritePlan,
+    Caller, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position,
+    ProcessIdentity, ROOT, RenameMode, SlotId, Timestamp, WritePlan,
 };
 use cairn_testing::driver::{Clock, Process};
 use cairn_testing::portrait::{Portrait, portrait};
 use cairn_testing::random::soaking;
 use cairn_testing::shared::{Child, ForkShared, Stepped};
-use cairn_testing::tier::{CHECKSUM, HeapTier, SharedMemory, small_geometry};
+use cairn_testing::tier::{CHECKSUM, HeapTier, small_geometry};
 use cairn_testing::world::{READ_WRITE, SUPERUSER};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -272,7 +272,7 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     Microfs::format(memory.as_ref(), &geometry, CHECKSUM, SUPERUSER, clock.tick()).unwrap();
     let tier = Arc::new(HeapTier::new(&geometry));
     let attach = |identity| {
-        let fs = Microfs::open(Box::new(Handed(memory.clone())), CHECKSUM).unwrap();
+        let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).unwrap();
         Process::attach(fs, identity, SUPERUSER, tier.clone(), clock.clone()).unwrap()
     };
     let (process, other) = (attach(ProcessIdentity { pid: 1, ..OTHER }), attach(OTHER));
@@ -310,27 +310,6 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     Stage { process, handle, inode, plan, leased, lease_state, other: other.slot }
 }
 
-/// A segment that a `Microfs` and the test share.
-struct Handed(Arc<ForkShared>);
-
-impl Memory for Handed {
-    fn words(&self) -> &[AtomicU64] {
-        self.0.words()
-    }
-
-    fn lock(&self) -> Result<Acquired> {
-        self.0.lock()
-    }
-
-    fn unlock(&self) {
-        self.0.unlock();
-    }
-
-    fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
-        self.0.back(first_word, word_count)
-    }
-}
-
 /// A page of a segment that nobody changes now: the child that could is stopped or gone.
 fn page_of(words: &[AtomicU64], page: usize) -> &[u64] {
     let words = &words[page * PAGE_WORDS..][..PAGE_WORDS];
@@ -356,7 +335,7 @@ fn copy_page(from: &[u64], to: &[AtomicU64], page: usize) {
 
 /// Looks at what a death would leave, in a copy of the segment.
 struct Judge {
-    copy: SharedMemory,
+    copy: Arc<HeapMemory>,
     fs: Microfs,
     /// The pages that the operation changes, as they were last looked at.
     pages: Vec<(usize, Vec<u64>)>,
@@ -368,7 +347,7 @@ struct Judge {
 
 impl Judge {
     fn new(words: &[u64], pages: &[usize]) -> Judge {
-        let copy = SharedMemory(Arc::new(HeapMemory::from_words(words)));
+        let copy = Arc::new(HeapMemory::from_words(words));
         let fs = Microfs::open(Box::new(copy.clone()), CHECKSUM).expect("the header is intact");
         let first = portrait(&fs).expect("the namespace is consistent at first");
         let pages = pages.iter().map(|&page| (page, Vec::new())).collect();
@@ -385,7 +364,7 @@ impl Judge {
             copy_page(seen, self.copy.words(), *page);
         }
         if memory.is_locked() {
-            self.copy.0.simulate_owner_death();
+            self.copy.simulate_owner_death();
         }
         let seen = match portrait(&self.fs) {
             Ok(seen) => seen,

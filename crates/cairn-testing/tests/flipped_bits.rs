@@ -6,7 +6,7 @@
 use cairn_core::{Error, HeapMemory, Memory, Microfs};
 use cairn_testing::damage::{HEADER, Image, OPERATIONS, UNDO};
 use cairn_testing::random::{Random, for_each_seed};
-use cairn_testing::tier::{CHECKSUM, SharedMemory};
+use cairn_testing::tier::CHECKSUM;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,7 +73,7 @@ fn start_watchdog() -> Sender<(u64, &'static str)> {
 #[test]
 fn flipped_words_then_every_operation_answers() {
     let image = Image::populate().expect("the namespace is intact");
-    let memory = SharedMemory(Arc::new(HeapMemory::new(image.words.len())));
+    let memory = Arc::new(HeapMemory::new(image.words.len()));
     let progress = start_watchdog();
     let place = Arc::new(Mutex::new(String::new()));
     let noted = place.clone();
@@ -83,8 +83,8 @@ fn flipped_words_then_every_operation_answers() {
     }));
     let mut panics = BTreeMap::new();
     for_each_seed(SEEDS, |seed| {
-        image.restore(&memory.0);
-        damage(&image, &memory.0, seed);
+        image.restore(&memory);
+        damage(&image, &memory, seed);
         let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).expect("the header is intact");
         // Operations change the words, too: each is the first one for some seeds.
         let first = seed as usize % OPERATIONS.len();
@@ -103,8 +103,8 @@ fn flipped_words_then_every_operation_answers() {
 #[test]
 fn flipped_header_bit_then_open_is_refused() {
     let image = Image::populate().expect("the namespace is intact");
-    let memory = SharedMemory(Arc::new(HeapMemory::new(image.words.len())));
-    image.restore(&memory.0);
+    let memory = Arc::new(HeapMemory::new(image.words.len()));
+    image.restore(&memory);
     for at in HEADER {
         for bit in 0..64 {
             memory.words()[at].fetch_xor(1 << bit, Relaxed);

@@ -7,8 +7,9 @@ use super::{attach, memory};
 use crate::driver::Process;
 use crate::faulty::{ByteMedia, FaultyMedia};
 use crate::random::Random;
-use crate::tier::{CHECKSUM, SharedWorkspace};
+use crate::tier::CHECKSUM;
 use cairn_core::{Media, Memory, ProcessIdentity, Result, Superblock, recover};
+use cairn_device::Workspace;
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +114,7 @@ pub struct Crew {
 
 /// What it takes to attach a process.
 struct Source {
-    memory: SharedWorkspace,
+    memory: Arc<Workspace>,
     media: Arc<dyn ByteMedia>,
     superblock: Superblock,
     dead: Arc<Dead>,

@@ -5,7 +5,7 @@
 
 use crate::damage::{HEADER, Image, OPERATIONS, UNDO};
 use crate::random::Random;
-use crate::tier::{CHECKSUM, SharedMemory};
+use crate::tier::CHECKSUM;
 use cairn_core::{HeapMemory, Memory, Microfs};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ const DYNAMIC_WORDS: u64 = 76;
 
 thread_local! {
     /// Used again by every run of the thread: making it takes longer than a run.
-    static SEGMENT: OnceLock<(Image, SharedMemory)> = const { OnceLock::new() };
+    static SEGMENT: OnceLock<(Image, Arc<HeapMemory>)> = const { OnceLock::new() };
 }
 
 /// Patches what the input says and tries the operations that it says.
@@ -28,13 +28,13 @@ pub(super) fn run(input: &[u8]) {
     SEGMENT.with(|segment| {
         let (image, memory) = segment.get_or_init(|| {
             let image = Image::populate().expect("the namespace is intact");
-            let memory = SharedMemory(Arc::new(HeapMemory::new(image.words.len())));
+            let memory = Arc::new(HeapMemory::new(image.words.len()));
             (image, memory)
         });
-        image.restore(&memory.0);
+        image.restore(memory);
         let mut choices = Random::from_choices(input);
         for _ in 0..choices.below(PATCHES_MAX + 1) {
-            patch(image, &memory.0, &mut choices);
+            patch(image, memory, &mut choices);
         }
         let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).expect("the header is intact");
         for _ in 0..OPERATIONS_MAX {

@@ -7,7 +7,7 @@ use crate::play::{USERS, act};
 use crate::random::Random;
 use crate::simulation::Simulation;
 use crate::step::Generator;
-use crate::tier::{HeapTier, SharedMemory, Tier, clear, small_geometry};
+use crate::tier::{HeapTier, Tier, clear, small_geometry};
 use crate::world::World;
 use cairn_core::{Geometry, HeapMemory};
 use std::cell::OnceCell;
@@ -22,19 +22,18 @@ const SIZE: (u32, u32) = (64, 24);
 
 thread_local! {
     /// Used again by every run of the thread: making it takes longer than a run.
-    static SEGMENT: OnceCell<SharedMemory> = const { OnceCell::new() };
+    static SEGMENT: OnceCell<Arc<HeapMemory>> = const { OnceCell::new() };
 }
 
 /// An empty namespace on the tier that `tier` makes.
 pub(super) fn world(tier: impl FnOnce(&Geometry) -> Arc<dyn Tier>) -> World {
     let geometry = small_geometry(SIZE.0, SIZE.1);
     let words = geometry.segment_bytes() as usize / 8;
-    let memory = SEGMENT.with(|segment| {
-        segment.get_or_init(|| SharedMemory(Arc::new(HeapMemory::new(words)))).clone()
-    });
+    let memory =
+        SEGMENT.with(|segment| segment.get_or_init(|| Arc::new(HeapMemory::new(words))).clone());
     // A run that panicked may have left it locked.
-    memory.0.simulate_owner_death();
-    clear(&memory.0);
+    memory.simulate_owner_death();
+    clear(&memory);
     World::on(memory, tier(&geometry), &geometry)
 }
 

@@ -16,7 +16,7 @@ use cairn_testing::driver::Process;
 use cairn_testing::durable::{Setting, Tiers, attach, memory};
 use cairn_testing::faulty::{ByteMedia, Image};
 use cairn_testing::portrait::portrait;
-use cairn_testing::tier::{CHECKSUM, SharedWorkspace};
+use cairn_testing::tier::CHECKSUM;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -372,7 +372,7 @@ fn media_of_a_newer_format_are_refused_and_left_alone() {
     let before = image.to_vec();
     let error = Superblock::read(&image, CHECKSUM).unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion { found: 3, .. }), "{error:?}");
-    let memory = SharedWorkspace(Arc::new(Workspace::new(512).unwrap()));
+    let memory = Arc::new(Workspace::new(512).unwrap());
     assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
     assert!(image.to_vec() == before);
 }

@@ -12,7 +12,6 @@ use cairn_core::{
 };
 use cairn_device::Workspace;
 use cairn_device::checksum::crc32c;
-use cairn_testing::tier::SharedWorkspace;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +37,7 @@ const GIBIBYTE: u64 = 1 << 30;
 struct Node {
     media: Arc<MemoryMedia>,
     superblock: Superblock,
-    memory: SharedWorkspace,
+    memory: Arc<Workspace>,
 }
 
 impl Node {
@@ -103,9 +102,9 @@ impl Node {
     }
 }
 
-fn workspace(superblock: &Superblock) -> SharedWorkspace {
+fn workspace(superblock: &Superblock) -> Arc<Workspace> {
     let words = superblock.geometry.segment_bytes() as usize / 8;
-    SharedWorkspace(Arc::new(Workspace::new(words).expect("address space")))
+    Arc::new(Workspace::new(words).expect("address space"))
 }
 
 /// A process of it.
