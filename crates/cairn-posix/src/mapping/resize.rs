@@ -8,7 +8,8 @@ use core::ops::Range;
 
 use cairn_core::HandleId;
 
-use super::{MAPPINGS, Mapping, PAGE_BYTES, Request, cut, give_up, pages, reserve};
+use super::create::{Request, reserve};
+use super::{MAPPINGS, Mapping, PAGE_BYTES, cut, give_up, pages};
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};

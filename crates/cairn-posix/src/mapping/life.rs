@@ -1,0 +1,97 @@
+//! Mappings of a process that forks, executes or ends.
+
+use core::ffi::c_void;
+
+use cairn_core::SlotId;
+use cairn_device::process;
+
+use super::create::{Request, reserve};
+use super::{MAPPINGS, Mapping, any, end};
+use crate::error::Result;
+use crate::latch::Held;
+use crate::mount::Mount;
+
+/// Lets no mapping be made known or end until what is returned is dropped, in this process and in a child that is forked
+/// meanwhile: so the child has a list that is whole, and the descriptions that are in it. Errors: `EDEADLK`.
+pub fn quiet() -> Result<Held<'static>> {
+    MAPPINGS.latch.hold()
+}
+
+/// In a forked child whose creation was not seen: holds on to what it has mapped. A file that is gone leaves zeros.
+pub(crate) fn retain(mount: &Mount, slot: SlotId) {
+    // The list is as the parent left it.
+    let _ = MAPPINGS.with(|list| {
+        list.retain(|mapping| {
+            let is_held = mount.fs().retain(slot, mapping.handle).is_ok();
+            if !is_held {
+                detach_pages(mapping);
+            }
+            is_held
+        });
+    });
+}
+
+/// Puts zeros where a mapping of ours is.
+fn detach_pages(mapping: &Mapping) {
+    let request = Request {
+        address: mapping.pages.start as *mut c_void,
+        length: mapping.pages.len(),
+        protection: mapping.manner.protection,
+        flags: libc::MAP_FIXED,
+        offset: 0,
+    };
+    // SAFETY: replaces only what the mapping consists of.
+    let _ = unsafe { reserve(&request, request.protection) };
+}
+
+/// Before an exec, which ends all mappings. The executed program may never look at the store, so what this process has
+/// inherited no longer counts as open for writing: if the exec fails, the process keeps what it sees, and what it stores is
+/// its own. True: there are mappings.
+pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
+    if !any() {
+        return false;
+    }
+    let mine = process::generation();
+    let is_inherited = |mapping: &Mapping| mapping.manner.stores && mapping.generation != mine;
+    let given_up = MAPPINGS.with(|list| {
+        let mut given_up = Vec::new();
+        while let Some(found) = list.iter().find(|mapping| is_inherited(mapping)) {
+            let old = found.handle;
+            let Ok(new) = mount.fs().map_file(&mount.caller(), old, false) else { break };
+            for mapping in list.iter_mut().filter(|mapping| mapping.handle == old) {
+                mapping.handle = new;
+                if mapping.make_private(mount).is_err() {
+                    detach_pages(mapping);
+                }
+            }
+            given_up.push(old);
+        }
+        given_up
+    });
+    for handle in given_up.unwrap_or_default() {
+        end(mount, slot, handle);
+    }
+    true
+}
+
+/// At the end of the process: threads that go on for a moment can no longer store to files. What was stored is sealed.
+pub(crate) fn end_all(mount: &Mount, slot: SlotId) {
+    if !any() {
+        return;
+    }
+    let handles = MAPPINGS.with(|list| {
+        let mut handles = Vec::new();
+        for mut mapping in list.drain(..) {
+            if mapping.manner.stores && mapping.make_private(mount).is_err() {
+                detach_pages(&mapping);
+            }
+            if !handles.contains(&mapping.handle) {
+                handles.push(mapping.handle);
+            }
+        }
+        handles
+    });
+    for handle in handles.unwrap_or_default() {
+        end(mount, slot, handle);
+    }
+}
