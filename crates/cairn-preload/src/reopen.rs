@@ -8,7 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use cairn_posix::path::{Route, route};
-use cairn_posix::{Errno, Result, table};
+use cairn_posix::{Errno, Result};
 use libc::{FILE, size_t};
 
 use crate::answer::{guarded, set_errno};
@@ -75,9 +75,30 @@ pub unsafe fn reopen(
     // SAFETY: the mode is terminated, and the stream is open.
     let result = guarded(|| unsafe { replace_file(path, CStr::from_ptr(mode), stream, open) });
     Some(result.unwrap_or_else(|Errno(number)| {
+        // SAFETY: the caller's own stream and mode.
+        unsafe { let_go(mode, streams::current(stream)) };
         set_errno(number);
         core::ptr::null_mut()
     }))
+}
+
+/// A stream that did not get its new file has lost its old one, too.
+unsafe fn let_go(mode: *const c_char, stream: *mut FILE) {
+    if let Some(descriptor) = stdio::descriptor_of(stream) {
+        // A standard stream of ours is used again when its number is.
+        if streams::standard_number(stream).is_none() {
+            stdio::abandon(stream);
+        }
+        // SAFETY: an open stream of ours, to which the descriptor belonged.
+        unsafe {
+            __fpurge(stream);
+            descriptors::close(descriptor);
+        }
+        return;
+    }
+    let real = next!(freopen: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE);
+    // SAFETY: the caller's own stream and mode; no path is one that the C library cannot open.
+    unsafe { real(c"".as_ptr(), mode, stream) };
 }
 
 unsafe fn replace_file(
@@ -140,7 +161,7 @@ fn is_as_expected(cookie: &Layout, record: *mut c_void) -> bool {
 unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
     // SAFETY: streams that are not static come from malloc.
     let room = unsafe { libc::malloc_usable_size(stream.cast()) };
-    if room < size_of::<Layout>() || !table::is_ours(number) {
+    if room < size_of::<Layout>() {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     // A fresh cookie shows what one looks like; it is closed again without touching a descriptor.

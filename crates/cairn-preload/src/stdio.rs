@@ -187,6 +187,13 @@ pub fn discard(model: *mut FILE) {
     unsafe { libc::fclose(model) };
 }
 
+/// Takes the descriptor away from a stream of ours, which works on none from now on.
+pub fn abandon(stream: *mut FILE) {
+    if let Some(record) = record_of(stream) {
+        record.descriptor.store(-1, Ordering::Relaxed);
+    }
+}
+
 /// The cookie for a stream that was not made here and works on `descriptor` from now on.
 pub fn take_over(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
     let record = new_record(descriptor);
@@ -194,13 +201,23 @@ pub fn take_over(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
     core::ptr::from_ref(record).cast_mut().cast()
 }
 
+/// Bytes of a mode that count, as the C library has it.
+const MODE_BYTES: usize = 7;
+/// The same of a mode of `fdopen`.
+const ADOPTED_MODE_BYTES: usize = 5;
+
 /// The flags of open(2) that a mode of fopen(3) stands for.
 pub fn flags_of(mode: &CStr) -> Result<c_int> {
+    mode_flags(mode, MODE_BYTES)
+}
+
+fn mode_flags(mode: &CStr, counted_bytes: usize) -> Result<c_int> {
     let bytes = mode.to_bytes();
     if bytes.windows(4).any(|part| part == b"ccs=") {
         // Conversion needs a wide stream.
         return Err(Errno(libc::EINVAL));
     }
+    let bytes = &bytes[..bytes.len().min(counted_bytes)];
     let plus = bytes.contains(&b'+');
     let access = |alone| if plus { libc::O_RDWR } else { alone };
     let mut flags = match bytes.first() {
@@ -265,19 +282,21 @@ path_hooks! {
         [path, follow true] = |place| open_stream(&place, unsafe { text(mode) });
 }
 
+/// A stream on a descriptor there is. As with the C library, `e` and `x` are nothing to it.
 fn adopt(descriptor: c_int, mode: &CStr) -> Result<*mut FILE> {
-    let flags = flags_of(mode)?;
+    let flags = mode_flags(mode, ADOPTED_MODE_BYTES)?;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
     let status = file::status_flags(handle)?;
     let (has, wants) = (status & libc::O_ACCMODE, flags & libc::O_ACCMODE);
     if has != libc::O_RDWR && has != wants {
         return Err(Errno(libc::EINVAL));
     }
-    if flags & libc::O_APPEND != 0 {
+    let begins_to_append = flags & libc::O_APPEND != 0 && status & libc::O_APPEND == 0;
+    if begins_to_append {
         file::set_status_flags(handle, status | libc::O_APPEND)?;
     }
-    if flags & libc::O_CLOEXEC != 0 {
-        cairn_posix::kernel::fcntl(descriptor, libc::F_SETFD, i64::from(libc::FD_CLOEXEC))?;
+    if begins_to_append && wants == libc::O_WRONLY {
+        file::seek(handle, 0, libc::SEEK_END)?;
     }
     stream_on(descriptor, cookie_mode(flags))
 }
@@ -313,11 +332,11 @@ macro_rules! numbers {
                 return number;
             }
             match descriptor_of(stream) {
-                Some(descriptor) => {
+                Some(descriptor) if descriptor >= 0 => {
                     set_errno(before);
                     descriptor
                 }
-                None => number,
+                _ => number,
             }
         }
     )*};

@@ -304,6 +304,11 @@ fn entries_descriptions_and_copies_answer_as_the_kernel_does() {
     conforms(&["entries", "descriptions", "copying"]);
 }
 
+#[test]
+fn streams_of_the_c_library_answer_as_the_kernel_does() {
+    conforms(&["stdio"]);
+}
+
 fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {
     pairs.iter().map(|(case, outcome)| ((*case).to_owned(), (*outcome).to_owned())).collect()
 }
