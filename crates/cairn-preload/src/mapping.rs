@@ -33,6 +33,32 @@ fn replacing(start: *mut c_void, length: size_t, map: impl Fn() -> *mut c_void) 
     }
 }
 
+/// As `mmap(2)`, for which `real` is called where no file of ours is concerned.
+///
+/// # Safety
+/// As for mmap(2).
+pub unsafe fn map_or(
+    request: Request,
+    descriptor: c_int,
+    real: impl Fn() -> *mut c_void,
+) -> *mut c_void {
+    let is_anonymous = request.flags & libc::MAP_ANONYMOUS != 0;
+    if is_anonymous || !table::is_ours(descriptor) {
+        let result = match request.flags & libc::MAP_FIXED {
+            0 => real(),
+            _ => replacing(request.address, request.length, real),
+        };
+        if result != FAILED || is_anonymous || !is_missed(descriptor) {
+            return result;
+        }
+    }
+    address(guarded(|| {
+        let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+        // SAFETY: the caller's own request.
+        unsafe { mapping::map(handle, &request) }
+    }))
+}
+
 macro_rules! maps {
     ($(fn $name:ident;)*) => {$(
         /// As `mmap(2)`.
@@ -40,24 +66,12 @@ macro_rules! maps {
         pub unsafe extern "C-unwind" fn $name(
             address: *mut c_void, length: size_t, protection: c_int, flags: c_int, descriptor: c_int, offset: i64,
         ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS != 0 || !table::is_ours(descriptor) {
-                let real = next!($name: fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void);
-                // SAFETY: the caller's own arguments.
-                let map = || unsafe { real(address, length, protection, flags, descriptor, offset) };
-                let result = match flags & libc::MAP_FIXED {
-                    0 => map(),
-                    _ => replacing(address, length, map),
-                };
-                if result != FAILED || flags & libc::MAP_ANONYMOUS != 0 || !is_missed(descriptor) {
-                    return result;
-                }
-            }
+            let real = next!($name: fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void);
             let request = Request { address, length, protection, flags, offset };
-            self::address(guarded(|| {
-                let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
-                // SAFETY: the caller's own request.
-                unsafe { mapping::map(handle, &request) }
-            }))
+            // SAFETY: the caller's own arguments, also below.
+            unsafe {
+                map_or(request, descriptor, || real(address, length, protection, flags, descriptor, offset))
+            }
         }
     )*};
 }
@@ -67,24 +81,34 @@ maps! {
     fn mmap64;
 }
 
-/// Hooks for functions of a range of memory.
+/// Functions of a range of memory: the one that asks `real` where nothing of ours is concerned, and the hook.
 macro_rules! ranges {
     ($(
         $(#[$attribute:meta])*
-        fn $name:ident(start, length $(, $argument:ident)?) by $answer:ident = $ours:expr;
+        fn $name:ident or $ours_or:ident(start, length $(, $argument:ident)?) by $answer:ident = $ours:expr;
     )*) => {$(
+        /// What the hook of this family gives, for which `real` is called where no file of ours is concerned.
+        ///
+        /// # Safety
+        /// As for the hook.
+        pub unsafe fn $ours_or(
+            start: *mut c_void, length: size_t $(, $argument: c_int)?, real: impl FnOnce() -> c_int
+        ) -> c_int {
+            // SAFETY: the caller's own arguments.
+            match ours(|| unsafe { ($ours)(start, length $(, $argument)?) }) {
+                Some(done) => $answer(|| done),
+                None => real(),
+            }
+        }
+
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             start: *mut c_void, length: size_t $(, $argument: c_int)?
         ) -> c_int {
-            // SAFETY: the caller's own arguments.
-            if let Some(done) = ours(|| unsafe { ($ours)(start, length $(, $argument)?) }) {
-                return $answer(|| done);
-            }
             let real = next!($name: fn(*mut c_void, size_t $(, ranges!(@number $argument))?) -> c_int);
-            // SAFETY: as above.
-            unsafe { real(start, length $(, $argument)?) }
+            // SAFETY: the caller's own arguments.
+            unsafe { $ours_or(start, length $(, $argument)?, || real(start, length $(, $argument)?)) }
         }
     )*};
     (@number $argument:ident) => { c_int };
@@ -92,15 +116,15 @@ macro_rules! ranges {
 
 ranges! {
     /// As `munmap(2)`.
-    fn munmap(start, length) by answer = mapping::unmap;
+    fn munmap or unmap_or(start, length) by answer = mapping::unmap;
     /// As `mprotect(2)`.
-    fn mprotect(start, length, protection) by answer = mapping::protect;
+    fn mprotect or protect_or(start, length, protection) by answer = mapping::protect;
     /// As `msync(2)`.
-    fn msync(start, length, flags) by answer = mapping::sync;
+    fn msync or sync_or(start, length, flags) by answer = mapping::sync;
     /// As `madvise(2)`.
-    fn madvise(start, length, advice) by answer = mapping::advise;
+    fn madvise or advise_or(start, length, advice) by answer = mapping::advise;
     /// As `posix_madvise(3)`.
-    fn posix_madvise(start, length, advice) by number = portable_advice;
+    fn posix_madvise or advise_portably_or(start, length, advice) by number = portable_advice;
 }
 
 /// Advice of POSIX has the numbers of `madvise`; other numbers are none.
@@ -114,6 +138,24 @@ unsafe fn portable_advice(start: *mut c_void, length: size_t, advice: c_int) -> 
     }
 }
 
+/// As `remap_file_pages(2)`, for which `real` is called where no file of ours is concerned.
+///
+/// # Safety
+/// As for remap_file_pages(2).
+pub unsafe fn show_other_pages_or(
+    start: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    page: size_t,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's own arguments.
+    match ours(|| unsafe { mapping::show_other_pages(start, length, protection, page) }) {
+        Some(turned) => answer(|| turned),
+        None => real(),
+    }
+}
+
 /// As `remap_file_pages(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn remap_file_pages(
@@ -123,14 +165,34 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
     page: size_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's own arguments.
-    let turned = ours(|| unsafe { mapping::show_other_pages(start, length, protection, page) });
-    if let Some(turned) = turned {
-        return answer(|| turned);
-    }
     let real = next!(remap_file_pages: fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int);
-    // SAFETY: as above.
-    unsafe { real(start, length, protection, page, flags) }
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        show_other_pages_or(start, length, protection, page, || {
+            real(start, length, protection, page, flags)
+        })
+    }
+}
+
+/// As `mremap(2)`, for which `real` is called where no file of ours is concerned.
+///
+/// # Safety
+/// As for mremap(2).
+pub unsafe fn remap_or(
+    start: *mut c_void,
+    length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    target: *mut c_void,
+    real: impl Fn() -> *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    let moved = ours(|| unsafe { mapping::remap(start, length, new_length, flags, target) });
+    match moved {
+        Some(moved) => address(moved),
+        None if flags & libc::MREMAP_FIXED != 0 => replacing(target, new_length, real),
+        None => real(),
+    }
 }
 
 /// As `mremap(2)`; the last argument is there if the flags say so.
@@ -142,16 +204,11 @@ pub unsafe extern "C-unwind" fn mremap(
     flags: c_int,
     target: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: the caller's own arguments.
-    let moved = ours(|| unsafe { mapping::remap(start, length, new_length, flags, target) });
-    if let Some(moved) = moved {
-        return address(moved);
-    }
     let real = next!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
-    // SAFETY: as above.
-    let remap = || unsafe { real(start, length, new_length, flags, target) };
-    match flags & libc::MREMAP_FIXED {
-        0 => remap(),
-        _ => replacing(target, new_length, remap),
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        remap_or(start, length, new_length, flags, target, || {
+            real(start, length, new_length, flags, target)
+        })
     }
 }

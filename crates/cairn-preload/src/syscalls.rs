@@ -2,13 +2,15 @@
 //! the same name.
 //!
 //! Programs use it for what their C library has no function for, and some runtimes for everything. What is not ours
-//! goes to the kernel with the arguments as they are. Instructions that enter the kernel without this function are not
-//! seen; placeholders answer those with EBADF.
+//! goes to the kernel with the arguments as they are, and where it can be helped not by the C library's function: libraries
+//! that want to see every mapping (UCX and Open MPI, for memory that a network card knows) patch the code of that, and end
+//! here. Instructions that enter the kernel without this function are not seen; placeholders answer those with EBADF.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
+use cairn_posix::mapping::Request;
 use cairn_posix::path::Route;
-use cairn_posix::{Errno, address, configuration, cwd, table};
+use cairn_posix::{Errno, address, configuration, cwd, gate, table};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
 use crate::answer::{answer, is_missed, is_ours};
@@ -132,7 +134,8 @@ pub unsafe extern "C-unwind" fn syscall(
     f: usize,
 ) -> c_long {
     let call = Call { number, words: [a, b, c, d, e, f] };
-    if configuration::get().is_none() {
+    // What comes from within a call of ours is the C library's function of that call, on its way to the kernel.
+    if configuration::get().is_none() || gate::is_inside() {
         return call.pass();
     }
     // SAFETY: the caller's own arguments.
@@ -247,13 +250,20 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_fchdir => directories::fchdir(fd).into(),
         libc::SYS_getcwd if !cwd::is_foreign() => working_directory(call),
 
-        libc::SYS_mmap => mapping::mmap64(call.pointer(0), b, c as c_int, d as c_int, e as c_int, f as i64) as c_long,
-        libc::SYS_munmap => mapping::munmap(call.pointer(0), b).into(),
-        libc::SYS_mremap => mapping::mremap(call.pointer(0), b, c, d as c_int, call.pointer(4)) as c_long,
-        libc::SYS_remap_file_pages => mapping::remap_file_pages(call.pointer(0), b, c as c_int, d, e as c_int).into(),
-        libc::SYS_mprotect => mapping::mprotect(call.pointer(0), b, c as c_int).into(),
-        libc::SYS_msync => mapping::msync(call.pointer(0), b, c as c_int).into(),
-        libc::SYS_madvise => mapping::madvise(call.pointer(0), b, c as c_int).into(),
+        libc::SYS_mmap => {
+            let request = Request { address: call.pointer(0), length: b, protection: c as c_int, flags: d as c_int, offset: f as i64 };
+            mapping::map_or(request, e as c_int, || call.pass() as *mut c_void) as c_long
+        }
+        libc::SYS_munmap => mapping::unmap_or(call.pointer(0), b, || call.pass() as c_int).into(),
+        libc::SYS_mremap => {
+            mapping::remap_or(call.pointer(0), b, c, d as c_int, call.pointer(4), || call.pass() as *mut c_void) as c_long
+        }
+        libc::SYS_remap_file_pages => {
+            mapping::show_other_pages_or(call.pointer(0), b, c as c_int, d, || call.pass() as c_int).into()
+        }
+        libc::SYS_mprotect => mapping::protect_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
+        libc::SYS_msync => mapping::sync_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
+        libc::SYS_madvise => mapping::advise_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
 
         libc::SYS_ppoll => poll::ppoll(a as *mut pollfd, b as c_ulong, c as *const timespec, d as *const sigset_t).into(),
         libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut epoll_event).into(),

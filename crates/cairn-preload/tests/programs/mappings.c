@@ -1,5 +1,6 @@
 /* Files in memory: what stores, cuts, growth, forks and deaths do to a file that is mapped, and to those who look at it. */
 #include "program.h"
+#include <dlfcn.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -413,6 +414,63 @@ static void stores_meet_writes(void) {
     printf("%c%c\n", byte_of(file, 99), byte_of(file, 100));
 }
 
+static int patched_calls;
+
+static void *patched_mmap(void *start, size_t length, int protection, int flags, int file, off_t offset) {
+    patched_calls++;
+    return (void *)syscall(SYS_mmap, start, length, protection, flags, file, offset);
+}
+
+static void *patched_mremap(void *start, size_t length, size_t new_length, int flags, void *target) {
+    patched_calls++;
+    return (void *)syscall(SYS_mremap, start, length, new_length, flags, target);
+}
+
+static int patched_munmap(void *start, size_t length) {
+    patched_calls++;
+    return syscall(SYS_munmap, start, length);
+}
+
+static int patched_madvise(void *start, size_t length, int advice) {
+    patched_calls++;
+    return syscall(SYS_madvise, start, length, advice);
+}
+
+/* Puts a jump where the C library's function of this name begins. */
+static void patch(void *library, const char *name, void *instead) {
+    char *code = dlsym(library, name);
+    MUST(code != NULL);
+    char *page = (char *)((long)code & -PAGE);
+    MUST(mprotect(page, 2 * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+#if defined(__x86_64__)
+    static const char jump[] = "\x49\xbb........\x41\xff\xe3"; /* movabs $instead, %r11; jmp *%r11 */
+    memcpy(code, jump, 13);
+    memcpy(code + 2, &instead, sizeof instead);
+#else
+    static const unsigned jump[] = {0x58000050, 0xd61f0200}; /* ldr x16, 8 bytes on; br x16 */
+    memcpy(code, jump, sizeof jump);
+    memcpy(code + sizeof jump, &instead, sizeof instead);
+    __builtin___clear_cache(code, code + 16);
+#endif
+}
+
+/* What UCX and Open MPI do in order to see every mapping that comes and goes. */
+static void functions_are_patched(void) {
+    char *shared = map(4 * PAGE, READ_WRITE, MAP_SHARED, filled("f", 4 * PAGE), 0);
+    void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    MUST(library != NULL);
+    patch(library, "mmap", patched_mmap);
+    patch(library, "mremap", patched_mremap);
+    patch(library, "munmap", patched_munmap);
+    patch(library, "madvise", patched_madvise);
+    char *start = map(PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    start = mremap(start, PAGE, 3 * PAGE, MREMAP_MAYMOVE);
+    MUST(start != MAP_FAILED && madvise(start, PAGE, MADV_DONTNEED) == 0 && munmap(start, 3 * PAGE) == 0);
+    start = mmap(shared + PAGE, PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    MUST(start == shared + PAGE);
+    printf("%d calls, %d and %c\n", patched_calls, start[0], start[PAGE]);
+}
+
 static const struct scene scenes[] = {
     {"stores_are_the_files", stores_are_the_files},
     {"bytes_behind_the_end", bytes_behind_the_end},
@@ -431,6 +489,7 @@ static const struct scene scenes[] = {
     {"requests_are_refused", requests_are_refused},
     {"processes_share_a_counter", processes_share_a_counter},
     {"stores_meet_writes", stores_meet_writes},
+    {"functions_are_patched", functions_are_patched},
 };
 
 int main(int count, char **arguments) {
