@@ -22,7 +22,7 @@ pub mod file;
 pub mod gate;
 pub mod io;
 pub mod kernel;
-mod latch;
+pub mod latch;
 pub mod locks;
 pub mod mapping;
 pub mod mount;

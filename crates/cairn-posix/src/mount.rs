@@ -43,6 +43,8 @@ pub struct Mount {
     /// Process generation for which `slot` is right; changes in a forked child.
     generation: AtomicU64,
     slot: AtomicU32,
+    /// The process that has the slot. A process that shares its memory lives in the same.
+    pid: AtomicU32,
     /// In a forked child until its first call of ours: `slot` is the one its parent made for it.
     prepared: AtomicBool,
     /// Effective user (high half) and group.
@@ -114,6 +116,7 @@ fn attach() -> Result<&'static Mount> {
     let identity = process::identity()?;
     let attached = mount.with_room(|| mount.fs().attach(identity))?;
     mount.slot.store(attached.slot.0, Ordering::Relaxed);
+    mount.pid.store(identity.pid, Ordering::Relaxed);
     mount.generation.store(process::generation(), Ordering::Relaxed);
     let mount: &'static Mount = Box::leak(mount);
     mount.internal_descriptors(&mut placeholder::note_internal);
@@ -143,6 +146,7 @@ impl Mount {
             namespace,
             generation: AtomicU64::new(0),
             slot: AtomicU32::new(0),
+            pid: AtomicU32::new(0),
             prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
             umask: AtomicU32::new(kernel::umask()),
@@ -269,6 +273,7 @@ impl Mount {
     /// execute another program at once.
     pub(crate) fn inherit(&self, slot: SlotId) {
         self.slot.store(slot.0, Ordering::Relaxed);
+        self.pid.store(sys::getpid(), Ordering::Relaxed);
         self.prepared.store(true, Ordering::Relaxed);
     }
 
@@ -291,8 +296,14 @@ impl Mount {
             mapping::retain(self, attached.slot);
             self.slot.store(attached.slot.0, Ordering::Relaxed);
         }
+        self.pid.store(identity.pid, Ordering::Relaxed);
         self.generation.store(process::generation(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The slot, if it ends with this process: none in one that lives in the memory and the slot of another.
+    pub(crate) fn own_slot(&self) -> Option<SlotId> {
+        self.current_slot().filter(|_| self.pid.load(Ordering::Relaxed) == sys::getpid())
     }
 
     /// Gives up this process's slot; it takes a new one if it goes on.

@@ -67,7 +67,7 @@ impl Exec {
         let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
             return Exec(None);
         };
-        let Some(slot) = mount.current_slot() else { return Exec(None) };
+        let Some(slot) = mount.own_slot() else { return Exec(None) };
         seal_all(mount);
         let mapped = mapping::before_exec(mount, slot);
         let mut kept = mapped || has_working_directory();
@@ -111,8 +111,9 @@ fn has_working_directory() -> bool {
 
 /// Says that the process is ending in an orderly way, while its files may still be written to.
 pub fn about_to_end() {
-    if mount::attached().is_some() {
-        let _ = mount::current().map(|mount| mount.fs().mark_exec(mount.slot(), true));
+    if let Some(mount) = mount::attached() {
+        let _ = mount::current();
+        let _ = mount.own_slot().map(|slot| mount.fs().mark_exec(slot, true));
     }
 }
 
@@ -120,7 +121,7 @@ pub fn about_to_end() {
 pub fn end() {
     // A poisoned mount may call nothing clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
-    let Some(slot) = mount.current_slot() else { return };
+    let Some(slot) = mount.own_slot() else { return };
     seal_all(mount);
     mapping::end_all(mount, slot);
     let _ = mount.fs().detach(slot, mount::now());

@@ -41,7 +41,8 @@ pub unsafe extern "C-unwind" fn __close(number: c_int) -> c_int {
 
 fn close_all(first: c_uint, last: c_uint) -> Result<()> {
     for standard in 0..=2 {
-        if (first..=last).contains(&standard) {
+        // What waits for a file that is not ours goes where the C library takes it, if anywhere.
+        if (first..=last).contains(&standard) && table::is_ours(standard as c_int) {
             streams::about_to_change(standard as c_int);
         }
     }

@@ -81,6 +81,36 @@ impl Drop for Environment {
     }
 }
 
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+}
+
+/// Runs a function of the C library that starts a program with the environment of this process, from which nothing must
+/// be missing meanwhile.
+pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: a word of the C library, null or a list that ends with null.
+    let before = unsafe { environ };
+    // SAFETY: as above.
+    let complete = unsafe { Environment::new(before) };
+    if complete.mapping.is_none() {
+        return act();
+    }
+    // SAFETY: the list lives until another one has taken its place. Whoever reads or changes the environment meanwhile
+    // in another thread finds more in it, and nothing less.
+    unsafe { environ = complete.as_ptr() };
+    let result = act();
+    // SAFETY: as above.
+    unsafe {
+        if environ == complete.as_ptr() {
+            environ = before;
+        } else {
+            // Another thread went on from this list.
+            core::mem::forget(complete);
+        }
+    }
+    result
+}
+
 /// Copies the list and appends the missing variables; none if there is no memory.
 fn extend(
     configuration: &Configuration,

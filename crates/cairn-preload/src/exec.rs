@@ -3,11 +3,11 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use cairn_posix::path::Place;
+use cairn_posix::path::{self, Place, Route};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, PathResult, configuration, copy, file, table};
+use cairn_posix::{Errno, PathResult, configuration, copy, file, names, table};
 
-use crate::answer::{answer_path, errno, guarded, set_errno};
+use crate::answer::{answer_path, errno, guarded, is_ours, set_errno};
 use crate::environment::Environment;
 use crate::hooks;
 use crate::scripts::{self, Interpreter};
@@ -233,7 +233,7 @@ pub unsafe extern "C-unwind" fn fexecve(
     unsafe { execve(path.as_ptr(), arguments, variables) }
 }
 
-/// As `execveat(2)`, for a path or, with `AT_EMPTY_PATH`, an open file.
+/// As `execveat(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execveat(
     directory: c_int,
@@ -242,17 +242,19 @@ pub unsafe extern "C-unwind" fn execveat(
     variables: List,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller passes a terminated path.
-    unsafe {
-        let possible = cairn_posix::address::is_possible(path);
-        if directory == libc::AT_FDCWD || possible && *path as u8 == b'/' {
-            return execve(path, arguments, variables);
+    // Before the route is asked for: it believes what is known of the directory.
+    let directory_is_ours = directory != libc::AT_FDCWD && is_ours(directory);
+    // SAFETY: the caller passes a terminated path, or an address that cannot be.
+    let (route, empty) = unsafe { (hooks::route_at(directory, path), path::is_empty(path)) };
+    if matches!(route, Route::Libc) {
+        if directory_is_ours && empty && flags & libc::AT_EMPTY_PATH != 0 {
+            // SAFETY: the caller's own arguments.
+            return unsafe { fexecve(directory, arguments, variables) };
         }
-        if possible && *path == 0 && table::is_ours(directory) {
-            return fexecve(directory, arguments, variables);
-        }
-        let environment = Environment::new(variables);
-        executing(|| {
+        // SAFETY: the caller passes lists that end with null.
+        let environment = unsafe { Environment::new(variables) };
+        // SAFETY: the caller's own arguments, with an environment that contains theirs.
+        return executing(|| unsafe {
             next!(execveat: fn(c_int, *const c_char, List, List, c_int) -> c_int)(
                 directory,
                 path,
@@ -260,8 +262,32 @@ pub unsafe extern "C-unwind" fn execveat(
                 environment.as_ptr(),
                 flags,
             )
-        })
+        });
     }
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    let mut whole = Vec::new();
+    let looked: c_int = answer_path(
+        || {
+            hooks::with_flags(flags, libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW, || Ok(()))?;
+            let Some(place) = hooks::ours(route, follow).filter(|_| directory_is_ours) else {
+                return Ok(());
+            };
+            if !follow && file::stat(&place, false)?.is_symlink() {
+                return Err(Errno(libc::ELOOP).into());
+            }
+            whole = names::absolute(place.base)?;
+            whole.extend([b"/", place.path, b"\0"].concat());
+            Ok(())
+        },
+        // It is found to lead there once more.
+        |_| 0,
+    );
+    if looked < 0 {
+        return -1;
+    }
+    let path = if whole.is_empty() { path } else { whole.as_ptr().cast() };
+    // SAFETY: the caller's own arguments but for the path, which lives for the call.
+    unsafe { execve(path, arguments, variables) }
 }
 
 /// Defines a function with a variable list of arguments, which stable Rust cannot receive, as one with a fixed number:

@@ -24,6 +24,7 @@ mod hooks;
 mod aio;
 mod answer;
 mod attributes;
+mod clones;
 mod descriptors;
 mod directories;
 mod environment;

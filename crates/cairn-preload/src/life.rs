@@ -7,12 +7,13 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, configuration, mapping, placeholder};
-use libc::pid_t;
+use cairn_posix::{Errno, Result, configuration, mapping, placeholder};
+use libc::{FILE, pid_t};
 
 use crate::answer::{errno, guarded, set_errno};
-use crate::{stdio, streams};
+use crate::{environment, stdio, streams};
 
 /// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. Even
 /// the C library is not initialised yet: it does not know its environment.
@@ -50,7 +51,8 @@ extern "C-unwind" fn finish() {
     end();
 }
 
-fn end() {
+/// The orderly end of this process as far as the store is concerned.
+pub fn end() {
     // An error has nowhere to go; the agent reaps the slot.
     let _ = guarded(|| {
         process::end();
@@ -110,28 +112,47 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { next!(quick_exit: fn(c_int) -> !)(status) }
 }
 
-/// Runs `create`, which returns as fork does, with the child's references taken before, while no mapping comes or goes.
-fn spawning(create: impl FnOnce() -> pid_t) -> pid_t {
-    let quiet = guarded(mapping::quiet);
-    let spawn = match guarded(Spawn::begin) {
-        Ok(spawn) => spawn,
-        Err(Errno(number)) => {
-            set_errno(number);
-            return -1;
+/// A child in the making: it is given what its parent holds, and meanwhile no mapping comes or goes.
+#[must_use]
+pub struct Making {
+    quiet: Result<Held<'static>>,
+    spawn: Spawn,
+}
+
+impl Making {
+    /// Before the child exists; none, with errno, if there must be none.
+    pub fn begin() -> Option<Making> {
+        let quiet = guarded(mapping::quiet);
+        match guarded(Spawn::begin) {
+            Ok(spawn) => Some(Making { quiet, spawn }),
+            Err(Errno(number)) => {
+                set_errno(number);
+                None
+            }
         }
-    };
+    }
+
+    /// In both processes, with what fork returned; errno stays.
+    pub fn end(self, pid: pid_t) {
+        let after = errno();
+        drop(self.quiet);
+        let _ = guarded(|| {
+            match pid {
+                -1 => self.spawn.cancel(),
+                0 => self.spawn.child(),
+                pid => self.spawn.parent(pid),
+            }
+            Ok::<_, Errno>(())
+        });
+        set_errno(after);
+    }
+}
+
+/// Runs `create`, which returns as fork does, with the child's references taken before.
+pub fn spawning<T: Copy + Into<i64>>(failed: T, create: impl FnOnce() -> T) -> T {
+    let Some(making) = Making::begin() else { return failed };
     let pid = create();
-    let after = errno();
-    drop(quiet);
-    let _ = guarded(|| {
-        match pid {
-            -1 => spawn.cancel(),
-            0 => spawn.child(),
-            pid => spawn.parent(pid),
-        }
-        Ok::<_, Errno>(())
-    });
-    set_errno(after);
+    making.end(pid.into() as pid_t);
     pid
 }
 
@@ -142,7 +163,7 @@ macro_rules! forks {
         pub unsafe extern "C-unwind" fn $name() -> pid_t {
             let real = next!($real: fn() -> pid_t);
             // SAFETY: takes nothing.
-            spawning(|| unsafe { real() })
+            spawning(-1, || unsafe { real() })
         }
     )*};
 }
@@ -165,7 +186,7 @@ pub unsafe extern "C-unwind" fn forkpty(
 ) -> pid_t {
     let real = next!(forkpty: fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t);
     // SAFETY: the caller's own arguments.
-    spawning(|| unsafe { real(terminal, name, settings, size) })
+    spawning(-1, || unsafe { real(terminal, name, settings, size) })
 }
 
 /// As `daemon(3)`: only the child returns; the parent's part of the mount is given up for it.
@@ -214,7 +235,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
         }
     };
     // SAFETY: the caller's own argument.
-    let status = unsafe { real(command) };
+    let status = environment::complete_while(|| unsafe { real(command) });
     let after = errno();
     let _ = guarded(|| {
         spawn.cancel();
@@ -222,4 +243,12 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     });
     set_errno(after);
     status
+}
+
+/// As `popen(3)`, whose shell inherits as that of `system` does, but holds nothing of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
+    let real = next!(popen: fn(*const c_char, *const c_char) -> *mut FILE);
+    // SAFETY: the caller's own arguments.
+    environment::complete_while(|| unsafe { real(command, kind) })
 }

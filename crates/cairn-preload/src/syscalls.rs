@@ -15,8 +15,8 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
 use crate::answer::{answer, is_missed, is_ours};
 use crate::{
-    attributes, descriptors, directories, exec, extended, hooks, identity, io, life, mapping,
-    names, open, poll, space, stat, submit, walks,
+    attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
+    mapping, names, open, poll, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -276,8 +276,11 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_execveat => {
             exec::execveat(fd, b as *const c_char, c as exec::List, d as exec::List, e as c_int).into()
         }
-        // A plain fork, and nothing that shares memory or descriptors.
+        // A plain fork may as well tell the libraries that want to know of one.
         libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 => life::fork().into(),
+        // On a stack of its own no function can return.
+        libc::SYS_clone if b == 0 => clones::by_number(a as u64, |flags| call.with(0, flags as usize).pass()),
+        libc::SYS_clone3 => clones::described(call.pointer(0), b, |description| call.with(0, description as usize).pass()),
         libc::SYS_exit_group => life::_exit(fd),
         libc::SYS_umask => identity::umask(a as u32).into(),
         #[cfg(target_arch = "x86_64")]

@@ -146,10 +146,7 @@ pub const PASSED: &[Family] = &[
         why: "make a stream on memory, or of the caller's functions",
         names: "fmemopen fopencookie open_memstream open_wmemstream",
     },
-    Family {
-        why: "run a shell whose descriptors are placeholders, which it recognises",
-        names: "popen pclose",
-    },
+    Family { why: "end a shell whose descriptors were placeholders", names: "pclose" },
     Family {
         why: "note what `posix_spawn` is to do; that is done by hooks",
         names: "posix_spawn_file_actions_*",
@@ -207,7 +204,7 @@ pub const PASSED: &[Family] = &[
     Family { why: "concern the whole of the kernel's file systems", names: "ustat bdflush" },
     Family {
         why: "make a process or end one past what is needed to keep files clean",
-        names: "clone __clone abort",
+        names: "abort",
     },
     Family { why: "end in the hook that runs the destructors", names: "exit on_exit" },
     Family {
