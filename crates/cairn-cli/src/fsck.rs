@@ -307,7 +307,7 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
     });
     let log = inspection.log;
     Tier {
-        format: superblock.version(),
+        format: superblock.version,
         identity: hexadecimal(superblock.identity),
         holds_data: superblock.geometry.tier_blocks[0] > 0,
         further: further(superblock),

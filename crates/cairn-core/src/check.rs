@@ -3,6 +3,7 @@
 //! Holds the lock for as long as the namespace is large; not for use on a path of the application.
 
 use crate::error::{Error, Result};
+use crate::extended::ExtendedAttributes;
 use crate::fs::Microfs;
 use crate::handle::{self, MAY_WRITE};
 use crate::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
@@ -81,6 +82,7 @@ fn check(tx: &Transaction) -> Result<Report> {
     check_links(tx, &named)?;
     check_orphans(tx)?;
     check_mappings(tx)?;
+    check_texts(tx)?;
     check_processes(tx, &mut report, &mut seen)?;
     let mut used = 0;
     for (number, tier) in (0..).zip(&tx.layout.tiers) {
@@ -210,6 +212,34 @@ fn check_mappings(tx: &Transaction) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Every extended attribute is one, and every text is somebody's: a name, the target of a symbolic link, or attributes.
+fn check_texts(tx: &Transaction) -> Result<()> {
+    let (mut records, mut with_attributes) = (0, 0);
+    let mut attributes = ExtendedAttributes::default();
+    for index in 1..tx.records_end(SlabKind::Inode) {
+        let Ok(inode) = tx.inode(InodeId(index)) else { continue };
+        if inode.is_directory(tx) {
+            let mut position = 0;
+            while let Some(entry) = tx.next_name(inode.id, position) {
+                records += tx.name_records(entry);
+                position = entry.hash;
+            }
+        }
+        if inode.is_symlink(tx) {
+            records += tx.text_records(inode.target(tx));
+        }
+        tx.read_extended(inode, &mut attributes);
+        if let Some(record) = tx.extended_record(inode) {
+            require(!inode.is_symlink(tx), "extended attributes of a symbolic link")?;
+            require(!attributes.as_bytes().is_empty(), "extended attributes that are none")?;
+            records += tx.text_records(record);
+            with_attributes += 1;
+        }
+    }
+    require(with_attributes == tx.extended_entries(), "extended attributes of no file")?;
+    require(records == tx.records_in_use(SlabKind::Name), "text that nobody has")
 }
 
 fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Result<()> {

@@ -68,6 +68,14 @@ pub enum Error {
     Io,
     /// The address the caller gave is not readable or writable.
     Fault,
+    /// No extended attribute of this name.
+    NoData,
+    /// The name of an extended attribute is empty or longer than 255 bytes.
+    OutOfRange,
+    /// An argument is longer than the kernel would take.
+    TooLarge,
+    /// This kind of thing is not kept here.
+    NotSupported,
 }
 
 impl Error {
@@ -78,6 +86,7 @@ impl Error {
             Error::NotFound => 2,
             Error::Io | Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => 5,
             Error::NoSuchOffset => 6,
+            Error::TooLarge => 7,
             Error::BadHandle => 9,
             Error::TooManyProcesses | Error::Unsettled => 11,
             Error::AccessDenied => 13,
@@ -92,10 +101,13 @@ impl Error {
             Error::FileTooLarge => 27,
             Error::NoSpace | Error::NoInodes => 28,
             Error::LinkLimit => 31,
+            Error::OutOfRange => 34,
             Error::Busy => 35,
             Error::NameTooLong => 36,
             Error::NotEmpty => 39,
             Error::SymlinkLoop => 40,
+            Error::NoData => 61,
+            Error::NotSupported => 95,
         }
     }
 }
@@ -131,6 +143,10 @@ impl core::fmt::Display for Error {
             }
             Error::Io => f.write_str("input/output error"),
             Error::Fault => f.write_str("bad address"),
+            Error::NoData => f.write_str("no such attribute"),
+            Error::OutOfRange => f.write_str("length out of range"),
+            Error::TooLarge => f.write_str("argument too long"),
+            Error::NotSupported => f.write_str("not supported"),
         }
     }
 }

@@ -37,6 +37,8 @@ pub(crate) const MAPPED: u32 = 256;
 pub(crate) const MAPPED_TO_STORE: u32 = 512;
 /// Made without a name, and may be given its first one.
 pub(crate) const NAMELESS: u32 = 1024;
+/// Has extended attributes, see `extended.rs`.
+pub(crate) const EXTENDED: u32 = 2048;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -298,6 +300,7 @@ impl Inode {
             lost: self.flags(tx) & LOST != 0,
             writers: self.writers(tx),
             opens: self.opens(tx),
+            extended: self.flags(tx) & EXTENDED != 0,
         }
     }
 }

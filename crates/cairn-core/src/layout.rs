@@ -17,7 +17,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -66,6 +66,7 @@ pub(crate) const PIN_EPOCH: usize = 104;
 pub(crate) const ATTACH_COUNT: usize = 105;
 /// Blocks that left files that are mapped.
 pub(crate) const LIMBO_FIRST: usize = 106;
+pub(crate) const EXTENDED_ROOT: usize = 107;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
 /// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is

@@ -12,6 +12,7 @@ mod claim;
 mod coalesce;
 mod directory;
 mod error;
+mod extended;
 mod fields;
 mod flush;
 mod fs;
@@ -58,6 +59,7 @@ mod write;
 
 pub use check::Report;
 pub use error::{Error, Result};
+pub use extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes};
 pub use flush::LogUsage;
 pub use fs::Microfs;
 pub use inspect::{

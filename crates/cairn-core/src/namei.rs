@@ -48,6 +48,7 @@ impl Transaction<'_> {
         if inode.links(self) > 0 || inode.opens(self) > 0 {
             return Ok(());
         }
+        self.drop_extended(inode)?;
         match inode.kind(self) {
             MODE_REGULAR => self.dispose_inode(inode, slot),
             MODE_SYMLINK => {

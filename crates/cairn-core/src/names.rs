@@ -8,7 +8,7 @@
 //! A name whose hash is taken by another name of the directory takes the next free hash, at most
 //! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory stream, which stays
 //! valid while other names come and go.
-//! Symbolic link targets are stored in the same chains, with directory 0.
+//! Targets of symbolic links and extended attributes (extended.rs) are stored in the same chains, with directory 0.
 //! Invariant: a record in use as a name has its directory and an inode, one that is not lacks one of them; so a record
 //! says by itself whether it still is what somebody remembers (name_cache.rs).
 
@@ -229,7 +229,7 @@ impl Transaction<'_> {
         InodeId((self.get(self.record(SlabKind::Name, record)) >> 32) as u32)
     }
 
-    /// Stores a name or link target. `inode` is what a name names.
+    /// Stores a name, a link target or extended attributes. `inode` is what a name names.
     pub(crate) fn store_text(&mut self, text: &[u8], inode: InodeId) -> Result<u32> {
         let (head, rest) = text.split_at(text.len().min(FIRST_BYTES));
         let mut next = 0;
@@ -255,6 +255,17 @@ impl Transaction<'_> {
             self.mark_corrupt("name length");
         }
         length.min(PATH_BYTES_MAX)
+    }
+
+    /// Records that a stored text takes.
+    pub(crate) fn text_records(&self, record: u32) -> u64 {
+        let more = self.text_length(record).saturating_sub(FIRST_BYTES);
+        1 + more.div_ceil(MORE_BYTES) as u64
+    }
+
+    /// Records that the name of an entry takes.
+    pub(crate) fn name_records(&self, entry: Entry) -> u64 {
+        self.text_records(entry.record)
     }
 
     /// Copies a stored text to the front of `target` and returns its length. Up to seven bytes behind it may change, too.

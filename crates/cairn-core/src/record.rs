@@ -55,9 +55,11 @@ pub enum Operation {
     /// inode, offset, bytes written in all, bytes from piece to piece, packed run of the blocks added, bytes of a piece. A write
     /// of pieces, as `coalesce.rs` has them.
     Strides = 19,
+    /// inode; all its extended attributes, as `extended.rs` has them. In snapshots, too, and not empty there.
+    Extended = 20,
 }
 
-const OPERATIONS: [(Operation, usize); 19] = [
+const OPERATIONS: [(Operation, usize); 20] = [
     (Operation::Close, 3),
     (Operation::Create, 4),
     (Operation::Unlink, 2),
@@ -77,6 +79,7 @@ const OPERATIONS: [(Operation, usize); 19] = [
     (Operation::Name, 2),
     (Operation::Extent, 3),
     (Operation::Strides, 6),
+    (Operation::Extended, 1),
 ];
 
 impl Operation {
@@ -92,7 +95,7 @@ impl Operation {
     /// Whether it stands in the log or, if not `log`, in snapshots.
     pub(crate) fn stands_in(self, log: bool) -> bool {
         match self {
-            Operation::Target => true,
+            Operation::Target | Operation::Extended => true,
             Operation::Inode | Operation::Name | Operation::Extent => !log,
             _ => log,
         }
@@ -102,12 +105,16 @@ impl Operation {
     pub fn is_barrier(self) -> bool {
         !matches!(
             self,
-            Operation::Write | Operation::Strides | Operation::Attributes | Operation::Drained
+            Operation::Write
+                | Operation::Strides
+                | Operation::Attributes
+                | Operation::Extended
+                | Operation::Drained
         )
     }
 }
 
-/// Longest record: two names, or a symbolic link's target, and a few parameters.
+/// Longest record: two names, a symbolic link's target, or a file's extended attributes, and a few parameters.
 pub(crate) const RECORD_WORDS_MAX: usize = 600;
 /// Words before the parameters.
 pub(crate) const FIXED_WORDS: usize = 3;
@@ -229,7 +236,7 @@ mod tests {
             assert_eq!(*operation as usize, index + 1);
             assert_eq!(Operation::decode(*operation as u16), Some(*operation));
         }
-        assert_eq!((Operation::decode(0), Operation::decode(20)), (None, None));
+        assert_eq!((Operation::decode(0), Operation::decode(21)), (None, None));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod restore;
 
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
+use crate::extended::is_well_formed;
 use crate::fields::fields;
 use crate::inode::{Inode, LOST, MAYBE_STALE, OPENED, UNCLEAN};
 use crate::layout::{self, Checksum, Geometry, Layout, SlabKind};
@@ -70,7 +71,7 @@ impl Rest {
                 let inode = tx.inode(id)?;
                 let more = tx.drop_extents(inode, from_block)?;
                 if !more && inode.links(tx) == 0 {
-                    release(tx, inode);
+                    release(tx, inode)?;
                 }
                 Ok(more.then_some(Rest::Cut { inode: id, from_block }))
             }
@@ -144,7 +145,7 @@ impl<'m> Image<'m> {
                 self.lsn = record.lsn;
             }
             let name = record.name(&mut buffer);
-            self.apply(&record, name)?;
+            self.apply(&record, name, ordered)?;
             self.records += 1;
             at += length;
         }
@@ -160,12 +161,17 @@ impl<'m> Image<'m> {
         })
     }
 
-    fn apply(&mut self, record: &Record, name: &[u8]) -> Result<()> {
+    fn apply(&mut self, record: &Record, name: &[u8], is_of_log: bool) -> Result<()> {
         if let Operation::Create | Operation::Symlink | Operation::Inode = record.operation {
             let at = usize::from(record.operation != Operation::Inode);
             self.back_inode(record.parameters[at])?;
         }
-        let mut rest = self.transact(|tx| apply(tx, record, name))?;
+        let mut rest = self.transact(|tx| match record.operation {
+            Operation::Extended if !is_of_log => {
+                restore::extended(tx, record.parameters, name).map(|()| None)
+            }
+            _ => apply(tx, record, name),
+        })?;
         while let Some(left) = rest {
             rest = self.transact(|tx| left.reduce(tx))?;
         }
@@ -331,6 +337,13 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
             inode.set_changed(tx, now.0);
             Ok(None)
         }
+        Operation::Extended => {
+            if let Ok(inode) = existing(tx, p[0]) {
+                set_extended(tx, inode, name)?;
+                inode.set_changed(tx, now.0);
+            }
+            Ok(None)
+        }
         Operation::Inode => restore::inode(tx, p).map(|()| None),
         Operation::Name => restore::name(tx, p, name).map(|()| None),
         Operation::Extent => {
@@ -391,12 +404,14 @@ fn claim(tx: &mut Transaction, id: u64, mode: u32, caller: &Caller) -> Result<In
 }
 
 /// Gives the inode's record back; its extents are gone.
-fn release(tx: &mut Transaction, inode: Inode) {
+fn release(tx: &mut Transaction, inode: Inode) -> Result<()> {
+    tx.drop_extended(inode)?;
     if inode.is_symlink(tx) && inode.target(tx) != 0 {
         tx.free_text(inode.target(tx));
     }
     tx.set(inode.at, 0);
     tx.release_record(SlabKind::Inode);
+    Ok(())
 }
 
 fn create(tx: &mut Transaction, p: &[u64], name: &[u8], now: Timestamp) -> Result<()> {
@@ -471,14 +486,14 @@ fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Re
             return contradiction("removed directory is not empty");
         }
         parent.drop_link(tx);
-        release(tx, inode);
+        release(tx, inode)?;
         return Ok(None);
     }
     inode.drop_link(tx);
     match (inode.links(tx), inode.is_regular(tx)) {
         (0, true) => Ok(Some(Rest::Cut { inode: inode.id, from_block: 0 })),
         (0, false) => {
-            release(tx, inode);
+            release(tx, inode)?;
             Ok(None)
         }
         _ => Ok(None),
@@ -562,6 +577,15 @@ fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     }
     tx.mark_used(blocks);
     tx.attach(inode, extent)
+}
+
+/// Gives a file or directory the extended attributes in `text` instead of those it has.
+fn set_extended(tx: &mut Transaction, inode: Inode, text: &[u8]) -> Result<()> {
+    let may_have_any = inode.is_regular(tx) || inode.is_directory(tx);
+    match may_have_any && is_well_formed(text) {
+        true => tx.store_extended(inode, text),
+        false => contradiction("extended attributes"),
+    }
 }
 
 fn set_seal(tx: &mut Transaction, inode: Inode, seal: u64) {

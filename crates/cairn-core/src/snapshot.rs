@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! first block   0 "cairnsnp"  1 number  2 CRC32C  3 brand  4 position in the log  5 LSN  6 words  7 CRC32C of them  8 epoch
-//! then          records, as in the log: every inode, every name and link target, every extent
+//! then          records, as in the log: every inode, every name and link target, every extent, extended attributes
 //! ```
 //! Two slots take turns. A snapshot is made from an *image* that was replayed from the media, never from the memory that
 //! programs work on, so nobody waits for it.
 //! Invariant: a slot's first block is written only when the records are durable; the newest valid slot counts.
 
 use crate::error::{Error, Result};
+use crate::extended::ExtendedAttributes;
 use crate::layout::Checksum;
 use crate::log_media::Stream;
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
@@ -321,6 +322,7 @@ fn dump(image: &Image<'_>, writer: &mut Writer<'_>) -> Result<()> {
     }
     for &id in &inodes {
         dump_content(image, writer, id)?;
+        dump_extended(image, writer, id)?;
     }
     Ok(())
 }
@@ -346,6 +348,17 @@ fn dump_content(image: &Image<'_>, writer: &mut Writer<'_>, id: InodeId) -> Resu
             next = tx.first_extent_from(map, extent.file_block.saturating_add(1));
         }
         Ok(())
+    })
+}
+
+fn dump_extended(image: &Image<'_>, writer: &mut Writer<'_>, id: InodeId) -> Result<()> {
+    let mut attributes = ExtendedAttributes::default();
+    image.transact(|tx| {
+        tx.read_extended(tx.inode(id)?, &mut attributes);
+        match attributes.as_bytes() {
+            [] => Ok(()),
+            text => writer.put(Operation::Extended, &[u64::from(id.0)], text),
+        }
     })
 }
 

@@ -13,10 +13,12 @@ use crate::layout::{Checksum, Durability, Geometry, LOG_WORDS};
 use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::types::{TIERS_MAX, Timestamp};
 
-/// Newest version of the media format that this build knows.
-pub const MEDIA_VERSION: u32 = 2;
-/// Version of media whose namespace has no other tier: older builds can use them.
-const VERSION_OF_ONE_TIER: u32 = 1;
+/// Version of the media that this build makes, the newest that it knows.
+pub const MEDIA_VERSION: u32 = 3;
+/// Oldest version of media that this build can use.
+const OLDEST_VERSION: u32 = 1;
+/// First version whose log and snapshots may hold extended attributes.
+const VERSION_OF_EXTENDED: u32 = 3;
 /// Magic of a superblock: "cairndev".
 pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
 
@@ -103,6 +105,8 @@ impl MediaOptions {
 /// What a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// Version of the format.
+    pub version: u32,
     /// Random number that tells this store from every other.
     pub identity: [u64; 2],
     /// When it was made.
@@ -190,6 +194,7 @@ impl Superblock {
         let [second, third, fourth] = options.further.map(|tier| tier.blocks);
         let tier_blocks = [0, second, third, fourth];
         Superblock {
+            version: MEDIA_VERSION,
             identity: options.identity,
             created: options.now,
             bytes: 0,
@@ -206,12 +211,9 @@ impl Superblock {
         }
     }
 
-    /// Version of its format.
-    pub fn version(&self) -> u32 {
-        match self.geometry.tier_blocks[1..].iter().all(|&blocks| blocks == 0) {
-            true => VERSION_OF_ONE_TIER,
-            false => MEDIA_VERSION,
-        }
+    /// Whether files may have extended attributes: older builds that use the media know what that is.
+    pub(crate) fn holds_extended(&self) -> bool {
+        self.version >= VERSION_OF_EXTENDED
     }
 
     /// Whether what stands on the tier survives the loss of memory.
@@ -224,7 +226,7 @@ impl Superblock {
         let geometry = &self.geometry;
         let mut words = [0; MEDIA_BLOCK_WORDS];
         words[W_MAGIC] = MEDIA_MAGIC;
-        words[W_VERSION] = u64::from(self.version());
+        words[W_VERSION] = u64::from(self.version);
         words[W_IDENTITY..W_IDENTITY + 2].copy_from_slice(&self.identity);
         words[W_BYTES] = self.bytes;
         words[W_HUGEBLOCK] = u64::from(geometry.hugeblock_bytes);
@@ -278,7 +280,7 @@ impl Superblock {
         if words[W_MAGIC] != MEDIA_MAGIC {
             return Err(NO_MAGIC);
         }
-        let known = u64::from(VERSION_OF_ONE_TIER)..=u64::from(MEDIA_VERSION);
+        let known = u64::from(OLDEST_VERSION)..=u64::from(MEDIA_VERSION);
         if !known.contains(&words[W_VERSION]) {
             let found = u32::try_from(words[W_VERSION]).unwrap_or(u32::MAX);
             return Err(Error::UnsupportedVersion { found, supported: MEDIA_VERSION });
@@ -305,6 +307,7 @@ impl Superblock {
         geometry.durability = Durability::decode(words[W_DURABILITY])?;
         geometry.validate().map_err(|_| Error::Corrupt { what: "superblock geometry" })?;
         let superblock = Superblock {
+            version: words[W_VERSION] as u32,
             identity: [words[W_IDENTITY], words[W_IDENTITY + 1]],
             created: Timestamp(words[W_CREATED]),
             bytes: words[W_BYTES],

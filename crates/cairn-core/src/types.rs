@@ -115,6 +115,8 @@ pub struct Attributes {
     pub writers: u32,
     /// Open-file descriptions.
     pub opens: u32,
+    /// Has extended attributes.
+    pub extended: bool,
 }
 
 /// `S_IFMT`: the bits of a mode that hold the file type.
@@ -261,6 +263,15 @@ pub enum TimeUpdate {
     Now,
     /// This time.
     At(Timestamp),
+}
+
+/// Whether an extended attribute that is set must be there before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedUpdate {
+    /// Fails if the attribute exists (`XATTR_CREATE`).
+    pub create: bool,
+    /// Fails unless it exists (`XATTR_REPLACE`).
+    pub replace: bool,
 }
 
 /// What a rename does when the new name exists.

@@ -7,8 +7,8 @@
 use crate::tier::clear;
 use crate::world::{READ_WRITE, SUPERUSER, World};
 use cairn_core::{
-    Caller, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position, ProcessIdentity,
-    ROOT, RenameMode, Result, SlotId, TimeUpdate, Truncation, WritePlan,
+    Caller, ExtendedUpdate, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position,
+    ProcessIdentity, ROOT, RenameMode, Result, SlotId, TimeUpdate, Truncation, WritePlan,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,6 +85,10 @@ impl Image {
         inodes.push(fs.resolve(&caller, ROOT, b"d", true)?);
         inodes.push(fs.resolve(&caller, ROOT, b"d/e", true)?);
         inodes.push(fs.resolve(&caller, ROOT, b"s", false)?);
+        for (index, &inode) in inodes[..inodes.len() - 1].iter().enumerate() {
+            let (value, update) = (vec![9; 40 * index], ExtendedUpdate::default());
+            fs.set_extended(&caller, inode, b"user.b", &value, update)?;
+        }
         fs.check()?;
         let words: Vec<u64> = world.memory.words().iter().map(|word| word.load(Relaxed)).collect();
         let interesting = (HEADER.end..words.len()).filter(|&at| words[at] != 0).collect();
@@ -281,6 +285,11 @@ pub const OPERATIONS: &[Operation] = &[
             let _ = fs.set_owner(&image.caller, inode, Some(1), Some(1));
             let _ = fs.set_times(&image.caller, inode, TimeUpdate::Now, TimeUpdate::Omit);
             let _ = fs.mark_drained(inode, 4, image.caller.now);
+            let update = ExtendedUpdate::default();
+            let _ = fs.set_extended(&image.caller, inode, b"user.a", &[7; 200], update);
+            let _ = fs.extended(&image.caller, inode, b"user.b");
+            let _ = fs.all_extended(inode);
+            let _ = fs.remove_extended(&image.caller, inode, b"user.a");
         }
         Ok(())
     }),

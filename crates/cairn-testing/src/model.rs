@@ -6,7 +6,9 @@
 
 use crate::content::Content;
 use crate::path::{Last, Walk};
-use cairn_core::{Caller, Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OpenOptions, Result};
+use cairn_core::{
+    Caller, Error, ExtendedUpdate, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OpenOptions, Result,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a file, directory or symbolic link of the model.
@@ -52,6 +54,8 @@ pub struct Node {
     pub changed: u64,
     /// Its writer died.
     pub unclean: bool,
+    /// Extended attributes.
+    pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// An open-file description.
@@ -183,6 +187,7 @@ impl Model {
             modified: now,
             changed: now,
             unclean: false,
+            extended: BTreeMap::new(),
         };
         self.nodes.insert(id, node);
         id
@@ -269,6 +274,65 @@ impl Model {
             return Err(Error::NotPermitted);
         }
         node.permissions = permissions & 0o7777;
+        node.changed = caller.now.0;
+        Ok(())
+    }
+
+    /// Whether `caller` may read or write the extended attribute `name` of a node.
+    fn permit_extended(&self, caller: &Caller, id: NodeId, name: &[u8], mask: u32) -> Result<()> {
+        if name.is_empty() || name.len() > 255 {
+            return Err(Error::OutOfRange);
+        }
+        let (node, uid) = (self.node(id), caller.credentials.uid);
+        let is_users = name.starts_with(b"user.");
+        let is_anothers = node.permissions & 0o1000 != 0 && uid != 0 && uid != node.uid;
+        match (&node.kind, mask) {
+            (Kind::Symlink(_), WRITE) if is_users => return Err(Error::NotPermitted),
+            (Kind::Symlink(_), _) if is_users => return Err(Error::NoData),
+            (Kind::Directory { .. }, WRITE) if is_users && is_anothers => {
+                return Err(Error::NotPermitted);
+            }
+            _ => {}
+        }
+        node.permit(caller, mask)?;
+        match name {
+            b"user." => Err(Error::Invalid),
+            _ if is_users => Ok(()),
+            _ => Err(Error::NotSupported),
+        }
+    }
+
+    /// As `setxattr(2)`, of values that are not too long.
+    pub fn set_extended(
+        &mut self,
+        caller: &Caller,
+        id: NodeId,
+        name: &[u8],
+        value: &[u8],
+        update: ExtendedUpdate,
+    ) -> Result<()> {
+        self.permit_extended(caller, id, name, WRITE)?;
+        let node = self.node_mut(id);
+        match node.extended.contains_key(name) {
+            true if update.create => return Err(Error::Exists),
+            false if update.replace => return Err(Error::NoData),
+            _ => node.extended.insert(name.to_vec(), value.to_vec()),
+        };
+        node.changed = caller.now.0;
+        Ok(())
+    }
+
+    /// As `getxattr(2)`.
+    pub fn get_extended(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.permit_extended(caller, id, name, READ)?;
+        self.node(id).extended.get(name).cloned().ok_or(Error::NoData)
+    }
+
+    /// As `removexattr(2)`.
+    pub fn remove_extended(&mut self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
+        self.permit_extended(caller, id, name, WRITE)?;
+        let node = self.node_mut(id);
+        node.extended.remove(name).ok_or(Error::NoData)?;
         node.changed = caller.now.0;
         Ok(())
     }

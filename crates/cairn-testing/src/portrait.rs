@@ -19,6 +19,8 @@ pub struct Seen {
     pub target: Vec<u8>,
     /// Checksums of its blocks, `None` for holes and stale ones.
     pub checksums: Vec<Option<u32>>,
+    /// Extended attributes.
+    pub extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// All that is seen at one moment.
@@ -41,7 +43,12 @@ pub fn portrait(fs: &Microfs) -> Result<Portrait> {
     let report = fs.check()?;
     let usage = fs.usage()?;
     let mut tree = BTreeMap::new();
-    let root = Seen { attributes: fs.attributes(ROOT)?, target: Vec::new(), checksums: Vec::new() };
+    let root = Seen {
+        attributes: fs.attributes(ROOT)?,
+        target: Vec::new(),
+        checksums: Vec::new(),
+        extended: extended(fs, ROOT)?,
+    };
     tree.insert(Vec::new(), root);
     describe(fs, ROOT, b"", &mut tree)?;
     let mut handles = BTreeMap::new();
@@ -87,10 +94,16 @@ fn describe(
             checksums.resize(BLOCKS_MAX, None);
             fs.checksums(inode, 0, &mut checksums)?;
         }
-        tree.insert(path.clone(), Seen { attributes, target, checksums });
+        let extended = extended(fs, inode)?;
+        tree.insert(path.clone(), Seen { attributes, target, checksums, extended });
         if attributes.is_directory() {
             describe(fs, inode, &path, tree)?;
         }
     }
     Ok(())
+}
+
+fn extended(fs: &Microfs, inode: InodeId) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let attributes = fs.all_extended(inode)?;
+    Ok(attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
 }

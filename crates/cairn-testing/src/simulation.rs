@@ -300,6 +300,20 @@ impl Simulation {
                 })?;
                 Ok(Outcome::Names(names))
             }
+            Step::SetExtended { open, name, value, update } => {
+                done(fs.set_extended(caller, self.inode(*open)?, name, value, *update))
+            }
+            Step::GetExtended { open, name } => {
+                fs.extended(caller, self.inode(*open)?, name).map(Outcome::Value)
+            }
+            Step::RemoveExtended { open, name } => {
+                done(fs.remove_extended(caller, self.inode(*open)?, name))
+            }
+            Step::ListExtended { open } => {
+                let attributes = fs.all_extended(self.inode(*open)?)?;
+                let names = attributes.iter().map(|(name, _)| name.to_vec());
+                Ok(Outcome::Attributes(names.collect()))
+            }
             Step::Read { open, at, length } => {
                 let handle = self.handle(*open)?;
                 let (offset, bytes) = process.read(caller, handle, position(*at), *length)?;

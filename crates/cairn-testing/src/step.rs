@@ -5,8 +5,8 @@
 
 use crate::model::{Facts, Kind, Model, Node, NodeId, Open, OpenId, ROOT};
 use crate::random::Random;
-use cairn_core::{Caller, Error, OpenOptions, RenameMode, Result};
-use std::collections::BTreeMap;
+use cairn_core::{Caller, Error, ExtendedUpdate, OpenOptions, RenameMode, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An open file, by its place in the table of the test.
 pub type Place = usize;
@@ -31,6 +31,10 @@ pub enum Step {
     Access { base: Base, path: Vec<u8>, mask: u32 },
     SetMode { open: Place, mode: u32 },
     List { base: Base },
+    SetExtended { open: Place, name: Vec<u8>, value: Vec<u8>, update: ExtendedUpdate },
+    GetExtended { open: Place, name: Vec<u8> },
+    RemoveExtended { open: Place, name: Vec<u8> },
+    ListExtended { open: Place },
     Read { open: Place, at: Option<u64>, length: u64 },
     Write { open: Place, at: Option<u64>, bytes: Vec<u8> },
     Truncate { open: Place, size: u64 },
@@ -50,6 +54,10 @@ pub enum Outcome {
     Target(Vec<u8>),
     /// Names and types (`S_IFMT`) in a directory.
     Names(BTreeMap<Vec<u8>, u32>),
+    /// Value of an extended attribute.
+    Value(Vec<u8>),
+    /// Names of extended attributes.
+    Attributes(BTreeSet<Vec<u8>>),
     /// Bytes read and the offset they are from; for comparison with what the model admits.
     Bytes(u64, Vec<u8>),
     /// Where bytes were written, if known, and how many.
@@ -171,6 +179,24 @@ impl Reference {
                 let kind = |id: &NodeId| self.model.node(*id).mode() & cairn_core::MODE_TYPE;
                 let names = entries.iter().map(|(name, id)| (name.clone(), kind(id))).collect();
                 Ok(Outcome::Names(names))
+            }
+            Step::SetExtended { open, name, value, update } => {
+                let node = self.node(*open)?;
+                let set = self.model.set_extended(caller, node, name, value, *update);
+                set.map(|()| Outcome::Done)
+            }
+            Step::GetExtended { open, name } => {
+                let node = self.node(*open)?;
+                self.model.get_extended(caller, node, name).map(Outcome::Value)
+            }
+            Step::RemoveExtended { open, name } => {
+                let node = self.node(*open)?;
+                self.model.remove_extended(caller, node, name).map(|()| Outcome::Done)
+            }
+            Step::ListExtended { open } => {
+                let node = self.node(*open)?;
+                let names = self.model.node(node).extended.keys().cloned();
+                Ok(Outcome::Attributes(names.collect()))
             }
             Step::Read { open, at, length } => self.read(*open, *at, *length, seen),
             Step::Write { open, at, bytes } => self.write(caller, *open, *at, bytes, seen),
@@ -439,7 +465,7 @@ impl Generator {
     fn name_step(&mut self, reference: &mut Reference, any: &[Place]) -> Step {
         let base = self.base(reference);
         let path = self.path();
-        match self.random.below(32) {
+        match self.random.below(38) {
             0..8 => {
                 let options = self.options();
                 let mode = *self.random.pick(&[0o644, 0o600, 0o666, 0o444, 0o200, 0o755]);
@@ -474,7 +500,38 @@ impl Generator {
                 let mode = *self.random.pick(&[0o777, 0o755, 0o600, 0o000, 0o1777]);
                 Step::SetMode { open: *self.random.pick(any), mode }
             }
+            32.. if !any.is_empty() => {
+                let open = *self.random.pick(any);
+                self.extended_step(open)
+            }
             _ => Step::List { base },
+        }
+    }
+
+    /// Names are few, so that they meet, and values short, so that all of them fit.
+    fn extended_step(&mut self, open: Place) -> Step {
+        const VALUE_BYTES_MAX: u64 = 900;
+        let longest = [&b"user."[..], &[b'n'; 250]].concat();
+        let name = match self.random.below(24) {
+            0 => Vec::new(),
+            1 => b"user.".to_vec(),
+            2 => b"nobodys.a".to_vec(),
+            3 => [&longest[..], b"n"].concat(),
+            4..7 => longest,
+            7..15 => b"user.a".to_vec(),
+            _ => b"user.b".to_vec(),
+        };
+        match self.random.below(6) {
+            0..3 => {
+                let most = *self.random.pick(&[1, 20, 60, VALUE_BYTES_MAX]);
+                let length = self.random.below(most + 1) as usize;
+                let (create, replace) = (self.random.one_in(4), self.random.one_in(4));
+                let update = ExtendedUpdate { create, replace };
+                Step::SetExtended { open, name, value: self.random.bytes(length), update }
+            }
+            3 => Step::GetExtended { open, name },
+            4 => Step::RemoveExtended { open, name },
+            _ => Step::ListExtended { open },
         }
     }
 }

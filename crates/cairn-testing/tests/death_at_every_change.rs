@@ -11,8 +11,8 @@
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
-    Caller, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions, Position,
-    ProcessIdentity, ROOT, RenameMode, SlotId, Timestamp, WritePlan,
+    Caller, ExtendedUpdate, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions,
+    Position, ProcessIdentity, ROOT, RenameMode, SlotId, Timestamp, WritePlan,
 };
 use cairn_testing::driver::{Clock, Process};
 use cairn_testing::portrait::{Portrait, portrait};
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-const OPERATIONS: [Operation; 21] = [
+const OPERATIONS: [Operation; 23] = [
     Operation {
         name: "create",
         transactions: 1,
@@ -198,6 +198,26 @@ const OPERATIONS: [Operation; 21] = [
         },
     },
     Operation {
+        name: "set extended attributes and remove one",
+        transactions: 4,
+        act: |stage| {
+            let (fs, caller) = (stage.fs(), stage.caller());
+            let set = |name: &[u8], length: usize| {
+                let update = ExtendedUpdate::default();
+                fs.set_extended(&caller, stage.inode, name, &vec![5; length], update).unwrap();
+            };
+            set(b"user.first", 300);
+            set(b"user.another", 2000);
+            set(b"user.first", 10);
+            fs.remove_extended(&caller, stage.inode, b"user.another").unwrap();
+        },
+    },
+    Operation {
+        name: "unlink a file with extended attributes",
+        transactions: 1,
+        act: |stage| stage.fs().unlink(&stage.caller(), ROOT, b"b").unwrap(),
+    },
+    Operation {
         name: "truncate into a block",
         transactions: 1,
         act: |stage| {
@@ -283,7 +303,12 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
         process.fs.make_directory(&process.caller(), ROOT, path, 0o755).unwrap();
     }
     let (handle, inode) = create(&process, b"a", 2 * 4096 + 100);
-    process.close(create(&process, b"b", 100).0).unwrap();
+    let (b, with_attributes) = create(&process, b"b", 100);
+    let update = ExtendedUpdate::default();
+    let set =
+        process.fs.set_extended(&process.caller(), with_attributes, b"user.a", &[1; 500], update);
+    set.unwrap();
+    process.close(b).unwrap();
     process.close(create(&process, b"c", 5 * 4096).0).unwrap();
     for index in 0..NAMES {
         process.close(create(&process, format!("many/{index}").as_bytes(), 0).0).unwrap();

@@ -205,6 +205,25 @@ fn inodes_in_a_snapshot_make_no_sense_then_it_is_refused() {
 }
 
 #[test]
+fn extended_attributes_on_media_make_no_sense_then_they_are_refused() {
+    const ONE: &[u8] = b"\x06\x01\0user.av";
+    let why = "extended attributes";
+    let attributes = |number, text: &[u8]| said(Operation::Extended, &[number], text);
+    let link = said(Operation::Symlink, &[IN_ROOT, 2, 0], b"a");
+    let target = said(Operation::Target, &[2], b"b");
+    assert_log_refused(&[link, target, attributes(2, ONE)], why);
+    let twice = [ONE, ONE].concat();
+    for text in [&ONE[..9], b"\x05\0\0user.", b"\x07\0\0other.a", &twice] {
+        assert_log_refused(&[attributes(IN_ROOT, text)], why);
+        assert_snapshot_refused(2, &[attributes(IN_ROOT, text)], why);
+    }
+    assert_snapshot_refused(2, &[attributes(IN_ROOT, b"")], why);
+    assert_snapshot_refused(2, &[attributes(IN_ROOT, ONE), attributes(IN_ROOT, ONE)], why);
+    let of_nobody = attributes(2, ONE);
+    assert_snapshot_refused(2, &[of_nobody], "record of an inode that is not there");
+}
+
+#[test]
 fn snapshot_without_root_directory_is_recovered_then_it_is_refused() {
     let (image, superblock) = sealed::empty(MEDIA_BYTES);
     sealed::put_snapshot(&image, &Places::of(&superblock), FIRST_SLOT, &[]);

@@ -68,6 +68,15 @@ impl Kernel {
         Kernel { root, opens: Vec::new() }
     }
 
+    /// Whether the file system of the scratch directory keeps extended attributes; some do not.
+    fn has_extended(&self) -> bool {
+        // SAFETY: the name is NUL-terminated, there is no buffer, and the descriptor is open.
+        let found = unsafe {
+            libc::fgetxattr(self.root.as_raw_fd(), c"user.a".as_ptr(), std::ptr::null_mut(), 0)
+        };
+        check(found as i64) != Err(libc::EOPNOTSUPP)
+    }
+
     fn base(&self, base: Base) -> i32 {
         base.map_or(self.root.as_raw_fd(), |place| self.descriptor(place))
     }
@@ -160,6 +169,39 @@ impl Kernel {
                 }
                 Step::SetMode { open, mode } => done(libc::fchmod(self.descriptor(*open), *mode)),
                 Step::List { base } => self.list(*base),
+                Step::SetExtended { open, name, value, update } => done(libc::fsetxattr(
+                    self.descriptor(*open),
+                    c(name).as_ptr(),
+                    value.as_ptr().cast(),
+                    value.len(),
+                    if update.create { libc::XATTR_CREATE } else { 0 }
+                        | if update.replace { libc::XATTR_REPLACE } else { 0 },
+                )),
+                Step::GetExtended { open, name } => {
+                    let mut value = vec![0_u8; 4096];
+                    let length = check(libc::fgetxattr(
+                        self.descriptor(*open),
+                        c(name).as_ptr(),
+                        value.as_mut_ptr().cast(),
+                        value.len(),
+                    ) as i64)?;
+                    value.truncate(length as usize);
+                    Ok(Outcome::Value(value))
+                }
+                Step::RemoveExtended { open, name } => {
+                    done(libc::fremovexattr(self.descriptor(*open), c(name).as_ptr()))
+                }
+                Step::ListExtended { open } => {
+                    let mut list = vec![0_u8; 4096];
+                    let length = check(libc::flistxattr(
+                        self.descriptor(*open),
+                        list.as_mut_ptr().cast(),
+                        list.len(),
+                    ) as i64)?;
+                    let names = list[..length as usize].split_inclusive(|&byte| byte == 0);
+                    let names = names.map(|name| name[..name.len() - 1].to_vec());
+                    Ok(Outcome::Attributes(names.collect()))
+                }
                 Step::Read { open, at, length } => {
                     let mut bytes = vec![0_u8; *length as usize];
                     let (target, descriptor) = (bytes.as_mut_ptr().cast(), self.descriptor(*open));
@@ -249,6 +291,17 @@ fn facts(stat: &libc::stat) -> Facts {
     }
 }
 
+/// Whether the step is one of extended attributes.
+fn is_extended(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::SetExtended { .. }
+            | Step::GetExtended { .. }
+            | Step::RemoveExtended { .. }
+            | Step::ListExtended { .. }
+    )
+}
+
 /// What both sides can be compared by.
 fn comparable(result: Result<Outcome, i32>) -> Result<Outcome, i32> {
     result.map(|outcome| match outcome {
@@ -267,6 +320,10 @@ fn run(seed: u64) {
     let caller = Caller { slot: SlotId(1), credentials, now: Timestamp(0) };
     let mut reference = Reference::new(&caller);
     let mut kernel = Kernel::open(&scratch.0);
+    let has_extended = kernel.has_extended();
+    if !has_extended {
+        println!("{:?} has no extended attributes: these steps are left out", scratch.0);
+    }
     let random = Random::new(seed);
     let mut generator =
         Generator { random, reach: 20_000, write_bytes: 6000, opens_max: 8, holder: caller.slot.0 };
@@ -281,6 +338,9 @@ fn run(seed: u64) {
             if reference.node(open).is_ok_and(|node| reference.model.node(node).is_directory()) {
                 continue;
             }
+        }
+        if is_extended(&step) && !has_extended {
+            continue;
         }
         let place = reference.free_place();
         let expected = reference.take(&caller, &step, None);

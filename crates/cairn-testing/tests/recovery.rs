@@ -5,8 +5,8 @@
 //! `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
 
 use cairn_core::{
-    Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions, Position, ROOT,
-    Superblock,
+    Error, ExtendedUpdate, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions,
+    Position, ROOT, Superblock,
 };
 use cairn_testing::crash::{Budget, Progress, Report, for_every_crash, run_until_power_fails};
 use cairn_testing::driver::Process;
@@ -662,6 +662,9 @@ fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recover
     let inode = process.fs.handle(handle).expect("is open").inode;
     process.fs.unlink(&process.caller(), ROOT, b"removed").expect("removes");
     process.fs.set_mode(&process.caller(), inode, 0o640).expect("is still there");
+    let update = ExtendedUpdate::default();
+    let set = process.fs.set_extended(&process.caller(), inode, b"user.a", b"value", update);
+    set.expect("is still there");
     create(process, b"later");
     process.fs.sync().expect("nothing fails");
     process.fs.write_snapshot().expect("is made from the log");

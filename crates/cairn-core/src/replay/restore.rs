@@ -1,11 +1,11 @@
-//! Records of a snapshot: an inode, a name, and whether all of them together are a namespace.
+//! Records of a snapshot: an inode, a name, extended attributes, and whether all of them together are a namespace.
 //!
 //! Records of the log are checked one by one, against the namespace that they change. Those of a snapshot come in any
 //! order and make sense only together: what they say is taken as it is, and judged when the last one is there.
 
 use super::{
     Image, KEPT_FLAGS, claim, contradiction, directory, existing, file_fits, permit_name, replayer,
-    set_seal,
+    set_extended, set_seal,
 };
 use crate::error::Result;
 use crate::fields::fields;
@@ -62,6 +62,15 @@ pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
         set_seal(tx, inode, p[12]);
     }
     Ok(())
+}
+
+/// Adds the extended attributes of an inode that has none yet.
+pub(super) fn extended(tx: &mut Transaction, p: &[u64], text: &[u8]) -> Result<()> {
+    let inode = existing(tx, p[0])?;
+    match text.is_empty() || tx.extended_record(inode).is_some() {
+        true => contradiction("extended attributes"),
+        false => set_extended(tx, inode, text),
+    }
 }
 
 /// Adds a name, and counts it.

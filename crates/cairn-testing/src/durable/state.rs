@@ -24,11 +24,15 @@ pub(super) struct FileState {
     pub content: Arc<Vec<u8>>,
     /// Counts overwrites: between two states with the same number bytes were only added or cut.
     pub overwrites: u64,
+    pub extended: Extended,
 }
+
+/// Extended attributes, which are as of the same moment as names.
+pub(super) type Extended = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    Directory,
+    Directory(Extended),
     Symlink(Vec<u8>),
     /// The number stands for the file, whatever its names.
     File(u64),
@@ -61,7 +65,7 @@ impl fmt::Display for State {
         for (name, node) in &self.names {
             let shown = String::from_utf8_lossy(&name[..name.len().min(8)]);
             match node {
-                Node::Directory => write!(f, " {shown}/")?,
+                Node::Directory(_) => write!(f, " {shown}/")?,
                 Node::Symlink(target) => write!(f, " {shown}@{}", target.len())?,
                 Node::File(file) => {
                     write!(f, " {shown}={file}:{}", self.files[file].content.len())?;
@@ -87,17 +91,22 @@ struct Content {
     verified: bool,
     /// Blocks of it were in memory: nothing of it was read.
     lost: bool,
+    extended: Extended,
 }
 
 impl Seen {
     /// The state in which everything is as it was found.
     pub fn state(self) -> State {
-        let whole = |content: Content| FileState { content: content.bytes.into(), overwrites: 0 };
+        let whole = |Content { bytes, extended, .. }: Content| FileState {
+            content: bytes.into(),
+            overwrites: 0,
+            extended,
+        };
         let files = self.files.into_iter().map(|(file, content)| (file, whole(content)));
         State { names: self.names, files: files.collect() }
     }
 
-    /// For each file of `state` what was found, if names, kinds and links are those of `state`.
+    /// For each file of `state` what was found, if names, kinds, links and extended attributes are those of `state`.
     fn matched<'s>(&'s self, state: &State) -> Option<BTreeMap<u64, &'s Content>> {
         let mut files = BTreeMap::new();
         let mut inodes = BTreeSet::new();
@@ -111,6 +120,9 @@ impl Seen {
                     let known = files.insert(*file, *inode);
                     let is_new = inodes.insert(*inode);
                     if known.map_or(!is_new, |known| known != *inode) {
+                        return None;
+                    }
+                    if state.files[file].extended != self.files[inode].extended {
                         return None;
                     }
                 }
@@ -250,7 +262,7 @@ pub fn look_in(process: &Process, home: InodeId) -> Result<Seen> {
             let node = match process.fs.attributes(inode)?.mode & MODE_TYPE {
                 MODE_DIRECTORY => {
                     left.push((inode, [&path[..], b"/"].concat()));
-                    Node::Directory
+                    Node::Directory(extended(process, inode)?)
                 }
                 MODE_SYMLINK => {
                     let mut target = Vec::new();
@@ -275,9 +287,10 @@ fn read(process: &Process, home: InodeId, path: &[u8]) -> Result<Content> {
     let options = OpenOptions { write: false, create: false, ..OPEN };
     let opened = process.fs.open_file(&process.caller(), home, path, options, 0)?;
     let attributes = process.fs.attributes(opened.inode)?;
+    let extended = extended(process, opened.inode)?;
     if attributes.lost {
         process.close(opened.handle)?;
-        return Ok(Content { bytes: Vec::new(), verified: false, lost: true });
+        return Ok(Content { bytes: Vec::new(), verified: false, lost: true, extended });
     }
     process.verify_blocks(opened.inode, opened.handle)?;
     let size = attributes.size;
@@ -288,5 +301,10 @@ fn read(process: &Process, home: InodeId, path: &[u8]) -> Result<Content> {
     process.close(opened.handle)?;
     let mut blocks = bytes.chunks(block_bytes as usize).zip(&checksums);
     let verified = blocks.all(|(block, sum)| sum.is_some() || block.iter().all(|&byte| byte == 0));
-    Ok(Content { bytes, verified, lost: false })
+    Ok(Content { bytes, verified, lost: false, extended })
+}
+
+fn extended(process: &Process, inode: InodeId) -> Result<Extended> {
+    let attributes = process.fs.all_extended(inode)?;
+    Ok(attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
 }

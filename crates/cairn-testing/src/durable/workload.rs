@@ -4,11 +4,13 @@
 //! If its process dies in it, the others bury it, and what they see decides which state it left.
 
 use super::crew::{Crew, Died};
-use super::state::{FileState, Node, State, Window, look};
+use super::state::{Extended, FileState, Node, State, Window, look};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
-use cairn_core::{Durability, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, Result};
+use cairn_core::{
+    Durability, ExtendedUpdate, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, Result,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -144,7 +146,7 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(19) {
+        match self.random.below(21) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
             6..8 => self.strides(),
@@ -155,7 +157,8 @@ impl<'w> Workload<'w> {
             13 => self.directory(),
             14..16 => self.symlink(),
             16 => self.close(),
-            17 => Box::new(|this| this.process().fs.sync().map(|()| true)),
+            17 | 18 => self.extended(),
+            19 => Box::new(|this| this.process().fs.sync().map(|()| true)),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }
@@ -173,7 +176,12 @@ impl<'w> Workload<'w> {
     }
 
     fn parent_exists(&self, name: &[u8]) -> bool {
-        !name.starts_with(b"dir/") || self.state.names.get(&b"dir"[..]) == Some(&Node::Directory)
+        !name.starts_with(b"dir/")
+            || self
+                .state
+                .names
+                .get(&b"dir"[..])
+                .is_some_and(|node| matches!(node, Node::Directory(_)))
     }
 
     fn nothing() -> Act<'w> {
@@ -198,7 +206,7 @@ impl<'w> Workload<'w> {
         self.next_file += 1;
         self.state.names.insert(name.to_vec(), Node::File(file));
         let content = Arc::default();
-        self.state.files.insert(file, FileState { content, overwrites: 0 });
+        self.state.files.insert(file, FileState { content, ..FileState::default() });
         // Made first and written to then.
         self.push_state();
         file
@@ -362,7 +370,7 @@ impl<'w> Workload<'w> {
         let name = self.pick_name();
         match self.state.names.get(name) {
             None => Self::nothing(),
-            Some(Node::Directory) => {
+            Some(Node::Directory(_)) => {
                 if self.state.names.keys().any(|other| other.starts_with(b"dir/")) {
                     return Self::nothing();
                 }
@@ -393,7 +401,7 @@ impl<'w> Workload<'w> {
 
     fn rename(&mut self) -> Act<'w> {
         let (from, to) = (self.pick_name(), self.pick_name());
-        let movable = |node: Option<&Node>| !matches!(node, Some(Node::Directory));
+        let movable = |node: Option<&Node>| !matches!(node, Some(Node::Directory(_)));
         let (old, new) = (self.state.names.get(from).cloned(), self.state.names.get(to).cloned());
         let Some(moved) = old.clone() else { return Self::nothing() };
         if from == to || to == b"dir" || !self.parent_exists(to) || old == new {
@@ -441,7 +449,7 @@ impl<'w> Workload<'w> {
         if self.state.names.contains_key(&b"dir"[..]) {
             return Self::nothing();
         }
-        self.state.names.insert(b"dir".to_vec(), Node::Directory);
+        self.state.names.insert(b"dir".to_vec(), Node::Directory(Extended::new()));
         Box::new(|this| {
             let caller = this.process().caller();
             this.process().fs.make_directory(&caller, this.home, b"dir", 0o755).map(|_| false)
@@ -459,6 +467,43 @@ impl<'w> Workload<'w> {
         Box::new(move |this| {
             let caller = this.process().caller();
             this.process().fs.symlink(&caller, &target, this.home, b"link").map(|_| false)
+        })
+    }
+
+    /// Sets or removes an extended attribute of a file or directory.
+    fn extended(&mut self) -> Act<'w> {
+        let path = self.pick_name();
+        let Some(node) = self.state.names.get_mut(path) else { return Self::nothing() };
+        let attributes = match node {
+            Node::Directory(attributes) => attributes,
+            Node::File(file) => match self.state.files.get_mut(file) {
+                Some(file) => &mut file.extended,
+                None => return Self::nothing(),
+            },
+            Node::Symlink(_) => return Self::nothing(),
+        };
+        let name = *self.random.pick(&[&b"user.a"[..], b"user.another"]);
+        let value = if attributes.contains_key(name) && self.random.one_in(3) {
+            attributes.remove(name);
+            None
+        } else {
+            let most = *self.random.pick(&[0, 30, 300, 2000]);
+            let length = self.random.below(most + 1) as usize;
+            let value = self.random.bytes(length);
+            attributes.insert(name.to_vec(), value.clone());
+            Some(value)
+        };
+        Box::new(move |this| {
+            let (process, caller) = (this.process(), this.process().caller());
+            let inode = process.fs.resolve(&caller, this.home, path, false)?;
+            match value {
+                Some(value) => {
+                    let update = ExtendedUpdate::default();
+                    process.fs.set_extended(&caller, inode, name, &value, update)?;
+                }
+                None => process.fs.remove_extended(&caller, inode, name)?,
+            }
+            Ok(false)
         })
     }
 

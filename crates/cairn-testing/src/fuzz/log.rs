@@ -51,8 +51,14 @@ pub(super) fn run(input: &[u8]) {
 fn add_to_snapshot(image: &Image, places: &Places, choices: &mut Random) {
     let root = sealed::snapshot_records(image, places, 0);
     let mut records = sealed::read(image, root.start, ((root.end - root.start) / 8) as usize);
-    let of_snapshots =
-        [Operation::Inode, Operation::Inode, Operation::Name, Operation::Extent, Operation::Target];
+    let of_snapshots = [
+        Operation::Inode,
+        Operation::Inode,
+        Operation::Name,
+        Operation::Extent,
+        Operation::Target,
+        Operation::Extended,
+    ];
     for _ in 0..choices.below(RECORDS_MAX + 1) {
         let operation = *choices.pick(&of_snapshots) as u64;
         append(&mut records, operation, 0, choices);
@@ -73,6 +79,7 @@ fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, choices: &mut Random) 
     let name = match operation {
         4 | 13 => [&name(choices)[..], b"\0", &name(choices)].concat(),
         2 | 3 | 5 | 6 | 7 | 11 | 17 => name(choices),
+        20 => extended(choices),
         _ => Vec::new(),
     };
     let name = &name[..name.len().min(PATH_BYTES_MAX)];
@@ -130,6 +137,18 @@ fn mode(choices: &mut Random) -> u64 {
     let kinds =
         [MODE_DIRECTORY, MODE_DIRECTORY, MODE_REGULAR, MODE_REGULAR, MODE_SYMLINK, 0o060_000];
     u64::from(*choices.pick(&kinds) | 0o755)
+}
+
+/// Extended attributes, seldom with a length that is wrong.
+fn extended(choices: &mut Random) -> Vec<u8> {
+    let mut text = Vec::new();
+    for name in [b"user.a", b"user.b", b"user.a"].iter().take(choices.below(4) as usize) {
+        let length = choices.below(80) as usize;
+        let value = choices.bytes(length);
+        text.extend([name.len() as u8, value.len() as u8, u8::from(choices.one_in(16))]);
+        text.extend(name.iter().chain(&value));
+    }
+    text
 }
 
 fn name(choices: &mut Random) -> Vec<u8> {

@@ -7,7 +7,7 @@ use crate::faulty::Image;
 use crate::random::Random;
 use crate::recovery::{self, Store};
 use crate::sealed::{self, BLOCK_WORDS, Places};
-use cairn_core::{OpenOptions, Position, ROOT, RenameMode, Result, Superblock};
+use cairn_core::{ExtendedUpdate, OpenOptions, Position, ROOT, RenameMode, Result, Superblock};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -166,6 +166,8 @@ fn fill(process: &Process) -> Result<()> {
         let attributes = fs.stat(&caller, ROOT, &named(b"a"), false)?;
         fs.mark_drained(attributes.inode, attributes.version, caller.now)?;
         fs.set_mode(&caller, attributes.inode, 0o600)?;
+        let update = ExtendedUpdate::default();
+        fs.set_extended(&caller, attributes.inode, b"user.a", &[b'v'; 100], update)?;
         match round {
             0 => {
                 // Names as the operations use that are tried later.

@@ -1,4 +1,4 @@
-//! Media formats 1 and 2 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
+//! Media formats 1, 2 and 3 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
 //!
 //! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
 
@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 const PAYLOAD_WORDS: u64 = 508;
-/// Numbers of parameters of the records 1 to 19.
-const PARAMETERS: [usize; 19] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6];
+/// Numbers of parameters of the records 1 to 20.
+const PARAMETERS: [usize; 20] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1];
+const EXTENDED: u16 = 20;
 
 fn text(name: &[u8; 8]) -> u64 {
     u64::from_le_bytes(*name)
@@ -43,12 +44,15 @@ impl Superblock {
     pub fn read(image: &Image) -> Superblock {
         let block = words(image, 0, 512);
         assert_eq!(block, words(image, BLOCK, 512), "the copy differs");
-        let is_alone = block[48..57].iter().all(|&word| word == 0);
-        let version = if is_alone { 1 } else { 2 };
-        assert_eq!((block[0], block[1]), (text(b"cairndev"), version));
+        assert_eq!(block[0], text(b"cairndev"));
         assert_eq!(block[2], sum_without(&block, 2));
         assert!(block[57..].iter().all(|&word| word == 0), "nothing is left over");
         Superblock(block)
+    }
+
+    /// Version of the format.
+    pub fn version(&self) -> u64 {
+        self.0[1]
     }
 
     /// Of each further tier its hugeblocks and its identity.
@@ -155,7 +159,7 @@ fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
     let mut rest = words;
     while let Some(&header) = rest.first() {
         let (operation, length) = (header as u16, (header >> 16 & 0xffff) as usize);
-        if length > rest.len() || !(1..=19).contains(&operation) {
+        if length > rest.len() || !(1..=EXTENDED).contains(&operation) {
             break;
         }
         let (record, behind) = rest.split_at(length);
@@ -166,8 +170,23 @@ fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
         let name_at = 3 + PARAMETERS[usize::from(operation) - 1];
         let name_words = record[name_at].div_ceil(8) as usize;
         assert_eq!(length, name_at + 1 + name_words, "operation {operation}");
+        if operation == EXTENDED {
+            let bytes = record[name_at + 1..].iter().flat_map(|word| word.to_le_bytes());
+            check_extended(&bytes.take(record[name_at] as usize).collect::<Vec<u8>>());
+        }
         operations.insert(operation, record[3..name_at].to_vec());
         rest = behind;
     }
     (operations, rest.len())
+}
+
+/// Extended attributes: names of the namespace, ascending, each with its value.
+fn check_extended(text: &[u8]) {
+    let (mut last, mut rest): (&[u8], _) = (b"", text);
+    while let [name_bytes, low, high, behind @ ..] = rest {
+        let (name, behind) = behind.split_at(usize::from(*name_bytes));
+        assert!(name > last && name.starts_with(b"user.") && name.len() > 5, "{name:?}");
+        (last, rest) = (name, &behind[usize::from(u16::from_le_bytes([*low, *high]))..]);
+    }
+    assert_eq!(rest, b"", "attributes end with a value");
 }

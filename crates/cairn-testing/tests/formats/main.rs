@@ -1,4 +1,4 @@
-//! Images of the formats that were released: each opens with the code of today, and today's are of the same format.
+//! Images of the formats that were released: each opens with the code of today, and today's are of the newest one.
 //!
 //! An image holds names of every kind, a log after a snapshot, and a file that was open when the node's memory was lost.
 //! `CAIRN_WRITE_IMAGES=1` writes the image of the current format again; one of an older format is never touched.
@@ -8,8 +8,9 @@ mod by_hand;
 mod sparse;
 
 use cairn_core::{
-    Attributes, Caller, Credentials, Error, InodeId, Media, Microfs, OpenOptions, Position, ROOT,
-    RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover, recover_read_only,
+    Attributes, Caller, Credentials, Error, ExtendedUpdate, InodeId, Media, Microfs, OpenOptions,
+    Position, ROOT, RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover,
+    recover_read_only,
 };
 use cairn_device::Workspace;
 use cairn_testing::driver::Process;
@@ -20,10 +21,10 @@ use cairn_testing::tier::CHECKSUM;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Of one tier, and of two: metadata apart from data.
-const MEDIA_BYTES: [u64; 2] = [2 << 20, 6 << 20];
-/// Both are written: format 2 is format 1 with further tiers.
-const VERSIONS: [usize; 2] = [1, 2];
+/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too.
+const VERSIONS: [usize; 3] = [1, 2, 3];
+/// What this build writes.
+const NEWEST: usize = 3;
 /// Unit of allocation.
 const BLOCK_BYTES: u32 = 4096;
 /// What stands at the beginning of the image's file.
@@ -37,6 +38,8 @@ Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats"
 const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
 /// Every operation of a snapshot with files, directories and symbolic links.
 const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
+/// Of format 3 both have it.
+const EXTENDED: u16 = 20;
 const READ: OpenOptions = OpenOptions {
     read: true,
     write: false,
@@ -109,10 +112,19 @@ impl Store {
     }
 }
 
+/// Of one tier, or of two: metadata apart from data.
+fn media_bytes(tiers: Tiers) -> u64 {
+    if tiers == Tiers::One { 2 << 20 } else { 6 << 20 }
+}
+
+/// Of the image that is kept.
+fn tiers_of(version: usize) -> Tiers {
+    if version == 1 { Tiers::One } else { Tiers::Apart }
+}
+
 /// Media as this build makes them: operations of every kind, a snapshot, and again operations of every kind.
-fn written_today(version: usize) -> Image {
-    let image = Image::filled(MEDIA_BYTES[version - 1], 0);
-    let tiers = if version == 1 { Tiers::One } else { Tiers::Apart };
+fn written_today(tiers: Tiers) -> Image {
+    let image = Image::filled(media_bytes(tiers), 0);
     Setting { tiers, ..Setting::simple() }.make_on(&image);
     let store = Store::recovered(&image);
     operations_of_every_kind(&store, b"before", 1);
@@ -170,6 +182,17 @@ fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     fs.set_owner(&caller, kept, Some(SOMEBODY.uid), Some(SOMEBODY.gid)).unwrap();
     let [accessed, modified] = [7_000, 6_000].map(|time| TimeUpdate::At(Timestamp(time)));
     fs.set_times(&caller, kept, accessed, modified).unwrap();
+    let caller = store.process.caller();
+    let theirs = fs.resolve(&caller, ROOT, &path("theirs"), false).unwrap();
+    let set = |inode, name: &[u8], length: usize| {
+        let (value, update) = (content(salt, length), ExtendedUpdate::default());
+        fs.set_extended(&caller, inode, name, &value, update).unwrap();
+    };
+    set(kept, b"user.second", 1_000);
+    set(kept, b"user.removed", 10);
+    set(kept, b"user.first", 0);
+    fs.remove_extended(&caller, kept, b"user.removed").unwrap();
+    set(theirs, b"user.of a directory", 40);
     let version = fs.attributes(kept).unwrap().version;
     fs.mark_drained(kept, version, caller.now).unwrap();
     fs.sync().unwrap();
@@ -204,8 +227,18 @@ fn checksums(content: &[u8]) -> Vec<Option<u32>> {
     content.chunks(BLOCK_BYTES as usize).map(block).collect()
 }
 
+/// Extended attributes of `name`.
+fn extended(name: &str, salt: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let with_lengths: &[(&[u8], usize)] = match name {
+        "kept" | "second name" => &[(b"user.first", 0), (b"user.second", 1_000)],
+        "theirs" => &[(b"user.of a directory", 40)],
+        _ => &[],
+    };
+    with_lengths.iter().map(|(name, length)| (name.to_vec(), content(salt, *length))).collect()
+}
+
 /// Everything that was written is there, and nothing else.
-fn expect_everything(image: &Image) {
+fn expect_everything(image: &Image, version: usize) {
     let store = Store::recovered(image);
     assert_eq!(store.fs().geometry().mount, cairn_testing::path::MOUNT);
     let seen = portrait(store.fs()).unwrap();
@@ -224,6 +257,10 @@ fn expect_everything(image: &Image) {
             names.push(format!("/{path}"));
         }
         let entry = |name: &str| &seen.tree[format!("/{under}/{name}").as_bytes()];
+        for name in ["kept", "second name", "theirs", "cut"] {
+            let expected = if version < NEWEST { Vec::new() } else { extended(name, salt) };
+            assert_eq!(entry(name).extended, expected, "{name}");
+        }
         let kept = entry("kept").attributes;
         assert_eq!((kept.mode, kept.links), (0o100_604, 2));
         assert_eq!((kept.uid, kept.gid), (SOMEBODY.uid, SOMEBODY.gid));
@@ -249,10 +286,11 @@ fn expect_everything(image: &Image) {
 }
 
 /// The image is what docs/FORMAT.md says.
-fn expect_described_format(image: &Image, version: usize) {
+fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
     let superblock = by_hand::Superblock::read(image);
-    let (bytes, inodes, further) = match version {
-        1 => (MEDIA_BYTES[0], 1024, [0; 3]),
+    assert_eq!(superblock.version(), version as u64);
+    let (bytes, inodes, further) = match tiers {
+        Tiers::One => (media_bytes(tiers), 1024, [0; 3]),
         _ => (superblock.data(), 1029, [768, 5, 6]),
     };
     assert_eq!(superblock.further(), [further, [0; 3], [0; 3]].concat());
@@ -267,10 +305,12 @@ fn expect_described_format(image: &Image, version: usize) {
     assert_eq!((older.number, newer.number, older.epoch, newer.epoch), (1, 2, 2, 2));
     assert_eq!(older.position % 508, 0, "an epoch begins with a block");
     assert!(older.lsn < newer.lsn && older.position < newer.position);
-    assert!(newer.operations.keys().eq(&SNAPSHOT_OPERATIONS));
+    let extended = (version >= NEWEST).then_some(EXTENDED);
+    let in_snapshot: Vec<u16> = newer.operations.keys().copied().collect();
+    assert_eq!(in_snapshot, SNAPSHOT_OPERATIONS.into_iter().chain(extended).collect::<Vec<_>>());
     for snapshot in [&older, &newer] {
         let operations = by_hand::log(image, &superblock, snapshot);
-        assert!(operations.into_keys().eq(LOG_OPERATIONS));
+        assert!(operations.into_keys().eq(LOG_OPERATIONS.chain(extended)));
     }
     let mut block = vec![0; BLOCK_BYTES as usize];
     image.read(superblock.data(), &mut block).unwrap();
@@ -282,35 +322,38 @@ fn expect_described_format(image: &Image, version: usize) {
 
 /// The image of a media format, written again first if that is asked for.
 fn kept(version: usize) -> Image {
-    static IMAGES: LazyLock<[Image; 2]> = LazyLock::new(|| [1, 2].map(read_image));
+    static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| VERSIONS.map(read_image));
     IMAGES[version - 1].clone()
 }
 
 fn read_image(version: usize) -> Image {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
     let path = directory.join(format!("media-{version}.image"));
-    if version == VERSIONS[1] && std::env::var_os("CAIRN_WRITE_IMAGES").is_some() {
-        std::fs::write(&path, sparse::pack(&written_today(version), &about(version))).unwrap();
+    if version == NEWEST && std::env::var_os("CAIRN_WRITE_IMAGES").is_some() {
+        let image = written_today(tiers_of(version));
+        std::fs::write(&path, sparse::pack(&image, &about(version))).unwrap();
     }
     sparse::unpack(&std::fs::read(&path).expect("the image is kept beside this file"))
 }
 
 #[test]
 fn image_of_each_media_format_is_recovered_with_names_contents_and_checksums() {
-    VERSIONS.iter().for_each(|&version| expect_everything(&kept(version)));
+    VERSIONS.iter().for_each(|&version| expect_everything(&kept(version), version));
 }
 
 #[test]
 fn image_of_each_media_format_is_what_the_page_on_formats_says() {
-    VERSIONS.iter().for_each(|&version| expect_described_format(&kept(version), version));
+    for version in VERSIONS {
+        expect_described_format(&kept(version), version, tiers_of(version));
+    }
 }
 
 #[test]
-fn media_written_today_are_of_the_same_format() {
-    for version in VERSIONS {
-        let image = written_today(version);
-        expect_described_format(&image, version);
-        expect_everything(&image);
+fn media_written_today_are_of_the_newest_format() {
+    for tiers in [Tiers::One, Tiers::Apart] {
+        let image = written_today(tiers);
+        expect_described_format(&image, NEWEST, tiers);
+        expect_everything(&image, NEWEST);
     }
 }
 
@@ -321,7 +364,7 @@ fn write_of_pieces_stands_in_the_log_as_the_page_on_formats_says() {
     const FIRST: u64 = 2;
     const STRIDE: u64 = 5;
     const BLOCK: usize = BLOCK_BYTES as usize;
-    let image = Image::filled(MEDIA_BYTES[0], 0);
+    let image = Image::filled(media_bytes(Tiers::One), 0);
     Setting::simple().make_on(&image);
     let store = Store::recovered(&image);
     // Two pieces of two blocks, and one of one.
@@ -361,17 +404,31 @@ fn recovery_that_only_looks_changes_no_byte() {
 }
 
 #[test]
+fn extended_attributes_on_media_of_an_older_format_are_refused() {
+    for version in VERSIONS {
+        let store = Store::recovered(&kept(version));
+        let (fs, caller) = (store.fs(), store.process.caller());
+        let file = fs.resolve(&caller, ROOT, b"after/kept", true).unwrap();
+        let update = ExtendedUpdate::default();
+        let set = fs.set_extended(&caller, file, b"user.a", b"value", update);
+        assert_eq!(set, if version < NEWEST { Err(Error::NotSupported) } else { Ok(()) });
+        let listed = fs.all_extended(file).unwrap().iter().count();
+        assert_eq!(listed, if version < NEWEST { 0 } else { 3 });
+    }
+}
+
+#[test]
 fn media_of_a_newer_format_are_refused_and_left_alone() {
     let image = kept(1);
     let mut block = vec![0; 4096];
     image.read(0, &mut block).unwrap();
-    block[8] = 3;
+    block[8] = NEWEST as u8 + 1;
     for copy in [0, 4096] {
         image.write_bytes(copy, &block).unwrap();
     }
     let before = image.to_vec();
     let error = Superblock::read(&image, CHECKSUM).unwrap_err();
-    assert!(matches!(error, Error::UnsupportedVersion { found: 3, .. }), "{error:?}");
+    assert!(matches!(error, Error::UnsupportedVersion { found: 4, .. }), "{error:?}");
     let memory = Arc::new(Workspace::new(512).unwrap());
     assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
     assert!(image.to_vec() == before);
