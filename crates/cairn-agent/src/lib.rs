@@ -6,6 +6,7 @@
 //! correctness: an agent that is killed at any moment is replaced by the next command that needs
 //! one, and takes up where the manifest ends.
 
+pub mod balancer;
 mod carry;
 pub mod client;
 mod control;

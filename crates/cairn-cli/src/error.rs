@@ -250,6 +250,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// No plan of who writes where.
+    #[error("cannot plan: {problem}; {advice}")]
+    Plan {
+        /// What is missing or wrong.
+        problem: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A value of the configuration or the environment.
     #[error("{name} is {value:?}, but must be {expected}")]
     Value {

@@ -20,6 +20,7 @@ mod ls;
 mod numa;
 mod offline;
 mod output;
+mod plan;
 mod progress;
 mod request;
 mod restore;
@@ -74,6 +75,7 @@ enum Action {
     Restore(restore::Arguments),
     Verify(verify::Arguments),
     Fsck(fsck::Arguments),
+    Plan(plan::Arguments),
     Rm(rm::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
@@ -121,6 +123,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Restore(arguments) => restore::run(&context, arguments),
         Action::Verify(arguments) => verify::run(&context, arguments),
         Action::Fsck(arguments) => return fsck::run(&context, &arguments),
+        Action::Plan(arguments) => plan::run(&context, &arguments),
         Action::Rm(arguments) => rm::run(&context, arguments),
         Action::Agent(arguments) => agent::run(&arguments),
         Action::Completions(arguments) => {

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -85,21 +86,32 @@ impl Settings {
     /// Reads `cairn.toml` in `directory`; nothing if there is none.
     pub fn load(directory: &Path) -> Result<Settings> {
         let path = directory.join(FILE_NAME);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Settings::default()),
-            Err(error) => {
-                let problem = format!("cannot be read: {}", cairn_agent::error::why(&error));
-                return Err(Error::Configuration { path, problem });
-            }
-        };
-        toml::from_str(&text).map_err(|error| {
-            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-            let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            let message = error.message().lines().next().unwrap_or_default().to_string();
-            Error::Configuration { path, problem: format!("{place}{message}") }
-        })
+        match fs::read_to_string(&path) {
+            Ok(text) => parse(&path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
+            Err(error) => Err(unreadable(&path, &error)),
+        }
     }
+}
+
+/// The content of a file that somebody wrote by hand.
+pub fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(|error| unreadable(path, &error))
+}
+
+/// What a text in TOML says. Errors name the line.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+        let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        let message = error.message().lines().next().unwrap_or_default();
+        Error::Configuration { path: path.to_path_buf(), problem: format!("{place}{message}") }
+    })
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let problem = format!("cannot be read: {}", cairn_agent::error::why(error));
+    Error::Configuration { path: path.to_path_buf(), problem }
 }
 
 #[cfg(test)]

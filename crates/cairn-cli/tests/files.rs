@@ -185,6 +185,8 @@ fn every_command_explains_itself_with_examples() {
         "drain",
         "restore",
         "verify",
+        "fsck",
+        "plan",
         "rm",
         "completions",
         "man",

@@ -1,0 +1,25 @@
+//! How good a plan is.
+
+use super::Plan;
+
+impl Plan {
+    /// Ranks of the busiest device, and of the average one.
+    fn loads(&self) -> (f64, f64) {
+        let most = self.targets.iter().map(|target| target.ranks.len()).max().unwrap_or(0);
+        (most as f64, self.target_of.len() as f64 / self.targets.len().max(1) as f64)
+    }
+
+    /// Load of the busiest device as a multiple of the average: 1 is perfect.
+    pub fn worst_load_ratio(&self) -> f64 {
+        let (most, mean) = self.loads();
+        most / mean
+    }
+
+    /// Standard deviation of the load of devices, divided by its mean (NVMe-CR, figure 7b): 0 is perfect.
+    pub fn coefficient_of_variation(&self) -> f64 {
+        let (_, mean) = self.loads();
+        let square = |ranks: usize| (ranks as f64 - mean).powi(2);
+        let squares: f64 = self.targets.iter().map(|target| square(target.ranks.len())).sum();
+        (squares / self.targets.len() as f64).sqrt() / mean
+    }
+}
