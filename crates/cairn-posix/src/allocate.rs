@@ -161,6 +161,13 @@ impl Range {
     }
 }
 
+/// Overwrites what is data from `start` to before `end` with zeros. The caller has the right to write.
+pub(crate) fn clear(inode: InodeId, start: u64, end: u64) -> Result<()> {
+    let mount = mount::current()?;
+    let size = mount.fs().attributes(inode)?.size;
+    Range { mount, inode, start, end, size }.zero(start, end)
+}
+
 /// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
 /// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
 pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {

@@ -309,6 +309,16 @@ fn streams_of_the_c_library_answer_as_the_kernel_does() {
     conforms(&["stdio"]);
 }
 
+#[test]
+fn files_are_mapped_as_the_kernel_maps_them() {
+    conforms(&["mapping", "mapped_private"]);
+}
+
+#[test]
+fn what_is_mapped_answers_as_the_kernel_does() {
+    conforms(&["mapped_shared", "mapped_to_read"]);
+}
+
 fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {
     pairs.iter().map(|(case, outcome)| ((*case).to_owned(), (*outcome).to_owned())).collect()
 }

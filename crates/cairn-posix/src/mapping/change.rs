@@ -8,6 +8,7 @@ use core::ops::Range;
 use cairn_core::{HandleId, InodeId};
 
 use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, cut, follow_all, pages};
+use crate::allocate;
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};
@@ -23,14 +24,41 @@ pub unsafe fn protect(start: *mut c_void, length: usize, protection: i32) -> Opt
             allow_stores(list, &range)?;
         }
         // SAFETY: promised by the caller.
-        unsafe { kernel::protect(start, length, protection) }?;
-        split(list, &range);
-        for mapping in list.iter_mut().filter(|mapping| mapping.overlaps(&range)) {
+        let done = unsafe { kernel::protect(start, length, protection) };
+        let changed = match done {
+            Ok(()) => range.clone(),
+            // Up to the first page that is not mapped.
+            Err(Errno(libc::ENOMEM)) => mapped_start(list, &range),
+            Err(errno) => return Err(errno),
+        };
+        split(list, &changed);
+        for mapping in list.iter_mut().filter(|mapping| mapping.overlaps(&changed)) {
             mapping.manner.protection = protection;
         }
         join(list);
-        Ok(())
+        done
     })
+}
+
+/// Whether all pages of a range are mapped, whoever they belong to.
+fn is_mapped(range: &Range<usize>) -> bool {
+    // SAFETY: changes nothing and starts nothing; it fails if something is not mapped.
+    unsafe { kernel::msync(range.start as *mut c_void, range.len(), libc::MS_ASYNC) }.is_ok()
+}
+
+/// The pages of the range before the first one that is not mapped, up to the last of ours.
+fn mapped_start(list: &[Mapping], range: &Range<usize>) -> Range<usize> {
+    let ours = list.iter().filter(|mapping| mapping.overlaps(range));
+    let mut ours: Vec<Range<usize>> = ours.map(|mapping| mapping.pages.clone()).collect();
+    ours.sort_unstable_by_key(|pages| pages.start);
+    let mut end = range.start;
+    for pages in ours {
+        if end < pages.start && !is_mapped(&(end..pages.start)) {
+            break;
+        }
+        end = pages.end.min(range.end);
+    }
+    range.start..end
 }
 
 /// Makes shared mappings that have pages in the range ones that may be stored to. Errors: `EACCES`.
@@ -121,30 +149,36 @@ pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Resu
 /// As for `madvise`.
 pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<Result<()>> {
     let range = pages(start, length).ok()?;
-    match advice {
+    let advised = match advice {
         // Pages of a tier in a file must not be read ahead, see `cairn_device::media_file`.
         libc::MADV_NORMAL | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED | libc::MADV_HUGEPAGE => {
-            MAPPINGS.with_any_in(&range, |_| Ok(()))
+            MAPPINGS.with_any_in(&range, |_| Ok(()))?
         }
-        // The tier's blocks keep their memory; the file's bytes become zeros.
-        libc::MADV_REMOVE => MAPPINGS.with_any_in(&range, |list| {
-            for mapping in list.iter().filter(|mapping| mapping.overlaps(&range)) {
-                if mapping.manner.protection & libc::PROT_WRITE == 0 || !mapping.manner.stores {
-                    return Err(Errno(libc::EACCES));
-                }
-                let last = mapping.pages.start
-                    + (mapping.placed.end.saturating_sub(mapping.offset)) as usize;
-                let from = mapping.pages.start.max(range.start);
-                let to = mapping.pages.end.min(range.end).min(last);
-                if from < to {
-                    // SAFETY: pages that show blocks and may be written to, which the caller gives up the content of.
-                    unsafe { (from as *mut u8).write_bytes(0, to - from) };
-                }
+        libc::MADV_REMOVE => remove(&range)?,
+        _ => return None,
+    };
+    Some(advised.and_then(|()| match is_mapped(&range) {
+        true => Ok(()),
+        false => Err(Errno(libc::ENOMEM)),
+    }))
+}
+
+/// Makes the bytes of files that pages of a range show zeros. The tier's blocks keep their memory. Errors: `EACCES`.
+fn remove(range: &Range<usize>) -> Option<Result<()>> {
+    let parts = MAPPINGS.with_any_in(range, |list| {
+        let shown = list.iter().filter(|mapping| mapping.overlaps(range));
+        let parts = shown.map(|mapping| {
+            let Range { start, end } = mapping.pages;
+            let part = mapping.part(start.max(range.start)..end.min(range.end));
+            match part.manner.shared && part.may_store {
+                true => Ok(part),
+                false => Err(Errno(libc::EACCES)),
             }
-            Ok(())
-        }),
-        _ => None,
-    }
+        });
+        parts.collect::<Result<Vec<Mapping>>>()
+    })?;
+    let clear = |part: Mapping| allocate::clear(part.inode, part.offset, part.end());
+    Some(parts.and_then(|parts| parts.into_iter().try_for_each(clear)))
 }
 
 /// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to it, the file is the tier.

@@ -47,19 +47,20 @@ pub struct Request {
 pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     let mount = mount::current()?;
     let info = mount.fs().handle(handle)?;
-    let offset = u64::try_from(request.offset).map_err(|_| Errno(libc::EINVAL))?;
+    // One before the start is far behind what a file can be.
+    let offset = request.offset as u64;
     if offset % PAGE_BYTES as u64 != 0 {
         return Err(Errno(libc::EINVAL));
     }
     if info.path_only {
         return Err(Errno(libc::EBADF));
     }
-    if request.length == 0 {
+    if request.length == 0 || request.flags & libc::MAP_HUGETLB != 0 {
         return Err(Errno(libc::EINVAL));
     }
     let length = request.length.checked_next_multiple_of(PAGE_BYTES);
     let length = length.filter(|&length| length <= LENGTH_MAX).ok_or(Errno(libc::ENOMEM))?;
-    if offset + length as u64 > i64::MAX as u64 {
+    if offset.checked_add(length as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno(libc::EOVERFLOW));
     }
     let shared = match request.flags & libc::MAP_TYPE {
@@ -75,6 +76,9 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     }
     if info.is_directory {
         return Err(Errno(libc::ENODEV));
+    }
+    if request.flags & libc::MAP_GROWSDOWN != 0 {
+        return Err(Errno(libc::EINVAL));
     }
     let (protection, flags) = (request.protection, request.flags & PAGE_FLAGS);
     let wanted = Wanted {

@@ -29,16 +29,21 @@ pub unsafe fn remap(
     let range = pages(start, length.max(1)).ok()?;
     let mut gone = Vec::new();
     let moved = MAPPINGS.with_any_in(&range, |list| {
-        let whole = |mapping: &&Mapping| {
-            mapping.pages.start <= range.start && range.end <= mapping.pages.end
-        };
-        let mapping = list.iter().find(whole).ok_or(Errno(libc::EFAULT))?.part(range.clone());
         let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let is_fixed = flags & libc::MREMAP_FIXED != 0;
         let new_length = new_length.checked_next_multiple_of(PAGE_BYTES).filter(|&new| new > 0);
         let new_length = new_length.filter(|_| flags & !known == 0 && (may_move || !is_fixed));
         let new_length = new_length.ok_or(Errno(libc::EINVAL))?;
+        if !is_fixed && new_length < range.len() && length > 0 {
+            // SAFETY: promised by the caller.
+            gone = unsafe { shorten(list, &range, new_length) }?;
+            return Ok(start);
+        }
+        let whole = |mapping: &&Mapping| {
+            mapping.pages.start <= range.start && range.end <= mapping.pages.end
+        };
+        let mapping = list.iter().find(whole).ok_or(Errno(libc::EFAULT))?.part(range.clone());
         let copies = length == 0;
         if copies && !(may_move && mapping.manner.shared) {
             return Err(Errno(libc::EINVAL));
@@ -60,6 +65,25 @@ pub unsafe fn remap(
     Some(moved)
 }
 
+/// Unmaps what is behind the new end of a range, which may have gaps. Returns descriptions that are to be given up. Errors:
+/// `EFAULT` if it does not begin with pages of ours.
+///
+/// # Safety
+/// As for `mremap`.
+unsafe fn shorten(
+    list: &mut Vec<Mapping>,
+    range: &Range<usize>,
+    length: usize,
+) -> Result<Vec<HandleId>> {
+    if !list.iter().any(|mapping| mapping.pages.contains(&range.start)) {
+        return Err(Errno(libc::EFAULT));
+    }
+    let behind = range.start + length..range.end;
+    // SAFETY: the caller gives up the pages.
+    unsafe { kernel::munmap(behind.start as *mut u8, behind.len()) }?;
+    Ok(cut(list, &behind))
+}
+
 /// A mapping that gets another length.
 struct Resize {
     mapping: Mapping,
@@ -73,16 +97,10 @@ impl Resize {
     ///
     /// # Safety
     /// As for `mremap`.
-    unsafe fn in_place(&self, mount: &Mount, list: &mut Vec<Mapping>) -> Result<bool> {
+    unsafe fn in_place(&self, mount: &Mount, list: &mut [Mapping]) -> Result<bool> {
         let Range { start, end } = self.mapping.pages;
         let new_end = start + self.length;
-        if new_end <= end {
-            if new_end < end {
-                // SAFETY: the caller gives up the pages.
-                unsafe { kernel::munmap(new_end as *mut u8, end - new_end) }?;
-                // The rest keeps the description.
-                cut(list, &(new_end..end));
-            }
+        if new_end == end {
             return Ok(true);
         }
         let behind = Request {
