@@ -1,5 +1,6 @@
 //! What `cairn run` says at the end: what is safe where, and what to type next.
 
+use crate::calls::CallReport;
 use crate::drain::DrainReport;
 use crate::output::{count, quoted};
 use crate::size::human;
@@ -88,6 +89,8 @@ pub struct Ending<'a> {
     pub safety: Safety,
     /// The store was removed.
     pub removed: bool,
+    /// What calls were made, if they were counted.
+    pub calls: Option<CallReport>,
 }
 
 impl Ending<'_> {
@@ -99,6 +102,8 @@ impl Ending<'_> {
             let command = self.command.first().map(String::as_str).unwrap_or_default();
             lines.push(format!("{job}: {command} ended with exit code {}", self.code));
         }
+        let calls = self.calls.iter().flat_map(CallReport::lines);
+        lines.extend(calls.map(|line| format!("{job}: {line}")));
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
         if self.removed {
             if let Some(last) = lines.last_mut() {
@@ -188,6 +193,8 @@ impl Ending<'_> {
             store: Option<&'a PathBuf>,
             drain: Option<&'a DrainReport>,
             reason: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            calls: Option<&'a CallReport>,
             commands: Value,
         }
         let commands = match self.removed {
@@ -211,6 +218,7 @@ impl Ending<'_> {
             store: Some(&self.store).filter(|_| !self.removed),
             drain,
             reason,
+            calls: self.calls.as_ref(),
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")

@@ -395,6 +395,12 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// Nobody asked for calls to be counted.
+    #[error("calls of job {job} were not counted; run it with --report-calls")]
+    NotCounted {
+        /// The job.
+        job: String,
+    },
     /// The interposer library is missing.
     #[error(
         "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set \

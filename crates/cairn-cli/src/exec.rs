@@ -1,6 +1,7 @@
 //! `cairn exec`: another command in a job that has a store already.
 
 use crate::Context;
+use crate::calls;
 use crate::error::{Error, Result};
 use crate::launch;
 use clap::Args;
@@ -19,6 +20,9 @@ pub struct Arguments {
     /// The job [default: the one this runs in, or the only one]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
+    /// Count the command's calls about files, by function and by how they end; see: cairn calls
+    #[arg(long)]
+    report_calls: bool,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -30,7 +34,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     store.volumes()?;
     let library = launch::find_library()?;
     store.agent()?;
-    let source = launch::command(&store, &library, &arguments.command).exec();
+    if arguments.report_calls {
+        calls::prepare(&store)?;
+    }
+    let mut command = launch::command(&store, &library, &arguments.command, arguments.report_calls);
+    let source = command.exec();
     let command = arguments.command.first();
     let command = command.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     Err(Error::Execute { command, source })

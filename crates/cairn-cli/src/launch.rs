@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::store::OpenStore;
+use cairn_posix::calls;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -37,8 +38,13 @@ pub fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// The command `words`, set up to run in the job of `store`.
-pub fn command(store: &OpenStore, library: &Path, words: &[OsString]) -> Command {
+/// The command `words`, set up to run in the job of `store`; its calls are counted there if that is wanted.
+pub fn command(
+    store: &OpenStore,
+    library: &Path,
+    words: &[OsString],
+    counts_calls: bool,
+) -> Command {
     let program = words.first().map(OsString::as_os_str).unwrap_or_default();
     let mut command = Command::new(program);
     command
@@ -48,6 +54,9 @@ pub fn command(store: &OpenStore, library: &Path, words: &[OsString]) -> Command
         .env("CAIRN_MOUNT", &store.job.mount)
         .env("CAIRN_SCOPE", store.job.scope.to_string())
         .env("CAIRN_JOB", &store.job.job);
+    if counts_calls {
+        command.env(calls::VARIABLE, "1");
+    }
     command
 }
 

@@ -6,6 +6,7 @@
 //! JSON document (`docs` of each command's report types say what is in it) instead.
 
 mod agent;
+mod calls;
 mod claim;
 mod completions;
 mod cp;
@@ -69,6 +70,7 @@ enum Action {
     Run(run::Arguments),
     Exec(exec::Arguments),
     Status(status::Arguments),
+    Calls(calls::Arguments),
     Ls(ls::Arguments),
     Cp(cp::Arguments),
     Drain(drain::Arguments),
@@ -116,6 +118,7 @@ fn act(line: CommandLine) -> Result<i32> {
     let done = match line.action {
         Action::Run(arguments) => return run::run(&context, arguments),
         Action::Exec(arguments) => exec::run(&context, arguments),
+        Action::Calls(arguments) => calls::run(&context, arguments),
         Action::Status(arguments) => status::run(&context, arguments),
         Action::Ls(arguments) => ls::run(&context, arguments),
         Action::Cp(arguments) => cp::run(&context, arguments),

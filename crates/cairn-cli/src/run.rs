@@ -4,6 +4,7 @@
 //! needed any more; the last lines say what is safe where, and what to type next.
 
 use crate::Context;
+use crate::calls;
 use crate::claim::Claim;
 use crate::drain::{DrainReport, drain_with};
 use crate::ending::{Ending, Safety};
@@ -61,6 +62,10 @@ pub struct Arguments {
     /// Nothing in the store need be kept: remove it at the end, whatever happens
     #[arg(long, env = "CAIRN_RUN_DISCARD")]
     discard: bool,
+    /// Count calls about files, by function and by how they end, and say at the end which were not served; all of them:
+    /// cairn calls
+    #[arg(long, env = "CAIRN_RUN_REPORT_CALLS")]
+    report_calls: bool,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -70,6 +75,7 @@ pub struct Arguments {
 pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
     let discard = arguments.discard || settings.run.discard.unwrap_or(false);
+    let counts_calls = arguments.report_calls || settings.run.report_calls.unwrap_or(false);
     let request = Request::new(arguments.store, settings.run.clone())?;
     let library = launch::find_library()?;
     let words: Vec<String> =
@@ -81,9 +87,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
         return Err(Error::DiscardPersist { path: persist.clone() });
     }
-    match execute(&claim, &library, &arguments.command) {
+    match execute(&claim, &library, &arguments.command, counts_calls) {
         Ok((status, agent, signals)) => {
-            finish(context, claim, agent, signals, status, discard, &words)
+            let options = Options { discard, counts_calls, words: &words };
+            finish(context, claim, agent, signals, status, &options)
         }
         Err(error) => {
             if claim.is_new {
@@ -100,12 +107,16 @@ fn execute(
     claim: &Claim,
     library: &Path,
     words: &[OsString],
+    counts_calls: bool,
 ) -> Result<(ExitStatus, Client, Signals)> {
     // Before anything starts a thread: the witness is forked.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
     let agent = claim.store.agent()?;
-    let mut command = launch::command(&claim.store, library, words);
+    if counts_calls {
+        calls::prepare(&claim.store)?;
+    }
+    let mut command = launch::command(&claim.store, library, words, counts_calls);
     signals.unblock_in(&mut command);
     let mut child = command.spawn().map_err(|source| Error::Execute {
         command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -145,6 +156,13 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
+/// What the user asked for that matters at the end.
+struct Options<'a> {
+    discard: bool,
+    counts_calls: bool,
+    words: &'a [String],
+}
+
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
 fn finish(
@@ -153,9 +171,9 @@ fn finish(
     agent: Client,
     mut signals: Signals,
     status: ExitStatus,
-    discard: bool,
-    words: &[String],
+    options: &Options,
 ) -> Result<i32> {
+    let Options { discard, counts_calls, words } = *options;
     let code = exit_code(status);
     let safety = match discard {
         true => Safety::Discarded,
@@ -167,6 +185,7 @@ fn finish(
     };
     let removes = discard || (code == 0 && safety.needs_no_store());
     let undrained = claim.store.job.persist.is_some() && !safety.is_complete();
+    let calls = if counts_calls { calls::load(&claim.store)? } else { None };
     let ending = Ending {
         roots: &context.roots,
         job: claim.store.job.clone(),
@@ -175,6 +194,7 @@ fn finish(
         code,
         safety,
         removed: removes,
+        calls,
     };
     if removes {
         claim.remove()?;

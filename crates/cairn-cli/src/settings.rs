@@ -42,6 +42,8 @@ pub struct RunSettings {
     pub scope: Option<String>,
     /// `--discard`.
     pub discard: Option<bool>,
+    /// `--report-calls`.
+    pub report_calls: Option<bool>,
     /// `--force`.
     pub force: Option<bool>,
     /// `--huge-pages`.

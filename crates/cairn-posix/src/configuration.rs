@@ -16,11 +16,13 @@ const VARIABLE_BYTES: usize = 4096;
 const MOUNT_BYTES: usize = 255;
 
 /// Variables that an executed program needs in order to reach the store.
-pub const INHERITED: [&CStr; 4] = [c"LD_PRELOAD", c"CAIRN_STORE", c"CAIRN_MOUNT", c"CAIRN_SCOPE"];
+pub const INHERITED: [&CStr; 5] =
+    [c"LD_PRELOAD", c"CAIRN_STORE", c"CAIRN_MOUNT", c"CAIRN_SCOPE", c"CAIRN_CALLS"];
 const PRELOAD: usize = 0;
 const STORE: usize = 1;
 const MOUNT: usize = 2;
 const SCOPE: usize = 3;
+const CALLS: usize = 4;
 
 /// Variables in which launchers tell a process its rank, in order of preference.
 const RANK: [&CStr; 4] = [c"OMPI_COMM_WORLD_RANK", c"PMIX_RANK", c"PMI_RANK", c"SLURM_PROCID"];
@@ -125,6 +127,11 @@ impl Configuration {
             // It may climb from one component of the prefix to the next.
             false => c"..",
         }
+    }
+
+    /// Whether calls are to be counted (`calls.rs`).
+    pub fn counts_calls(&self) -> bool {
+        !self.variables[CALLS].value().is_empty()
     }
 
     /// Which namespace this process uses.

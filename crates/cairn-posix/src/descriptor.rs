@@ -5,6 +5,7 @@
 
 use cairn_device::sys;
 
+use crate::calls::{self, Outcome};
 use crate::error::{Errno, Result};
 use crate::table::{self, Left};
 use crate::{file, kernel, mount, placeholder, upkeep};
@@ -74,7 +75,12 @@ pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
 #[inline]
 pub fn claimed(descriptor: i32) {
     if descriptor >= 0 && table::in_use() {
-        release_quietly(table::forget(descriptor));
+        let left = table::forget(descriptor);
+        if left.is_some() {
+            // The kernel closed it: nothing of ours was asked to.
+            calls::count("close", Outcome::Missed, b"");
+        }
+        release_quietly(left);
     }
 }
 

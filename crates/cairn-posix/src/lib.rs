@@ -5,6 +5,7 @@
 //! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
 //! placeholder.rs      kernel descriptors          io.rs -> transfer.rs                   moves data
 //! mount.rs            the process's one mount     process.rs                             fork, exec, exit
+//! calls.rs            calls counted               decisions.rs                           what of the C library is served
 //! ```
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
 //! system call past the C library, because its names may be Cairn's own hooks.
@@ -12,9 +13,11 @@
 pub mod address;
 pub mod allocate;
 pub mod attributes;
+pub mod calls;
 pub mod configuration;
 pub mod copy;
 pub mod cwd;
+pub mod decisions;
 pub mod descriptor;
 pub mod directory;
 pub mod error;

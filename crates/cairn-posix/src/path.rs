@@ -27,6 +27,13 @@ pub struct Place<'a> {
     pub path: &'a [u8],
 }
 
+impl Place<'_> {
+    /// Whether the path starts at the mount prefix.
+    pub fn is_from_prefix(&self) -> bool {
+        self.base == cairn_core::ROOT
+    }
+}
+
 /// Who answers for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {

@@ -74,9 +74,9 @@ type List = *const *mut Request;
 /// The event is what the application wants to be sent.
 unsafe fn notify(event: sigevent) {
     if event.sigev_notify != libc::SIGEV_NONE {
-        let real = next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
+        let real = || next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
         // SAFETY: promised by the caller; the list has no entries.
-        unsafe { real(libc::LIO_NOWAIT, core::ptr::null(), 0, &raw const event) };
+        unsafe { real()(libc::LIO_NOWAIT, core::ptr::null(), 0, &raw const event) };
     }
 }
 
@@ -191,16 +191,16 @@ macro_rules! lists {
         pub unsafe extern "C-unwind" fn $name(
             mode: c_int, list: List, count: c_int, event: *const sigevent,
         ) -> c_int {
-            let real = next!($name: fn(c_int, List, c_int, *const sigevent) -> c_int);
+            let real = || next!($name: fn(c_int, List, c_int, *const sigevent) -> c_int);
             let known = mode == libc::LIO_WAIT || mode == libc::LIO_NOWAIT;
             if !known || count <= 0 || cairn_posix::configuration::get().is_none() {
                 // SAFETY: the caller's own arguments.
-                return unsafe { real(mode, list, count, event) };
+                return unsafe { real()(mode, list, count, event) };
             }
             // SAFETY: the caller passes a list of `count` entries.
             let (others, failed) = unsafe { take_ours(core::slice::from_raw_parts(list, count as usize)) };
             // SAFETY: the caller's own requests, without those that are done.
-            let result = unsafe { real(mode, others.as_ptr(), others.len() as c_int, event) };
+            let result = unsafe { real()(mode, others.as_ptr(), others.len() as c_int, event) };
             if result == 0 && failed && mode == libc::LIO_WAIT {
                 set_errno(libc::EIO);
                 return -1;

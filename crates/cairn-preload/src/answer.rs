@@ -2,11 +2,17 @@
 //!
 //! Invariant: errno changes only if the call fails. A panic poisons the mount and is never printed.
 
+use core::any::type_name;
+use core::cell::Cell;
 use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
-use cairn_posix::{Errno, PathError, PathResult, Result, address, gate, mount, placeholder, table};
+use cairn_posix::calls::{self, Outcome};
+use cairn_posix::path::Place;
+use cairn_posix::{
+    Errno, PathError, PathResult, Result, address, configuration, gate, mount, placeholder, table,
+};
 
 /// A type that C functions return, and its value for failure.
 pub trait Answer: Copy + PartialEq {
@@ -71,16 +77,138 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
+const UNPREPARED: u8 = 0;
+const READY: u8 = 1;
+const COUNTING: u8 = 2;
+
+/// Whether anything is to be done for a call of ours besides serving it: at the first one, or because calls are counted.
+static STATE: AtomicU8 = AtomicU8::new(UNPREPARED);
+
+/// Whether calls are counted.
+#[inline]
+pub fn is_counting() -> bool {
+    STATE.load(Ordering::Relaxed) != READY && prepare() == COUNTING
+}
+
+#[cold]
+fn prepare() -> u8 {
+    if STATE.load(Ordering::Relaxed) == UNPREPARED {
+        // The hook is of this library's own copy of the standard library: an application in Rust keeps its own.
+        std::panic::set_hook(Box::new(|_| {}));
+        STATE.store(if calls::is_wanted() { COUNTING } else { READY }, Ordering::Relaxed);
+    }
+    STATE.load(Ordering::Relaxed)
+}
+
+/// Why a call failed, if it did: one that goes on elsewhere is counted there.
+pub trait Failure: From<Errno> {
+    /// The errno.
+    fn errno(&self) -> Option<c_int>;
+}
+
+impl Failure for Errno {
+    fn errno(&self) -> Option<c_int> {
+        Some(self.0)
+    }
+}
+impl Failure for PathError {
+    fn errno(&self) -> Option<c_int> {
+        match self {
+            PathError::Errno(errno) => Some(errno.0),
+            PathError::Elsewhere(_) => None,
+        }
+    }
+}
+
+/// The hook that a closure is written in: the type of a closure is named after the function around it.
+fn hook_of<F>() -> &'static str {
+    let name = type_name::<F>();
+    let hook = name.split_once("::{{closure}}").map_or(name, |(hook, _)| hook);
+    hook.rsplit("::").next().unwrap_or(hook)
+}
+
+/// As [`guarded`], and counted as a call of `symbol`, which is asked if need be: for what several hooks share.
+#[inline]
+pub fn counted_as<T, E: Failure>(
+    symbol: impl FnOnce() -> &'static str,
+    act: impl FnOnce() -> core::result::Result<T, E>,
+) -> core::result::Result<T, E> {
+    let is_counting = is_counting();
+    let outcome = run(act);
+    if is_counting {
+        match &outcome {
+            Ok(_) => count(symbol(), Outcome::Served),
+            Err(failure) => failed(symbol(), failure),
+        }
+    }
+    outcome
+}
+
+#[cold]
+fn failed<E: Failure>(symbol: &'static str, failure: &E) {
+    if let Some(errno) = failure.errno() {
+        count(symbol, Outcome::Failed(errno));
+    }
+}
+
+/// Counts a call, unless it is one that we make ourselves while we serve another.
+#[cold]
+pub fn count(symbol: &str, outcome: Outcome) {
+    let path = PATH.replace([0; PATH_BYTES]);
+    let example: &[u8] = if matches!(outcome, Outcome::Failed(_)) { &path } else { b"" };
+    if !gate::is_inside() {
+        calls::count(symbol, outcome, example);
+    }
+}
+
+/// Counts a call that a hook refuses without asking for anything, if calls are counted.
+pub fn count_refusal(symbol: &str, errno: c_int) {
+    if is_counting() {
+        count(symbol, Outcome::Failed(errno));
+    }
+}
+
+/// Bytes of a path that are kept.
+const PATH_BYTES: usize = 192;
+
+thread_local! {
+    /// The path of the call that this thread is in, with zeros behind it.
+    static PATH: Cell<[u8; PATH_BYTES]> = const { Cell::new([0; PATH_BYTES]) };
+}
+
+/// Keeps the path of a call of ours, if calls are counted: below the prefix, or relative to where it starts.
+#[inline]
+pub fn note_path(place: &Place) {
+    if is_counting() {
+        keep_path(place);
+    }
+}
+
+#[cold]
+fn keep_path(place: &Place) {
+    let mount = configuration::get().map(|found| found.mount()).filter(|_| place.is_from_prefix());
+    let parts = [mount.unwrap_or_default(), if mount.is_some() { b"/" } else { b"" }, place.path];
+    let mut path = [0; PATH_BYTES];
+    for (target, byte) in path.iter_mut().zip(parts.into_iter().flatten()) {
+        *target = *byte;
+    }
+    PATH.set(path);
+}
+
 /// Runs code of ours, uninterrupted by signal handlers. A panic becomes EIO, for this call and all that follow.
 pub fn guarded<T, E: From<Errno>>(
     act: impl FnOnce() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
-    static SILENT: AtomicBool = AtomicBool::new(false);
-    if !SILENT.load(Ordering::Relaxed) {
-        // The hook is of this library's own copy of the standard library: an application in Rust keeps its own.
-        std::panic::set_hook(Box::new(|_| {}));
-        SILENT.store(true, Ordering::Relaxed);
+    if STATE.load(Ordering::Relaxed) == UNPREPARED {
+        prepare();
     }
+    run(act)
+}
+
+#[inline(always)]
+fn run<T, E: From<Errno>>(
+    act: impl FnOnce() -> core::result::Result<T, E>,
+) -> core::result::Result<T, E> {
     let outcome = gate::inside(|| std::panic::catch_unwind(AssertUnwindSafe(act)));
     outcome.unwrap_or_else(|panic| {
         mount::poison();
@@ -91,9 +219,17 @@ pub fn guarded<T, E: From<Errno>>(
 }
 
 /// Answers a call on a descriptor.
-pub fn answer<R: Answer, T: Success<R>>(act: impl FnOnce() -> Result<T>) -> R {
+pub fn answer<R: Answer, T: Success<R>, F: FnOnce() -> Result<T>>(act: F) -> R {
+    answer_as(hook_of::<F>, act)
+}
+
+/// As [`answer`], for what several hooks share; this is a call of `symbol`.
+pub fn answer_as<R: Answer, T: Success<R>>(
+    symbol: impl FnOnce() -> &'static str,
+    act: impl FnOnce() -> Result<T>,
+) -> R {
     let before = errno();
-    match guarded(act) {
+    match counted_as(symbol, act) {
         Ok(value) => {
             set_errno(before);
             value.value()
@@ -106,12 +242,21 @@ pub fn answer<R: Answer, T: Success<R>>(act: impl FnOnce() -> Result<T>) -> R {
 }
 
 /// Answers a call on a path; one that leads elsewhere is continued there.
-pub fn answer_path<R: Answer, T: Success<R>>(
+pub fn answer_path<R: Answer, T: Success<R>, F: FnOnce() -> PathResult<T>>(
+    act: F,
+    elsewhere: impl FnOnce(&CStr) -> R,
+) -> R {
+    answer_path_as(hook_of::<F>, act, elsewhere)
+}
+
+/// As [`answer_path`], for what several hooks share; this is a call of `symbol`.
+pub fn answer_path_as<R: Answer, T: Success<R>>(
+    symbol: impl FnOnce() -> &'static str,
     act: impl FnOnce() -> PathResult<T>,
     elsewhere: impl FnOnce(&CStr) -> R,
 ) -> R {
     let before = errno();
-    match guarded(act) {
+    match counted_as(symbol, act) {
         Ok(value) => {
             set_errno(before);
             value.value()
@@ -151,9 +296,14 @@ pub unsafe fn given<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
 }
 
 /// The answer of calls that return an error number instead of setting errno.
-pub fn number(act: impl FnOnce() -> Result<()>) -> c_int {
+pub fn number<F: FnOnce() -> Result<()>>(act: F) -> c_int {
+    number_as(hook_of::<F>, act)
+}
+
+/// As [`number`], for what several hooks share; this is a call of `symbol`.
+pub fn number_as(symbol: impl FnOnce() -> &'static str, act: impl FnOnce() -> Result<()>) -> c_int {
     let before = errno();
-    let result = guarded(act);
+    let result = counted_as(symbol, act);
     set_errno(before);
     match result {
         Ok(()) => 0,

@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn fchownat(
     gid: gid_t,
     flags: c_int,
 ) -> c_int {
-    let real = next!(fchownat: fn(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int);
+    let real = || next!(fchownat: fn(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int);
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
         by_empty_path(directory, path, flags)
@@ -137,7 +137,7 @@ pub unsafe extern "C-unwind" fn fchownat(
             |elsewhere| unsafe { fchownat(libc::AT_FDCWD, elsewhere.as_ptr(), uid, gid, flags) },
         ),
         // SAFETY: the caller's own arguments.
-        None => unsafe { real(directory, path, uid, gid, flags) },
+        None => unsafe { real()(directory, path, uid, gid, flags) },
     }
 }
 
@@ -149,7 +149,7 @@ pub unsafe extern "C-unwind" fn utimensat(
     times: *const timespec,
     flags: c_int,
 ) -> c_int {
-    let real = next!(utimensat: fn(c_int, *const c_char, *const timespec, c_int) -> c_int);
+    let real = || next!(utimensat: fn(c_int, *const c_char, *const timespec, c_int) -> c_int);
     // SAFETY: the caller passes null or a terminated path.
     let place = unsafe {
         by_empty_path(directory, path, flags)
@@ -167,6 +167,6 @@ pub unsafe extern "C-unwind" fn utimensat(
             |elsewhere| unsafe { utimensat(libc::AT_FDCWD, elsewhere.as_ptr(), times, flags) },
         ),
         // SAFETY: the caller's own arguments.
-        None => unsafe { real(directory, path, times, flags) },
+        None => unsafe { real()(directory, path, times, flags) },
     }
 }

@@ -77,7 +77,7 @@ macro_rules! clones {
             thread_area: *mut c_void,
             child_thread: *mut pid_t,
         ) -> c_int {
-            let real = next!($name: fn(Run, *mut c_void, c_int, *mut c_void, *mut pid_t, *mut c_void, *mut pid_t) -> c_int);
+            let real = library!($name: fn(Run, *mut c_void, c_int, *mut c_void, *mut pid_t, *mut c_void, *mut pid_t) -> c_int);
             match manner(flag(flags)) {
                 Manner::Passed => {
                     // SAFETY: the caller's own arguments.

@@ -6,13 +6,13 @@ use cairn_posix::HandleId;
 use cairn_posix::{Errno, Result, descriptor, file, locks, placeholder, table};
 use libc::off_t;
 
-use crate::answer::{answer, deliver, given, set_errno};
+use crate::answer::{answer, answer_as, deliver, given, set_errno};
 use crate::streams;
 
-unsafe fn close_number(number: c_int, real: unsafe extern "C-unwind" fn(c_int) -> c_int) -> c_int {
+fn close_number(symbol: &'static str, number: c_int, real: impl FnOnce(c_int) -> c_int) -> c_int {
     if table::is_ours(number) {
         streams::about_to_change(number);
-        let result = answer(|| file::close(number));
+        let result = answer_as(|| symbol, || file::close(number));
         streams::descriptor_changed(number);
         return result;
     }
@@ -21,22 +21,21 @@ unsafe fn close_number(number: c_int, real: unsafe extern "C-unwind" fn(c_int) -
         set_errno(libc::EBADF);
         return -1;
     }
-    // SAFETY: the caller's own argument.
-    unsafe { real(number) }
+    real(number)
 }
 
 /// As `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(number: c_int) -> c_int {
     // SAFETY: the caller's own argument.
-    unsafe { close_number(number, next!(close: fn(c_int) -> c_int)) }
+    close_number("close", number, |number| unsafe { next!(close: fn(c_int) -> c_int)(number) })
 }
 
 /// As the C library's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __close(number: c_int) -> c_int {
     // SAFETY: the caller's own argument.
-    unsafe { close_number(number, next!(__close: fn(c_int) -> c_int)) }
+    close_number("__close", number, |number| unsafe { next!(__close: fn(c_int) -> c_int)(number) })
 }
 
 fn close_all(first: c_uint, last: c_uint) -> Result<()> {
@@ -97,6 +96,7 @@ pub unsafe extern "C-unwind" fn dup(number: c_int) -> c_int {
 }
 
 unsafe fn duplicate_to(
+    symbol: &'static str,
     from: c_int,
     to: c_int,
     flags: c_int,
@@ -106,7 +106,7 @@ unsafe fn duplicate_to(
         return real();
     }
     streams::about_to_change(to);
-    let result = answer(|| descriptor::duplicate_to(from, to, flags));
+    let result = answer_as(|| symbol, || descriptor::duplicate_to(from, to, flags));
     streams::descriptor_changed(to);
     result
 }
@@ -118,7 +118,9 @@ pub unsafe extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
         return to;
     }
     // SAFETY: the caller's own arguments.
-    unsafe { duplicate_to(from, to, 0, || next!(dup2: fn(c_int, c_int) -> c_int)(from, to)) }
+    unsafe {
+        duplicate_to("dup2", from, to, 0, || next!(dup2: fn(c_int, c_int) -> c_int)(from, to))
+    }
 }
 
 /// As the C library's function of this name.
@@ -133,7 +135,7 @@ pub unsafe extern "C-unwind" fn __dup2(from: c_int, to: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's own arguments.
     unsafe {
-        duplicate_to(from, to, flags, || {
+        duplicate_to("dup3", from, to, flags, || {
             next!(dup3: fn(c_int, c_int, c_int) -> c_int)(from, to, flags)
         })
     }
@@ -177,9 +179,9 @@ macro_rules! controls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(number: c_int, command: c_int, argument: usize) -> c_int {
             if table::lookup(number).is_none() {
-                let real = next!($name: fn(c_int, c_int, usize) -> c_int);
+                let real = || next!($name: fn(c_int, c_int, usize) -> c_int);
                 // SAFETY: the caller's own arguments.
-                let result = unsafe { real(number, command, argument) };
+                let result = unsafe { real()(number, command, argument) };
                 // The kernel answers for an unknown placeholder, but tells that it is one.
                 let missed = match command {
                     libc::F_GETFL => {

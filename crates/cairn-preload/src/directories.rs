@@ -6,7 +6,7 @@ use cairn_posix::directory::{self, Stream};
 use cairn_posix::{Errno, Result, address, cwd, table};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
-use crate::answer::{answer, set_errno};
+use crate::answer::{answer, answer_as, guarded, number, set_errno};
 
 fn as_stream(stream: &'static Stream) -> *mut DIR {
     core::ptr::from_ref(stream).cast_mut().cast()
@@ -46,51 +46,49 @@ macro_rules! stream_hooks {
 }
 
 stream_hooks! {
-    fn readdir(stream) -> *mut dirent64 = |stream| next_entry(stream);
-    fn readdir64(stream) -> *mut dirent64 = |stream| next_entry(stream);
+    fn readdir(stream) -> *mut dirent64 = |stream| answer(|| stream.next());
+    fn readdir64(stream) -> *mut dirent64 = |stream| answer(|| stream.next());
     fn readdir_r(stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int
         // SAFETY: the caller passes room for one entry and one pointer.
-        = |stream| unsafe { copy_entry(stream, entry, result) };
+        = |stream| number(|| unsafe { copy_entry(stream, entry, result) });
     fn readdir64_r(stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int
         // SAFETY: the caller passes room for one entry and one pointer.
-        = |stream| unsafe { copy_entry(stream, entry, result) };
+        = |stream| number(|| unsafe { copy_entry(stream, entry, result) });
     fn closedir(stream) -> c_int = |stream| answer(|| stream.close());
     fn dirfd(stream) -> c_int = |stream| answer(|| stream.descriptor());
-    fn rewinddir(stream) -> () = |stream| go_to(stream, 0);
+    fn rewinddir(stream) -> () = |stream| go_to("rewinddir", stream, 0);
     fn telldir(stream) -> c_long = |stream| answer(|| position(stream));
-    fn seekdir(stream, position: c_long) -> () = |stream| go_to(stream, position);
-}
-
-fn next_entry(stream: &Stream) -> *mut dirent64 {
-    answer(|| stream.next())
+    fn seekdir(stream, position: c_long) -> () = |stream| go_to("seekdir", stream, position);
 }
 
 fn position(stream: &Stream) -> Result<c_long> {
     c_long::try_from(stream.position()?).map_err(|_| Errno(libc::EOVERFLOW))
 }
 
-fn go_to(stream: &Stream, position: c_long) {
+fn go_to(symbol: &'static str, stream: &Stream, position: c_long) {
     // These functions cannot fail; a signal handler that interrupted the stream's user changes nothing.
-    let _: c_int = answer(|| stream.set_position(position.max(0) as u64));
+    let _: c_int = answer_as(|| symbol, || stream.set_position(position.max(0) as u64));
 }
 
 /// # Safety
 /// `entry` and `result` are writable.
-unsafe fn copy_entry(stream: &Stream, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int {
-    crate::answer::number(|| {
-        let found = stream.next()?;
-        // SAFETY: an entry of ours is complete as far as its length says, and not longer than the structure.
-        unsafe {
-            if found.is_null() {
-                result.write(core::ptr::null_mut());
-            } else {
-                let length = usize::from((*found).d_reclen);
-                core::ptr::copy_nonoverlapping(found.cast::<u8>(), entry.cast::<u8>(), length);
-                result.write(entry);
-            }
+unsafe fn copy_entry(
+    stream: &Stream,
+    entry: *mut dirent64,
+    result: *mut *mut dirent64,
+) -> Result<()> {
+    let found = stream.next()?;
+    // SAFETY: an entry of ours is complete as far as its length says, and not longer than the structure.
+    unsafe {
+        if found.is_null() {
+            result.write(core::ptr::null_mut());
+        } else {
+            let length = usize::from((*found).d_reclen);
+            core::ptr::copy_nonoverlapping(found.cast::<u8>(), entry.cast::<u8>(), length);
+            result.write(entry);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// As `getdents64(2)`.
@@ -101,9 +99,9 @@ pub unsafe extern "C-unwind" fn getdents64(
     length: size_t,
 ) -> ssize_t {
     if !table::is_ours(descriptor) {
-        let real = next!(getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t);
+        let real = || next!(getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t);
         // SAFETY: the caller's own arguments.
-        let result = unsafe { real(descriptor, target, length) };
+        let result = unsafe { real()(descriptor, target, length) };
         if result >= 0 || !crate::answer::is_missed(descriptor) {
             return result;
         }
@@ -144,7 +142,7 @@ entries! {
 /// As `chdir(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
-    let real = next!(chdir: fn(*const c_char) -> c_int);
+    let real = || next!(chdir: fn(*const c_char) -> c_int);
     // SAFETY: the caller passes a terminated path.
     let route = unsafe { cairn_posix::path::route(path) };
     match crate::hooks::ours(route, true) {
@@ -154,15 +152,15 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
             |elsewhere| unsafe { chdir(elsewhere.as_ptr()) },
         ),
         // SAFETY: the caller's own argument.
-        None => left(unsafe { real(path) }),
+        None => left(unsafe { real()(path) }),
     }
 }
 
 fn left(result: c_int) -> c_int {
     if result == 0 && !cwd::is_foreign() {
-        let _: c_int = answer(|| {
+        let _ = guarded(|| {
             cwd::left();
-            Ok(())
+            Ok::<_, Errno>(())
         });
     }
     result
@@ -184,7 +182,8 @@ pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
 /// The path of the current directory as the C library's functions return it: into `buffer` of `size` bytes, or, if
 /// that is null, into new memory of `size` bytes, or as many as needed if that is 0.
 unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t) -> *mut c_char {
-    answer(|| {
+    let name = || "getcwd";
+    answer_as(name, || {
         let path = path?;
         if size == 0 && !buffer.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -212,7 +211,7 @@ unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t)
 fn ours() -> Option<Result<Vec<u8>>> {
     match cairn_posix::configuration::get().is_none() || cwd::is_foreign() {
         true => None,
-        false => crate::answer::guarded(|| Ok::<_, Errno>(cwd::path())).unwrap_or(None),
+        false => guarded(|| Ok::<_, Errno>(cwd::path())).unwrap_or(None),
     }
 }
 

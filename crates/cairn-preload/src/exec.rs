@@ -7,7 +7,9 @@ use cairn_posix::path::{self, Place, Route};
 use cairn_posix::process::Exec;
 use cairn_posix::{Errno, PathResult, configuration, copy, file, names, table};
 
-use crate::answer::{answer_path, errno, guarded, is_ours, set_errno};
+use crate::answer::{
+    answer_path, answer_path_as, count_refusal, errno, guarded, is_ours, set_errno,
+};
 use crate::environment::Environment;
 use crate::hooks;
 use crate::scripts::{self, Interpreter};
@@ -103,14 +105,16 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
         unsafe { execute(elsewhere.as_ptr(), arguments, variables, depth) }
     };
     let mut interpreter = None;
-    let looked: c_int = answer_path(
+    // A script needs no copy; its interpreter gets its name.
+    let memory: c_int = answer_path_as(
+        || "execve",
         || {
             interpreter = Interpreter::of(&place)?;
-            Ok(())
+            if interpreter.is_some() { Ok(0) } else { into_memory(&place) }
         },
         elsewhere,
     );
-    if looked < 0 {
+    if memory < 0 {
         return -1;
     }
     if let Some(interpreter) = interpreter {
@@ -120,10 +124,6 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
                 execute(path, list, variables, depth + 1)
             })
         };
-    }
-    let memory: c_int = answer_path(|| into_memory(&place), elsewhere);
-    if memory < 0 {
-        return -1;
     }
     let result = attempt(DescriptorPath::new(memory).as_ptr());
     let failure = errno();
@@ -310,7 +310,7 @@ macro_rules! listed {
         ) -> c_int {
             let words = [$($argument),*];
             let $list = words.as_slice();
-            let Some($end) = $list.iter().position(|word| word.is_null()) else { return too_many() };
+            let Some($end) = $list.iter().position(|word| word.is_null()) else { return too_many(stringify!($name)) };
             // SAFETY: the caller's own arguments, in a list that ends with null.
             unsafe { $act }
         }
@@ -323,11 +323,12 @@ listed! {
     // The environment follows the null that ends the arguments.
     fn execle = |path, list, end| match list.get(end + 1) {
         Some(environment) => execve(path, list.as_ptr(), environment.cast()),
-        None => too_many(),
+        None => too_many("execle"),
     };
 }
 
-fn too_many() -> c_int {
+fn too_many(symbol: &str) -> c_int {
+    count_refusal(symbol, libc::E2BIG);
     set_errno(libc::E2BIG);
     -1
 }

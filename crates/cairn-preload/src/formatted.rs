@@ -10,7 +10,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, kernel, table};
 use libc::size_t;
 
-use crate::answer::{guarded, is_ours, set_errno};
+use crate::answer::{counted_as, is_ours, set_errno};
 use crate::io;
 
 /// Registers for whole numbers and addresses.
@@ -146,13 +146,13 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
     list: *mut c_void,
 ) -> c_int {
     let make =
-        next!(__vasprintf_chk: fn(*mut *mut c_char, c_int, *const c_char, *mut c_void) -> c_int);
-    let real = next!(__vdprintf_chk: fn(c_int, c_int, *const c_char, *mut c_void) -> c_int);
+        library!(__vasprintf_chk: fn(*mut *mut c_char, c_int, *const c_char, *mut c_void) -> c_int);
+    let real = || next!(__vdprintf_chk: fn(c_int, c_int, *const c_char, *mut c_void) -> c_int);
     // SAFETY: the caller's own arguments.
     unsafe {
         match is_ours(descriptor) {
             true => print(descriptor, |text| make(text, checks, format, list)),
-            false => real(descriptor, checks, format, list),
+            false => real()(descriptor, checks, format, list),
         }
     }
 }
@@ -163,16 +163,16 @@ macro_rules! backtraces {
         /// kernel's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, count: c_int, descriptor: c_int) {
-            let real = next!($name: fn(*const *mut c_void, c_int, c_int) -> ());
+            let real = || next!($name: fn(*const *mut c_void, c_int, c_int) -> ());
             if !is_ours(descriptor) {
                 // SAFETY: the caller's own arguments.
-                return unsafe { real(frames, count, descriptor) };
+                return unsafe { real()(frames, count, descriptor) };
             }
-            let _ = guarded(|| {
+            let _ = counted_as(|| stringify!($name), || {
                 let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
                 let memory = kernel::memfd_create(c"cairn", libc::MFD_CLOEXEC)?;
                 // SAFETY: the caller's own arguments but for the descriptor.
-                unsafe { real(frames, count, memory) };
+                unsafe { real()(frames, count, memory) };
                 let (from, to) = (End::Kernel(memory), End::Ours(handle));
                 let copied = copy::copy(from, Some(&mut 0), to, None, TRACE_BYTES_MAX);
                 let _ = kernel::close(memory);

@@ -11,7 +11,10 @@ use cairn_posix::{Errno, HandleId, PathResult, cwd, names, table};
 pub fn ours(route: Route<'_>, follow: bool) -> Option<Place<'_>> {
     match route {
         Route::Libc => None,
-        Route::Place(place) => Some(place),
+        Route::Place(place) => {
+            crate::answer::note_path(&place);
+            Some(place)
+        }
         Route::Descriptor(descriptor) => descriptor_place(descriptor, follow),
     }
 }

@@ -12,7 +12,7 @@ macro_rules! noted {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller's own arguments.
-            let result = unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) };
+            let result = unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) };
             $note();
             result
         }
@@ -40,7 +40,7 @@ noted! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long {
     // SAFETY: the caller's own arguments.
-    let result = unsafe { next!(ulimit: fn(c_int, c_long) -> c_long)(command, limit) };
+    let result = unsafe { library!(ulimit: fn(c_int, c_long) -> c_long)(command, limit) };
     process::limits_changed();
     result
 }
@@ -49,7 +49,7 @@ pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn umask(mask: mode_t) -> mode_t {
     // SAFETY: the caller's own argument.
-    let before = unsafe { next!(umask: fn(mode_t) -> mode_t)(mask) };
+    let before = unsafe { library!(umask: fn(mode_t) -> mode_t)(mask) };
     if let Some(mount) = mount::attached() {
         mount.set_umask(mask);
     }

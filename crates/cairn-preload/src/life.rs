@@ -73,7 +73,7 @@ pub unsafe extern "C-unwind" fn __libc_start_main(
     destructors: *mut c_void,
     stack_end: *mut c_void,
 ) -> c_int {
-    let real = next!(__libc_start_main: fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int);
+    let real = library!(__libc_start_main: fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int);
     let destructors = if configuration::get().is_some() {
         DESTRUCTORS.store(destructors, Ordering::Relaxed);
         finish as *mut c_void
@@ -91,7 +91,7 @@ macro_rules! ends {
         pub unsafe extern "C-unwind" fn $name(status: c_int) -> ! {
             end();
             // SAFETY: the caller's own argument.
-            unsafe { next!($name: fn(c_int) -> !)(status) }
+            unsafe { library!($name: fn(c_int) -> !)(status) }
         }
     )*};
 }
@@ -109,7 +109,7 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
         Ok::<_, Errno>(())
     });
     // SAFETY: the caller's own argument.
-    unsafe { next!(quick_exit: fn(c_int) -> !)(status) }
+    unsafe { library!(quick_exit: fn(c_int) -> !)(status) }
 }
 
 /// A child in the making: it is given what its parent holds, and meanwhile no mapping comes or goes.
@@ -161,7 +161,7 @@ macro_rules! forks {
         /// As `fork(2)`; `vfork` is served as one, because a child that shares our memory could not be told apart.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name() -> pid_t {
-            let real = next!($real: fn() -> pid_t);
+            let real = library!($real: fn() -> pid_t);
             // SAFETY: takes nothing.
             spawning(-1, || unsafe { real() })
         }
@@ -184,7 +184,8 @@ pub unsafe extern "C-unwind" fn forkpty(
     settings: *const c_void,
     size: *const c_void,
 ) -> pid_t {
-    let real = next!(forkpty: fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t);
+    let real =
+        library!(forkpty: fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t);
     // SAFETY: the caller's own arguments.
     spawning(-1, || unsafe { real(terminal, name, settings, size) })
 }
@@ -226,7 +227,7 @@ pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: 
 /// As `system(3)`: the shell's references are held until it has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    let real = next!(system: fn(*const c_char) -> c_int);
+    let real = library!(system: fn(*const c_char) -> c_int);
     let spawn = match guarded(Spawn::begin) {
         Ok(spawn) => spawn,
         Err(Errno(number)) => {
@@ -248,7 +249,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 /// As `popen(3)`, whose shell inherits as that of `system` does, but holds nothing of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
-    let real = next!(popen: fn(*const c_char, *const c_char) -> *mut FILE);
+    let real = library!(popen: fn(*const c_char, *const c_char) -> *mut FILE);
     // SAFETY: the caller's own arguments.
     environment::complete_while(|| unsafe { real(command, kind) })
 }

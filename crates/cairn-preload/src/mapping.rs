@@ -6,7 +6,7 @@ use cairn_posix::mapping::{self, Request};
 use cairn_posix::{Errno, Result, table};
 use libc::size_t;
 
-use crate::answer::{answer, guarded, is_missed, number, set_errno};
+use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
 
@@ -52,11 +52,14 @@ pub unsafe fn map_or(
             return result;
         }
     }
-    address(guarded(|| {
-        let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
-        // SAFETY: the caller's own request.
-        unsafe { mapping::map(handle, &request) }
-    }))
+    address(counted_as(
+        || "mmap",
+        || {
+            let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+            // SAFETY: the caller's own request.
+            unsafe { mapping::map(handle, &request) }
+        },
+    ))
 }
 
 macro_rules! maps {
@@ -66,11 +69,11 @@ macro_rules! maps {
         pub unsafe extern "C-unwind" fn $name(
             address: *mut c_void, length: size_t, protection: c_int, flags: c_int, descriptor: c_int, offset: i64,
         ) -> *mut c_void {
-            let real = next!($name: fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void);
+            let real = || next!($name: fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void);
             let request = Request { address, length, protection, flags, offset };
             // SAFETY: the caller's own arguments, also below.
             unsafe {
-                map_or(request, descriptor, || real(address, length, protection, flags, descriptor, offset))
+                map_or(request, descriptor, || real()(address, length, protection, flags, descriptor, offset))
             }
         }
     )*};
@@ -96,7 +99,7 @@ macro_rules! ranges {
         ) -> c_int {
             // SAFETY: the caller's own arguments.
             match ours(|| unsafe { ($ours)(start, length $(, $argument)?) }) {
-                Some(done) => $answer(|| done),
+                Some(done) => $answer(|| stringify!($name), || done),
                 None => real(),
             }
         }
@@ -106,9 +109,9 @@ macro_rules! ranges {
         pub unsafe extern "C-unwind" fn $name(
             start: *mut c_void, length: size_t $(, $argument: c_int)?
         ) -> c_int {
-            let real = next!($name: fn(*mut c_void, size_t $(, ranges!(@number $argument))?) -> c_int);
+            let real = || next!($name: fn(*mut c_void, size_t $(, ranges!(@number $argument))?) -> c_int);
             // SAFETY: the caller's own arguments.
-            unsafe { $ours_or(start, length $(, $argument)?, || real(start, length $(, $argument)?)) }
+            unsafe { $ours_or(start, length $(, $argument)?, || real()(start, length $(, $argument)?)) }
         }
     )*};
     (@number $argument:ident) => { c_int };
@@ -116,15 +119,15 @@ macro_rules! ranges {
 
 ranges! {
     /// As `munmap(2)`.
-    fn munmap or unmap_or(start, length) by answer = mapping::unmap;
+    fn munmap or unmap_or(start, length) by answer_as = mapping::unmap;
     /// As `mprotect(2)`.
-    fn mprotect or protect_or(start, length, protection) by answer = mapping::protect;
+    fn mprotect or protect_or(start, length, protection) by answer_as = mapping::protect;
     /// As `msync(2)`.
-    fn msync or sync_or(start, length, flags) by answer = mapping::sync;
+    fn msync or sync_or(start, length, flags) by answer_as = mapping::sync;
     /// As `madvise(2)`.
-    fn madvise or advise_or(start, length, advice) by answer = mapping::advise;
+    fn madvise or advise_or(start, length, advice) by answer_as = mapping::advise;
     /// As `posix_madvise(3)`.
-    fn posix_madvise or advise_portably_or(start, length, advice) by number = portable_advice;
+    fn posix_madvise or advise_portably_or(start, length, advice) by number_as = portable_advice;
 }
 
 /// Advice of POSIX has the numbers of `madvise`; other numbers are none.
@@ -151,7 +154,7 @@ pub unsafe fn show_other_pages_or(
 ) -> c_int {
     // SAFETY: the caller's own arguments.
     match ours(|| unsafe { mapping::show_other_pages(start, length, protection, page) }) {
-        Some(turned) => answer(|| turned),
+        Some(turned) => answer_as(|| "remap_file_pages", || turned),
         None => real(),
     }
 }
@@ -165,11 +168,11 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
     page: size_t,
     flags: c_int,
 ) -> c_int {
-    let real = next!(remap_file_pages: fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int);
+    let real = || next!(remap_file_pages: fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int);
     // SAFETY: the caller's own arguments.
     unsafe {
         show_other_pages_or(start, length, protection, page, || {
-            real(start, length, protection, page, flags)
+            real()(start, length, protection, page, flags)
         })
     }
 }
@@ -189,7 +192,7 @@ pub unsafe fn remap_or(
     // SAFETY: the caller's own arguments.
     let moved = ours(|| unsafe { mapping::remap(start, length, new_length, flags, target) });
     match moved {
-        Some(moved) => address(moved),
+        Some(moved) => address(counted_as(|| "mremap", || moved)),
         None if flags & libc::MREMAP_FIXED != 0 => replacing(target, new_length, real),
         None => real(),
     }
@@ -204,11 +207,11 @@ pub unsafe extern "C-unwind" fn mremap(
     flags: c_int,
     target: *mut c_void,
 ) -> *mut c_void {
-    let real = next!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
+    let real = || next!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
     // SAFETY: the caller's own arguments.
     unsafe {
         remap_or(start, length, new_length, flags, target, || {
-            real(start, length, new_length, flags, target)
+            real()(start, length, new_length, flags, target)
         })
     }
 }

@@ -6,7 +6,7 @@ use cairn_posix::path::{Place, Route};
 use cairn_posix::{Errno, PathError, PathResult, Result, address, kernel, names, table};
 use libc::{mode_t, size_t, ssize_t};
 
-use crate::answer::{answer, answer_path, set_errno};
+use crate::answer::{answer, answer_path, answer_path_as};
 use crate::hooks;
 
 path_hooks! {
@@ -77,7 +77,7 @@ pub unsafe extern "C-unwind" fn readlinkat(
     target: *mut c_char,
     room: size_t,
 ) -> ssize_t {
-    let real = next!(readlinkat: fn(c_int, *const c_char, *mut c_char, size_t) -> ssize_t);
+    let real = || next!(readlinkat: fn(c_int, *const c_char, *mut c_char, size_t) -> ssize_t);
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
         opened_link(directory, path)
@@ -91,7 +91,7 @@ pub unsafe extern "C-unwind" fn readlinkat(
             |elsewhere| unsafe { readlinkat(HERE, elsewhere.as_ptr(), target, room) },
         ),
         // SAFETY: the caller's own arguments.
-        None => unsafe { real(directory, path, target, room) },
+        None => unsafe { real()(directory, path, target, room) },
     }
 }
 
@@ -175,11 +175,6 @@ impl<'a> Outside<'a> {
     }
 }
 
-fn failed(Errno(number): Errno) -> c_int {
-    set_errno(number);
-    -1
-}
-
 unsafe fn pair<'a>(
     from: (c_int, *const c_char),
     to: (c_int, *const c_char),
@@ -214,7 +209,7 @@ macro_rules! two_names {
                 // SAFETY: the caller's own arguments.
                 Pair::Libc => unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) },
                 Pair::Ours($old, $new) => answer(|| $ours),
-                Pair::Mixed(outside) => failed($refuse(&outside)),
+                Pair::Mixed(outside) => answer(|| Err::<(), _>($refuse(&outside))),
             }
         }
     )*};
@@ -255,7 +250,9 @@ pub unsafe extern "C-unwind" fn linkat(
         return match hooks::ours(route, false) {
             Some(new) => answer(|| names::link(&names::place_of(handle)?, &new, false)),
             // SAFETY: the caller passes a terminated path.
-            None => failed(unsafe { Outside::new((to_directory, to), false) }.refuse_link()),
+            None => answer(|| unsafe {
+                Err::<(), _>(Outside::new((to_directory, to), false).refuse_link())
+            }),
         };
     }
     // SAFETY: the caller passes terminated paths.
@@ -271,12 +268,13 @@ pub unsafe extern "C-unwind" fn linkat(
             )
         },
         _ if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 => {
-            failed(Errno(libc::EINVAL))
+            answer(|| Err::<(), _>(Errno(libc::EINVAL)))
         }
         Pair::Ours(old, new) => answer(|| names::link(&old, &new, follow)),
-        Pair::Mixed(outside) => failed(
-            Outside { may_be_empty: flags & libc::AT_EMPTY_PATH != 0, ..outside }.refuse_link(),
-        ),
+        Pair::Mixed(outside) => answer(|| {
+            let may_be_empty = flags & libc::AT_EMPTY_PATH != 0;
+            Err::<(), _>(Outside { may_be_empty, ..outside }.refuse_link())
+        }),
     }
 }
 
@@ -314,7 +312,8 @@ unsafe fn canonical(
         Route::Place(place) => place,
         _ => return None,
     };
-    Some(answer_path(
+    Some(answer_path_as(
+        || "realpath",
         // SAFETY: the buffer has PATH_MAX bytes or is null.
         || names::canonical(&place).and_then(|path| unsafe { deliver(path, buffer) }),
         real,
@@ -324,11 +323,11 @@ unsafe fn canonical(
 /// As `realpath(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
-    let real = next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char);
+    let real = || next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char);
     // SAFETY: the caller passes a terminated path and a buffer of PATH_MAX bytes or null.
     unsafe {
         canonical(path, buffer, |elsewhere| realpath(elsewhere.as_ptr(), buffer))
-            .unwrap_or_else(|| real(path, buffer))
+            .unwrap_or_else(|| real()(path, buffer))
     }
 }
 

@@ -3,16 +3,22 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use cairn_posix::calls::{self, Outcome};
+
 /// A function of the C library (or of another preloaded library behind us).
 pub struct Next {
     name: &'static CStr,
+    /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing for that.
     address: AtomicPtr<c_void>,
+    found: AtomicPtr<c_void>,
+    is_counted: bool,
 }
 
 impl Next {
-    /// Not looked up yet.
-    pub const fn new(name: &'static CStr) -> Next {
-        Next { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+    /// Not looked up yet. Whoever asks for the address of one that is counted calls it.
+    pub const fn new(name: &'static CStr, is_counted: bool) -> Next {
+        let null = core::ptr::null_mut();
+        Next { name, address: AtomicPtr::new(null), found: AtomicPtr::new(null), is_counted }
     }
 
     /// Its address; that of [`absent`] if there is no such function.
@@ -24,12 +30,19 @@ impl Next {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
-        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            found = absent as *mut c_void;
+            // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            if found.is_null() {
+                found = absent as *mut c_void;
+            }
+            self.found.store(found, Ordering::Relaxed);
         }
-        self.address.store(found, Ordering::Relaxed);
+        match self.is_counted && calls::is_wanted() {
+            true => crate::answer::count(self.name.to_str().unwrap_or_default(), Outcome::Passed),
+            false => self.address.store(found, Ordering::Relaxed),
+        }
         found
     }
 }
@@ -51,16 +64,23 @@ pub fn function<F: Copy>(next: &Next) -> F {
     unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
 }
 
-/// The C library's function of this name and type. Calling it is unsafe: the type must be right.
+/// The C library's function of this name and type, to be called now for what is not ours. Calling it is unsafe: the type
+/// must be right.
 macro_rules! next {
-    ($name:ident: fn($($type:ty),*) -> $result:ty) => {{
+    ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, true) };
+    (@find $name:ident: fn($($type:ty),*) -> $result:ty, $is_counted:literal) => {{
         const NAME: &core::ffi::CStr = {
             match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => unreachable!(),
             }
         };
-        static NEXT: $crate::next::Next = $crate::next::Next::new(NAME);
+        static NEXT: $crate::next::Next = $crate::next::Next::new(NAME, $is_counted);
         $crate::next::function::<unsafe extern "C-unwind" fn($($type),*) -> $result>(&NEXT)
     }};
+}
+
+/// The same for a call that says nothing about whether a file is ours: it is not counted.
+macro_rules! library {
+    ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, false) };
 }

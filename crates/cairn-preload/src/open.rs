@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint};
 use cairn_posix::path::{Place, Route};
 use cairn_posix::{Errno, PathResult, descriptor, file, names};
 
-use crate::answer::{answer_path, set_errno};
+use crate::answer::{answer_path, answer_path_as, set_errno};
 use crate::hooks;
 use crate::streams;
 
@@ -36,7 +36,7 @@ macro_rules! open_hooks {
         ) -> c_int {
             let from = open_hooks!(@directory $($directory)?);
             let mode = open_hooks!(@mode $($mode)?);
-            let real = next!($name: fn($(open_hooks!(@int $directory),)? *const c_char, c_int $(, open_hooks!(@uint $mode))?) -> c_int);
+            let real = || next!($name: fn($(open_hooks!(@int $directory),)? *const c_char, c_int $(, open_hooks!(@uint $mode))?) -> c_int);
             // SAFETY: the caller passes a path as open(2) demands it.
             let route = unsafe { hooks::route_at(from, path) };
             if let Some(place) = hooks::ours(route, follows(flags)) {
@@ -50,7 +50,7 @@ macro_rules! open_hooks {
                 );
             }
             // SAFETY: the caller's own arguments.
-            opened(unsafe { real($($directory,)? path, flags $(, $mode)?) })
+            opened(unsafe { real()($($directory,)? path, flags $(, $mode)?) })
         }
     )*};
     (@directory) => { libc::AT_FDCWD };
@@ -85,6 +85,7 @@ path_hooks! {
 
 /// Calls `make` with names of the form of `template`, which is ours, until one is free.
 unsafe fn temporary(
+    symbol: &'static str,
     template: *mut c_char,
     suffix: c_int,
     make: impl Fn(&Place) -> PathResult<c_int>,
@@ -102,11 +103,15 @@ unsafe fn temporary(
             make(&place)
         })
     };
-    answer_path(outcome, |_| {
-        // A directory of the template is a symbolic link out of the mount.
-        set_errno(libc::EXDEV);
-        -1
-    })
+    answer_path_as(
+        || symbol,
+        outcome,
+        |_| {
+            // A directory of the template is a symbolic link out of the mount.
+            set_errno(libc::EXDEV);
+            -1
+        },
+    )
 }
 
 unsafe fn is_ours(path: *const c_char) -> bool {
@@ -125,12 +130,12 @@ macro_rules! temporary_hooks {
             if unsafe { is_ours(template) } {
                 // SAFETY: as above.
                 return unsafe {
-                    temporary(template, $suffix, |place| open_place(place, TEMPORARY | $flags, 0o600))
+                    temporary(stringify!($name), template, $suffix, |place| open_place(place, TEMPORARY | $flags, 0o600))
                 };
             }
-            let real = next!($name: fn(*mut c_char $(, temporary_hooks!(@int $argument))*) -> c_int);
+            let real = || next!($name: fn(*mut c_char $(, temporary_hooks!(@int $argument))*) -> c_int);
             // SAFETY: the caller's own arguments.
-            opened(unsafe { real(template $(, $argument)*) })
+            opened(unsafe { real()(template $(, $argument)*) })
         }
     )*};
     (@int $argument:ident) => { c_int };
@@ -154,7 +159,7 @@ pub unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     if unsafe { is_ours(template) } {
         let make = |place: &Place| names::make_directory(place, 0o700).map(|()| 0);
         // SAFETY: as above.
-        let made = unsafe { temporary(template, 0, make) };
+        let made = unsafe { temporary("mkdtemp", template, 0, make) };
         return if made == 0 { template } else { core::ptr::null_mut() };
     }
     // SAFETY: the caller's own argument.
@@ -219,7 +224,7 @@ pub unsafe extern "C-unwind" fn mktemp(template: *mut c_char) -> *mut c_char {
         Err(error) => Err(error),
     };
     // SAFETY: as above.
-    if unsafe { temporary(template, 0, is_free) } != 0 {
+    if unsafe { temporary("mktemp", template, 0, is_free) } != 0 {
         // SAFETY: the template has room for at least its terminator.
         unsafe { *template = 0 };
     }

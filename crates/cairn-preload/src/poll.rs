@@ -85,12 +85,12 @@ macro_rules! polls {
         pub unsafe extern "C-unwind" fn $name(
             list: *mut pollfd, count: nfds_t, timeout: c_int $(, $room: size_t)?
         ) -> c_int {
-            let real = next!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
+            let real = || next!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
             // SAFETY: the caller passes a list of `count` entries.
             let masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { 0 } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real(list, count, timeout $(, $room)?) };
+            let result = unsafe { real()(list, count, timeout $(, $room)?) };
             masked.finish(result)
         }
     )*};
@@ -110,12 +110,12 @@ macro_rules! timed_polls {
         pub unsafe extern "C-unwind" fn $name(
             list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t $(, $room: size_t)?
         ) -> c_int {
-            let real = next!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
+            let real = || next!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
             // SAFETY: the caller passes a list of `count` entries.
             let masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { &raw const NOW } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real(list, count, timeout, mask $(, $room)?) };
+            let result = unsafe { real()(list, count, timeout, mask $(, $room)?) };
             masked.finish(result)
         }
     )*};
@@ -210,13 +210,13 @@ macro_rules! selects {
         pub unsafe extern "C-unwind" fn $name(
             count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval,
         ) -> c_int {
-            let real = next!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
+            let real = || next!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
             // SAFETY: the caller passes valid sets or null.
             let sets = unsafe { Sets::new(count, [read, write, except]) };
             let mut now = timeval { tv_sec: 0, tv_usec: 0 };
             let wait = if sets.ready > 0 { &raw mut now } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real(count, read, write, except, wait) };
+            let result = unsafe { real()(count, read, write, except, wait) };
             if sets.is_missed(count, result) {
                 // SAFETY: the caller's own arguments, now that all placeholders are known.
                 return unsafe { $name(count, read, write, except, timeout) };
@@ -241,12 +241,12 @@ pub unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let real = next!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+    let real = || next!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
     // SAFETY: the caller passes valid sets or null.
     let sets = unsafe { Sets::new(count, [read, write, except]) };
     let wait = if sets.ready > 0 { &raw const NOW } else { timeout };
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real(count, read, write, except, wait, mask) };
+    let result = unsafe { real()(count, read, write, except, wait, mask) };
     if sets.is_missed(count, result) {
         // SAFETY: the caller's own arguments, now that all placeholders are known.
         return unsafe { pselect(count, read, write, except, timeout, mask) };

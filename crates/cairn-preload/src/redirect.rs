@@ -17,7 +17,7 @@ macro_rules! redirected {
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             let $stream = current($stream);
             // SAFETY: the caller's own arguments, on the stream that stands for theirs.
-            unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+            unsafe { library!($name: fn($($type),*) -> $result)($($argument),*) }
         }
     )*};
 }

@@ -11,7 +11,7 @@ use cairn_posix::path::{Route, route};
 use cairn_posix::{Errno, Result};
 use libc::{FILE, size_t};
 
-use crate::answer::{guarded, set_errno};
+use crate::answer::{counted_as, set_errno};
 use crate::exec::DescriptorPath;
 use crate::{descriptors, io, stdio, streams};
 
@@ -61,6 +61,7 @@ unsafe extern "C-unwind" {
 /// # Safety
 /// The arguments are those of `freopen`.
 pub unsafe fn reopen(
+    symbol: &'static str,
     path: *const c_char,
     mode: *const c_char,
     stream: *mut FILE,
@@ -73,7 +74,8 @@ pub unsafe fn reopen(
         return None;
     }
     // SAFETY: the mode is terminated, and the stream is open.
-    let result = guarded(|| unsafe { replace_file(path, CStr::from_ptr(mode), stream, open) });
+    let replace = || unsafe { replace_file(path, CStr::from_ptr(mode), stream, open) };
+    let result = counted_as(|| symbol, replace);
     Some(result.unwrap_or_else(|Errno(number)| {
         // SAFETY: the caller's own stream and mode.
         unsafe { let_go(mode, streams::current(stream)) };
@@ -96,7 +98,7 @@ unsafe fn let_go(mode: *const c_char, stream: *mut FILE) {
         }
         return;
     }
-    let real = next!(freopen: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE);
+    let real = library!(freopen: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE);
     // SAFETY: the caller's own stream and mode; no path is one that the C library cannot open.
     unsafe { real(c"".as_ptr(), mode, stream) };
 }
@@ -218,7 +220,7 @@ macro_rules! reopens {
         ) -> *mut FILE {
             // SAFETY: the caller's own arguments.
             unsafe {
-                reopen(path, mode, stream, |path, flags| crate::open::$open(path, flags, 0o666)).unwrap_or_else(|| {
+                reopen(stringify!($name), path, mode, stream, |path, flags| crate::open::$open(path, flags, 0o666)).unwrap_or_else(|| {
                     next!($name: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE)(path, mode, stream)
                 })
             }

@@ -67,7 +67,7 @@ macro_rules! actions {
         pub unsafe extern "C-unwind" fn $name(
             signal: c_int, new: *const Action, old: *mut Action,
         ) -> c_int {
-            let real = next!($name: fn(c_int, *const Action, *mut Action) -> c_int);
+            let real = library!($name: fn(c_int, *const Action, *mut Action) -> c_int);
             let (Some(wanted), true) = (wanted(signal), cairn_posix::configuration::get().is_some()) else {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real(signal, new, old) };
@@ -131,7 +131,7 @@ macro_rules! simple_actions {
         pub unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
             if !is_handler(handler) {
                 // SAFETY: the caller's own arguments.
-                let before = unsafe { next!($name: fn(c_int, sighandler_t) -> sighandler_t)(signal, handler) };
+                let before = unsafe { library!($name: fn(c_int, sighandler_t) -> sighandler_t)(signal, handler) };
                 return match wanted(signal) {
                     Some(wanted) if before == deliver as *const () as usize => {
                         wanted.handler.load(Ordering::Relaxed)

@@ -6,7 +6,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, allocate, file, table};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, given, is_missed, number};
+use crate::answer::{answer, answer_as, given, is_missed, number};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -107,25 +107,28 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 }
 
 unsafe fn send_file(
+    symbol: &'static str,
     target: c_int,
     source: c_int,
     offset: *mut i64,
     length: size_t,
-    real: unsafe extern "C-unwind" fn(c_int, c_int, *mut i64, size_t) -> ssize_t,
+    real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     if !table::is_ours(source) && !table::is_ours(target) {
-        // SAFETY: the caller's own arguments.
-        let result = unsafe { real(target, source, offset, length) };
+        let result = real();
         if result >= 0 || !either_missed(source, target) {
             return result;
         }
     }
-    answer(|| {
-        // SAFETY: the caller passes null or a valid offset.
-        let offset = unsafe { given(offset) }?;
-        copy::check::sendfile(end(source), end(target), offset.as_deref(), length)?;
-        copy::copy(end(source), offset, end(target), None, length)
-    })
+    answer_as(
+        || symbol,
+        || {
+            // SAFETY: the caller passes null or a valid offset.
+            let offset = unsafe { given(offset) }?;
+            copy::check::sendfile(end(source), end(target), offset.as_deref(), length)?;
+            copy::copy(end(source), offset, end(target), None, length)
+        },
+    )
 }
 
 /// As `sendfile(2)`.
@@ -136,9 +139,14 @@ pub unsafe extern "C-unwind" fn sendfile(
     offset: *mut i64,
     length: size_t,
 ) -> ssize_t {
-    let real = next!(sendfile: fn(c_int, c_int, *mut i64, size_t) -> ssize_t);
     // SAFETY: the caller's own arguments.
-    unsafe { send_file(target, source, offset, length, real) }
+    unsafe {
+        send_file("sendfile", target, source, offset, length, || {
+            next!(sendfile: fn(c_int, c_int, *mut i64, size_t) -> ssize_t)(
+                target, source, offset, length,
+            )
+        })
+    }
 }
 
 /// As `sendfile64(2)`.
@@ -149,9 +157,14 @@ pub unsafe extern "C-unwind" fn sendfile64(
     offset: *mut i64,
     length: size_t,
 ) -> ssize_t {
-    let real = next!(sendfile64: fn(c_int, c_int, *mut i64, size_t) -> ssize_t);
     // SAFETY: the caller's own arguments.
-    unsafe { send_file(target, source, offset, length, real) }
+    unsafe {
+        send_file("sendfile64", target, source, offset, length, || {
+            next!(sendfile64: fn(c_int, c_int, *mut i64, size_t) -> ssize_t)(
+                target, source, offset, length,
+            )
+        })
+    }
 }
 
 /// Most bytes one `splice` with a file of ours moves: it must not wait for more once a pipe gave some.

@@ -60,14 +60,6 @@ const CLOSE_FROM: c_int = 5;
 const SET_TERMINAL: c_int = 6;
 
 type Attributes = libc::posix_spawnattr_t;
-type Spawn = unsafe extern "C-unwind" fn(
-    *mut pid_t,
-    *const c_char,
-    *const FileActions,
-    *const Attributes,
-    List,
-    List,
-) -> c_int;
 
 fn actions<'a>(actions: *const FileActions) -> &'a [Action] {
     // SAFETY: the caller of posix_spawn passes null or an initialised object, whose list has `used` entries.
@@ -300,9 +292,9 @@ macro_rules! spawns {
             }
             // SAFETY: the caller passes lists that end with null.
             let environment = unsafe { Environment::new(variables) };
-            let real: Spawn = next!($name: fn(*mut pid_t, *const c_char, *const FileActions, *const Attributes, List, List) -> c_int);
+            let real = || next!($name: fn(*mut pid_t, *const c_char, *const FileActions, *const Attributes, List, List) -> c_int);
             // SAFETY: the caller's own arguments, with an environment that contains theirs.
-            unsafe { real(pid, path, file_actions, attributes, arguments, environment.as_ptr()) }
+            unsafe { real()(pid, path, file_actions, attributes, arguments, environment.as_ptr()) }
         }
     )*};
 }

@@ -56,9 +56,9 @@ macro_rules! by_descriptor {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($version: c_int,)? descriptor: c_int, target: *mut Stat) -> c_int {
             if !table::is_ours(descriptor) {
-                let real = next!($name: fn($(by_descriptor!(@int $version),)? c_int, *mut Stat) -> c_int);
+                let real = || next!($name: fn($(by_descriptor!(@int $version),)? c_int, *mut Stat) -> c_int);
                 // SAFETY: the caller's own arguments.
-                let result = unsafe { real($($version,)? descriptor, target) };
+                let result = unsafe { real()($($version,)? descriptor, target) };
                 // SAFETY: a successful call has filled the structure.
                 if result != 0 || !unsafe { is_missed(descriptor, (*target).st_mode, (*target).st_dev) } {
                     return result;
@@ -88,7 +88,7 @@ macro_rules! at_directory {
         pub unsafe extern "C-unwind" fn $name(
             $($version: c_int,)? directory: c_int, path: *const c_char, target: *mut Stat, flags: c_int,
         ) -> c_int {
-            let real = next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int);
+            let real = || next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int);
             // SAFETY: the caller passes a terminated path.
             let place = unsafe {
                 hooks::by_empty_path(directory, path, flags)
@@ -105,7 +105,7 @@ macro_rules! at_directory {
                 );
             }
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real($($version,)? directory, path, target, flags) };
+            let result = unsafe { real()($($version,)? directory, path, target, flags) };
             let asked_of_descriptor = result == 0 && directory >= 0;
             let missed = asked_of_descriptor
                 // SAFETY: a successful call has filled the structure.
@@ -154,7 +154,7 @@ pub unsafe extern "C-unwind" fn statx(
     mask: c_uint,
     target: *mut Statx,
 ) -> c_int {
-    let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
+    let real = || next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
         hooks::by_empty_path(directory, path, flags)
@@ -173,7 +173,7 @@ pub unsafe extern "C-unwind" fn statx(
         );
     }
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real(directory, path, flags, mask, target) };
+    let result = unsafe { real()(directory, path, flags, mask, target) };
     if result == 0 && directory >= 0 {
         // SAFETY: a successful call has filled the structure.
         let found = unsafe { &*target };

@@ -103,7 +103,7 @@ mod libc_stdio {
 /// Writes out what one stream still holds.
 pub fn flush(stream: *mut FILE) {
     // SAFETY: the caller passes an open stream.
-    unsafe { next!(fflush: fn(*mut FILE) -> c_int)(stream) };
+    unsafe { library!(fflush: fn(*mut FILE) -> c_int)(stream) };
 }
 
 unsafe fn cookie<'a>(cookie: *mut c_void) -> &'a Record {
@@ -327,7 +327,7 @@ macro_rules! numbers {
         pub unsafe extern "C-unwind" fn $name(stream: *mut FILE) -> c_int {
             let before = crate::answer::errno();
             // SAFETY: the caller's own argument.
-            let number = unsafe { next!($name: fn(*mut FILE) -> c_int)(stream) };
+            let number = unsafe { library!($name: fn(*mut FILE) -> c_int)(stream) };
             if number >= 0 {
                 return number;
             }

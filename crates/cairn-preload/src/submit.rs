@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use cairn_posix::{Errno, Result, configuration, kernel, table};
 use libc::{iovec, ssize_t};
 
-use crate::answer::{errno, is_missed, set_errno};
+use crate::answer::{count_refusal, errno, is_missed, set_errno};
 use crate::io;
 
 /// `struct iocb` of the kernel, little-endian.
@@ -189,11 +189,11 @@ unsafe fn submit_mixed(list: &[*mut Request], submit: impl Fn(usize) -> c_long) 
 /// As `io_submit` of libaio, which returns the error negated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_submit(queue: c_ulong, count: c_long, list: List) -> c_int {
-    let real = next!(io_submit: fn(c_ulong, c_long, List) -> c_int);
+    let real = || next!(io_submit: fn(c_ulong, c_long, List) -> c_int);
     let before = errno();
     let act = |count: usize| {
         // SAFETY: the caller's own arguments, or the first entries of its list.
-        let result = c_long::from(unsafe { real(queue, count as c_long, list) });
+        let result = c_long::from(unsafe { real()(queue, count as c_long, list) });
         if result < 0 {
             set_errno(-result as c_int);
         }
@@ -212,6 +212,7 @@ macro_rules! rings {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             if configuration::get().is_some() {
+                count_refusal(stringify!($name), libc::ENOSYS);
                 return -libc::ENOSYS;
             }
             // SAFETY: the caller's own arguments.
@@ -231,7 +232,10 @@ rings! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_uring_get_probe() -> *mut c_void {
     match configuration::get().is_some() {
-        true => core::ptr::null_mut(),
+        true => {
+            count_refusal("io_uring_get_probe", libc::ENOSYS);
+            core::ptr::null_mut()
+        }
         // SAFETY: takes nothing.
         false => unsafe { next!(io_uring_get_probe: fn() -> *mut c_void)() },
     }

@@ -13,7 +13,7 @@ use cairn_posix::path::Route;
 use cairn_posix::{Errno, address, configuration, cwd, gate, table};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
-use crate::answer::{answer, is_missed, is_ours};
+use crate::answer::{answer_as, is_missed, is_ours};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
     mapping, names, open, poll, space, stat, submit, walks,
@@ -57,7 +57,7 @@ impl Call {
             Some(how) => unsafe {
                 open::openat64(directory, path, how.flags as c_int, how.mode as c_uint).into()
             },
-            None => answer(|| Err::<i64, _>(Errno(libc::EINVAL))),
+            None => answer_as(|| "openat2", || Err::<i64, _>(Errno(libc::EINVAL))),
         }
     }
 
@@ -270,7 +270,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_inotify_add_watch => call.at(1, || walks::inotify_add_watch(fd, b as *const c_char, c as u32).into()),
 
         libc::SYS_io_submit => submit::submit(b as c_long, c as *const _, |count| call.with(1, count).pass()),
-        libc::SYS_io_uring_setup => answer(|| Err::<i64, _>(Errno(libc::ENOSYS))),
+        libc::SYS_io_uring_setup => answer_as(|| "io_uring_setup", || Err::<i64, _>(Errno(libc::ENOSYS))),
 
         libc::SYS_execve => exec::execve(a as *const c_char, b as exec::List, c as exec::List).into(),
         libc::SYS_execveat => {
@@ -333,7 +333,8 @@ unsafe fn old(call: &Call) -> Option<c_long> {
 
 /// As the kernel's `getcwd`, which tells the length with the NUL.
 fn working_directory(call: &Call) -> c_long {
-    answer(|| {
+    let name = || "getcwd";
+    answer_as(name, || {
         let path = cwd::path().ok_or(Errno(libc::ENOENT))??;
         if path.len() >= call.words[1] {
             return Err(Errno(libc::ERANGE));

@@ -10,7 +10,7 @@ use cairn_posix::path::Route;
 use cairn_posix::{Errno, Result, gate};
 use libc::stat as Stat;
 
-use crate::answer::{answer, errno, set_errno};
+use crate::answer::{answer_as, errno, set_errno};
 use crate::{directories, stat};
 
 /// `struct FTW` of the C library.
@@ -227,11 +227,12 @@ fn change_directory(path: &CStr) -> Result<()> {
 /// # Safety
 /// `path` is terminated.
 unsafe fn walk(
+    symbol: &'static str,
     path: *const c_char,
     flags: c_int,
     call: &dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
 ) -> c_int {
-    answer(|| {
+    let act = || {
         let start = match flags & CHANGE_DIRECTORY {
             0 => None,
             _ => Some(current_directory()?),
@@ -246,7 +247,8 @@ unsafe fn walk(
             Next::End(result) => Ok(result),
             _ => Ok(0),
         }
-    })
+    };
+    answer_as(|| symbol, act)
 }
 
 /// The path without the slashes behind it.
@@ -283,9 +285,9 @@ macro_rules! walks {
         ) -> c_int {
             // SAFETY: the caller passes a terminated path.
             if !unsafe { is_ours(path) } {
-                let real = next!($name: fn(*const c_char, *mut c_void, c_int $(, walks!(@int $flags))?) -> c_int);
+                let real = || next!($name: fn(*const c_char, *mut c_void, c_int $(, walks!(@int $flags))?) -> c_int);
                 // SAFETY: the caller's own arguments.
-                return unsafe { real(path, visit as *mut c_void, descriptors $(, $flags)?) };
+                return unsafe { real()(path, visit as *mut c_void, descriptors $(, $flags)?) };
             }
             let flags = walks!(@flags $($flags)?);
             let call = |$path: &CStr, $status: &Stat, $kind: c_int, $position: &mut Position| {
@@ -294,7 +296,7 @@ macro_rules! walks {
                 gate::outside(|| unsafe { visit($path.as_ptr(), $status, $kinds($kind) $(, $given)?) })
             };
             // SAFETY: the caller passes a terminated path.
-            unsafe { walk(path, flags, &call) }
+            unsafe { walk(stringify!($name), path, flags, &call) }
         }
     )*};
     (@int $flags:ident) => { c_int };

@@ -131,12 +131,12 @@ macro_rules! globs {
         pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char, flags: c_int, error: *mut c_void, result: *mut Glob,
         ) -> c_int {
-            let real = next!($name: fn(*const c_char, c_int, *mut c_void, *mut Glob) -> c_int);
+            let real = || next!($name: fn(*const c_char, c_int, *mut c_void, *mut Glob) -> c_int);
             // SAFETY: the caller passes a terminated pattern.
             let ours = matches!(unsafe { cairn_posix::path::route(pattern) }, Route::Place(_));
             if !ours || flags & libc::GLOB_ALTDIRFUNC != 0 {
                 // SAFETY: the caller's own arguments.
-                return unsafe { real(pattern, flags, error, result) };
+                return unsafe { real()(pattern, flags, error, result) };
             }
             // SAFETY: the caller passes a result structure; the functions have the types it demands.
             unsafe {
@@ -145,7 +145,7 @@ macro_rules! globs {
                 (*result).open = Some(directories::opendir);
                 (*result).lstat = Some(stat::lstat64);
                 (*result).stat = Some(stat::stat64);
-                real(pattern, flags | libc::GLOB_ALTDIRFUNC, error, result)
+                real()(pattern, flags | libc::GLOB_ALTDIRFUNC, error, result)
             }
         }
     )*};

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 
 use libc::{FILE, size_t, wchar_t};
 
-use crate::answer::set_errno;
+use crate::answer::{count_refusal, set_errno};
 use crate::stdio;
 use crate::streams;
 
@@ -20,12 +20,13 @@ const END: Wide = u32::MAX;
 const FAILED: c_int = 0x20;
 
 /// Whether the stream is ours; it has then failed.
-unsafe fn refuses(stream: *mut FILE) -> bool {
+unsafe fn refuses(symbol: &str, stream: *mut FILE) -> bool {
     if stdio::descriptor_of(stream).is_none() {
         return false;
     }
     // SAFETY: an open stream of the C library's making, which begins with its flags.
     unsafe { *stream.cast::<c_int>() |= FAILED };
+    count_refusal(symbol, libc::EOPNOTSUPP);
     set_errno(libc::EOPNOTSUPP);
     true
 }
@@ -36,11 +37,11 @@ macro_rules! wide_hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             // SAFETY: the caller passes an open stream, or means a standard one.
-            if unsafe { refuses(streams::current($stream)) } {
+            if unsafe { refuses(stringify!($name), streams::current($stream)) } {
                 return $failed;
             }
             // SAFETY: the caller's own arguments.
-            unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+            unsafe { library!($name: fn($($type),*) -> $result)($($argument),*) }
         }
     )*};
 }

@@ -1,18 +1,17 @@
 //! Every function of the C library that takes a file, a path, a descriptor or a stream is decided: served, refused, or
-//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `decisions.rs` says.
+//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `cairn_posix::decisions` says.
 //!
 //! `cargo test -p cairn-preload --test symbols -- --ignored` writes the document anew.
 //! Does not show that a hook does what it should; the other tests do.
 
 #[path = "../common/mod.rs"]
 mod common;
-mod decisions;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use decisions::{Family, NOT_FILES, PASSED, REFUSED};
+use cairn_posix::decisions::{Family, NOT_FILES, PASSED, PAST, REFUSED, covers, family_of};
 use object::elf::{FileHeader64, STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{FileHeader as _, Sym as _};
 use object::{Endianness, SymbolIndex};
@@ -43,16 +42,13 @@ fn exported(object: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether one of the family's names is `name`, or a beginning of it.
-fn covers(names: &str, name: &str) -> bool {
-    names.split_whitespace().any(|pattern| match pattern.strip_suffix('*') {
-        Some(beginning) => name.starts_with(beginning),
-        None => name == pattern,
-    })
+fn any_covers(families: &'static [Family], name: &str) -> bool {
+    family_of(families, name).is_some()
 }
 
-fn any_covers(families: &[Family], name: &str) -> bool {
-    families.iter().any(|family| covers(family.names, name))
+/// Functions that are left to the C library.
+fn left() -> impl Iterator<Item = &'static Family> {
+    PASSED.iter().chain(PAST)
 }
 
 /// The C library that this process uses.
@@ -70,7 +66,7 @@ fn every_function_of_the_c_library_about_files_is_decided() {
     let undecided: Vec<String> = exported(&c_library())
         .into_iter()
         .filter(|name| !hooks.contains(name))
-        .filter(|name| !any_covers(PASSED, name) && !any_covers(NOT_FILES, name))
+        .filter(|name| [PASSED, PAST, NOT_FILES].iter().all(|families| !any_covers(families, name)))
         .collect();
     assert!(undecided.is_empty(), "neither a hook nor a decision (decisions.rs): {undecided:?}");
 }
@@ -78,14 +74,15 @@ fn every_function_of_the_c_library_about_files_is_decided() {
 #[test]
 fn no_function_is_decided_twice() {
     let hooks = exported(&common::library());
-    let twice: Vec<&String> = hooks.iter().filter(|name| any_covers(PASSED, name)).collect();
+    let is_left = |name: &str| left().any(|family| covers(family.names, name));
+    let twice: Vec<&String> = hooks.iter().filter(|name| is_left(name)).collect();
     assert!(twice.is_empty(), "hooks that decisions.rs says are passed on: {twice:?}");
     for refusal in REFUSED {
         let missing: Vec<&str> =
             refusal.names.split_whitespace().filter(|&name| !hooks.contains(name)).collect();
         assert!(missing.is_empty(), "refused, but there is no hook: {missing:?}");
     }
-    for name in PASSED.iter().flat_map(|family| family.names.split_whitespace()) {
+    for name in left().flat_map(|family| family.names.split_whitespace()) {
         assert!(!any_covers(NOT_FILES, name), "{name} is passed on and not about files");
     }
 }
@@ -140,7 +137,7 @@ Which functions are served for files below the mount prefix, which are refused, 
 are. What the calls do there is in [SEMANTICS.md](SEMANTICS.md).
 
 Written by `cargo test -p cairn-preload --test symbols -- --ignored` from what the preload library exports and from
-`crates/cairn-preload/tests/symbols/decisions.rs`. The tests there fail if this page says something else, or if the C
+`crates/cairn-posix/src/decisions.rs`. The tests there fail if this page says something else, or if the C
 library of the machine exports a function about files that is not decided.";
 
 fn table<'a>(
@@ -164,9 +161,7 @@ fn document() -> String {
         let errno = format!("`{}`", refusal.errno);
         vec![list(refusal.names.split_whitespace()), errno, refusal.case.to_owned()]
     });
-    let passed = PASSED
-        .iter()
-        .map(|family| vec![family.why.to_owned(), list(family.names.split_whitespace())]);
+    let row = |family: &Family| vec![family.why.to_owned(), list(family.names.split_whitespace())];
     [
         format!("# Functions of the C library\n\n{INTRODUCTION}\n"),
         table("Served", "On files of ours.", &["family", "functions"], served),
@@ -180,7 +175,13 @@ fn document() -> String {
             "Passed on",
             "About files, and left to the C library. `*` stands for any rest.",
             &["why", "functions"],
-            passed,
+            PASSED.iter().map(row),
+        ),
+        table(
+            "Never served",
+            "About files, and not ours to serve: below the prefix they fail.",
+            &["why", "functions"],
+            PAST.iter().map(row),
         ),
     ]
     .concat()

@@ -3,9 +3,13 @@
 //! A function is *served* if the library exports it and no entry of `REFUSED` says otherwise; so there is no list of
 //! those. Names are exact, but a `*` at the end stands for any rest. What is not about files is told by name as
 //! narrowly as the families allow: a function that a new C library adds shall be seen as undecided.
+//!
+//! The tests of `cairn-preload` compare this with what the library exports and write docs/SYMBOLS.md from it; `cairn check`
+//! and what calls were counted (`calls.rs`) are judged by it. Programs of a job never look at it.
 
 /// Functions with the reason for what is decided about them.
 pub struct Family {
+    /// The reason.
     pub why: &'static str,
     /// Names, separated by spaces.
     pub names: &'static str,
@@ -13,9 +17,47 @@ pub struct Family {
 
 /// Hooks that refuse, always or in a case.
 pub struct Refusal {
+    /// Names, separated by spaces.
     pub names: &'static str,
+    /// The name of the errno they fail with.
     pub errno: &'static str,
+    /// When they do.
     pub case: &'static str,
+}
+
+/// How the case of a refusal begins that has no condition.
+const ALWAYS: &str = "always";
+/// How the case of a refusal ends that is none to programs: other file systems answer so, too.
+const AS_USUAL: &str = "as for every regular file";
+
+impl Refusal {
+    /// Whether nothing but the file decides about it.
+    pub fn is_unconditional(&self) -> bool {
+        self.case.starts_with(ALWAYS)
+    }
+
+    /// Whether any other file system refuses the same for a regular file, so that nothing is missed.
+    pub fn is_usual(&self) -> bool {
+        self.case.ends_with(AS_USUAL)
+    }
+}
+
+/// Refusals of a function.
+pub fn refusals(name: &str) -> impl Iterator<Item = &'static Refusal> {
+    REFUSED.iter().filter(move |refusal| refusal.names.split_whitespace().any(|one| one == name))
+}
+
+/// The family of `families` that a function is of.
+pub fn family_of(families: &'static [Family], name: &str) -> Option<&'static Family> {
+    families.iter().find(|family| covers(family.names, name))
+}
+
+/// Whether one of the names is `name`, or a beginning of it.
+pub fn covers(names: &str, name: &str) -> bool {
+    names.split_whitespace().any(|pattern| match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == pattern,
+    })
 }
 
 /// Exported by the preload library, and refused as docs/SEMANTICS.md says.
@@ -71,7 +113,7 @@ pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "ioctl",
         errno: "ENOTTY",
-        case: "every other request but `FIONREAD`, `FIONBIO`, `FIOCLEX`, `FIONCLEX`",
+        case: "every other request but `FIONREAD`, `FIONBIO`, `FIOCLEX`, `FIONCLEX`, as for every regular file",
     },
     Refusal {
         names: "fcntl fcntl64 __fcntl",
@@ -129,12 +171,6 @@ pub const PASSED: &[Family] = &[
                 __printf_chk __uflow __underflow __vfprintf_chk __vfscanf __vprintf_chk _IO_*",
     },
     Family {
-        why: "work on a wide stream, which a stream of ours never is: they give -1",
-        names: "fwide fwprintf fwscanf vfwprintf vfwscanf vwprintf vwscanf wprintf wscanf __fwprintf_chk __isoc99_fwscanf \
-                __isoc99_vfwscanf __isoc99_vwscanf __isoc99_wscanf __isoc23_fwscanf __isoc23_vfwscanf __isoc23_vwscanf \
-                __isoc23_wscanf __vfwprintf_chk __vwprintf_chk __woverflow __wprintf_chk __wuflow __wunderflow",
-    },
-    Family {
         why: "print on `stderr` or on a stream they are given",
         names: "argp_error argp_failure argp_help argp_parse argp_state_help argp_usage err error error_at_line errx fmtmsg \
                 getopt getopt_long getopt_long_only __posix_getopt malloc_info malloc_stats perror psiginfo psignal putgrent \
@@ -169,11 +205,6 @@ pub const PASSED: &[Family] = &[
                 fsconfig grantpt unlockpt tee vmsplice getmsg getpmsg putmsg putpmsg isastream fattach fdetach setns",
     },
     Family {
-        why: "take a path to the kernel's own, which says `ENOENT` below the prefix",
-        names: "acct chroot pivot_root mount umount umount2 mount_setattr move_mount swapon swapoff quotactl uselib \
-                open_by_handle_at revoke chflags fchflags mq_unlink shm_unlink init_module nfsservctl",
-    },
-    Family {
         why: "read or write files at fixed places, or named by the system's configuration",
         names: "getaliasby* getaliasent* setaliasent endaliasent getfs* setfsent endfsent getgrent* getgrgid* getgrnam* \
                 getgrouplist getpw getpwent* getpwnam* getpwuid* getsgent* getsgnam* getspent* getspnam* setgrent setpwent \
@@ -185,16 +216,20 @@ pub const PASSED: &[Family] = &[
                 setlocale newlocale __newlocale iconv_open bindtextdomain",
     },
     Family {
-        why: "open a file that they are told, past the hooks: `ENOENT` below the prefix",
-        names: "catopen catgets catclose dlopen dlmopen setmntent __setmntent endmntent __endmntent wordexp wordfree",
-    },
-    Family {
         why: "note an instruction in an entry, which the walk reads",
         names: "fts_set fts64_set",
     },
     Family {
         why: "order or free what a hook gave",
         names: "alphasort alphasort64 versionsort versionsort64 globfree globfree64 glob_pattern_p",
+    },
+    Family {
+        why: "use or free what a function gave that opens files past the hooks",
+        names: "catgets catclose endmntent __endmntent wordfree",
+    },
+    Family {
+        why: "take a name, a handle or a descriptor that is never one of ours",
+        names: "mq_unlink shm_unlink open_by_handle_at fchflags init_module nfsservctl",
     },
     Family {
         why: "act on mapped memory",
@@ -214,6 +249,25 @@ pub const PASSED: &[Family] = &[
     Family {
         why: "read the outcome of a request where a hook has left it",
         names: "aio_error aio_error64 aio_return aio_return64 aio_suspend aio_suspend64 aio_cancel aio_cancel64 aio_init",
+    },
+];
+
+/// About files, and never served for ours: these calls go past us, and fail.
+pub const PAST: &[Family] = &[
+    Family {
+        why: "work on a wide stream, which a stream of ours never is: they give -1",
+        names: "fwide fwprintf fwscanf vfwprintf vfwscanf vwprintf vwscanf wprintf wscanf __fwprintf_chk __isoc99_fwscanf \
+                __isoc99_vfwscanf __isoc99_vwscanf __isoc99_wscanf __isoc23_fwscanf __isoc23_vfwscanf __isoc23_vwscanf \
+                __isoc23_wscanf __vfwprintf_chk __vwprintf_chk __woverflow __wprintf_chk __wuflow __wunderflow",
+    },
+    Family {
+        why: "take a path to the kernel's own, which says `ENOENT` below the prefix",
+        names: "acct chroot pivot_root mount umount umount2 mount_setattr move_mount swapon swapoff quotactl uselib revoke \
+                chflags",
+    },
+    Family {
+        why: "open a file that they are told, past the hooks: `ENOENT` below the prefix",
+        names: "catopen dlopen dlmopen setmntent __setmntent wordexp",
     },
 ];
 

@@ -1,0 +1,360 @@
+//! `cairn calls`: how often the programs of a job called which function about files, and how that ended; and the file in
+//! the store that they count in.
+//!
+//! Must stay true: what programs wrote into that file is checked when it is read, and shown as text that no terminal obeys.
+//! A call is *refused* if it failed in a way that `cairn_posix::decisions` lists; an errno that the call would have on any
+//! file system, such as ENOENT, is just how it ended.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, count, escaped};
+use crate::store::OpenStore;
+use cairn_posix::calls::{self, Outcome, Row};
+use cairn_posix::decisions;
+use clap::Args;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// Lines about calls at the end of a run, at most.
+const LINES_MAX: usize = 12;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn run --job melt --report-calls -- ./simulate
+  cairn calls melt            while it runs or later, as long as the store is kept
+  cairn calls melt --json | jq '.calls[] | select(.outcome == \"refused\")'
+
+Outcomes: served (on a file of the store), failed (on a file of the store, as it would on any file
+system), passed (to the C library, for another file), refused (not possible on a file of the store),
+missed (done to a file of the store by something else than the C library, and not served). Calls on
+C streams are those that the stream makes.";
+
+/// Show which functions the programs of a job called, how often, and what was refused.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: the one this runs in, or the only one]
+    job: Option<String>,
+}
+
+/// How calls ended, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// Done by something that is not seen.
+    Missed,
+    /// Not possible on files of ours.
+    Refused,
+    /// As on any file system.
+    Failed,
+    /// With success.
+    Served,
+    /// Not ours.
+    Passed,
+}
+
+/// Calls of one function by one program that ended alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Calls {
+    /// How.
+    pub outcome: Ended,
+    /// The function of the C library, or the call of the kernel that was made past it.
+    pub function: String,
+    /// The errno's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+    /// How many.
+    pub calls: u64,
+    /// What made them, as the kernel calls it.
+    pub program: String,
+    /// Its file.
+    pub file: String,
+    /// A path that one of them was given, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// When such a call is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub case: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<&'static str>,
+}
+
+/// What was counted in a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallReport {
+    /// On files of the store, whatever errno they ended with but refusals.
+    pub served: u64,
+    /// Left to the C library.
+    pub passed: u64,
+    /// Refused or missed.
+    pub not_served: u64,
+    /// More than there was room to count by function.
+    pub uncounted: u64,
+    /// By function, outcome and program.
+    pub calls: Vec<Calls>,
+}
+
+/// Makes the file that programs count in, if the store has none yet.
+pub fn prepare(store: &OpenStore) -> Result<()> {
+    let path = file_of(store);
+    if path.exists() {
+        return Ok(());
+    }
+    let unfinished = path.with_extension("new");
+    let write = || -> io::Result<()> {
+        // Written as a whole: a program that touches a page for which there is no memory would die.
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(&calls::new_file())?;
+        fs::rename(&unfinished, &path)
+    };
+    write().map_err(Error::file("make", &path))
+}
+
+/// What was counted in a store so far; none if nothing was to be.
+pub fn load(store: &OpenStore) -> Result<Option<CallReport>> {
+    let path = file_of(store);
+    let bytes = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(Error::file("read", &path))?,
+    };
+    match calls::read(&bytes) {
+        Some(report) => Ok(Some(CallReport::of(report))),
+        None => Err(Error::file("read", &path)(io::Error::from_raw_os_error(libc::EINVAL))),
+    }
+}
+
+fn file_of(store: &OpenStore) -> PathBuf {
+    store.directory().join(calls::FILE_NAME)
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let store = context.roots.choose(arguments.job.as_deref())?;
+    let Some(report) = load(&store)? else {
+        return Err(Error::NotCounted { job: store.job.job });
+    };
+    if context.json {
+        return output::json(&report);
+    }
+    output::line(&report.summary());
+    let lines = [table(&report.calls), advice_lines(&report.calls)].concat();
+    lines.iter().for_each(|line| output::line(line));
+    Ok(())
+}
+
+impl CallReport {
+    fn of(report: calls::Report) -> CallReport {
+        let mut sums = CallReport { uncounted: report.uncounted, ..CallReport::default() };
+        for row in &report.rows {
+            let calls = Calls::of(row);
+            let sum = match calls.outcome {
+                Ended::Served | Ended::Failed => &mut sums.served,
+                Ended::Passed => &mut sums.passed,
+                Ended::Refused | Ended::Missed => &mut sums.not_served,
+            };
+            *sum = sum.saturating_add(row.count);
+            sums.calls.push(calls);
+        }
+        sums.calls.sort();
+        sums
+    }
+
+    /// What was not served.
+    pub fn not_served(&self) -> impl Iterator<Item = &Calls> {
+        self.calls.iter().filter(|calls| matches!(calls.outcome, Ended::Missed | Ended::Refused))
+    }
+
+    /// All in a line.
+    pub fn summary(&self) -> String {
+        let CallReport { served, passed, not_served, uncounted, .. } = self;
+        let served = count(*served, "call");
+        let lost = match uncounted {
+            0 => String::new(),
+            _ => format!("; {uncounted} more for which there was no room"),
+        };
+        format!("{served} served, {not_served} not served, {passed} on other files{lost}")
+    }
+
+    /// The end of a run: all in a line, and what was not served.
+    pub fn lines(&self) -> Vec<String> {
+        let not_served: Vec<Calls> = self.not_served().cloned().collect();
+        let mut lines = vec![self.summary()];
+        let shown = &not_served[..not_served.len().min(LINES_MAX)];
+        lines.extend(table(shown).into_iter().map(|line| format!("  {line}")));
+        if not_served.len() > LINES_MAX {
+            lines.push(format!("  ... {} more: cairn calls", not_served.len() - LINES_MAX));
+        }
+        lines.extend(advice_lines(shown).into_iter().map(|line| format!("  {line}")));
+        lines
+    }
+}
+
+impl Calls {
+    fn of(row: &Row) -> Calls {
+        let number = match row.outcome {
+            Outcome::Failed(number) => Some(number),
+            _ => None,
+        };
+        let refusal = number.and_then(|number| refusal_of(&row.symbol, number));
+        let outcome = match row.outcome {
+            Outcome::Served => Ended::Served,
+            Outcome::Passed => Ended::Passed,
+            Outcome::Missed => Ended::Missed,
+            Outcome::Failed(_) if refusal.is_some() => Ended::Refused,
+            Outcome::Failed(_) => Ended::Failed,
+        };
+        let text = |text: &str| escaped(text.as_bytes());
+        Calls {
+            outcome,
+            function: text(&row.symbol),
+            errno: number.map(|number| match refusal {
+                Some(refusal) => refusal.errno.to_owned(),
+                None => errno_name(number),
+            }),
+            calls: row.count,
+            program: text(&row.name),
+            file: text(&row.file),
+            path: Some(text(row.path.trim_end_matches('/'))).filter(|path| !path.is_empty()),
+            case: refusal.map(|refusal| refusal.case.replace('`', "")),
+            advice: refusal.map(|_| advice(&row.symbol)),
+        }
+    }
+}
+
+/// The refusal that a function failed by, if it was one.
+fn refusal_of(symbol: &str, number: i32) -> Option<&'static decisions::Refusal> {
+    decisions::refusals(symbol)
+        .find(|refusal| !refusal.is_usual() && errno_number(refusal.errno) == Some(number))
+}
+
+/// A line for each, in columns.
+pub fn table(calls: &[Calls]) -> Vec<String> {
+    let cells: Vec<[String; 5]> = calls.iter().map(cells).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max();
+    let widths = [0, 1, 2, 3].map(|column| width(column).unwrap_or(0));
+    let line = |[ended, function, number, program, rest]: &[String; 5]| {
+        let [first, second, third, fourth] = widths;
+        let line = format!(
+            "{ended:<first$}  {function:<second$}  {number:>third$}  {program:<fourth$}  {rest}"
+        );
+        line.trim_end().to_owned()
+    };
+    cells.iter().map(line).collect()
+}
+
+fn cells(calls: &Calls) -> [String; 5] {
+    let ended = match calls.outcome {
+        Ended::Missed => "missed",
+        Ended::Refused => "refused",
+        Ended::Failed => "failed",
+        Ended::Served => "served",
+        Ended::Passed => "passed",
+    };
+    let ended = match &calls.errno {
+        Some(errno) => format!("{ended} {errno}"),
+        None => ended.to_owned(),
+    };
+    let example = calls.path.as_ref().map(|path| format!("for example {path}"));
+    let number = calls.calls.to_string();
+    [ended, calls.function.clone(), number, calls.program.clone(), example.unwrap_or_default()]
+}
+
+/// What to do about them, a line for each advice with the functions it is about.
+pub fn advice_lines(calls: &[Calls]) -> Vec<String> {
+    let mut about: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for calls in calls {
+        if let Some(advice) = calls.advice {
+            about.entry(advice).or_default().insert(&calls.function);
+        }
+    }
+    let line = |(advice, functions): (&str, BTreeSet<&str>)| {
+        let functions: Vec<&str> = functions.into_iter().collect();
+        format!("{}: {advice}", functions.join(", "))
+    };
+    about.into_iter().map(line).collect()
+}
+
+/// What a user can do about a function that was not served.
+pub fn advice(function: &str) -> &'static str {
+    let is_one_of = |names: &str| names.split_whitespace().any(|name| function.contains(name));
+    if is_one_of("xattr") {
+        "most programs go on without extended attributes; else keep such files elsewhere"
+    } else if is_one_of("wc wprintf wscanf ws_ fgetws fputws wide") {
+        "write narrow text (fprintf, fputs), or keep that file elsewhere"
+    } else if is_one_of("io_uring") {
+        "most programs go on with ordinary calls; else turn rings off in the program"
+    } else if is_one_of("rename link") {
+        "keep both names below the prefix, or copy"
+    } else if is_one_of("mknod mkfifo") {
+        "keep pipes, sockets and devices elsewhere"
+    } else if is_one_of("inotify name_to_handle") {
+        "most programs look again from time to time; else keep such files elsewhere"
+    } else if is_one_of("dlopen dlmopen") {
+        "keep libraries that are loaded by name elsewhere"
+    } else {
+        "keep such files outside the prefix"
+    }
+}
+
+macro_rules! errnos {
+    ($($name:ident)*) => { &[$((libc::$name, stringify!($name))),*] };
+}
+
+/// Names of errnos, the usual one first where two have a number.
+const ERRNOS: &[(i32, &str)] = errnos![
+    EPERM ENOENT EINTR EIO ENXIO E2BIG EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL
+    ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY
+    ELOOP ENODATA EOVERFLOW ENOTSOCK EOPNOTSUPP ENOTSUP ESTALE EDQUOT
+];
+
+fn errno_name(number: i32) -> String {
+    let known = ERRNOS.iter().find(|(known, _)| *known == number);
+    known.map_or_else(|| format!("errno {number}"), |(_, name)| (*name).to_owned())
+}
+
+fn errno_number(name: &str) -> Option<i32> {
+    ERRNOS.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(symbol: &str, outcome: Outcome) -> Row {
+        let [symbol, name, file, path] =
+            [symbol, "sim\n", "/bin/sim", "/cairn/f"].map(str::to_owned);
+        Row { symbol, outcome, name, file, path, count: 2 }
+    }
+
+    #[test]
+    fn errnos_of_refusals_have_numbers() {
+        for refusal in decisions::REFUSED {
+            assert!(errno_number(refusal.errno).is_some(), "{}", refusal.errno);
+        }
+    }
+
+    #[test]
+    fn only_what_decisions_list_is_refused() {
+        let ended = |symbol, outcome| Calls::of(&row(symbol, outcome)).outcome;
+        assert_eq!(ended("getxattr", Outcome::Failed(libc::ENOTSUP)), Ended::Refused);
+        assert_eq!(ended("getxattr", Outcome::Failed(libc::ENOENT)), Ended::Failed);
+        assert_eq!(ended("tcgetattr", Outcome::Failed(libc::ENOTTY)), Ended::Failed);
+        assert_eq!(ended("ioctl", Outcome::Failed(libc::ENOTTY)), Ended::Failed);
+        assert_eq!(ended("ioctl", Outcome::Failed(libc::EOPNOTSUPP)), Ended::Refused);
+        assert_eq!(ended("open", Outcome::Served), Ended::Served);
+    }
+
+    #[test]
+    fn table_is_one_line_each_that_no_terminal_obeys() {
+        let calls = [Calls::of(&row("rename", Outcome::Failed(libc::EXDEV)))];
+        assert_eq!(table(&calls), ["refused EXDEV  rename  2  sim\\n  for example /cairn/f"]);
+        assert_eq!(advice_lines(&calls), [format!("rename: {}", advice("rename"))]);
+    }
+}
