@@ -285,7 +285,7 @@ pub fn advice_lines(calls: &[Calls]) -> Vec<String> {
 pub fn advice(function: &str) -> &'static str {
     let is_one_of = |names: &str| names.split_whitespace().any(|name| function.contains(name));
     if is_one_of("xattr") {
-        "most programs go on without extended attributes; else keep such files elsewhere"
+        "most programs go on without labels and lists of rights; else keep such files elsewhere"
     } else if is_one_of("wc wprintf wscanf ws_ fgetws fputws wide") {
         "write narrow text (fprintf, fputs), or keep that file elsewhere"
     } else if is_one_of("io_uring") {

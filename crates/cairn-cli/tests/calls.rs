@@ -73,8 +73,8 @@ int main(int count, char **arguments) {
     for (int i = 0; i < 100; i++) pwrite(ours, &byte, 1, i);
     for (int i = 0; i < 7; i++) pwrite(other, &byte, 1, i);
     for (int i = 0; i < 3; i++) open("/cairn/absent", O_RDONLY);
-    for (int i = 0; i < 2; i++) fgetxattr(ours, "user.x", &byte, 1);
-    setxattr("/cairn/f", "user.x", &byte, 1, 0);
+    for (int i = 0; i < 2; i++) fgetxattr(ours, "security.x", &byte, 1);
+    setxattr("/cairn/f", "security.x", &byte, 1, 0);
     isatty(ours);
     syscall(SYS_pwrite64, ours, &byte, 1L, 0L);
     syscall(SYS_io_uring_setup, 8, &byte);
@@ -122,7 +122,7 @@ fn calls_are_counted_by_function_outcome_and_program() {
     };
     assert_eq!(setxattr["path"], "/cairn/f");
     assert_eq!(setxattr["file"], program.to_str().expect("UTF-8"));
-    assert_eq!(setxattr["case"], "always");
+    assert_eq!(setxattr["case"], "names that do not begin with user.");
     assert!(setxattr["advice"].as_str().is_some_and(|advice| !advice.is_empty()));
     // The end of the run names what was not served, and nothing else.
     let ran = ran.says("6 not served").says("refused ENOTSUP     setxattr");

@@ -21,6 +21,7 @@ pub mod decisions;
 pub mod descriptor;
 pub mod directory;
 pub mod error;
+pub mod extended;
 pub mod file;
 pub mod gate;
 pub mod io;

@@ -1,46 +1,168 @@
-//! Extended attributes: refused with ENOTSUP on files of ours, as on a file system without them.
+//! Extended attributes, of the namespace `user.`.
+//!
+//! Arguments are looked at in the kernel's order: flags, name, value, and only then the file. Names and values that are
+//! set are copied first: what holds the store's lock never touches memory of the application.
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::Errno;
+use cairn_posix::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId};
+use cairn_posix::{Errno, HandleId, PATH_BYTES_MAX, Result, address, extended, file};
 use libc::{size_t, ssize_t};
 
-fn refused<T, E: From<Errno>>() -> core::result::Result<T, E> {
-    Err(Errno(libc::ENOTSUP).into())
+type Outcome<T, E> = core::result::Result<T, E>;
+
+/// A name that was passed, as far as it can be one.
+struct Name {
+    bytes: [u8; EXTENDED_NAME_BYTES_MAX],
+    length: usize,
 }
 
-/// A path that leads to nothing is ENOENT, whatever is asked of it.
-fn refused_at<T>(place: &cairn_posix::path::Place, follow: bool) -> cairn_posix::PathResult<T> {
-    cairn_posix::file::resolve(place, follow)?;
-    refused()
+impl Name {
+    /// Errors: `EFAULT`; `ERANGE` if it is empty or too long.
+    ///
+    /// # Safety
+    /// `name` is terminated.
+    unsafe fn copy(name: *const c_char) -> Result<Name> {
+        address::check(name)?;
+        // SAFETY: it is terminated, and not read behind that.
+        let length = unsafe { libc::strnlen(name, EXTENDED_NAME_BYTES_MAX + 1) };
+        if length == 0 || length > EXTENDED_NAME_BYTES_MAX {
+            return Err(Errno(libc::ERANGE));
+        }
+        let mut bytes = [0; EXTENDED_NAME_BYTES_MAX];
+        // SAFETY: the name has that many bytes, and there is room for them.
+        unsafe { core::ptr::copy_nonoverlapping(name.cast(), bytes.as_mut_ptr(), length) };
+        Ok(Name { bytes, length })
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// # Safety
+/// `name` is terminated, `value` has `size` bytes.
+unsafe fn set<E: From<Errno>>(
+    name: *const c_char,
+    value: *const c_void,
+    size: size_t,
+    flags: c_int,
+    file: impl FnOnce() -> Outcome<InodeId, E>,
+) -> Outcome<(), E> {
+    let update = extended::update(flags)?;
+    // SAFETY: promised by the caller.
+    let name = unsafe { Name::copy(name) }?;
+    if size > EXTENDED_VALUE_BYTES_MAX {
+        return Err(Errno(libc::E2BIG).into());
+    }
+    // No file has room for one that is longer, however much: it is enough to see that it is.
+    let mut copy = [0; PATH_BYTES_MAX + 1];
+    let length = size.min(copy.len());
+    if length > 0 {
+        address::check(value)?;
+        // SAFETY: the value has at least that many bytes, and there is room for them.
+        unsafe { core::ptr::copy_nonoverlapping(value.cast(), copy.as_mut_ptr(), length) };
+    }
+    Ok(extended::set(file()?, name.as_bytes(), &copy[..length], update)?)
+}
+
+/// # Safety
+/// `name` is terminated, `value` has room for `size` bytes.
+unsafe fn get<E: From<Errno>>(
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+    file: impl FnOnce() -> Outcome<InodeId, E>,
+) -> Outcome<usize, E> {
+    // SAFETY: promised by the caller.
+    let name = unsafe { Name::copy(name) }?;
+    let found = extended::get(file()?, name.as_bytes())?;
+    // SAFETY: promised by the caller.
+    Ok(unsafe { hand_out(&found, value, size) }?)
+}
+
+/// # Safety
+/// `list` has room for `size` bytes.
+unsafe fn list<E: From<Errno>>(
+    list: *mut c_char,
+    size: size_t,
+    file: impl FnOnce() -> Outcome<InodeId, E>,
+) -> Outcome<usize, E> {
+    let names = extended::list(file()?)?;
+    // SAFETY: promised by the caller.
+    Ok(unsafe { hand_out(&names, list.cast(), size) }?)
+}
+
+/// # Safety
+/// `name` is terminated.
+unsafe fn remove<E: From<Errno>>(
+    name: *const c_char,
+    file: impl FnOnce() -> Outcome<InodeId, E>,
+) -> Outcome<(), E> {
+    // SAFETY: promised by the caller.
+    let name = unsafe { Name::copy(name) }?;
+    Ok(extended::remove(file()?, name.as_bytes())?)
+}
+
+/// Copies what was found to the application, or only tells its length if `room` is 0. Errors: `ERANGE`, `EFAULT`.
+///
+/// # Safety
+/// `target` has `room` bytes.
+unsafe fn hand_out(found: &[u8], target: *mut c_void, room: size_t) -> Result<usize> {
+    if room == 0 || found.is_empty() {
+        return Ok(found.len());
+    }
+    if found.len() > room {
+        return Err(Errno(libc::ERANGE));
+    }
+    address::check(target)?;
+    // SAFETY: there is room, and `found` is memory of ours.
+    unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), target.cast(), found.len()) };
+    Ok(found.len())
+}
+
+fn opened(handle: HandleId) -> Result<InodeId> {
+    Ok(file::opened(handle)?.inode)
 }
 
 path_hooks! {
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
-        [path, follow true] = |place| refused_at::<usize>(&place, true);
+        // SAFETY: the caller passes a terminated name and room for `size` bytes.
+        [path, follow true] = |place| unsafe { get(name, value, size, || file::resolve(&place, true)) };
     fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
-        [path, follow false] = |place| refused_at::<usize>(&place, false);
+        // SAFETY: the caller passes a terminated name and room for `size` bytes.
+        [path, follow false] = |place| unsafe { get(name, value, size, || file::resolve(&place, false)) };
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int,
-        [path, follow true] = |place| refused_at::<()>(&place, true);
+        // SAFETY: the caller passes a terminated name and `size` bytes.
+        [path, follow true] = |place| unsafe { set(name, value, size, flags, || file::resolve(&place, true)) };
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int,
-        [path, follow false] = |place| refused_at::<()>(&place, false);
-    fn listxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t,
-        [path, follow true] = |place| refused_at::<usize>(&place, true);
-    fn llistxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t,
-        [path, follow false] = |place| refused_at::<usize>(&place, false);
+        // SAFETY: the caller passes a terminated name and `size` bytes.
+        [path, follow false] = |place| unsafe { set(name, value, size, flags, || file::resolve(&place, false)) };
+    fn listxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t,
+        // SAFETY: the caller passes room for `size` bytes.
+        [path, follow true] = |place| unsafe { list(names, size, || file::resolve(&place, true)) };
+    fn llistxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t,
+        // SAFETY: the caller passes room for `size` bytes.
+        [path, follow false] = |place| unsafe { list(names, size, || file::resolve(&place, false)) };
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int,
-        [path, follow true] = |place| refused_at::<()>(&place, true);
+        // SAFETY: the caller passes a terminated name.
+        [path, follow true] = |place| unsafe { remove(name, || file::resolve(&place, true)) };
     fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int,
-        [path, follow false] = |place| refused_at::<()>(&place, false);
+        // SAFETY: the caller passes a terminated name.
+        [path, follow false] = |place| unsafe { remove(name, || file::resolve(&place, false)) };
 }
 
 descriptor_hooks! {
     fn fgetxattr(descriptor: c_int, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t
-        = |_handle| refused::<usize, Errno>();
+        // SAFETY: the caller passes a terminated name and room for `size` bytes.
+        = |handle| unsafe { get(name, value, size, || opened(handle)) };
     fn fsetxattr(descriptor: c_int, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int
-        = |_handle| refused::<(), Errno>();
-    fn flistxattr(descriptor: c_int, list: *mut c_char, size: size_t) -> ssize_t
-        = |_handle| refused::<usize, Errno>();
+        // SAFETY: the caller passes a terminated name and `size` bytes.
+        = |handle| unsafe { set(name, value, size, flags, || opened(handle)) };
+    fn flistxattr(descriptor: c_int, names: *mut c_char, size: size_t) -> ssize_t
+        // SAFETY: the caller passes room for `size` bytes.
+        = |handle| unsafe { list(names, size, || opened(handle)) };
     fn fremovexattr(descriptor: c_int, name: *const c_char) -> c_int
-        = |_handle| refused::<(), Errno>();
+        // SAFETY: the caller passes a terminated name.
+        = |handle| unsafe { remove(name, || opened(handle)) };
 }

@@ -10,6 +10,7 @@ mod common;
 
 use common::{Stage, errors, text};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -23,6 +24,9 @@ const NOBODY: u32 = 65534;
 const PATIENCE: &str = "300";
 /// Differing cases that a failure shows.
 const SHOWN_MAX: usize = 40;
+
+/// Families that ask for extended attributes.
+const WITH_ATTRIBUTES: [&str; 2] = ["extended", "rights"];
 
 /// Who plays.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -40,7 +44,9 @@ struct Ground(PathBuf);
 impl Ground {
     fn new(family: &str, player: Player) -> Ground {
         let shared = Path::new("/dev/shm");
-        let memory = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let fits =
+            shared.is_dir() && (!WITH_ATTRIBUTES.contains(&family) || keeps_attributes(shared));
+        let memory = if fits { shared.to_owned() } else { std::env::temp_dir() };
         let below = std::env::var_os("CAIRN_CONFORMANCE_ON").map_or(memory, PathBuf::from);
         let name = format!("conformance-{}-{family}-{player:?}", std::process::id());
         let ground = Ground(below.join(name));
@@ -76,6 +82,16 @@ impl Drop for Ground {
         let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(&self.0).output();
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Whether files can have extended attributes there. On a tmpfs they can since Linux 6.6.
+fn keeps_attributes(directory: &Path) -> bool {
+    let path = CString::new(directory.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: path and name are terminated, and there is no room for a value.
+    let found =
+        unsafe { libc::getxattr(path.as_ptr(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
+    let missing = std::io::Error::last_os_error().raw_os_error();
+    found >= 0 || missing != Some(libc::EOPNOTSUPP)
 }
 
 fn is_root() -> bool {

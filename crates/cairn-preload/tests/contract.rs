@@ -47,8 +47,9 @@ fn calls_on_names_that_cannot_be_served_are_refused() {
     refused(
         "names",
         &[
-            "setxattr: EOPNOTSUPP",
-            "getxattr: EOPNOTSUPP",
+            "setxattr of security: EOPNOTSUPP",
+            "setxattr of trusted: EOPNOTSUPP",
+            "getxattr of a list of rights: EOPNOTSUPP",
             "open a directory to write: EISDIR",
             "name_to_handle_at: EOPNOTSUPP",
             "mkfifo: EPERM",

@@ -73,3 +73,49 @@ if command -v cpio >/dev/null; then
 fi
 true
 E
+
+# What programs that copy do with extended attributes: set by Python, listed after each copy, within and across. The disk
+# must keep some, too; a tmpfs does since Linux 6.6.
+if python3 -c 'import os, sys; os.setxattr(sys.argv[1], "user.a", b"")' "${scratch:-/tmp}" 2>/dev/null; then
+scenario -u extended_attributes <<'E'
+cd "$D"
+outside=$OLDPWD
+cat >show.py <<'P'
+import os, sys
+for path in sys.argv[1:]:
+    names = sorted(os.listxattr(path, follow_symlinks=False))
+    print(os.path.basename(path), [(name, os.getxattr(path, name)[:20]) for name in names])
+P
+mkdir tree
+echo content >tree/file
+ln -s file tree/link
+python3 - <<'P'
+import os
+os.setxattr("tree/file", "user.comment", "some words, \N{SNOWMAN}".encode())
+os.setxattr("tree/file", "user.long", bytes(range(256)) * 8)
+os.setxattr("tree/file", "user.empty", b"")
+os.setxattr("tree", "user.of a directory", b"1")
+try:
+    os.setxattr("tree/link", "user.a", b"1", follow_symlinks=False)
+except OSError as error:
+    print(error.strerror)
+P
+python3 show.py tree tree/file tree/link
+cp -a tree copied; python3 show.py copied copied/file copied/link
+cp --preserve=xattr tree/file one; cp tree/file bare; python3 show.py one bare
+mv tree/file tree/moved; ln tree/moved tree/linked; python3 show.py tree/moved tree/linked
+tar --xattrs -cf attributes.tar tree; mkdir out; tar --xattrs -xf attributes.tar -C out; rm attributes.tar
+python3 show.py out/tree out/tree/moved
+cp -a tree "$outside/copied"; python3 show.py "$outside/copied" "$outside/copied/moved"
+mv "$outside/copied" back; python3 show.py back back/moved
+python3 - <<'P'
+import os, shutil
+shutil.copytree("tree", "again", symlinks=True)
+shutil.copy2("tree/moved", "two")
+print(sorted(os.listxattr("again")), sorted(os.listxattr("again/moved")), sorted(os.listxattr("two")))
+for name in os.listxattr("two"):
+    os.removexattr("two", name)
+print(os.listxattr("two"))
+P
+E
+fi

@@ -402,32 +402,6 @@ static void raw_calls(void) {
     RAW(close_range, 50, 60, 0)
 }
 
-static void attributes(void) {
-    char value[20];
-    /* Which spaces of names there are is each file system's own; this is none. */
-    static const char *const names[] = {"nonsense", "more nonsense"};
-    for EACH (name, names) {
-        fresh();
-        begin("getxattr %s", *name);
-        end(getxattr("file", *name, value, sizeof value));
-        begin("setxattr %s", *name);
-        end(setxattr("file", *name, "v", 1, 0));
-        begin("fgetxattr %s", *name);
-        end(fgetxattr(file, *name, value, sizeof value));
-        begin("removexattr %s", *name);
-        done(removexattr("file", *name));
-    }
-    static const char *const paths[] = {"missing", "file/", "loop"};
-    for EACH (path, paths) {
-        fresh();
-        MUST(symlink("loop", "loop") == 0);
-        begin("listxattr of %s", *path);
-        end(listxattr(*path, value, sizeof value));
-        begin("getxattr of %s", *path);
-        done(getxattr(*path, "user.test", value, sizeof value));
-    }
-}
-
 void descriptions(void) {
     duplicates();
     children();
@@ -437,4 +411,3 @@ void descriptions(void) {
 }
 
 void copying(void) { copies(); }
-void extended(void) { attributes(); }

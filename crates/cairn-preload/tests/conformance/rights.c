@@ -1,6 +1,7 @@
 /* Who may do what: modes, masks, owners and groups, for root and for others. */
 #include "conformance.h"
 #include <grp.h>
+#include <sys/xattr.h>
 
 static const int asked[] = {0, 0644, 0666, 0777, 0400, 0200, 01777, 02755, 04755, 07777, 010000 | 0644};
 static const int masks[] = {0, 022, 077, 0777, 0333};
@@ -83,6 +84,11 @@ static const struct class {
     deed(set_time, utimensat(AT_FDCWD, "f", (struct timespec[2]){{1, 0}, {2, 0}}, 0)) \
     deed(touch, utimensat(AT_FDCWD, "f", NULL, 0)) \
     deed(touch_one, utimensat(AT_FDCWD, "f", (struct timespec[2]){{0, UTIME_NOW}, {0, UTIME_OMIT}}, 0)) \
+    deed(set_attribute_of_file, setxattr("f", "user.a", "x", 1, 0)) \
+    deed(get_attribute_of_file, getxattr("f", "user.a", NULL, 0)) \
+    deed(set_attribute_of_directory, setxattr("d", "user.a", "x", 1, 0)) \
+    deed(get_attribute_of_directory, getxattr("d", "user.a", NULL, 0)) \
+    deed(remove_attribute_of_directory, removexattr("d", "user.a")) \
     deed(remove_file, unlink("f")) \
     deed(rename_file, rename("f", "g")) \
     deed(link_file, link("f", "g")) \

@@ -38,8 +38,9 @@ static void space(void) {
 
 static void names(void) {
     close(create("f", 0));
-    REFUSED("setxattr", setxattr("f", "user.a", "x", 1, 0) == -1);
-    REFUSED("getxattr", getxattr("f", "user.a", NULL, 0) == -1);
+    REFUSED("setxattr of security", setxattr("f", "security.a", "x", 1, 0) == -1);
+    REFUSED("setxattr of trusted", setxattr("f", "trusted.a", "x", 1, 0) == -1);
+    REFUSED("getxattr of a list of rights", getxattr("f", "system.posix_acl_access", NULL, 0) == -1);
     REFUSED("open a directory to write", open(".", O_WRONLY) == -1);
     struct { struct file_handle handle; char room[MAX_HANDLE_SZ]; } handle = {{MAX_HANDLE_SZ}};
     int mount;
