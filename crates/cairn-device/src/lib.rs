@@ -28,6 +28,7 @@ pub mod media_file;
 pub mod medium;
 pub mod namespace;
 pub mod numa;
+pub mod nvme;
 pub mod process;
 pub mod ram;
 pub mod segment;

@@ -1,0 +1,311 @@
+//! The pages that Identify returns (Base 5.17.2, NVM 4.1.5), as far as anybody here needs them.
+//!
+//! Must stay true: a page that is accepted describes a controller or namespace that can be used: every size in it is one
+//! that arithmetic elsewhere relies on.
+
+use super::{Nqn, array_at, put, u16_at, u32_at, u64_at};
+
+/// Length of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// A page.
+pub type Page = [u8; PAGE_BYTES];
+
+/// CNS of the page about a namespace.
+pub const CNS_NAMESPACE: u8 = 0;
+/// CNS of the page about the controller.
+pub const CNS_CONTROLLER: u8 = 1;
+/// CNS of the list of active namespaces.
+pub const CNS_ACTIVE_NAMESPACES: u8 = 2;
+/// CNS of the identifiers of a namespace.
+pub const CNS_DESCRIPTORS: u8 = 3;
+
+/// OAES and the feature that asks for it: a namespace has changed.
+pub const EVENT_NAMESPACE_CHANGED: u32 = 1 << 8;
+/// The same for asymmetric access.
+pub const EVENT_ACCESS_CHANGED: u32 = 1 << 11;
+
+/// ONCS: Dataset Management.
+const HAS_DATASET_MANAGEMENT: u16 = 1 << 2;
+/// ONCS: Write Zeroes.
+const HAS_WRITE_ZEROES: u16 = 1 << 3;
+/// CMIC: asymmetric access is reported.
+const HAS_ASYMMETRIC_ACCESS: u8 = 1 << 3;
+/// Smallest and largest logical block, as powers of two.
+const BLOCK_SHIFTS: core::ops::RangeInclusive<u8> = 9..=16;
+
+/// What a controller is (Base figure 275).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Controller {
+    /// SN, MN and FR, for people.
+    pub serial: String,
+    /// As above.
+    pub model: String,
+    /// As above.
+    pub firmware: String,
+    /// CNTLID.
+    pub id: u16,
+    /// MDTS: most data of a command are the smallest page times this power of two; None: no limit.
+    pub transfer_shift: Option<u8>,
+    /// OAES.
+    pub events: u32,
+    /// KAS: granularity of keep alive, milliseconds; 0: there is none.
+    pub keep_alive_ms: u32,
+    /// CNTRLTYPE is that of a discovery controller.
+    pub is_discovery: bool,
+    /// NN: no namespace has a larger number.
+    pub namespaces_max: u32,
+    /// ONCS: Dataset Management is supported.
+    pub can_deallocate: bool,
+    /// ONCS: Write Zeroes is supported.
+    pub can_write_zeroes: bool,
+    /// VWC: what was written may be lost until it is flushed.
+    pub has_volatile_cache: bool,
+    /// CMIC: some ways to a namespace are better than others.
+    pub has_asymmetric_access: bool,
+    /// SUBNQN.
+    pub subsystem: Option<Nqn>,
+    /// IOCCSZ: most data in a command capsule of an I/O queue, bytes.
+    pub capsule_data_bytes: u32,
+    /// MAXCMD: most commands of a queue under way; 0: not said.
+    pub commands_max: u16,
+}
+
+impl Controller {
+    /// Reads the page; none if it is not usable: capsules do not hold an entry, or are not as they are on TCP (ICDOFF).
+    pub fn decode(page: &Page) -> Option<Controller> {
+        let is_discovery = page[111] == 2;
+        let capsule = u32_at(page, 1792).checked_mul(16)?;
+        // A discovery controller has no I/O queues, and need not say.
+        let capsule_data_bytes = match capsule.checked_sub(64) {
+            None if is_discovery => 0,
+            result => result?,
+        };
+        let optional = u16_at(page, 520);
+        let shift = page[77];
+        let is_usable = u16_at(page, 1800) == 0 && shift <= 32;
+        is_usable.then(|| Controller {
+            serial: printable(&page[4..24]),
+            model: printable(&page[24..64]),
+            firmware: printable(&page[64..72]),
+            id: u16_at(page, 78),
+            transfer_shift: (shift > 0).then_some(shift),
+            events: u32_at(page, 92),
+            keep_alive_ms: u32::from(u16_at(page, 320)) * 100,
+            is_discovery,
+            namespaces_max: u32_at(page, 516),
+            can_deallocate: optional & HAS_DATASET_MANAGEMENT != 0,
+            can_write_zeroes: optional & HAS_WRITE_ZEROES != 0,
+            has_volatile_cache: page[525] & 1 != 0,
+            has_asymmetric_access: page[76] & HAS_ASYMMETRIC_ACCESS != 0,
+            subsystem: Nqn::decode(&page[768..1024]),
+            capsule_data_bytes,
+            commands_max: u16_at(page, 514),
+        })
+    }
+
+    /// The page of such a controller of version 1.4.
+    pub fn encode(&self) -> Page {
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        let mut page = [0; PAGE_BYTES];
+        put_text(&mut page[4..24], &self.serial);
+        put_text(&mut page[24..64], &self.model);
+        put_text(&mut page[64..72], &self.firmware);
+        page[76] = flag(self.has_asymmetric_access, u16::from(HAS_ASYMMETRIC_ACCESS)) as u8;
+        page[77] = self.transfer_shift.unwrap_or(0);
+        put(&mut page, 78, &self.id.to_le_bytes());
+        put(&mut page, 80, &VERSION.to_le_bytes());
+        put(&mut page, 92, &self.events.to_le_bytes());
+        page[111] = if self.is_discovery { 2 } else { 1 };
+        // LPA: log pages may be read from an offset. AERL: four event requests at a time.
+        (page[259], page[261]) = (3, 1 << 2);
+        put(&mut page, 320, &((self.keep_alive_ms / 100) as u16).to_le_bytes());
+        // SQES and CQES: entries of 64 and 16 bytes, no others.
+        (page[512], page[513]) = (0x66, 0x44);
+        put(&mut page, 514, &self.commands_max.to_le_bytes());
+        put(&mut page, 516, &self.namespaces_max.to_le_bytes());
+        let optional = flag(self.can_deallocate, HAS_DATASET_MANAGEMENT)
+            | flag(self.can_write_zeroes, HAS_WRITE_ZEROES);
+        put(&mut page, 520, &optional.to_le_bytes());
+        page[525] = u8::from(self.has_volatile_cache);
+        // SGLS: SGLs, an offset into the capsule, and data that the transport brings.
+        put(&mut page, 536, &(1_u32 | 1 << 20 | 1 << 21).to_le_bytes());
+        if let Some(subsystem) = &self.subsystem {
+            put(&mut page, 768, subsystem.as_str().as_bytes());
+        }
+        put(&mut page, 1792, &((self.capsule_data_bytes + 64) / 16).to_le_bytes());
+        // IORCSZ: a completion. MSDBD: one descriptor of data.
+        put(&mut page, 1796, &1_u32.to_le_bytes());
+        page[1803] = 1;
+        page
+    }
+}
+
+/// VS: version 1.4.
+pub const VERSION: u32 = 0x0001_0400;
+
+/// What a namespace is (NVM figure 97).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    /// NSZE, logical blocks.
+    pub blocks: u64,
+    /// LBADS of the format in use: a block has two to this power bytes.
+    pub block_shift: u8,
+    /// NSATTR: it cannot be written.
+    pub is_write_protected: bool,
+    /// NGUID; zeros if it has none.
+    pub guid: [u8; 16],
+    /// ANAGRPID.
+    pub access_group: u32,
+}
+
+impl Namespace {
+    /// Reads the page; none if the namespace has blocks of a size or with metadata that are not supported, or is not active.
+    pub fn decode(page: &Page) -> Option<Namespace> {
+        let format = usize::from(page[26] & 0xf | (page[26] >> 5 & 3) << 4);
+        let format = u32_at(page, 128 + 4 * format);
+        let (metadata_bytes, block_shift) = (format as u16, (format >> 16) as u8);
+        let blocks = u64_at(page, 0);
+        let is_usable = metadata_bytes == 0
+            && page[29] & 7 == 0
+            && BLOCK_SHIFTS.contains(&block_shift)
+            && (1..=u64::MAX >> block_shift).contains(&blocks);
+        is_usable.then(|| Namespace {
+            blocks,
+            block_shift,
+            is_write_protected: page[99] & 1 != 0,
+            guid: array_at(page, 104),
+            access_group: u32_at(page, 92),
+        })
+    }
+
+    /// The page of such a namespace.
+    pub fn encode(&self) -> Page {
+        let mut page = [0; PAGE_BYTES];
+        for at in [0, 8, 16] {
+            put(&mut page, at, &self.blocks.to_le_bytes());
+        }
+        // DLFEAT: deallocated blocks read as zeros.
+        page[33] = 1;
+        put(&mut page, 92, &self.access_group.to_le_bytes());
+        page[99] = u8::from(self.is_write_protected);
+        put(&mut page, 104, &self.guid);
+        page[130] = self.block_shift;
+        page
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
+    }
+
+    /// Size of a logical block.
+    pub fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
+    }
+}
+
+/// The numbers in a list of active namespaces (Base 5.17.2.2); none if they do not increase.
+pub fn decode_list(page: &Page) -> Option<Vec<u32>> {
+    let numbers = page.chunks_exact(4).map(|number| u32_at(number, 0));
+    let numbers: Vec<u32> = numbers.take_while(|&number| number != 0).collect();
+    numbers.is_sorted_by(|a, b| a < b).then_some(numbers)
+}
+
+/// The page of such a list; of more than 1024 numbers only the first.
+pub fn encode_list(numbers: impl Iterator<Item = u32>) -> Page {
+    let mut page = [0; PAGE_BYTES];
+    for (place, number) in page.chunks_exact_mut(4).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    page
+}
+
+/// The identifiers of a namespace that has a GUID (NIDT 2).
+pub fn encode_descriptors(guid: &[u8; 16]) -> Page {
+    let mut page = [0; PAGE_BYTES];
+    (page[0], page[1]) = (2, 16);
+    put(&mut page, 4, guid);
+    page
+}
+
+/// A text of printable ASCII; what is something else is shown as a point.
+fn printable(field: &[u8]) -> String {
+    let letter = |&byte: &u8| if (b' '..=b'~').contains(&byte) { char::from(byte) } else { '.' };
+    let text: String = field.iter().map(letter).collect();
+    text.trim_end_matches([' ', '.']).to_owned()
+}
+
+fn put_text(field: &mut [u8], text: &str) {
+    field.fill(b' ');
+    let length = text.len().min(field.len());
+    field[..length].copy_from_slice(&text.as_bytes()[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn controller() -> Controller {
+        Controller {
+            serial: "0001".into(),
+            model: "Cairn".into(),
+            firmware: "1".into(),
+            id: 3,
+            transfer_shift: Some(8),
+            events: EVENT_NAMESPACE_CHANGED,
+            keep_alive_ms: 1000,
+            is_discovery: false,
+            namespaces_max: 1,
+            can_deallocate: true,
+            can_write_zeroes: true,
+            has_volatile_cache: true,
+            has_asymmetric_access: false,
+            subsystem: Nqn::new("nqn.2026-11.example:store"),
+            capsule_data_bytes: 8192,
+            commands_max: 128,
+        }
+    }
+
+    #[test]
+    fn page_of_a_controller_is_read_back() {
+        let controller = controller();
+        assert_eq!(Controller::decode(&controller.encode()).as_ref(), Some(&controller));
+    }
+
+    #[test]
+    fn controller_whose_capsules_hold_no_entry_is_refused() {
+        let mut page = controller().encode();
+        page[1792] = 3;
+        page[1793] = 0;
+        assert_eq!(Controller::decode(&page), None);
+        page[1792..1796].fill(0xff);
+        assert_eq!(Controller::decode(&page), None);
+    }
+
+    #[test]
+    fn page_of_a_namespace_is_read_back_and_what_cannot_be_used_is_refused() {
+        let namespace = Namespace {
+            blocks: 1 << 20,
+            block_shift: 12,
+            is_write_protected: true,
+            guid: [7; 16],
+            access_group: 1,
+        };
+        let page = namespace.encode();
+        assert_eq!(Namespace::decode(&page), Some(namespace));
+        // Metadata, protection, blocks of 256 bytes and 128 KiB, too many bytes, no bytes, another format.
+        for (at, byte) in [(128, 8), (29, 1), (130, 8), (130, 17), (7, 0xff), (26, 0x21)] {
+            let mut other = page;
+            other[at] = byte;
+            assert_eq!(Namespace::decode(&other), None, "{at}");
+        }
+        assert_eq!(Namespace::decode(&[0; PAGE_BYTES]), None);
+    }
+
+    #[test]
+    fn list_of_namespaces_ends_at_the_first_zero_and_increases() {
+        assert_eq!(decode_list(&encode_list([1, 5, 9].into_iter())), Some(vec![1, 5, 9]));
+        assert_eq!(decode_list(&encode_list([5, 1].into_iter())), None);
+        assert_eq!(decode_list(&encode_list(1..2000)).map(|list| list.len()), Some(1024));
+    }
+}
