@@ -1,0 +1,240 @@
+//! An I/O queue: a namespace read and written over one transport.
+//!
+//! Must stay true: a call that returns has let go of its memory, whatever it returns. Ranges are checked against the namespace
+//! before anything is sent.
+//! Does not reconnect; `remote` does.
+
+use std::time::{Duration, Instant};
+
+use super::error::{Error, Result};
+use super::transport::{CommandId, Data, Transport};
+use super::wire::command::{self, Blocks, Command, RANGE_BYTES, RANGES_MAX};
+use super::wire::identify;
+use super::wire::{Completion, Status};
+
+/// What a queue needs to know of its namespace and controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traits {
+    /// NSID.
+    pub namespace: u32,
+    /// Its size and blocks.
+    pub shape: identify::Namespace,
+    /// Most data of a command (MDTS), bytes; a multiple of the block size.
+    pub transfer_bytes_max: u64,
+    /// What was written may be lost until it is flushed.
+    pub has_volatile_cache: bool,
+    /// Write Zeroes is supported.
+    pub can_write_zeroes: bool,
+    /// Dataset Management is supported.
+    pub can_deallocate: bool,
+}
+
+/// A connected I/O queue.
+#[derive(Debug)]
+pub struct Queue<T> {
+    transport: T,
+    traits: Traits,
+    timeout: Duration,
+}
+
+impl<T: Transport> Queue<T> {
+    /// The queue that was connected over `transport`. A command that is not answered within `timeout` ends the connection.
+    pub fn new(transport: T, traits: Traits, timeout: Duration) -> Queue<T> {
+        Queue { transport, traits, timeout }
+    }
+
+    /// What it was told of its namespace.
+    pub fn traits(&self) -> &Traits {
+        &self.traits
+    }
+
+    /// How many commands may be under way.
+    pub fn depth(&self) -> usize {
+        self.transport.depth()
+    }
+
+    /// Sends a read of whole blocks, at most `transfer_bytes_max`.
+    ///
+    /// # Safety
+    /// As `Transport::submit`: `target` is writable for `length` bytes.
+    pub unsafe fn submit_read(
+        &mut self,
+        offset: u64,
+        target: *mut u8,
+        length: usize,
+    ) -> Result<CommandId> {
+        let blocks = self.blocks(offset, length as u64, self.traits.transfer_bytes_max)?;
+        let read = Command::Read { namespace: self.traits.namespace, blocks };
+        // SAFETY: promised by the caller.
+        unsafe { self.transport.submit(read.encode(), Data::In { address: target, length }) }
+    }
+
+    /// Sends a write of whole blocks, at most `transfer_bytes_max`.
+    ///
+    /// # Safety
+    /// As `Transport::submit`: `source` is readable for `length` bytes.
+    pub unsafe fn submit_write(
+        &mut self,
+        offset: u64,
+        source: *const u8,
+        length: usize,
+    ) -> Result<CommandId> {
+        let blocks = self.blocks(offset, length as u64, self.traits.transfer_bytes_max)?;
+        let namespace = self.traits.namespace;
+        let write = Command::Write { namespace, blocks, is_durable: false };
+        // SAFETY: promised by the caller.
+        unsafe { self.transport.submit(write.encode(), Data::Out { address: source, length }) }
+    }
+
+    /// The next command that ended. Errors: none did in time; then the connection has ended, and with it all commands.
+    pub fn wait(&mut self) -> Result<Completion> {
+        match self.transport.poll(Instant::now() + self.timeout)? {
+            Some(completion) => Ok(completion),
+            None => {
+                self.transport.abandon();
+                Err(Error::TimedOut { awaited: "answer to a command" })
+            }
+        }
+    }
+
+    /// Reads whole blocks.
+    pub fn read(&mut self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let start = target.as_mut_ptr();
+        self.check(offset, target.len() as u64)?;
+        self.in_pieces("read", target.len(), |queue, at, length| {
+            // SAFETY: the piece lies in the target, which is borrowed until all pieces have ended.
+            unsafe { queue.submit_read(offset + at as u64, start.wrapping_add(at), length) }
+        })
+    }
+
+    /// Writes whole blocks. Durable after `flush`.
+    pub fn write(&mut self, offset: u64, source: &[u8]) -> Result<()> {
+        let start = source.as_ptr();
+        self.check(offset, source.len() as u64)?;
+        self.in_pieces("write", source.len(), |queue, at, length| {
+            // SAFETY: the piece lies in the source, which is borrowed until all pieces have ended.
+            unsafe { queue.submit_write(offset + at as u64, start.wrapping_add(at), length) }
+        })
+    }
+
+    /// Makes durable what was written. Sends nothing if it is durable anyway.
+    pub fn flush(&mut self) -> Result<()> {
+        let flush = Command::Flush { namespace: self.traits.namespace };
+        match self.traits.has_volatile_cache {
+            true => self.execute("flush", &flush, &[]),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes whole blocks read as zeros: by a command without data, or, where the controller has none or says that it does not
+    /// work there, by writing them. (Linux says so of files on file systems without that operation.)
+    pub fn write_zeroes(&mut self, offset: u64, length: u64, may_deallocate: bool) -> Result<()> {
+        self.check(offset, length)?;
+        let most = u64::from(command::BLOCKS_MAX) << self.traits.shape.block_shift;
+        let mut at = 0;
+        while at < length && self.traits.can_write_zeroes {
+            let bytes = most.min(length - at);
+            let blocks = self.blocks(offset + at, bytes, most)?;
+            let namespace = self.traits.namespace;
+            let zero = Command::WriteZeroes { namespace, blocks, may_deallocate };
+            match self.execute("write zeroes", &zero, &[]) {
+                Err(Error::Refused { status, .. }) if !status.may_be_retried() => {
+                    self.traits.can_write_zeroes = false;
+                }
+                result => {
+                    result?;
+                    at += bytes;
+                }
+            }
+        }
+        let zeros = vec![0; self.traits.transfer_bytes_max.min(length - at) as usize];
+        while at < length {
+            let bytes = (length - at).min(zeros.len() as u64);
+            self.write(offset + at, &zeros[..bytes as usize])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Tells the controller that nobody needs what whole blocks hold. Errors: `Unsuitable` if it does not listen.
+    pub fn discard(&mut self, offset: u64, length: u64) -> Result<()> {
+        if !self.traits.can_deallocate {
+            return Err(Error::Unsuitable { why: "the controller cannot deallocate" });
+        }
+        self.check(offset, length)?;
+        let most = (u64::from(u32::MAX) << self.traits.shape.block_shift).min(length.max(1));
+        let starts: Vec<u64> = (0..length).step_by(most as usize).collect();
+        for some in starts.chunks(RANGES_MAX) {
+            let mut ranges = Vec::with_capacity(some.len() * RANGE_BYTES);
+            for &at in some {
+                let blocks = self.blocks(offset + at, most.min(length - at), most)?;
+                ranges.extend(command::encode_range(blocks));
+            }
+            let namespace = self.traits.namespace;
+            let deallocate = Command::Deallocate { namespace, ranges: some.len() as u32 };
+            self.execute("discard", &deallocate, &ranges)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub fn abandon(&mut self) {
+        self.transport.abandon();
+    }
+
+    /// Sends a command that is the only one under way, and waits for its end.
+    fn execute(&mut self, name: &'static str, command: &Command, data: &[u8]) -> Result<()> {
+        // SAFETY: the data are borrowed until the command has ended.
+        unsafe { self.transport.submit(command.encode(), Data::of(data)) }?;
+        check_status(name, self.wait()?.status)
+    }
+
+    /// Has `submit` send the pieces of a range, as many at a time as the queue takes, and waits for all of them.
+    fn in_pieces(
+        &mut self,
+        name: &'static str,
+        length: usize,
+        mut submit: impl FnMut(&mut Self, usize, usize) -> Result<CommandId>,
+    ) -> Result<()> {
+        let most = usize::try_from(self.traits.transfer_bytes_max).unwrap_or(usize::MAX);
+        let (mut at, mut result) = (0, Ok(()));
+        while (at < length && result.is_ok()) || self.transport.under_way() > 0 {
+            let may_submit = self.transport.under_way() < self.transport.depth();
+            if at < length && result.is_ok() && may_submit {
+                let bytes = most.min(length - at);
+                submit(self, at, bytes)?;
+                at += bytes;
+                continue;
+            }
+            let ended = self.wait()?;
+            result = result.and(check_status(name, ended.status));
+        }
+        result
+    }
+
+    /// Errors: not whole blocks of the namespace.
+    fn check(&self, offset: u64, length: u64) -> Result<()> {
+        let shape = &self.traits.shape;
+        let is_whole = |value: u64| value % shape.block_bytes() == 0;
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= shape.bytes());
+        if is_whole(offset) && is_whole(length) && is_inside { Ok(()) } else { Err(Error::Invalid) }
+    }
+
+    /// The blocks of a range. Errors: as `check`; none, or more than `most` bytes.
+    fn blocks(&self, offset: u64, length: u64, most: u64) -> Result<Blocks> {
+        self.check(offset, length)?;
+        let shift = self.traits.shape.block_shift;
+        match (1..=most).contains(&length) {
+            true => Ok(Blocks { first: offset >> shift, count: (length >> shift) as u32 }),
+            false => Err(Error::Invalid),
+        }
+    }
+}
+
+/// Errors: the command did not do what it says.
+pub(super) fn check_status(command: &'static str, status: Status) -> Result<()> {
+    match status.is_success() {
+        true => Ok(()),
+        false => Err(Error::Refused { command, status }),
+    }
+}

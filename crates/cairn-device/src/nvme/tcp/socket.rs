@@ -1,0 +1,162 @@
+//! A TCP connection, by system calls alone: the C library's names may be Cairn's own hooks.
+//!
+//! Must stay true: no call waits but `wait`; the descriptor is close-on-exec and has a high number.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::descriptor::Descriptor;
+use crate::sys::{self, Errno, SysResult};
+
+/// A piece of memory, as the kernel takes it.
+pub type Part = libc::iovec;
+
+/// A connected socket.
+#[derive(Debug)]
+pub struct Socket(Descriptor);
+
+impl Socket {
+    /// Connects. Errors: the kernel's; `ETIMEDOUT` past `deadline`.
+    pub fn connect(address: &SocketAddr, deadline: Instant) -> SysResult<Socket> {
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let arguments = [family.into(), kind.into(), libc::IPPROTO_TCP.into()];
+        // SAFETY: no pointers are passed.
+        let raw = unsafe { sys::call(libc::SYS_socket, arguments) }?;
+        let socket = Socket(Descriptor::from_raw(raw as i32).raise());
+        socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        let (storage, length) = encode(address);
+        let arguments =
+            [socket.raw(), (&raw const storage) as libc::c_long, length as libc::c_long];
+        // SAFETY: the kernel reads `length` bytes of `storage`, which lives for the call.
+        match unsafe { sys::call(libc::SYS_connect, arguments) } {
+            Err(Errno(libc::EINPROGRESS)) => socket.finish_connecting(deadline)?,
+            result => drop(result?),
+        }
+        Ok(socket)
+    }
+
+    fn finish_connecting(&self, deadline: Instant) -> SysResult<()> {
+        while !self.wait(libc::POLLOUT, deadline)? {
+            if Instant::now() >= deadline {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+        }
+        match self.option(libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => Ok(()),
+            errno => Err(Errno(errno)),
+        }
+    }
+
+    fn raw(&self) -> libc::c_long {
+        self.0.raw().into()
+    }
+
+    fn set_option(&self, level: i32, name: i32, value: i32) -> SysResult<()> {
+        let address = (&raw const value) as libc::c_long;
+        let arguments =
+            [self.raw(), level.into(), name.into(), address, size_of::<i32>() as libc::c_long];
+        // SAFETY: the kernel reads one int, which lives for the call.
+        unsafe { sys::call(libc::SYS_setsockopt, arguments) }.map(drop)
+    }
+
+    fn option(&self, level: i32, name: i32) -> SysResult<i32> {
+        let (mut value, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
+        let addresses = [(&raw mut value) as libc::c_long, (&raw mut length) as libc::c_long];
+        let arguments = [self.raw(), level.into(), name.into(), addresses[0], addresses[1]];
+        // SAFETY: the kernel writes at most one int and its length, which live for the call.
+        unsafe { sys::call(libc::SYS_getsockopt, arguments) }?;
+        Ok(value)
+    }
+
+    /// Sends what the kernel takes of the parts, one after the other; 0 if it takes nothing now.
+    ///
+    /// # Safety
+    /// The parts are readable; others may change them meanwhile.
+    pub unsafe fn send(&self, parts: &mut [Part]) -> SysResult<usize> {
+        // SAFETY: promised by the caller.
+        unsafe { self.transfer(libc::SYS_sendmsg, parts, libc::MSG_NOSIGNAL) }
+            .map(|sent| sent.unwrap_or(0))
+    }
+
+    /// Receives what there is into the parts, one after the other; None if there is nothing now, 0 bytes at the end.
+    ///
+    /// # Safety
+    /// The parts are writable, and nobody else uses them.
+    pub unsafe fn receive(&self, parts: &mut [Part]) -> SysResult<Option<usize>> {
+        // SAFETY: promised by the caller.
+        unsafe { self.transfer(libc::SYS_recvmsg, parts, 0) }
+    }
+
+    /// # Safety
+    /// The parts may be used as the call does.
+    unsafe fn transfer(
+        &self,
+        number: libc::c_long,
+        parts: &mut [Part],
+        flags: i32,
+    ) -> SysResult<Option<usize>> {
+        // SAFETY: plain integers and pointers, for which zero is a value.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
+        let arguments = [
+            self.raw(),
+            (&raw mut message) as libc::c_long,
+            libc::c_long::from(flags | libc::MSG_DONTWAIT),
+        ];
+        loop {
+            // SAFETY: the message describes the caller's parts, and lives for the call.
+            match unsafe { sys::call(number, arguments) } {
+                Err(Errno(libc::EINTR)) => {}
+                Err(Errno(libc::EAGAIN)) => return Ok(None),
+                result => return result.map(Some),
+            }
+        }
+    }
+
+    /// Waits for one of `events` (`POLLIN` and the like), or the end of the connection, until `deadline`, or a signal.
+    pub fn wait(&self, events: i16, deadline: Instant) -> SysResult<bool> {
+        let mut entry = libc::pollfd { fd: self.0.raw(), events, revents: 0 };
+        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_SLEEP);
+        let limit = libc::timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let addresses = [(&raw mut entry) as libc::c_long, (&raw const limit) as libc::c_long];
+        let arguments = [addresses[0], 1, addresses[1], 0, 0];
+        // SAFETY: one entry and one time, which live for the call; no signal mask.
+        match unsafe { sys::call(libc::SYS_ppoll, arguments) } {
+            Err(Errno(libc::EINTR)) => Ok(false),
+            result => Ok(result? > 0),
+        }
+    }
+}
+
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// The address as the kernel takes it, and its length.
+fn encode(address: &SocketAddr) -> (libc::sockaddr_in6, usize) {
+    // SAFETY: plain integers, for which zero is a value. The larger of the two structures.
+    let mut storage: libc::sockaddr_in6 = unsafe { core::mem::zeroed() };
+    match address {
+        SocketAddr::V4(address) => {
+            let short = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: address.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the target is larger and as strictly aligned.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(short) };
+            (storage, size_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(address) => {
+            storage.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            storage.sin6_port = address.port().to_be();
+            storage.sin6_addr.s6_addr = address.ip().octets();
+            storage.sin6_scope_id = address.scope_id();
+            (storage, size_of::<libc::sockaddr_in6>())
+        }
+    }
+}
