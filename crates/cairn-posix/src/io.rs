@@ -65,6 +65,10 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
                 }
             }
             Err(_) if done > 0 => return Ok(done),
+            // So far not even a directory reaches.
+            Err(Errno(libc::EISDIR)) => {
+                return at_end(mount, handle, at, wanted).and(Err(Errno(libc::EISDIR)));
+            }
             Err(errno) => return Err(errno),
         }
     }

@@ -39,5 +39,5 @@ pub mod table;
 pub mod transfer;
 mod upkeep;
 
-pub use cairn_core::{Attributes, HandleId, NAME_BYTES_MAX, PATH_BYTES_MAX};
+pub use cairn_core::{Attributes, HandleId, HandleInfo, NAME_BYTES_MAX, PATH_BYTES_MAX};
 pub use error::{Errno, PathError, PathResult, Result};

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::{Errno, configuration, file, table};
+use cairn_posix::{Errno, configuration, file, kernel, table};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use crate::answer::{answer, errno, guarded, is_missed, recognise};
@@ -25,6 +25,16 @@ fn events(number: c_int, asked: i16) -> i16 {
 fn is_opened(number: c_int) -> bool {
     let handle = table::lookup(number).ok_or(Errno(libc::EBADF));
     guarded(|| handle.and_then(file::opened)).is_ok()
+}
+
+/// Whether a descriptor, ours or not, is one, and more than a name.
+fn is_any(number: c_int) -> bool {
+    match table::is_ours(number) {
+        true => is_opened(number),
+        false => {
+            kernel::fcntl(number, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_PATH == 0)
+        }
+    }
 }
 
 /// Entries of ours are taken out of the list for the kernel's call by making their numbers negative, and put back.
@@ -137,6 +147,9 @@ struct Sets {
     ready: c_int,
 }
 
+/// Sets of those that may be ready; a regular file has no exceptional conditions.
+const READY_SETS: usize = 2;
+
 impl Sets {
     /// # Safety
     /// Each set is null or valid.
@@ -153,11 +166,8 @@ impl Sets {
                 let place = unsafe { &mut *set.cast::<u64>().add(word) };
                 if *place & bit != 0 {
                     *place &= !bit;
-                    // A regular file has no exceptional conditions.
-                    if kind < 2 {
-                        taken.ours[kind][word] |= bit;
-                        taken.ready += 1;
-                    }
+                    taken.ours[kind][word] |= bit;
+                    taken.ready += c_int::from(kind < READY_SETS);
                 }
             }
         }
@@ -180,21 +190,24 @@ impl Sets {
             }
         }
         if found {
-            self.put_back();
+            self.put_back(self.sets.len());
         }
         found
     }
 
+    /// A call that failed leaves the sets as they were; else those of ours that are ready are in them.
     fn finish(self, result: c_int) -> c_int {
-        if self.ready == 0 || result < 0 {
+        if result < 0 {
+            self.put_back(self.sets.len());
             return result;
         }
-        self.put_back();
+        self.put_back(READY_SETS);
         result + self.ready
     }
 
-    fn put_back(&self) {
-        for (&set, ours) in self.sets.iter().zip(&self.ours).filter(|(set, _)| !set.is_null()) {
+    fn put_back(&self, sets: usize) {
+        let taken = self.sets.iter().zip(&self.ours).take(sets);
+        for (&set, ours) in taken.filter(|(set, _)| !set.is_null()) {
             for (word, bits) in ours.iter().enumerate().filter(|(_, bits)| **bits != 0) {
                 // SAFETY: as in `new`.
                 unsafe { *set.cast::<u64>().add(word) |= bits };
@@ -263,10 +276,12 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if !table::is_ours(descriptor) {
+        // A file is no set of events, and neither is the descriptor: of that the kernel says the same.
+        let set = if is_opened(instance) { descriptor } else { instance };
         // SAFETY: the caller's own arguments.
         let result = unsafe {
             next!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
-                instance,
+                set,
                 operation,
                 descriptor,
                 event.cast(),
@@ -276,6 +291,6 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
             return result;
         }
     }
-    let failure = if is_opened(descriptor) { libc::EPERM } else { libc::EBADF };
+    let failure = if is_any(instance) && is_opened(descriptor) { libc::EPERM } else { libc::EBADF };
     answer(|| Err::<(), _>(Errno(failure)))
 }

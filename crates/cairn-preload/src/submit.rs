@@ -10,7 +10,7 @@
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
-use cairn_posix::{Errno, Result, configuration, kernel, table};
+use cairn_posix::{Errno, HandleInfo, Result, configuration, file, kernel, table};
 use libc::{iovec, ssize_t};
 
 use crate::answer::{count_refusal, errno, is_missed, set_errno};
@@ -44,11 +44,33 @@ const SYNC_DATA: u16 = 3;
 const POLL: u16 = 5;
 const READ_LIST: u16 = 7;
 const WRITE_LIST: u16 = 8;
+/// Flag: an event descriptor is signalled.
+const SIGNALS: u32 = 1;
 
 /// What a regular file is always ready for.
 const READY: u64 = (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM) as u64;
 
 type List = *const *mut Request;
+
+/// What the kernel looks at before it begins, in its order. Errors: `EBADF`, `EINVAL`.
+fn may_begin(request: &Request, file: HandleInfo) -> Result<()> {
+    if request.flags & SIGNALS != 0 && table::is_ours(request.event_descriptor as c_int) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let is_permitted = match request.operation {
+        READ | READ_LIST => file.read,
+        WRITE | WRITE_LIST => file.write,
+        _ => return Ok(()),
+    };
+    if !is_permitted {
+        return Err(Errno(libc::EBADF));
+    }
+    // To `preadv2` and its like -1 means the cursor, which such a request has not.
+    match file.is_directory || request.offset < 0 {
+        true => Err(Errno(libc::EINVAL)),
+        false => Ok(()),
+    }
+}
 
 /// Carries out a request of ours and returns what it is to complete with. Errors: of the operation.
 ///
@@ -56,15 +78,13 @@ type List = *const *mut Request;
 /// The request describes memory of the application.
 unsafe fn perform(request: &Request) -> Result<usize> {
     let Request { descriptor, operation, buffer, length, offset, transfer_flags, .. } = *request;
+    let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+    may_begin(request, file::opened(handle)?)?;
     let one = iovec { iov_base: buffer as *mut c_void, iov_len: length as usize };
     let (list, count) = match operation {
         READ_LIST | WRITE_LIST => (buffer as *const iovec, length as c_int),
         _ => (&raw const one, 1),
     };
-    // To `preadv2` and its like -1 means the cursor, which such a request has not.
-    if offset < 0 && matches!(operation, READ | WRITE | READ_LIST | WRITE_LIST) {
-        return Err(Errno(libc::EINVAL));
-    }
     // SAFETY: promised by the caller.
     let result = unsafe {
         match operation {

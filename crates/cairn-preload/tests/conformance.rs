@@ -335,6 +335,11 @@ fn what_is_mapped_answers_as_the_kernel_does() {
     conforms(&["mapped_shared", "mapped_to_read"]);
 }
 
+#[test]
+fn requests_and_waiting_answer_as_the_kernel_does() {
+    conforms(&["asynchronous", "waiting"]);
+}
+
 fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {
     pairs.iter().map(|(case, outcome)| ((*case).to_owned(), (*outcome).to_owned())).collect()
 }
