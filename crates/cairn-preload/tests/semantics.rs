@@ -1,0 +1,158 @@
+//! Every row of docs/SEMANTICS.md names tests that exist.
+//!
+//! Looks for definitions in the sources: a function, a scenario of `tests/apps`, a line of a macro that makes tests, a
+//! module, a file; `conformance` is a row of `conformance/differences.txt`. Does not know whether a test holds its row.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Parts of the page whose tables have a column of tests, the last one.
+const PARTS: [&str; 3] = ["Kept", "Weakened", "Refused"];
+/// Directories in which what a word before a colon stands for is defined.
+const PLACES: [(&str, &str); 8] = [
+    ("apps", "tests/apps/families"),
+    ("cli", "crates/cairn-cli"),
+    ("device", "crates/cairn-device"),
+    ("posix", "crates/cairn-posix"),
+    ("preload", "crates/cairn-preload"),
+    ("model", "crates/cairn-testing"),
+    ("kernel", "crates/cairn-testing"),
+    ("testing", "crates/cairn-testing"),
+];
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/")
+}
+
+/// The sources below a directory, and what they hold.
+fn sources(below: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(below).expect("a directory").flatten() {
+        let path = entry.path();
+        let is_source = path.extension().is_some_and(|kind| kind == "rs" || kind == "sh");
+        match (path.is_dir(), is_source) {
+            (true, _) => found.extend(sources(&path)),
+            (_, true) => {
+                let text = fs::read_to_string(&path).expect("UTF-8");
+                found.push((path, text));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What a crate or the scenarios define.
+struct Place {
+    name: &'static str,
+    sources: Vec<(PathBuf, String)>,
+}
+
+impl Place {
+    fn all() -> Vec<Place> {
+        let place = |(name, below)| Place { name, sources: sources(&workspace().join(below)) };
+        PLACES.into_iter().map(place).collect()
+    }
+
+    /// Whether a file, a module or a test of this name is there.
+    fn defines(&self, named: &str) -> bool {
+        match (named.strip_suffix(".rs"), named.strip_suffix("::*")) {
+            (Some(_), _) => self.sources.iter().any(|(path, _)| path.ends_with(named)),
+            (_, Some(module)) => self.has_line(|line| line == format!("mod {module} {{")),
+            _ => self.has_line(|line| is_definition(line, named)),
+        }
+    }
+
+    fn has_line(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        let mut lines = self.sources.iter().flat_map(|(_, text)| text.lines());
+        lines.any(|line| is_it(line.trim()))
+    }
+}
+
+/// Whether a line defines the test `name`: `fn name(`, `scenario -u name <<`, or `name: "..."` in a macro.
+fn is_definition(line: &str, name: &str) -> bool {
+    match line.strip_prefix("scenario ") {
+        Some(words) => words.split_whitespace().any(|word| word == name),
+        None => {
+            let rest = line.strip_prefix("fn ").unwrap_or(line).strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['(', ':']))
+        }
+    }
+}
+
+/// The first and the last cell of each row.
+fn rows(page: &str) -> Vec<(&str, &str)> {
+    let parts = page.split("\n## ").filter(|part| PARTS.iter().any(|name| part.starts_with(name)));
+    let lines = parts.flat_map(str::lines).filter_map(|line| line.strip_prefix("| "));
+    let cells = lines.filter_map(|line| {
+        let line = line.strip_suffix(" |")?;
+        Some((line.split(" | ").next()?, line.rsplit(" | ").next()?))
+    });
+    cells.filter(|(first, last)| !(first.starts_with("what") && *last == "test")).collect()
+}
+
+/// Without what stands in parentheses.
+fn plain(cell: &str) -> String {
+    let mut depth = 0;
+    let mut kept = String::new();
+    for letter in cell.chars() {
+        depth += i32::from(letter == '(');
+        if depth == 0 {
+            kept.push(letter);
+        }
+        depth -= i32::from(letter == ')');
+    }
+    kept
+}
+
+/// What is wrong with the tests that a row names.
+fn complaints(row: (&str, &str), places: &[Place], differences: &str) -> Vec<String> {
+    let (first, cell) = (row.0, plain(row.1));
+    let mut wrong = Vec::new();
+    let mut place = None;
+    for part in cell.split("; ") {
+        let named = part.split_once(": ").map_or("", |(name, _)| name);
+        place = places.iter().find(|place| place.name == named).or(place);
+        let Some(place) = place else {
+            wrong.push(format!("'{first}': '{part}' says not where"));
+            continue;
+        };
+        let names: Vec<&str> = part.split('`').skip(1).step_by(2).collect();
+        let is_listed = part.contains("conformance");
+        if is_listed && !differences.contains(&format!("\n[{first}]\n")) {
+            wrong.push(format!("'{first}': no difference is listed"));
+        }
+        if names.is_empty() && !is_listed && !part.trim_end().ends_with("the same") {
+            wrong.push(format!("'{first}': '{part}' names no test"));
+        }
+        let missing = names.into_iter().filter(|name| !place.defines(name));
+        wrong.extend(missing.map(|name| format!("'{first}': {} has no '{name}'", place.name)));
+    }
+    wrong
+}
+
+#[test]
+fn every_row_of_the_page_names_tests_that_exist() {
+    let page = fs::read_to_string(workspace().join("docs/SEMANTICS.md")).expect("the page");
+    let differences = include_str!("conformance/differences.txt");
+    let (places, rows) = (Place::all(), rows(&page));
+    assert!(rows.len() > 80, "{} rows were found", rows.len());
+    let wrong: Vec<String> =
+        rows.into_iter().flat_map(|row| complaints(row, &places, differences)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn test_that_is_missing_is_planted_then_the_page_is_wrong() {
+    let text = "mod slow {\nfn first(\n    second: \"x\";\nfn thirdly(\n";
+    let places = [Place { name: "cli", sources: vec![("a/b.rs".into(), text.to_owned())] }];
+    let right = "cli: `first`, `second` (`none`), tests of `b.rs`, `slow::*` of `b.rs`";
+    assert_eq!(complaints(("row", right), &places, ""), Vec::<String>::new());
+    assert_eq!(
+        complaints(("row", "cli: conformance; cli: the same"), &places, "\n[row]\n").len(),
+        0
+    );
+    for wrong in ["cli: `third`", "`first`", "cli: tests", "cli: conformance", "cli: `c.rs`"] {
+        assert_eq!(complaints(("row", wrong), &places, "").len(), 1, "{wrong}");
+    }
+}
