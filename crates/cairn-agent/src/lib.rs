@@ -28,6 +28,7 @@ pub mod plan;
 mod prefault;
 mod promote;
 pub mod protocol;
+pub mod ranks;
 pub mod read;
 mod reaper;
 pub mod service;

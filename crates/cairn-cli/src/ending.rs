@@ -3,10 +3,12 @@
 use crate::calls::CallReport;
 use crate::drain::DrainReport;
 use crate::output::{count, quoted};
+use crate::ranks;
 use crate::size::human;
 use crate::store::Roots;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::manifest_name;
+use cairn_agent::ranks::Launch;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -87,6 +89,8 @@ pub struct Ending<'a> {
     pub code: i32,
     /// How safe its files are.
     pub safety: Safety,
+    /// The last MPI program that was started in it, if one was.
+    pub launch: Option<Launch>,
     /// The store was removed.
     pub removed: bool,
     /// What calls were made, if they were counted.
@@ -104,6 +108,9 @@ impl Ending<'_> {
         }
         let calls = self.calls.iter().flat_map(CallReport::lines);
         lines.extend(calls.map(|line| format!("{job}: {line}")));
+        let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
+        let of_ranks = self.launch.iter().flat_map(told);
+        lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
         if self.removed {
             if let Some(last) = lines.last_mut() {
@@ -195,6 +202,7 @@ impl Ending<'_> {
             reason: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             calls: Option<&'a CallReport>,
+            launch: Option<&'a Launch>,
             commands: Value,
         }
         let commands = match self.removed {
@@ -219,6 +227,7 @@ impl Ending<'_> {
             drain,
             reason,
             calls: self.calls.as_ref(),
+            launch: self.launch.as_ref(),
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")

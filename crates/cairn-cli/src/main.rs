@@ -23,6 +23,7 @@ mod offline;
 mod output;
 mod plan;
 mod progress;
+mod ranks;
 mod request;
 mod restore;
 mod rm;

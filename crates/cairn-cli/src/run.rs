@@ -16,6 +16,7 @@ use crate::store::OpenStore;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::AGENT_LOCK;
+use cairn_agent::ranks;
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -88,9 +89,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         return Err(Error::DiscardPersist { path: persist.clone() });
     }
     match execute(&claim, &library, &arguments.command, counts_calls) {
-        Ok((status, agent, signals)) => {
+        Ok(ran) => {
             let options = Options { discard, counts_calls, words: &words };
-            finish(context, claim, agent, signals, status, &options)
+            finish(context, claim, ran, &options)
         }
         Err(error) => {
             if claim.is_new {
@@ -102,17 +103,22 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     }
 }
 
+/// A program that ran.
+struct Ran {
+    status: ExitStatus,
+    agent: Client,
+    signals: Signals,
+    /// Starts of MPI programs in the store before.
+    launches_before: usize,
+}
+
 /// Runs the program to its end.
-fn execute(
-    claim: &Claim,
-    library: &Path,
-    words: &[OsString],
-    counts_calls: bool,
-) -> Result<(ExitStatus, Client, Signals)> {
+fn execute(claim: &Claim, library: &Path, words: &[OsString], counts_calls: bool) -> Result<Ran> {
     // Before anything starts a thread: the witness is forked.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
     let agent = claim.store.agent()?;
+    let launches_before = ranks::launches(claim.store.directory())?.len();
     if counts_calls {
         calls::prepare(&claim.store)?;
     }
@@ -123,7 +129,7 @@ fn execute(
         source,
     })?;
     let status = wait(&claim.store, &mut child, &mut signals)?;
-    Ok((status, agent, signals))
+    Ok(Ran { status, agent, signals, launches_before })
 }
 
 /// Passes signals on until the program ends, and replaces an agent that was killed.
@@ -165,14 +171,8 @@ struct Options<'a> {
 
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
-fn finish(
-    context: &Context,
-    claim: Claim,
-    agent: Client,
-    mut signals: Signals,
-    status: ExitStatus,
-    options: &Options,
-) -> Result<i32> {
+fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
+    let Ran { status, agent, mut signals, launches_before } = ran;
     let Options { discard, counts_calls, words } = *options;
     let code = exit_code(status);
     let safety = match discard {
@@ -184,6 +184,9 @@ fn finish(
         },
     };
     let removes = discard || (code == 0 && safety.needs_no_store());
+    // A list that cannot be read is none of the program's; `status` says why.
+    let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
+    let launch = launches.into_iter().skip(launches_before).next_back();
     let undrained = claim.store.job.persist.is_some() && !safety.is_complete();
     let calls = if counts_calls { calls::load(&claim.store)? } else { None };
     let ending = Ending {
@@ -193,6 +196,7 @@ fn finish(
         command: words.to_vec(),
         code,
         safety,
+        launch,
         removed: removes,
         calls,
     };

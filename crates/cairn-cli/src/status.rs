@@ -4,12 +4,14 @@ use crate::Context;
 use crate::error::Result;
 use crate::numa::NumaReport;
 use crate::output::{self, count, local_time};
+use crate::ranks;
 use crate::size::human;
 use crate::store::OpenStore;
 use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::protocol::{Phase, Status};
+use cairn_agent::ranks::Launch;
 use cairn_agent::volume::Volume;
 use cairn_core::Durability;
 use clap::Args;
@@ -57,6 +59,8 @@ pub struct StoreReport {
     used_bytes: u64,
     /// Processes attached, those of Cairn included.
     processes: u64,
+    /// Starts of MPI programs in it, the first one first.
+    launches: Vec<Launch>,
     /// Its regular files.
     files: FileCounts,
     /// Its agent; null if none is needed or none could be started.
@@ -199,6 +203,7 @@ fn report(store: &OpenStore) -> StoreReport {
             .collect(),
         used_bytes: 0,
         processes: 0,
+        launches: Vec::new(),
         files: FileCounts::default(),
         agent: None,
         trouble: None,
@@ -208,6 +213,7 @@ fn report(store: &OpenStore) -> StoreReport {
         for volume in &volumes {
             count_volume(volume, first_with_data, &mut report)?;
         }
+        report.launches = cairn_agent::ranks::launches(store.directory())?;
         Ok(())
     });
     report.trouble = counted.err().map(|error| error.to_string());
@@ -355,6 +361,10 @@ fn lines(report: &StoreReport) -> Vec<String> {
                 format!("{} that was read here moved to a faster tier", human(*promoted_bytes)),
             );
         }
+    }
+    if let Some(launch) = report.launches.last() {
+        add("ranks", ranks::shown(launch));
+        ranks::troubles(launch).for_each(|trouble| add("trouble", trouble));
     }
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));

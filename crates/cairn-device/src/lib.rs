@@ -31,6 +31,7 @@ pub mod numa;
 pub mod nvme;
 pub mod process;
 pub mod ram;
+pub mod ranks;
 pub mod segment;
 mod short_path;
 mod staging;

@@ -266,6 +266,27 @@ pub fn write(descriptor: i32, source: &[u8]) -> SysResult<usize> {
     unsafe { call!(libc::SYS_write, descriptor, source.as_ptr(), source.len()) }
 }
 
+/// The descriptor's own offset.
+pub fn position(descriptor: i32) -> SysResult<u64> {
+    // SAFETY: no pointers are passed.
+    unsafe { call!(libc::SYS_lseek, descriptor, 0, libc::SEEK_CUR) }.map(|offset| offset as u64)
+}
+
+/// The process that made the socket pair, or connected the socket, of which this is an end.
+pub fn socket_peer(descriptor: i32) -> SysResult<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, and the length; both live for the call.
+    unsafe {
+        call!(libc::SYS_getsockopt, descriptor, level, option, &raw mut peer, &raw mut length)
+    }?;
+    match u32::try_from(peer.pid) {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err(Errno(libc::ESRCH)),
+    }
+}
+
 /// Lowest free duplicate of `descriptor`, inherited over exec.
 pub fn dup(descriptor: i32) -> SysResult<i32> {
     // SAFETY: no pointers are passed.
@@ -485,6 +506,12 @@ pub fn tgkill(pid: u32, tid: u32, signal: i32) -> SysResult<()> {
 pub fn getpid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { enter(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The parent of the calling process.
+pub fn getppid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { enter(libc::SYS_getppid, [0; 6]) as u32 }
 }
 
 /// The calling thread.

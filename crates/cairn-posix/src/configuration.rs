@@ -9,6 +9,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::{Errno, Result};
+use crate::rank::Rank;
 
 /// Longest value of a variable that is kept, with its name and the final NUL.
 const VARIABLE_BYTES: usize = 4096;
@@ -23,16 +24,6 @@ const STORE: usize = 1;
 const MOUNT: usize = 2;
 const SCOPE: usize = 3;
 const CALLS: usize = 4;
-
-/// Variables in which launchers tell a process its rank, in order of preference.
-const RANK: [&CStr; 4] = [c"OMPI_COMM_WORLD_RANK", c"PMIX_RANK", c"PMI_RANK", c"SLURM_PROCID"];
-/// Variables in which launchers tell how many ranks run on this node.
-const LOCAL_SIZE: [&CStr; 4] = [
-    c"OMPI_COMM_WORLD_LOCAL_SIZE",
-    c"MPI_LOCALNRANKS",
-    c"PMIX_LOCAL_SIZE",
-    c"SLURM_NTASKS_PER_NODE",
-];
 
 /// Who shares a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,6 +203,12 @@ fn capture() -> Option<&'static Configuration> {
     unsafe { capture_from(environ) }
 }
 
+/// The value of a variable of the environment as it is now.
+pub(crate) fn environment<'a>(name: &CStr) -> Option<&'a [u8]> {
+    // SAFETY: as in `capture`; `variable` takes no null.
+    unsafe { environ.as_ref().and_then(|first| variable(first, name)) }
+}
+
 /// Captures the configuration from an environment, unless that was done before: for code that runs before the C
 /// library knows its environment.
 ///
@@ -247,10 +244,8 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
         }
     }
     if configuration.variables[SCOPE].value() == b"rank" {
-        let number = |names: &[&'static CStr]| names.iter().find_map(|name| parse(value_of(name)?));
-        if let Some(rank) = number(&RANK) {
-            let local_size = number(&LOCAL_SIZE).unwrap_or(1).max(1);
-            configuration.scope = Scope::Rank { rank, local_size };
+        if let Some(Rank { rank, local_size, .. }) = Rank::find(value_of) {
+            configuration.scope = Scope::Rank { rank, local_size: local_size.unwrap_or(1) };
         }
     }
     let mut initials = [0; 4];
@@ -289,8 +284,4 @@ unsafe fn variable<'a>(list: *const *const c_char, name: &CStr) -> Option<&'a [u
         }
         at = at.wrapping_add(1);
     }
-}
-
-fn parse(digits: &[u8]) -> Option<u32> {
-    core::str::from_utf8(digits).ok()?.parse().ok()
 }

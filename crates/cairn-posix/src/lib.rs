@@ -34,6 +34,7 @@ pub mod names;
 pub mod path;
 pub mod placeholder;
 pub mod process;
+pub mod rank;
 mod read_ahead;
 pub mod table;
 pub mod transfer;

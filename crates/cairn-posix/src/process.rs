@@ -7,9 +7,9 @@
 use cairn_core::{HandleId, SlotId};
 use cairn_device::sys;
 
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{cwd, mapping, table, upkeep};
+use crate::{cwd, file, mapping, table, upkeep};
 
 /// A child in the making.
 #[must_use]
@@ -128,6 +128,23 @@ pub fn end() {
     mount.abandon_slot();
     mount::set_ended();
     mount.reclaim();
+}
+
+/// Makes everything that this process has open as durable as `fsync` makes it, and what is still on its way to a tier.
+/// Errors: the first failure; the other files are flushed all the same.
+pub fn flush() -> Result<()> {
+    if mount::attached().is_none() {
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    for (_, handle) in table::all() {
+        match file::sync(handle) {
+            // One that only names its file has nothing to flush, nor has one that was closed meanwhile.
+            Err(Errno(libc::EBADF)) => {}
+            flushed => outcome = outcome.and(flushed),
+        }
+    }
+    outcome.and(file::sync_all())
 }
 
 fn seal_all(mount: &Mount) {

@@ -36,6 +36,7 @@ mod identity;
 mod io;
 mod life;
 mod mapping;
+mod mpi;
 mod names;
 mod open;
 mod poll;

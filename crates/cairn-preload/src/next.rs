@@ -64,18 +64,25 @@ pub fn function<F: Copy>(next: &Next) -> F {
     unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
 }
 
+/// An identifier as a C string.
+macro_rules! c_name {
+    ($name:ident) => {
+        const {
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes())
+            {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
 /// The C library's function of this name and type, to be called now for what is not ours. Calling it is unsafe: the type
 /// must be right.
 macro_rules! next {
     ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, true) };
     (@find $name:ident: fn($($type:ty),*) -> $result:ty, $is_counted:literal) => {{
-        const NAME: &core::ffi::CStr = {
-            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => unreachable!(),
-            }
-        };
-        static NEXT: $crate::next::Next = $crate::next::Next::new(NAME, $is_counted);
+        static NEXT: $crate::next::Next = $crate::next::Next::new(c_name!($name), $is_counted);
         $crate::next::function::<unsafe extern "C-unwind" fn($($type),*) -> $result>(&NEXT)
     }};
 }

@@ -1,0 +1,182 @@
+//! The MPI programs of a job on this node, as the store's list of ranks tells: who is expected, who came, who has
+//! contributed everything, who died.
+//!
+//! Must stay true: a program counts as finished only when each rank that its launcher put here has finalised MPI, which
+//! flushed its files. Two starts that have one name, which launchers may give twice, are told apart by a rank that came twice.
+
+use crate::error::Result;
+use cairn_device::Store;
+use cairn_device::ranks::{self, RankRecord};
+use serde::Serialize;
+use std::io;
+use std::path::Path;
+
+/// One start of an MPI program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Launch {
+    /// The launcher and what it calls this start.
+    pub launch: String,
+    /// How many ranks there are, on all nodes; 0 if the launcher did not say.
+    pub size: u32,
+    /// Ranks on this node that are known of: as many as the launcher says, or as came.
+    pub known: u32,
+    /// Those of them that initialised MPI.
+    pub initialised: u32,
+    /// Those that finalised it.
+    pub finalised: u32,
+    /// Those that ended in between.
+    pub died: u32,
+    /// Those that initialised it, in order.
+    pub ranks: Vec<Rank>,
+}
+
+/// One rank that initialised MPI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rank {
+    /// Its number.
+    pub rank: u32,
+    /// Its number among those of this node.
+    pub local_rank: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its process slot in its namespace.
+    pub slot: u32,
+    /// Where it is.
+    pub state: State,
+    /// Why its files could not all be flushed when it finalised MPI.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// How far a rank has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It runs.
+    Initialised,
+    /// It finalised MPI.
+    Finalised,
+    /// Its process ended before that.
+    Died,
+}
+
+impl Launch {
+    /// Whether every rank of this node has contributed all that it will.
+    pub fn is_finished(&self) -> bool {
+        self.finalised == self.known && self.ranks.iter().all(|rank| rank.trouble.is_none())
+    }
+
+    /// Whether `record` is of this start: of its name, and not of a rank that came already.
+    fn takes(&self, record: &RankRecord) -> bool {
+        let is_new = || self.ranks.iter().all(|rank| rank.rank != record.rank);
+        self.launch == record.launch && self.size == record.size && is_new()
+    }
+
+    fn add(&mut self, record: &RankRecord) {
+        let state = match record.finalised {
+            Some(_) => State::Finalised,
+            None if record.died() => State::Died,
+            None => State::Initialised,
+        };
+        let errno = record.finalised.and_then(|flushed| flushed.err());
+        self.ranks.push(Rank {
+            rank: record.rank,
+            local_rank: record.local_rank,
+            pid: record.process.pid,
+            slot: record.slot.0,
+            state,
+            trouble: errno.map(|errno| io::Error::from_raw_os_error(errno.0).to_string()),
+        });
+        self.initialised += 1;
+        self.finalised += u32::from(state == State::Finalised);
+        self.died += u32::from(state == State::Died);
+        self.known = self.known.max(record.local_size).max(self.initialised);
+    }
+}
+
+/// Every start of an MPI program in the store in `directory`, the first one first.
+pub fn launches(directory: &Path) -> Result<Vec<Launch>> {
+    Ok(group(&ranks::list(Store::open(directory)?.directory())?))
+}
+
+fn group(records: &[RankRecord]) -> Vec<Launch> {
+    let mut launches: Vec<Launch> = Vec::new();
+    for record in records {
+        // Ranks of the newest start come last.
+        let known = launches.iter().rposition(|launch| launch.launch == record.launch);
+        let found = known.filter(|&at| launches[at].takes(record)).unwrap_or_else(|| {
+            launches.push(Launch {
+                launch: record.launch.clone(),
+                size: record.size,
+                known: 0,
+                initialised: 0,
+                finalised: 0,
+                died: 0,
+                ranks: Vec::new(),
+            });
+            launches.len() - 1
+        });
+        launches[found].add(record);
+    }
+    launches.iter_mut().for_each(|launch| launch.ranks.sort_by_key(|rank| rank.rank));
+    launches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_core::SlotId;
+    use cairn_device::{Errno, process};
+
+    fn record(
+        launch: &str,
+        rank: u32,
+        finalised: Option<std::result::Result<(), Errno>>,
+    ) -> RankRecord {
+        RankRecord {
+            rank,
+            size: 8,
+            local_rank: rank,
+            local_size: 3,
+            process: process::identity().expect("this process is known"),
+            slot: SlotId(1),
+            launch: launch.to_string(),
+            finalised,
+        }
+    }
+
+    #[test]
+    fn a_program_is_finished_when_all_ranks_of_the_node_are() {
+        let mut records = vec![record("a", 1, Some(Ok(()))), record("a", 0, Some(Ok(())))];
+        let counts =
+            |launch: &Launch| [launch.known, launch.initialised, launch.finalised, launch.died];
+        let launch = group(&records).remove(0);
+        assert_eq!((counts(&launch), launch.is_finished()), ([3, 2, 2, 0], false));
+        records.push(record("a", 2, None));
+        let launch = group(&records).remove(0);
+        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 2, 0], false));
+        records[2].process.start_time += 1;
+        let launch = group(&records).remove(0);
+        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 2, 1], false));
+        assert_eq!(launch.ranks[2].state, State::Died);
+        records[2].finalised = Some(Ok(()));
+        assert!(group(&records)[0].is_finished());
+        records[1].finalised = Some(Err(Errno(libc::EIO)));
+        let launch = group(&records).remove(0);
+        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 3, 0], false));
+        assert!(launch.ranks[0].trouble.as_ref().is_some_and(|why| why.contains("Input/output")));
+    }
+
+    #[test]
+    fn a_rank_that_comes_twice_is_of_another_start() {
+        let names = ["a", "b", "a", "a"].iter().zip([0, 0, 0, 1]);
+        let records: Vec<_> = names.map(|(name, rank)| record(name, rank, None)).collect();
+        let launches = group(&records);
+        let numbers =
+            |launch: &Launch| launch.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>();
+        assert_eq!(
+            launches.iter().map(numbers).collect::<Vec<_>>(),
+            [vec![0], vec![0], vec![0, 1]]
+        );
+    }
+}
