@@ -13,9 +13,10 @@ program := target/release/cairn
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-build: ## Build the command and the preload library, optimised (target/release)
+build: ## Build the command and the libraries, optimised (target/release)
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p cairn-preload -p cairn-cli
+	@scripts/linked-libraries.sh target/release
 
 demo: build ## Run LAMMPS on Cairn, kill it in the middle of a checkpoint, resume it, compare
 	@scripts/setup.sh demo
@@ -61,12 +62,28 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
 	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
 
-install: build ## Install the command, its library, manual pages and completions below PREFIX (/usr/local)
+install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn
 	install -D -m 644 target/release/libcairn_preload.so $(root)/lib/libcairn_preload.so
+	ln -sf libcairn_preload.so $(root)/lib/libcairn.so
+	install -m 644 target/release/libcairn.a $(root)/lib/libcairn.a
+	install -D -m 644 include/cairn.h $(root)/include/cairn.h
+	install -d $(root)/lib/pkgconfig
+	$(call package,cairn,libcairn.so,-lcairn) >$(root)/lib/pkgconfig/cairn.pc
+	$(call package,cairn-static,libcairn.a,$(wrapped) -l:libcairn.a) >$(root)/lib/pkgconfig/cairn-static.pc
 	$(program) man --directory $(root)/share/man/man1
 	install -d $(root)/share/bash-completion/completions
 	$(program) completions bash >$(root)/share/bash-completion/completions/cairn
+
+wrapped  = $(patsubst %,-Wl$(,)--wrap=%,$(file <crates/cairn-preload/wrapped.txt))
+version  = $(word 2,$(shell $(program) --version))
+,       := ,
+
+# What pkg-config is told of one way to link: package NAME,FILE,FLAGS
+define package
+sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@NAME@|$(1)|' -e 's|@VERSION@|$(version)|' \
+	-e 's|@DESCRIPTION@|Checkpoints at the speed of memory ($(2))|' -e 's|@LIBS@|$(3)|' scripts/cairn.pc.in
+endef
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -410,6 +410,14 @@ pub enum Error {
         /// Where it was looked for.
         looked_for: String,
     },
+    /// Something that programs are linked with is missing.
+    #[error("cannot find {file} (looked for {looked_for}); it comes with: make install")]
+    NotInstalled {
+        /// The file.
+        file: &'static str,
+        /// Where it was looked for.
+        looked_for: String,
+    },
     /// The interposer library's path cannot stand in LD_PRELOAD.
     #[error(
         "{} cannot be preloaded: the dynamic linker splits its path at spaces and colons; move \
@@ -457,6 +465,7 @@ impl Error {
             | Error::Damage { .. }
             | Error::TierDamaged { .. }
             | Error::NoPreload { .. }
+            | Error::NotInstalled { .. }
             | Error::PreloadPath { .. }
             | Error::File { .. }
             | Error::Agent(_) => EXIT_FAILURE,

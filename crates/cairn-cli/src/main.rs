@@ -9,6 +9,7 @@ mod agent;
 mod calls;
 mod claim;
 mod completions;
+mod config;
 mod cp;
 mod drain;
 mod ending;
@@ -82,6 +83,7 @@ enum Action {
     Rm(rm::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
+    Config(config::Arguments),
     Completions(completions::CompletionArguments),
     Man(completions::ManArguments),
 }
@@ -130,6 +132,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Plan(arguments) => plan::run(&context, &arguments),
         Action::Rm(arguments) => rm::run(&context, arguments),
         Action::Agent(arguments) => agent::run(&arguments),
+        Action::Config(arguments) => config::run(&arguments),
         Action::Completions(arguments) => {
             completions::completions(CommandLine::command(), &arguments);
             Ok(())

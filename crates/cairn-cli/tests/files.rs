@@ -188,6 +188,7 @@ fn every_command_explains_itself_with_examples() {
         "fsck",
         "plan",
         "rm",
+        "config",
         "completions",
         "man",
     ] {

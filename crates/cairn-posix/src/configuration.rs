@@ -228,6 +228,11 @@ pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Config
     if present { get() } else { None }
 }
 
+/// Decides for the rest of this process's life, unless it was decided already, that there is no mount.
+pub fn decline() {
+    let _ = STATE.compare_exchange(UNREAD, ABSENT, Ordering::Relaxed, Ordering::Relaxed);
+}
+
 /// Fills the cell; the caller moved STATE to READING. False: there is no usable mount.
 fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
     // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the cell.

@@ -10,8 +10,8 @@ use core::ffi::{CStr, c_char};
 use cairn_posix::configuration::{self, Configuration};
 use cairn_posix::kernel;
 
-/// File name by which we recognise ourselves in `LD_PRELOAD`.
-const LIBRARY: &[u8] = b"libcairn_preload";
+/// How our file names begin, by which we recognise ourselves in `LD_PRELOAD` and among what is loaded.
+pub const LIBRARY: &[u8] = b"libcairn";
 /// Entries an environment may have.
 const ENTRIES_MAX: usize = 1 << 20;
 

@@ -23,6 +23,7 @@ mod hooks;
 
 mod aio;
 mod answer;
+mod api;
 mod attributes;
 mod clones;
 mod descriptors;

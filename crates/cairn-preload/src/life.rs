@@ -4,21 +4,26 @@
 //! wrapped, so that whatever a library's destructor still writes is part of an orderly end. A death by signal
 //! passes none of this.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
 use cairn_posix::{Errno, Result, configuration, mapping, placeholder};
-use libc::{FILE, pid_t};
+use libc::{FILE, pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
-use crate::{environment, stdio, streams};
+use crate::{environment, next, stdio, streams};
 
-/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. Even
-/// the C library is not initialised yet: it does not know its environment.
+/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. In the library
+/// that is preloaded even the C library is not initialised yet: it does not know its environment.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // SAFETY: the dynamic linker passes the list that the kernel made.
+    if next::is_linked() && is_loaded_too() {
+        next::supersede();
+        configuration::decline();
+        return;
+    }
+    // SAFETY: the dynamic linker, or the C library, passes the list that the kernel made.
     if unsafe { configuration::capture_from(environment) }.is_none() {
         return;
     }
@@ -32,15 +37,32 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     set_errno(before);
 }
 
+// Before the constructors of a C++ library that was linked into the program.
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[unsafe(export_name = "__cairn_start")]
+#[unsafe(link_section = ".init_array.00001")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+/// Whether the library is in this process as a shared object, too.
+fn is_loaded_too() -> bool {
+    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+        // SAFETY: the C library passes a valid description with a terminated name, which is empty for the program.
+        let path = unsafe { CStr::from_ptr((*object).dlpi_name) }.to_bytes();
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        file.starts_with(environment::LIBRARY).into()
+    }
+    // SAFETY: the function has the type that is demanded, and needs no data.
+    unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::null_mut()) != 0 }
+}
 
 type Destructors = extern "C-unwind" fn();
 
-/// What the dynamic linker asked to be called at exit.
+/// What the dynamic linker asked to be called at exit. Named for the archive, whose `__libc_start_main` stores it before
+/// any code of ours can run in a static program.
+#[unsafe(export_name = "__cairn_destructors")]
 static DESTRUCTORS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
+#[unsafe(export_name = "__cairn_finish")]
 extern "C-unwind" fn finish() {
     let destructors = DESTRUCTORS.load(Ordering::Relaxed);
     if !destructors.is_null() {
@@ -62,7 +84,8 @@ pub fn end() {
 
 type Main = unsafe extern "C-unwind" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 
-/// As the C library's function of this name, which calls `main`.
+/// As the C library's function of this name, which calls `main`. The archive has one of its own: in a static program no
+/// code of ours can run before it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __libc_start_main(
     main: Main,
@@ -74,14 +97,10 @@ pub unsafe extern "C-unwind" fn __libc_start_main(
     stack_end: *mut c_void,
 ) -> c_int {
     let real = library!(__libc_start_main: fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int);
-    let destructors = if configuration::get().is_some() {
-        DESTRUCTORS.store(destructors, Ordering::Relaxed);
-        finish as *mut c_void
-    } else {
-        destructors
-    };
+    // Without a mount, too: the program may get one while it runs.
+    DESTRUCTORS.store(destructors, Ordering::Relaxed);
     // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls theirs.
-    unsafe { real(main, count, arguments, init, fini, destructors, stack_end) }
+    unsafe { real(main, count, arguments, init, fini, finish as *mut c_void, stack_end) }
 }
 
 macro_rules! ends {

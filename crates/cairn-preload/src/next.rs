@@ -1,7 +1,11 @@
-//! The functions that our own stand in front of, looked up when first needed.
+//! The functions that our own stand in front of, looked up when first needed: by the dynamic linker, or, in a program that
+//! the archive `libcairn.a` was linked into, in the list that the linker has put together there.
+//!
+//! The archive (scripts/linked-libraries.sh) adds to each hook an entry of that list. It knows nothing else of us, and we know
+//! no more of it than where the list begins and ends.
 
-use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::calls::{self, Outcome};
 
@@ -32,8 +36,12 @@ impl Next {
     fn look_up(&self) -> *mut c_void {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            found = match linked().iter().find(|linked| linked.is(self.name)) {
+                Some(linked) => linked.function,
+                None if is_linked() && !is_superseded() => core::ptr::null_mut(),
+                // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
+                None => unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) },
+            };
             if found.is_null() {
                 found = absent as *mut c_void;
             }
@@ -45,6 +53,80 @@ impl Next {
         }
         found
     }
+}
+
+/// A function of the C library that the linker found for us: an entry of the archive's list.
+#[repr(C)]
+struct Linked {
+    name: *const c_char,
+    function: *mut c_void,
+}
+
+// SAFETY: written by the linker, never afterwards.
+unsafe impl Sync for Linked {}
+
+impl Linked {
+    fn is(&self, name: &CStr) -> bool {
+        // SAFETY: the archive stores terminated names.
+        unsafe { CStr::from_ptr(self.name) == name }
+    }
+}
+
+// Where the section `cairn_next` of the linked program begins and ends; both null in the library that is preloaded.
+core::arch::global_asm!(
+    ".pushsection .data.rel.ro.cairn_next_bounds, \"aw\"",
+    ".weak __start_cairn_next",
+    ".hidden __start_cairn_next",
+    ".weak __stop_cairn_next",
+    ".hidden __stop_cairn_next",
+    ".globl __cairn_next_bounds",
+    ".hidden __cairn_next_bounds",
+    ".balign 8",
+    "__cairn_next_bounds:",
+    ".quad __start_cairn_next",
+    ".quad __stop_cairn_next",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe static __cairn_next_bounds: Bounds;
+}
+
+#[repr(C)]
+struct Bounds {
+    start: *const Linked,
+    end: *const Linked,
+}
+
+// SAFETY: as `Linked`.
+unsafe impl Sync for Bounds {}
+
+fn linked() -> &'static [Linked] {
+    let Bounds { start, end } = __cairn_next_bounds;
+    let bytes = (end as usize).saturating_sub(start as usize);
+    match start.is_null() {
+        true => &[],
+        // SAFETY: the linker put entries of this type, and nothing else, between the two.
+        false => unsafe { core::slice::from_raw_parts(start, bytes / size_of::<Linked>()) },
+    }
+}
+
+/// Whether this copy of the library was linked into the program from the archive.
+pub fn is_linked() -> bool {
+    !__cairn_next_bounds.start.is_null()
+}
+
+static SUPERSEDED: AtomicBool = AtomicBool::new(false);
+
+/// Says that the library is in this process a second time, as a shared object: that one does everything, because calls of
+/// other shared objects reach it, too, and this one only passes on.
+pub fn supersede() {
+    SUPERSEDED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`supersede`] was called.
+pub fn is_superseded() -> bool {
+    SUPERSEDED.load(Ordering::Relaxed)
 }
 
 /// Stands for a function that this C library does not have.

@@ -52,3 +52,10 @@ fn shells_of_popen_and_system_read_write_and_inherit_files() {
 fn descriptor_passed_over_a_socket_is_the_same_open_file() {
     same_on_both("children", "descriptor_is_passed");
 }
+
+/// Mechanism: a child that shares its parent's memory until it executes a program, and ends without, gave up the parent's part
+/// of the mount. Consequence: every later call of the parent failed with EIO. Fix: whose the part is, is compared (`is_borrowed`).
+#[test]
+fn child_that_ends_in_the_memory_of_its_parent_ends_alone() {
+    same_on_both("children", "child_in_our_memory_ends");
+}

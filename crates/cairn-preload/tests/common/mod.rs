@@ -123,6 +123,98 @@ fn compile(name: &str, target: &Path, complaints: Stdio) -> bool {
     status.expect("there is a C compiler").success()
 }
 
+/// How a program gets the library, besides being started by `cairn run`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Link {
+    /// It has libcairn.a and nothing else, not even a dynamic linker.
+    Static,
+    /// It has libcairn.a, and a C library that is loaded.
+    Archive,
+    /// It asks for libcairn.so.
+    Shared,
+}
+
+impl Link {
+    /// What the compiler is told.
+    fn flags(self) -> &'static [String] {
+        static FLAGS: OnceLock<[Vec<String>; 3]> = OnceLock::new();
+        let all = FLAGS.get_or_init(|| {
+            link_libraries();
+            let config = |first: &[&str], more: &[&str]| {
+                let asked = [&["config", "--cflags", "--ldflags", "--libs"], more].concat();
+                let output = Command::new(cairn()).args(asked).output().expect("cairn starts");
+                assert!(output.status.success(), "{}", errors(&output));
+                let printed = text(&output);
+                let words = printed.split_whitespace().map(str::to_owned);
+                first.iter().map(|&word| word.to_owned()).chain(words).collect()
+            };
+            [config(&["-static"], &["--static"]), config(&[], &["--static"]), config(&[], &[])]
+        });
+        &all[self as usize]
+    }
+
+    /// A program of `tests/programs`, compiled and linked in this way.
+    pub fn compile(self, stage: &Stage, name: &str) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+        let compiled = stage.directory.join(format!("{name}-{self:?}"));
+        let linked = Command::new("cc")
+            .args(["-pthread", "-O1", "-w", "-o"])
+            .args([&compiled, &source.with_extension("c")])
+            .args(self.flags())
+            .output()
+            .expect("there is a C compiler");
+        assert!(linked.status.success(), "{name} is linked: {}", errors(&linked));
+        compiled
+    }
+}
+
+/// Makes libcairn.so and libcairn.a beside what is under test.
+fn link_libraries() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linked-libraries.sh");
+    let directory = cairn().parent().expect("a profile's directory");
+    let made = Command::new(script).arg(directory).output().expect("the script starts");
+    assert!(made.status.success(), "libcairn.a is made: {}", errors(&made));
+}
+
+/// Cases that load a library, which a static program cannot.
+const LOADING: [&str; 1] = ["functions_are_patched"];
+
+/// Plays every case of a program in both places, linked in this way and, if `alone`, without the library that is preloaded.
+pub fn all_same_when_linked(program: &str, link: Link, alone: bool) {
+    let stage = Stage::new();
+    let compiled = link.compile(&stage, program);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(program);
+    let source = fs::read_to_string(source.with_extension("c")).expect("the source is readable");
+    let listed = source.split("struct scene scenes[] = {").nth(1).expect("a list of cases");
+    let cases: Vec<&str> =
+        listed.split("{\"").skip(1).filter_map(|part| part.split('"').next()).collect();
+    assert!(!cases.is_empty(), "{program} has cases");
+    for case in cases.into_iter().filter(|case| link != Link::Static || !LOADING.contains(case)) {
+        let plain = stage.plain().join(case);
+        fs::create_dir(&plain).expect("a directory for the case");
+        let disk = stage.on_disk(&compiled, &[case, plain.to_str().expect("UTF-8")]);
+        assert_eq!(disk.status.code(), Some(0), "{case} on disk: {}", errors(&disk));
+        let words = ["run", "--discard", "--", compiled.to_str().expect("UTF-8"), case, "/cairn"];
+        let mut command = stage.command(cairn());
+        if alone {
+            // Something else is preloaded, which has no function of the C library's.
+            command.env("CAIRN_PRELOAD", loaded("libgcc_s.so.1"));
+        }
+        let cairn = command.args(words).output().expect("cairn starts");
+        assert_eq!(text(&cairn), text(&disk), "{program} {case}: {}", errors(&cairn));
+        assert_eq!(cairn.status.code(), Some(0), "{program} {case}: {}", errors(&cairn));
+    }
+}
+
+/// A library that this process has loaded.
+pub fn loaded(file: &str) -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("the kernel tells what is mapped");
+    let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    path.map(PathBuf::from)
+        .find(|path| path.file_name().is_some_and(|name| name == file))
+        .expect("the library is mapped")
+}
+
 /// Plays one case of a program in both places and compares what it prints and how it ends.
 pub fn same_on_both(program: &str, case: &str) {
     same_on(&Stage::new(), program, case);

@@ -1,5 +1,7 @@
 /* Children of every kind, and what they inherit. */
 #include "program.h"
+#include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
 
@@ -221,6 +223,21 @@ static void descriptor_is_passed(void) {
     show("passed");
 }
 
+static int end_at_once(void *status) { _exit(*(int *)status); }
+
+/* As posix_spawn of the C library makes one, to execute a program; this one cannot. */
+static void child_in_our_memory_ends(void) {
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    int file = create("kept", 0), status = 7;
+    say(file, "before", 1);
+    pid_t child = clone(end_at_once, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &status);
+    MUST(child > 0);
+    printf("child: %d\n", ended(child));
+    say(file, "after", 2);
+    MUST(close(file) == 0);
+    show("kept");
+}
+
 static const struct scene scenes[] = {
     {"offsets_are_shared", offsets_are_shared},
     {"closing_is_not_shared", closing_is_not_shared},
@@ -231,6 +248,7 @@ static const struct scene scenes[] = {
     {"everything_above_is_closed", everything_above_is_closed},
     {"shells", shells},
     {"descriptor_is_passed", descriptor_is_passed},
+    {"child_in_our_memory_ends", child_in_our_memory_ends},
 };
 
 int main(int count, char **arguments) {

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Makes what programs are linked with from what cargo built: libcairn.so, another name of the library that is preloaded, and
+# libcairn.a, for programs that are linked statically.
+#
+#   scripts/linked-libraries.sh DIRECTORY      DIRECTORY: target/release or target/debug, where they come to stand
+#
+# libcairn.a consists of
+#   cairn.o     everything written in Rust. A hook NAME is __cairn_hook_NAME there; beside these only the functions of
+#               cairn.h are visible, so that another Rust library in the same program meets nothing of ours.
+#   wrap.o      __wrap_NAME for each hook, which goes to it, and the list of the C library's own functions (__real_NAME) that
+#               src/next.rs reads.
+#   NAME.o      the same for one hook, drawn in only by programs that call NAME: functions that this machine's C library does
+#               not have, or for which the linker prints a warning.
+# The hooks are those of crates/cairn-preload/wrapped.txt, which a test compares with the library.
+#
+# What must stay true: nothing outside DIRECTORY is written; each file is replaced whole or not at all.
+set -euo pipefail
+shopt -s inherit_errexit
+
+readonly repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly directory=${1:?the directory of libcairn_preload.a}
+readonly built=$directory/libcairn_preload.a
+readonly hooks=$repository/crates/cairn-preload/wrapped.txt
+# They ask for users' home directories, which static programs are warned of.
+readonly warned='glob glob64'
+
+scratch=$(mktemp -d "$directory/linked-libraries.XXXXXX")
+readonly scratch
+api=$(sed -n 's/^.*[ *]\(cairn_[a-z_]*\)(.*;$/\1/p' "$repository/include/cairn.h")
+readonly api
+trap 'rm -rf "$scratch"' EXIT
+
+# Names the functions that the C library has for programs to be linked with, less those the linker warns of.
+plain_functions() {
+    local library
+    library=$(cc -print-file-name=libc.a)
+    if [ -f "$library" ]; then
+        nm --defined-only --extern-only "$library" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$scratch/functions"
+        readelf --section-headers --wide "$library" | grep -o '\.gnu\.warning\.[^ ]*' | sed 's/.*\.//' >"$scratch/warned"
+    else
+        library=$(cc -print-file-name=libc.so.6)
+        nm --dynamic --defined-only "$library" | awk '{ sub("@.*", "", $3); print $3 }' | sort -u >"$scratch/functions"
+        : >"$scratch/warned"
+    fi
+    printf '%s\n' $warned >>"$scratch/warned"
+    sort -u "$scratch/warned" | comm -23 "$scratch/functions" -
+}
+
+# The assembly of one hook.
+entry() {
+    case $machine in
+    x86_64) printf '.globl __wrap_%s\n.type __wrap_%s, @function\n__wrap_%s: jmp __cairn_hook_%s\n' "$1" "$1" "$1" "$1" ;;
+    aarch64) printf '.globl __wrap_%s\n.type __wrap_%s, %%function\n__wrap_%s: b __cairn_hook_%s\n' "$1" "$1" "$1" "$1" ;;
+    esac
+    printf '.pushsection cairn_next, "aw"\n.balign 8\n.quad 1f, __real_%s\n.popsection\n' "$1"
+    printf '.pushsection .rodata\n1: .asciz "%s"\n.popsection\n' "$1"
+}
+
+# What is no plain hook. __libc_start_main must not enter code that needs relocations or thread-local storage, which a static
+# program does not have yet; it registers what is to be done at the end. dlsym is there in dynamic programs only.
+beginning() {
+    printf '.section .note.GNU-stack, ""\n.text\n.globl __wrap___libc_start_main, __cairn_dlsym\n.weak dlsym\n'
+    case $machine in
+    x86_64)
+        cat <<'ASSEMBLY'
+.type __wrap___libc_start_main, @function
+__wrap___libc_start_main:
+    mov %r9, __cairn_destructors(%rip)
+    lea __cairn_finish(%rip), %r9
+    jmp __real___libc_start_main@PLT
+.type __cairn_dlsym, @function
+__cairn_dlsym:
+    mov dlsym@GOTPCREL(%rip), %rax
+    test %rax, %rax
+    je 1f
+    jmp *%rax
+1:  ret
+ASSEMBLY
+        ;;
+    aarch64)
+        cat <<'ASSEMBLY'
+.type __wrap___libc_start_main, %function
+__wrap___libc_start_main:
+    adrp x16, __cairn_destructors
+    str x5, [x16, :lo12:__cairn_destructors]
+    adrp x5, __cairn_finish
+    add x5, x5, :lo12:__cairn_finish
+    b __real___libc_start_main
+.type __cairn_dlsym, %function
+__cairn_dlsym:
+    adrp x16, :got:dlsym
+    ldr x16, [x16, :got_lo12:dlsym]
+    cbz x16, 1f
+    br x16
+1:  mov x0, #0
+    ret
+ASSEMBLY
+        ;;
+    esac
+}
+
+machine=$(cc -dumpmachine)
+machine=${machine%%-*}
+case $machine in
+x86_64 | aarch64) ;;
+*) printf 'linked-libraries: %s is not supported\n' "$machine" >&2 && exit 1 ;;
+esac
+
+# Without what nobody calls: the standard library has more than the hooks and the code that runs before main need.
+printf -- '-u %s\n' $(cat "$hooks") __cairn_start __cairn_finish $api >"$scratch/roots"
+ld -r --strip-debug --gc-sections -o "$scratch/merged.o" "@$scratch/roots" --whole-archive "$built"
+# What the Rust compiler keeps for itself beside the code; nm would try to read it.
+objcopy --remove-section=.llvmbc --remove-section=.llvmcmd "$scratch/merged.o" "$scratch/whole.o"
+nm --defined-only --extern-only "$scratch/whole.o" | awk '{ print $3 }' | sort >"$scratch/defined"
+grep -vx '__libc_start_main' "$hooks" | sort >"$scratch/hooks"
+missing=$(comm -23 "$scratch/hooks" "$scratch/defined")
+[ -z "$missing" ] || { printf 'linked-libraries: %s has no hooks for: %s\n' "$built" "$missing" >&2 && exit 1; }
+sed 's/.*/& __cairn_hook_&/' "$scratch/hooks" >"$scratch/renamed"
+echo 'dlsym __cairn_dlsym' >>"$scratch/renamed"
+{ sed 's/^/__cairn_hook_/' "$scratch/hooks" && grep -E '^(__)?cairn_' "$scratch/defined"; } >"$scratch/visible"
+objcopy --strip-unneeded --redefine-syms="$scratch/renamed" --keep-global-symbols="$scratch/visible" \
+    "$scratch/whole.o" "$scratch/cairn.o"
+
+plain_functions >"$scratch/plain"
+mkdir "$scratch/members"
+{
+    beginning
+    comm -12 "$scratch/hooks" "$scratch/plain" | while read -r name; do entry "$name"; done
+} >"$scratch/members/wrap.s"
+comm -23 "$scratch/hooks" "$scratch/plain" | while read -r name; do
+    { printf '.section .note.GNU-stack, ""\n.text\n' && entry "$name"; } >"$scratch/members/$name.s"
+done
+for source in "$scratch"/members/*.s; do
+    as -o "${source%.s}.o" "$source"
+done
+ar rcs "$scratch/libcairn.a" "$scratch/cairn.o" "$scratch"/members/*.o
+mv "$scratch/libcairn.a" "$directory/libcairn.a"
+ln -sf libcairn_preload.so "$directory/libcairn.so"
