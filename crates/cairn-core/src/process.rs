@@ -251,7 +251,11 @@ impl Microfs {
             };
             let known = tx.slots().find(|slot| same(slot, tx));
             let slot = match known {
-                Some(slot) => slot,
+                Some(slot) => {
+                    // The image before was executing this one. Threads it still had were in the middle of writes.
+                    tx.abandon_pins(slot)?;
+                    slot
+                }
                 None => tx.new_slot(ACTIVE)?,
             };
             slot.set_state(tx, ACTIVE);
@@ -447,10 +451,12 @@ impl Microfs {
         })
     }
 
-    /// The directory for which the kernel inode `stand_in` stands, according to any process.
-    pub fn working_directory(&self, stand_in: u64) -> Result<Option<InodeId>> {
+    /// The directory for which the kernel inode `stand_in` stands: what the process in `slot` recorded, else any other.
+    pub fn working_directory(&self, slot: SlotId, stand_in: u64) -> Result<Option<InodeId>> {
         self.transact(|tx| {
-            let slot = tx.slots().find(|slot| stand_in != 0 && slot.stand_in(tx) == stand_in);
+            let knows = |slot: &Slot| stand_in != 0 && slot.stand_in(tx) == stand_in;
+            let own = tx.slot(slot).ok().filter(knows);
+            let slot = own.or_else(|| tx.slots().find(knows));
             Ok(slot.map(|slot| InodeId(slot.directory(tx) as u32)))
         })
     }

@@ -347,6 +347,14 @@ pub fn places(store: &Store, name: &str) -> StoreResult<Vec<TierPlace>> {
     tiers::read(store.directory(), &names.tiers)
 }
 
+/// What tells a stand-in from others, earlier ones included, whose inode numbers disks give out again: with the number, when it
+/// lost its name. Never 0.
+pub fn stand_in_id(stat: &libc::stat) -> u64 {
+    let seconds = (stat.st_ctime as u64) << 30;
+    let removed = seconds.wrapping_add(stat.st_ctime_nsec as u64);
+    (stat.st_ino ^ removed.rotate_left(24)).max(1)
+}
+
 impl Namespace {
     /// Its name within the store: `node`, or `rank-N`.
     pub fn name(&self) -> &str {
@@ -390,7 +398,7 @@ impl Namespace {
     }
 
     /// A new `O_PATH` descriptor of an empty directory that no longer has a name, to be a working
-    /// directory in which every lookup fails with `ENOENT`, and its inode's number.
+    /// directory in which every lookup fails with `ENOENT`, and its [`stand_in_id`].
     pub fn stand_in(&self) -> SysResult<(i32, u64)> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         for _ in 0..STAND_IN_TRIES {
@@ -416,7 +424,7 @@ impl Namespace {
         sys::unlinkat(self.directory.raw(), path, libc::AT_REMOVEDIR)?;
         let descriptor = opened?;
         let stat = sys::fstat(descriptor.raw())?;
-        Ok((descriptor.into_raw(), stat.st_ino))
+        Ok((descriptor.into_raw(), stand_in_id(&stat)))
     }
 
     fn placeholder_path(&self, handle: u32) -> ShortPath {

@@ -1,14 +1,14 @@
 //! The current directory, when it is one of ours.
 //!
 //! The kernel's current directory is then a stand-in: an empty directory of the store that is removed at once, so
-//! that an uncovered relative path fails with ENOENT. Its inode number, recorded in the process's slot, tells
+//! that an uncovered relative path fails with ENOENT. What identifies it, recorded in the process's slot, tells
 //! children and executed programs where they are.
 //! Invariant: the directory stays referenced by a handle of this process while it is current.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use cairn_core::{HandleId, InodeId, OpenOptions};
-use cairn_device::sys;
+use cairn_core::{HandleId, InodeId, OpenOptions, SlotId};
+use cairn_device::{namespace, sys};
 
 use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
@@ -54,7 +54,8 @@ fn find() -> Option<InodeId> {
         return None;
     }
     let mount = mount::current().ok()?;
-    let inode = mount.fs().working_directory(stat.st_ino).ok()??;
+    let stand_in = namespace::stand_in_id(&stat);
+    let inode = mount.fs().working_directory(mount.slot(), stand_in).ok()??;
     hold(mount, inode).ok()?;
     Some(inode)
 }
@@ -73,6 +74,18 @@ fn give_up(mount: &Mount, handle: u32) -> Result<()> {
         0 => Ok(()),
         handle => Ok(mount.fs().release(mount.slot(), HandleId(handle), mount::now())?),
     }
+}
+
+/// In a forked child whose creation was not seen: records the current directory it has, and holds on to it.
+pub(crate) fn retain(mount: &Mount, slot: SlotId) {
+    let handle = HandleId(HANDLE.load(Ordering::Relaxed));
+    if is_foreign() || handle.0 == 0 || mount.fs().retain(slot, handle).is_err() {
+        return;
+    }
+    let Ok(stat) = sys::fstatat(libc::AT_FDCWD, c".", 0) else { return };
+    let here = (InodeId(CURRENT.load(Ordering::Relaxed)), namespace::stand_in_id(&stat));
+    // Without the record only a program that this process executes would not know.
+    let _ = mount.fs().set_working_directory(slot, Some(here));
 }
 
 /// Whether `handle` is what keeps the current directory.

@@ -294,6 +294,7 @@ impl Mount {
             let attached = self.with_room(|| self.fs().attach(identity))?;
             self.retain_all(attached.slot, |_| true);
             mapping::retain(self, attached.slot);
+            cwd::retain(self, attached.slot);
             self.slot.store(attached.slot.0, Ordering::Relaxed);
         }
         self.pid.store(identity.pid, Ordering::Relaxed);

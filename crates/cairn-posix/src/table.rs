@@ -168,10 +168,13 @@ pub fn forget(descriptor: i32) -> Option<Left> {
 
 fn drop_count(handle: HandleId) -> Left {
     let Some(count) = count(handle) else { return Left { handle, last: false, unsealed: false } };
-    let before = count.fetch_sub(1, Ordering::AcqRel);
+    // In one step, because another thread may receive a descriptor of the same handle meanwhile.
+    let less = |before: u32| if before & !FLAGS == 1 { 0 } else { before.wrapping_sub(1) };
+    let before =
+        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |before| Some(less(before)));
+    let before = before.unwrap_or_default();
     let last = before & !FLAGS == 1;
-    let unsealed = last && count.swap(0, Ordering::Relaxed) & UNSEALED != 0;
-    Left { handle, last, unsealed }
+    Left { handle, last, unsealed: last && before & UNSEALED != 0 }
 }
 
 /// Remembers that blocks behind `handle` must be sealed when this process closes it.

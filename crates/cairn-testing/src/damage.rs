@@ -312,7 +312,7 @@ pub const OPERATIONS: &[Operation] = &[
         let identity = ProcessIdentity { pid: 999, pid_namespace: 1, start_time: 8 };
         let slot = fs.attach(identity)?.slot;
         fs.set_working_directory(slot, Some((ROOT, 12)))?;
-        fs.working_directory(12)?;
+        fs.working_directory(slot, 12)?;
         let child = fs.spawn_begin(image.caller.slot)?;
         fs.spawn_parent(child, 1000)?;
         fs.spawn_child(child, ProcessIdentity { pid: 1000, ..identity })?;

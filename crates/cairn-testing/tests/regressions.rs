@@ -614,3 +614,34 @@ fn processes_that_follow_each_other_use_the_same_part_of_a_tier() {
     let block_bytes = u64::from(world.microfs().geometry().hugeblock_bytes);
     assert!(furthest / block_bytes < u64::from(BLOCKS) / 4, "block {}", furthest / block_bytes);
 }
+
+/// Mechanism: a process that executes another program keeps its slot, and in it the writes that its threads were in the middle of.
+/// Consequence: nobody could lengthen those files as long as it lived (`EDEADLK`), and their blocks stayed reserved. Fix:
+/// the image that comes next gives them up.
+#[test]
+fn writes_of_threads_that_an_exec_ended_are_given_up_by_the_next_image() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let (handle, _) = open(&process, b"file", READ_WRITE);
+    let _begun = begin(&process, handle, 0, &[1; 4096]);
+    assert_eq!(process.fs.check().unwrap().reserved_blocks, 1);
+    process.fs.mark_exec(process.slot, true).unwrap();
+    let attached = process.fs.attach(shown_in(&process, process.slot)).unwrap();
+    assert!(attached.known);
+    assert_eq!(process.fs.check().unwrap().reserved_blocks, 0);
+}
+
+/// Mechanism: a disk gives the inode number of a removed directory again, so two processes could have recorded the same number for
+/// different working directories. Consequence: an executed program took over that of a dead process: its files went elsewhere, or
+/// `ENOENT`. Fix: what the process itself recorded counts first, and the number alone is not what is recorded.
+#[test]
+fn executed_program_finds_the_working_directory_that_its_own_process_recorded() {
+    let world = World::new(64, 64);
+    let (dead, living) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let (_, elsewhere) = open(&dead, b"elsewhere", READ_WRITE);
+    let (_, here) = open(&living, b"here", READ_WRITE);
+    dead.fs.set_working_directory(dead.slot, Some((elsewhere, 12))).unwrap();
+    living.fs.set_working_directory(living.slot, Some((here, 12))).unwrap();
+    assert_eq!(living.fs.working_directory(living.slot, 12), Ok(Some(here)));
+    assert_eq!(dead.fs.working_directory(dead.slot, 12), Ok(Some(elsewhere)));
+}
