@@ -1,4 +1,4 @@
-//! Cleaning up after processes that died, and freeing what deleted files held.
+//! Cleaning up after processes that died, closing what was sent and never received, and freeing what deleted files held.
 //!
 //! Must stay true: only a process that `cairn_device::process` calls dead is reaped; what cannot be
 //! known counts as alive. A process whose identity is not complete yet is given time to tell it.
@@ -20,7 +20,7 @@ pub struct Visit {
     pub reaped: usize,
 }
 
-/// Looks after one namespace: reaps the dead and frees orphaned blocks.
+/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned blocks.
 pub fn visit(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
@@ -35,6 +35,7 @@ pub fn visit(volume: &Volume) -> Result<Visit> {
             visit.reaped += 1;
         }
     }
+    volume.land_all().map_err(failed())?;
     if volume.fs().orphans() > 0 {
         // On a durable tier blocks are free only when that is on the media.
         volume.fs().sync().map_err(failed())?;

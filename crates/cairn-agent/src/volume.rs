@@ -82,6 +82,11 @@ impl Volume {
         &self.namespace.fs
     }
 
+    /// As `Namespace::land_all`.
+    pub fn land_all(&self) -> cairn_core::Result<()> {
+        self.namespace.land_all()
+    }
+
     /// The slot of this process.
     pub fn slot(&self) -> SlotId {
         self.slot

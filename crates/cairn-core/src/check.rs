@@ -5,9 +5,9 @@
 use crate::error::{Error, Result};
 use crate::extended::ExtendedAttributes;
 use crate::fs::Microfs;
-use crate::handle::{self, MAY_WRITE};
+use crate::handle::{self, IN_FLIGHT, MAY_WRITE};
 use crate::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
-use crate::layout::{LIMBO_FIRST, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
+use crate::layout::{FLIGHT_COUNT, LIMBO_FIRST, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind};
 use crate::pin::{PIN_LEASED, PINS_PER_SLOT};
 use crate::pool::BlockRun;
 use crate::transaction::Transaction;
@@ -263,15 +263,19 @@ fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Re
     }
     require(pins == tx.get(PIN_COUNT), "count of writes in flight")?;
     let mut opens = vec![0u32; tx.records_end(SlabKind::Inode) as usize];
+    let mut flights = 0;
     for index in 1..tx.records_end(SlabKind::Handle) {
         let Ok(handle) = tx.handle_numbered(index) else { continue };
         report.handles += 1;
-        let holders = tx.slots().filter(|slot| slot.holds(tx, handle.id)).count();
+        let in_flight = usize::from(handle.flags(tx) & IN_FLIGHT != 0);
+        let holders = tx.slots().filter(|slot| slot.holds(tx, handle.id)).count() + in_flight;
         require(holders == handle.references(tx) as usize, "reference count of a handle")?;
+        flights += in_flight as u64;
         let open =
             opens.get_mut(handle.inode(tx) as usize).ok_or(broken("handle without inode"))?;
         *open += 1;
     }
+    require(flights == tx.get(FLIGHT_COUNT), "count of descriptions on their way")?;
     for index in 1..tx.records_end(SlabKind::Inode) {
         if let Ok(inode) = tx.inode(InodeId(index)) {
             require(inode.opens(tx) == opens[index as usize], "open count of a file")?;

@@ -23,6 +23,10 @@ pub(crate) const PATH_ONLY: u32 = 8;
 pub(crate) const WROTE: u32 = 16;
 /// Stands for a mapping, see `mapped.rs`.
 pub(crate) const MAPPED: u32 = 32;
+/// A process that had it died while others had it, too.
+const LOST_ONE: u32 = 64;
+/// On its way between processes, see `flight.rs`.
+pub(crate) const IN_FLIGHT: u32 = 128;
 /// Where the bits begin that are kept for the application and mean nothing here.
 const STATUS_SHIFT: u32 = 8;
 
@@ -51,6 +55,8 @@ fields!(Handle {
     // Leases in a row that were recalled before they were used; and writes until there may be another one.
     vain_leases, set_vain_leases: high 6;
     lease_after, set_lease_after: low 6;
+    // Kernel inode number of what travels for it, see `flight.rs`.
+    token, set_token: word 7;
 });
 
 impl Handle {
@@ -132,17 +138,38 @@ impl Transaction<'_> {
         if !slot.holds(self, id) {
             return Err(Error::BadHandle);
         }
-        let inode = self.recalled_inode(InodeId(handle.inode(self)))?;
         slot.set_holds(self, id, false);
         slot.end_stream(self, id);
+        self.drop_reference(handle, Some(slot), clean, now)
+    }
+
+    /// Drops the reference of what is on its way. Result as [`Transaction::release_handle`]; a process that died before
+    /// makes the end of the description unclean.
+    pub(crate) fn land_handle(&mut self, handle: Handle, now: Timestamp) -> Result<bool> {
+        let flags = handle.flags(self);
+        handle.set_flags(self, flags & !IN_FLIGHT);
+        self.drop_reference(handle, None, flags & LOST_ONE == 0, now)
+    }
+
+    fn drop_reference(
+        &mut self,
+        handle: Handle,
+        slot: Option<Slot>,
+        clean: bool,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let inode = self.recalled_inode(InodeId(handle.inode(self)))?;
         let references = handle.references(self);
         handle.set_references(self, references - 1);
         if references > 1 {
+            if !clean {
+                handle.add_flags(self, LOST_ONE);
+            }
             return Ok(false);
         }
         let flags = handle.flags(self);
         self.set(handle.at, 0);
-        self.give_back(SlabKind::Handle, id.number());
+        self.give_back(SlabKind::Handle, handle.id.number());
         let opens = inode.opens(self);
         inode.set_opens(self, opens.saturating_sub(1));
         if flags & MAPPED != 0 {
@@ -159,7 +186,7 @@ impl Transaction<'_> {
             let parameters = [u64::from(inode.id.0), inode.version(self), state];
             self.log(Operation::Close, now, &parameters, &[]);
         }
-        self.retire_if_unreachable(inode, Some(slot))?;
+        self.retire_if_unreachable(inode, slot)?;
         Ok(flags & WROTE != 0)
     }
 }

@@ -67,6 +67,8 @@ pub(crate) const ATTACH_COUNT: usize = 105;
 /// Blocks that left files that are mapped.
 pub(crate) const LIMBO_FIRST: usize = 106;
 pub(crate) const EXTENDED_ROOT: usize = 107;
+/// Open-file descriptions on their way between processes.
+pub(crate) const FLIGHT_COUNT: usize = 108;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
 /// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is

@@ -14,6 +14,7 @@ mod directory;
 mod error;
 mod extended;
 mod fields;
+mod flight;
 mod flush;
 mod fs;
 mod handle;

@@ -18,6 +18,7 @@ pub mod descriptor;
 pub mod device;
 pub mod directory;
 pub mod file;
+mod flight;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 pub mod huge;

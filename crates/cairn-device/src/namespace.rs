@@ -427,7 +427,8 @@ impl Namespace {
         Ok((descriptor.into_raw(), stand_in_id(&stat)))
     }
 
-    fn placeholder_path(&self, handle: u32) -> ShortPath {
+    /// Where the placeholder of open-file description `handle` is in the store.
+    pub(crate) fn placeholder_path(&self, handle: u32) -> ShortPath {
         let mut path = ShortPath::new();
         path.push(HANDLES.to_bytes());
         path.push(b"/");

@@ -5,6 +5,7 @@
 //!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
 //!   <ns>.tiers                     what its tiers are made of, if not of memory alone
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
+//!   handles/<ns>.<number>.token    FIFOs that stand for them on their way between processes
 //!   void/                          where working directories' stand-ins are made and removed
 //!   huge/                          file system of huge pages, where one could be mounted
 //! ```

@@ -316,6 +316,12 @@ pub fn fchmod(descriptor: i32, mode: u32) -> SysResult<()> {
     unsafe { call!(libc::SYS_fchmod, descriptor, mode) }.map(drop)
 }
 
+/// Sets the permission bits of `path`.
+pub fn fchmodat(directory: i32, path: &CStr, mode: u32) -> SysResult<()> {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { call!(libc::SYS_fchmodat, directory, path.as_ptr(), mode) }.map(drop)
+}
+
 /// Whether the caller may use `path` in the ways of `mask` (`W_OK` and the like).
 pub fn faccessat(directory: i32, path: &CStr, mask: i32) -> SysResult<()> {
     // SAFETY: `path` is NUL-terminated.

@@ -46,14 +46,15 @@ impl Namespace {
         Err(Error::Busy)
     }
 
-    /// Gives up what processes that are dead had, as the agent does. For who has to wait for that.
+    /// Gives up what processes that are dead had, and what was sent and never received, as the agent does. For who has to
+    /// wait for that.
     pub fn reap(&self) -> Result<()> {
         for (slot, identity) in self.fs.processes()? {
             if !process::is_alive(identity) {
                 self.fs.reap(slot, identity, sys::now())?;
             }
         }
-        Ok(())
+        self.land_all()
     }
 
     /// Makes the bytes past the end of the file zeros, so that the file can grow over them.

@@ -159,7 +159,7 @@ pub const REFUSED: &[Refusal] = &[
 pub const PASSED: &[Family] = &[
     Family {
         why: "work on a stream: the C library's own `FILE`, which reads and writes through hooks if its file is ours",
-        names: "clearerr clearerr_unlocked fclose fcloseall feof feof_unlocked ferror ferror_unlocked fflush_unlocked \
+        names: "clearerr clearerr_unlocked fcloseall feof feof_unlocked ferror ferror_unlocked fflush_unlocked \
                 fgetc_unlocked fgetpos fgetpos64 fgets_unlocked flockfile fprintf fputc_unlocked fputs_unlocked \
                 fread_unlocked fscanf fsetpos fsetpos64 ftrylockfile funlockfile fwrite_unlocked getc_unlocked getchar \
                 getchar_unlocked getdelim getline gets getw printf putc_unlocked putchar putchar_unlocked puts putw rewind \
@@ -181,7 +181,6 @@ pub const PASSED: &[Family] = &[
         why: "make a stream on memory, or of the caller's functions",
         names: "fmemopen fopencookie open_memstream open_wmemstream",
     },
-    Family { why: "end a shell whose descriptors were placeholders", names: "pclose" },
     Family {
         why: "note what `posix_spawn` is to do; that is done by hooks",
         names: "posix_spawn_file_actions_*",
@@ -193,7 +192,7 @@ pub const PASSED: &[Family] = &[
     Family {
         why: "make a descriptor of another kind",
         names: "pipe pipe2 __pipe socket socketpair epoll_create epoll_create1 eventfd signalfd timerfd_create inotify_init \
-                inotify_init1 fanotify_init memfd_create pidfd_open pidfd_getfd posix_openpt getpt openpty shm_open mq_open \
+                inotify_init1 fanotify_init memfd_create pidfd_open posix_openpt getpt openpty shm_open mq_open \
                 __mq_open_2 fsopen fspick fsmount open_tree",
     },
     Family {

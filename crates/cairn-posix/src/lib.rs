@@ -4,7 +4,7 @@
 //! ```text
 //! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
 //! placeholder.rs      kernel descriptors          io.rs -> transfer.rs                   moves data
-//! mount.rs            the process's one mount     process.rs                             fork, exec, exit
+//! mount.rs            the process's one mount     process.rs flight.rs                   fork, exec, exit; sockets
 //! calls.rs            calls counted               decisions.rs                           what of the C library is served
 //! ```
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
@@ -23,6 +23,7 @@ pub mod directory;
 pub mod error;
 pub mod extended;
 pub mod file;
+pub mod flight;
 pub mod gate;
 pub mod io;
 pub mod kernel;

@@ -15,6 +15,7 @@ use cairn_core::{
     Timestamp,
 };
 use cairn_device::TierPlace;
+use cairn_device::descriptor::Descriptor;
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
@@ -197,6 +198,18 @@ impl Mount {
     /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's number.
     pub(crate) fn placeholder(&self, handle: HandleId) -> Result<(i32, u64)> {
         Ok(self.namespace.placeholder(handle.number())?)
+    }
+
+    /// As `Namespace::launch`.
+    pub(crate) fn launch(&self, handle: HandleId) -> Result<Descriptor> {
+        Ok(self.namespace.launch(handle)?)
+    }
+
+    /// As `Namespace::land`, and frees what that left.
+    pub(crate) fn land(&self, handle: HandleId) -> Result<()> {
+        self.namespace.land(handle)?;
+        self.reclaim();
+        Ok(())
     }
 
     /// A new descriptor of a directory to be the kernel's current one, and its inode number.

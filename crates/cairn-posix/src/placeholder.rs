@@ -13,6 +13,7 @@ use cairn_device::{directory, sys};
 
 use crate::configuration;
 use crate::error::{Errno, Result};
+use crate::flight;
 use crate::locks;
 use crate::mount::{self, Mount};
 use crate::table::{self, Left};
@@ -108,6 +109,16 @@ fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32
     }
 }
 
+/// Puts the placeholder of `handle` in the place of `descriptor`, which keeps its flag to be closed by an exec.
+pub(crate) fn replace(mount: &Mount, handle: HandleId, descriptor: i32) -> Result<()> {
+    let flags = sys::fcntl(descriptor, libc::F_GETFD, 0)?;
+    let close_on_exec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+    let placeholder = open_file(mount, handle, true)?;
+    let replaced = sys::dup3(placeholder, descriptor, close_on_exec);
+    let _ = sys::close(placeholder);
+    Ok(replaced.map(drop)?)
+}
+
 fn introduce(mount: &Mount, handle: HandleId, inode: u64) -> Result<()> {
     if mount.fs().handle(handle)?.placeholder != inode {
         mount.fs().set_placeholder(handle, inode)?;
@@ -137,13 +148,17 @@ fn learn_store_device() -> Option<u64> {
 }
 
 /// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or received from another
-/// process. If so it is entered, and the call that failed on it can be tried again.
+/// process. If so it is entered, and the call that failed on it can be tried again. So is a token.
 #[cold]
 pub fn classify(descriptor: i32) -> bool {
     if configuration::get().is_none() || table::is_closing(descriptor) {
         return false;
     }
     let Ok(stat) = sys::fstat(descriptor) else { return false };
+    if flight::is_token(stat.st_mode, stat.st_dev) {
+        let taken = mount::current().and_then(|mount| flight::take(mount, descriptor, stat.st_ino));
+        return taken.is_ok();
+    }
     is_placeholder(stat.st_mode, stat.st_dev) && recognise(descriptor, stat.st_ino).is_ok()
 }
 

@@ -9,7 +9,7 @@ use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{cwd, file, mapping, table, upkeep};
+use crate::{cwd, file, flight, mapping, table, upkeep};
 
 /// A child in the making.
 #[must_use]
@@ -45,6 +45,7 @@ impl Spawn {
             let _ = mount.fs().spawn_parent(child, sys::getpid());
             mount.inherit(child);
             table::mark_inherited();
+            flight::forked();
         }
     }
 

@@ -21,6 +21,12 @@ unsafe extern "C" {
     static environ: List;
 }
 
+/// The environment of this process.
+pub fn environment() -> List {
+    // SAFETY: the C library's variable, read as `execv` reads it.
+    unsafe { environ }
+}
+
 /// Longest path tried when `PATH` is searched.
 const PATH_BYTES: usize = 4096;
 

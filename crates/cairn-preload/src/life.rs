@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
 use cairn_posix::{Errno, Result, configuration, mapping, placeholder};
-use libc::{FILE, pid_t, size_t};
+use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
 use crate::{environment, next, stdio, streams};
@@ -263,12 +263,4 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     });
     set_errno(after);
     status
-}
-
-/// As `popen(3)`, whose shell inherits as that of `system` does, but holds nothing of its own.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
-    let real = library!(popen: fn(*const c_char, *const c_char) -> *mut FILE);
-    // SAFETY: the caller's own arguments.
-    environment::complete_while(|| unsafe { real(command, kind) })
 }

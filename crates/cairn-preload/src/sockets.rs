@@ -1,11 +1,13 @@
-//! Calls for sockets: a file of ours is none, though its placeholder looks like one.
+//! Calls for sockets: a file of ours is none, though its placeholder looks like one. Those that can pass
+//! descriptors are in `passing.rs`.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 
 use cairn_posix::{Errno, HandleId, Result, file};
-use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
-fn refused<T>(handle: HandleId) -> Result<T> {
+/// What a call for sockets says of a file.
+pub fn refused<T>(handle: HandleId) -> Result<T> {
     file::opened(handle).and(Err(Errno(libc::ENOTSOCK)))
 }
 
@@ -38,20 +40,12 @@ descriptor_hooks! {
         = |handle| refused::<usize>(handle);
     fn __recvfrom_chk(descriptor: c_int, target: *mut c_void, length: size_t, room: size_t, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> ssize_t
         = |handle| refused::<usize>(handle);
-    fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
-        = |handle| refused::<usize>(handle);
-    fn recvmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
-        = |handle| refused::<c_int>(handle);
     fn send(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int) -> ssize_t
         = |handle| refused::<usize>(handle);
     fn __send(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int) -> ssize_t
         = |handle| refused::<usize>(handle);
     fn sendto(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> ssize_t
         = |handle| refused::<usize>(handle);
-    fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t
-        = |handle| refused::<usize>(handle);
-    fn sendmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
-        = |handle| refused::<c_int>(handle);
     // As the C library: by the mode bits of `fstat`.
     fn isfdtype(descriptor: c_int, kind: c_int) -> c_int = |handle| {
         let directory = file::is_directory(handle)?;

@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_short, c_uint};
 
 use cairn_posix::path::Route;
-use cairn_posix::{kernel, mount};
+use cairn_posix::{Errno, Result, kernel, mount};
 use libc::{pid_t, sigset_t};
 
 use crate::answer::errno;
@@ -302,4 +302,37 @@ macro_rules! spawns {
 spawns! {
     fn posix_spawn with execve;
     fn posix_spawnp with execvpe;
+}
+
+/// A shell that executes `command`, with the first of two numbers as the second and without the others.
+///
+/// # Safety
+/// The command is terminated.
+pub unsafe fn shell(
+    command: *const c_char,
+    (from, to): (c_int, c_int),
+    others: impl Iterator<Item = c_int>,
+) -> Result<pid_t> {
+    let action = |tag, pair| Action { tag, arguments: Arguments { pair } };
+    let mut list = vec![action(DUPLICATE, [from, to])];
+    list.extend(others.filter(|&other| other != to).map(|other| action(CLOSE, [other, 0])));
+    let used = list.len() as c_int;
+    let actions = FileActions { allocated: used, used, list: list.as_ptr(), reserved: [0; 16] };
+    let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), command, core::ptr::null()];
+    let mut process = 0;
+    // SAFETY: lists that end with null; the caller's command.
+    let failure = unsafe {
+        posix_spawn(
+            &raw mut process,
+            c"/bin/sh".as_ptr(),
+            &raw const actions,
+            core::ptr::null(),
+            arguments.as_ptr(),
+            exec::environment(),
+        )
+    };
+    match failure {
+        0 => Ok(process),
+        number => Err(Errno(number)),
+    }
 }

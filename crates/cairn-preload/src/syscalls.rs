@@ -16,7 +16,7 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 use crate::answer::{answer_as, is_missed, is_ours};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
-    mapping, names, open, poll, space, stat, submit, walks,
+    mapping, names, open, passing, poll, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -180,6 +180,11 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
             space::splice(fd, b as *mut i64, c as c_int, d as *mut i64, e, f as c_uint) as c_long
         }),
         libc::SYS_sendfile => call.on_either([0, 1], || space::sendfile64(fd, b as c_int, c as *mut i64, d) as c_long),
+        libc::SYS_sendmsg => passing::sendmsg(fd, call.pointer(1), c as c_int) as c_long,
+        libc::SYS_sendmmsg => passing::sendmmsg(fd, call.pointer(1), c as c_uint, d as c_int).into(),
+        libc::SYS_recvmsg => passing::recvmsg(fd, call.pointer(1), c as c_int) as c_long,
+        libc::SYS_pidfd_getfd => passing::got(call.pass() as c_int).into(),
+        libc::SYS_recvmmsg => passing::recvmmsg(fd, call.pointer(1), c as c_uint, d as c_int, call.pointer(4)).into(),
 
         libc::SYS_openat => open::openat64(fd, b as *const c_char, c as c_int, d as c_uint).into(),
         libc::SYS_openat2 => call.open_as_described(),

@@ -48,6 +48,19 @@ fn shells_of_popen_and_system_read_write_and_inherit_files() {
     same_on_both("children", "shells");
 }
 
+/// Mechanism: the C library made the child of `popen`, which held no references until it first used a file.
+/// Consequence: `EBADF` in a shell for what its parent had closed meanwhile.
+/// Fix: the child is made by our `posix_spawn` (`shells.rs`).
+#[test]
+fn shell_of_popen_that_comes_late_finds_the_file_that_its_parent_closed() {
+    same_on_both("children", "shell_comes_late");
+}
+
+#[test]
+fn streams_of_popen_are_opened_and_closed_as_on_a_disk() {
+    same_on_both("children", "streams_to_shells");
+}
+
 #[test]
 fn descriptor_passed_over_a_socket_is_the_same_open_file() {
     same_on_both("children", "descriptor_is_passed");

@@ -212,11 +212,6 @@ fn bad_address_may_kill_its_process_but_nobody_else() {
 }
 
 #[test]
-fn child_of_popen_that_comes_late_finds_the_file_closed() {
-    weakened("child_of_popen", &["its first use, after the parent closed the file: 3"]);
-}
-
-#[test]
 fn kept_standard_stream_is_served_but_for_formatted_output() {
     weakened("kept_stream", &["fprintf: -1 EBADF, fputs: 1", "f: put", ""]);
 }

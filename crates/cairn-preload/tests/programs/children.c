@@ -170,6 +170,43 @@ static void shells(void) {
     show("inherited");
 }
 
+static void shell_comes_late(void) {
+    int file = create("f", 0);
+    char script[80];
+    sprintf(script, "read line; { echo late >&%d; } 2>/dev/null || exit 3", file);
+    FILE *pipe = popen(script, "w");
+    MUST(close(file) == 0);
+    fputs("go\n", pipe);
+    printf("its first use, after the parent closed the file: %d\n", WEXITSTATUS(pclose(pipe)));
+    show("f");
+}
+
+static void streams_to_shells(void) {
+    const char *modes[] = {"", "rw", "r+", "x", "e", "re", "we", "rr"};
+    int file = create("f", 0);
+    for (int at = 0; at < 8; at++) {
+        errno = 0;
+        FILE *pipe = popen("true", modes[at]);
+        printf("%s: %d %s", modes[at], pipe != NULL, pipe ? "-" : strerrorname_np(errno));
+        printf(" %d", pipe ? fcntl(fileno(pipe), F_GETFD) : -1);
+        printf(" %d\n", pipe ? pclose(pipe) : -1);
+    }
+    /* The second shell has not the first one's pipe, so that the first one ends. */
+    FILE *first = popen("cat >first", "w"), *second = popen("cat >second", "w");
+    MUST(fputs("one", first) >= 0 && fputs("two", second) >= 0);
+    printf("first: %d\n", pclose(first));
+    printf("second, by fclose: %d\n", fclose(second));
+    show("first"), show("second");
+    printf("is waited for: %d %s\n", waitpid(-1, NULL, 0), strerrorname_np(errno));
+    FILE *pipe = popen("exit 5", "r");
+    MUST(waitpid(-1, NULL, 0) > 0);
+    printf("somebody else waited: %d %s\n", pclose(pipe), strerrorname_np(errno));
+    pipe = popen("/nonexistent/program 2>/dev/null", "r");
+    printf("no such program: %d\n", WEXITSTATUS(pclose(pipe)));
+    MUST(write(file, "mine", 4) == 4);
+    show("f");
+}
+
 static void send_descriptor(int socket, int descriptor) {
     char byte = 'd', room[CMSG_SPACE(sizeof descriptor)] = {0};
     struct iovec data = {&byte, 1};
@@ -247,6 +284,8 @@ static const struct scene scenes[] = {
     {"failed_spawn_is_reported", failed_spawn_is_reported},
     {"everything_above_is_closed", everything_above_is_closed},
     {"shells", shells},
+    {"shell_comes_late", shell_comes_late},
+    {"streams_to_shells", streams_to_shells},
     {"descriptor_is_passed", descriptor_is_passed},
     {"child_in_our_memory_ends", child_in_our_memory_ends},
 };

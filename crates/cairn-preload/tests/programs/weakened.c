@@ -176,16 +176,6 @@ static void bad_addresses(void) {
     show("f");
 }
 
-static void child_of_popen(void) {
-    int file = create("f", 0);
-    char script[80];
-    sprintf(script, "read line; { echo late >&%d; } 2>/dev/null || exit 3", file);
-    FILE *pipe = popen(script, "w");
-    MUST(close(file) == 0);
-    fputs("go\n", pipe);
-    printf("its first use, after the parent closed the file: %d\n", WEXITSTATUS(pclose(pipe)));
-}
-
 static void kept_stream(void) {
     FILE *kept = stdout;
     int before = dup(1), file = create("f", 0);
@@ -211,7 +201,6 @@ static const struct scene scenes[] = {
     {"locks_made_after_fork", locks_made_after_fork},
     {"mapping_of_others", mapping_of_others},
     {"bad_addresses", bad_addresses},
-    {"child_of_popen", child_of_popen},
     {"kept_stream", kept_stream},
     {"program_runs_from_memory", program_runs_from_memory},
 };
