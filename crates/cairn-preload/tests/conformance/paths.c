@@ -136,18 +136,19 @@ static long opened(int number) {
     return number;
 }
 
+static long shown_status(long result, const struct stat *status) {
+    if (keep(result) == 0) note_status(status);
+    return result;
+}
+
 static long status(int at, const char *path, int flags) {
     struct stat status;
-    long result = keep(fstatat(at, path, &status, flags));
-    if (result == 0) note_status(&status);
-    return result;
+    return shown_status(fstatat(at, path, &status, flags), &status);
 }
 
 static long status_of(const char *path, int (*call)(const char *, struct stat *)) {
     struct stat status;
-    long result = keep(call(path, &status));
-    if (result == 0) note_status(&status);
-    return result;
+    return shown_status(call(path, &status), &status);
 }
 
 static long extended_status(int at, const char *path, int flags) {
@@ -216,21 +217,21 @@ static long scanned(const char *path) {
     return count;
 }
 
+static long shown_path(const char *resolved) {
+    if (keep(resolved == NULL ? -1 : 0) == 0) note_path(resolved);
+    return resolved == NULL ? -1 : 0;
+}
+
 static long canonical(const char *path) {
     char resolved[PATH_MAX] = "";
-    char *result = realpath(path, resolved);
-    keep(result == NULL ? -1 : 0);
-    if (result != NULL) note_path(resolved);
-    return result == NULL ? -1 : 0;
+    return shown_path(realpath(path, resolved));
 }
 
 static long canonicalized(const char *path) {
     char *resolved = canonicalize_file_name(path);
-    keep(resolved == NULL ? -1 : 0);
-    if (resolved == NULL) return -1;
-    note_path(resolved);
+    long result = shown_path(resolved);
     free(resolved);
-    return 0;
+    return result;
 }
 
 static long space_of(const char *path) {
@@ -322,193 +323,141 @@ static long execute(const char *path) {
 
 /* -- The kinds of paths */
 
+/* A path in words of `expand`. If there is a link, the first name of the path is made one to that. */
 struct spelling {
-    const char *name;
-    /* The path, or null: `make` writes it. */
-    const char *path;
-    void (*make)(char *path);
+    const char *name, *path, *link;
+    /* Makes what else there must be. */
+    void (*make)(void);
 };
 
-static void chain(char *path, int length) {
+/* Bytes that lead nowhere else, `length` of them. */
+static char *pad(char *at, size_t length) {
+    for (size_t left = length; left > 0; left--) at[length - left] = left % 2 == 1 ? '/' : '.';
+    if (at[0] == '/') at[0] = '.', at[1] = '/';
+    return at + length;
+}
+
+/* Replaces what stands in braces: `base` and `outside`, the directories; `name`, the last name of the first; `long N`, a name of so many
+   letters; `pad N`, dots and slashes that make the path up to its end so many bytes long. */
+static void expand(char *path, const char *words) {
+    char *at = path;
+    size_t length;
+    while (*words != 0) {
+        if (*words != '{') {
+            *at++ = *words++;
+            continue;
+        }
+        const char *rest = strchr(words, '}') + 1;
+        if (strncmp(words, "{base", 5) == 0) at = stpcpy(at, base);
+        else if (strncmp(words, "{outside", 8) == 0) at = stpcpy(at, outside);
+        else if (strncmp(words, "{name", 5) == 0) at = stpcpy(at, strrchr(base, '/') + 1);
+        else if (sscanf(words, "{long %zu", &length) == 1) at = (char *)memset(at, 'n', length) + length;
+        else if (sscanf(words, "{pad %zu", &length) == 1) at = pad(at, length - strlen(rest));
+        else MUST(0);
+        words = rest;
+    }
+    *at = 0;
+}
+
+static void chain_of_links(void) {
     char name[40], target[40] = "file";
-    for (int at = 1; at <= length; at++) {
+    for (int at = 1; at <= 41; at++) {
         sprintf(name, "chain%d", at);
         MUST(symlink(target, name) == 0);
         strcpy(target, name);
     }
-    strcpy(path, target);
 }
 
-static void chain_of_40(char *path) { chain(path, 40); }
-static void chain_of_41(char *path) { chain(path, 41); }
-
-/* "./././file", `length` bytes long. */
-static void padded(char *path, const char *last, size_t length) {
-    size_t end = strlen(last);
-    strcpy(path + length - end, last);
-    for (size_t at = length - end; at-- > 0;) path[at] = (length - end - at) % 2 == 1 ? '/' : '.';
-    if (path[0] == '/') path[0] = '.', path[1] = '/';
-}
-
-static void name_of_255(char *path) { memset(path, 'n', 255), path[255] = 0; }
-static void name_of_256(char *path) { memset(path, 'n', 256), path[256] = 0; }
-static void name_of_256_inside(char *path) { strcpy(path, "directory/"), name_of_256(path + 10); }
-static void name_of_256_above(char *path) { name_of_256(path), strcat(path, "/x"); }
-static void name_of_256_below_file(char *path) { strcpy(path, "file/"), name_of_256(path + 5); }
-static void name_of_256_below_missing(char *path) { strcpy(path, "missing/"), name_of_256(path + 8); }
-static void path_of_4095(char *path) { padded(path, "file", 4095); }
-static void path_of_4096(char *path) { padded(path, "file", 4096); }
-static void path_of_5000(char *path) { padded(path, "file", 5000); }
-static void missing_path_of_4095(char *path) { padded(path, "missing", 4095); }
-static void absolute(char *path) { sprintf(path, "%s/family/file", base); }
-static void absolute_directory(char *path) { sprintf(path, "%s/family/directory", base); }
-static void absolute_missing(char *path) { sprintf(path, "%s/family/missing", base); }
-static void absolute_through_link(char *path) { sprintf(path, "%s/family/dirlink/inner", base); }
-static void absolute_with_dots(char *path) { sprintf(path, "%s/./family/../family//file", base); }
-static void absolute_with_slashes(char *path) { sprintf(path, "//%s//family/file", base); }
-static void out_and_back(char *path) { sprintf(path, "%s/../%s/family/file", base, strrchr(base, '/') + 1); }
-static void missing_out_and_back(char *path) { out_and_back(path), strcpy(strrchr(path, '/'), "/missing"); }
-static void absolute_link(char *path) {
-    absolute(path);
-    MUST(symlink(path, "absolute") == 0);
-    strcpy(path, "absolute");
-}
-static void link_up_and_down(char *path) {
-    MUST(symlink("../family/directory/../file", "around") == 0);
-    strcpy(path, "around");
-}
-static void link_with_slash(char *path) {
-    MUST(symlink("file/", "slashed") == 0);
-    strcpy(path, "slashed");
-}
-static void directory_link_with_slash(char *path) {
-    MUST(symlink("directory/", "slashed") == 0);
-    strcpy(path, "slashed");
-}
-static void link_to_missing_inside(char *path) {
-    MUST(symlink("directory/new", "inside") == 0);
-    strcpy(path, "inside");
-}
-static void long_link(char *path) {
-    char target[PATH_MAX];
-    padded(target, "file", 4000);
-    MUST(symlink(target, "longlink") == 0);
-    strcpy(path, "longlink");
-}
-static void link_out_and_back(char *path) {
-    char target[PATH_MAX + 40];
-    snprintf(target, sizeof target, "/tmp/..%s/family/file", base);
-    MUST(symlink(target, "back") == 0);
-    strcpy(path, "back");
-}
-static void link_to_outside(char *path) {
-    char target[PATH_MAX + 40];
-    snprintf(target, sizeof target, "%s/file", outside);
-    make_file(target, 20);
-    MUST(symlink(target, "out") == 0);
-    strcpy(path, "out");
-}
-static void link_around_to_itself(char *path) {
-    char target[PATH_MAX + 40];
-    snprintf(target, sizeof target, "/tmp/..%s/family/around", base);
-    MUST(symlink(target, "around") == 0);
-    strcpy(path, "around");
-}
-static void link_to_missing_outside(char *path) {
-    char target[PATH_MAX + 40];
-    snprintf(target, sizeof target, "%s/missing", outside);
-    MUST(symlink(target, "out") == 0);
-    strcpy(path, "out");
-}
-static void link_to_directory_outside(char *path) {
-    MUST(symlink(outside, "out") == 0);
-    strcpy(path, "out/missing");
+static void file_outside(void) {
+    char path[PATH_MAX + 10];
+    snprintf(path, sizeof path, "%s/file", outside);
+    make_file(path, 20);
 }
 
 static const struct spelling spellings[] = {
-    {"nothing", "", NULL},
-    {"dot", ".", NULL},
-    {"dot slash", "./", NULL},
-    {"dots", "..", NULL},
-    {"dots slash", "../", NULL},
-    {"file", "file", NULL},
-    {"file slash", "file/", NULL},
-    {"file dot", "file/.", NULL},
-    {"file dots", "file/..", NULL},
-    {"file as a directory", "file/x", NULL},
-    {"two names", "twin", NULL},
-    {"directory", "directory", NULL},
-    {"directory slash", "directory/", NULL},
-    {"directory slashes", "directory///", NULL},
-    {"directory dot", "directory/.", NULL},
-    {"directory dots", "directory/..", NULL},
-    {"inside", "directory/inner", NULL},
-    {"through dots", "directory/../file", NULL},
-    {"through slashes", "directory///inner", NULL},
-    {"empty directory", "empty", NULL},
-    {"empty directory slash", "empty/", NULL},
-    {"empty directory dot", "empty/.", NULL},
-    {"missing", "missing", NULL},
-    {"missing slash", "missing/", NULL},
-    {"missing dot", "missing/.", NULL},
-    {"missing dots", "missing/..", NULL},
-    {"below missing", "missing/x", NULL},
-    {"missing inside", "directory/missing", NULL},
-    {"missing inside slash", "directory/missing/", NULL},
-    {"link", "link", NULL},
-    {"link slash", "link/", NULL},
-    {"link as a directory", "link/x", NULL},
-    {"dangling", "dangling", NULL},
-    {"dangling slash", "dangling/", NULL},
-    {"below dangling", "dangling/x", NULL},
-    {"directory link", "dirlink", NULL},
-    {"directory link slash", "dirlink/", NULL},
-    {"directory link dot", "dirlink/.", NULL},
-    {"directory link dots", "dirlink/../file", NULL},
-    {"through a link", "dirlink/inner", NULL},
-    {"missing through a link", "dirlink/missing", NULL},
-    {"loop", "loop", NULL},
-    {"loop slash", "loop/", NULL},
-    {"below a loop", "loop/x", NULL},
-    {"denied", "denied", NULL},
-    {"closed", "closed", NULL},
-    {"in closed", "closed/inner", NULL},
-    {"missing in closed", "closed/missing", NULL},
-    {"dots of closed", "closed/..", NULL},
-    {"fixed", "fixed", NULL},
-    {"in fixed", "fixed/inner", NULL},
-    {"missing in fixed", "fixed/missing", NULL},
-    {"name of 255", NULL, name_of_255},
-    {"name of 256", NULL, name_of_256},
-    {"name of 256 inside", NULL, name_of_256_inside},
-    {"name of 256 above", NULL, name_of_256_above},
-    {"name of 256 below a file", NULL, name_of_256_below_file},
-    {"name of 256 below missing", NULL, name_of_256_below_missing},
-    {"path of 4095", NULL, path_of_4095},
-    {"path of 4096", NULL, path_of_4096},
-    {"path of 5000", NULL, path_of_5000},
-    {"missing path of 4095", NULL, missing_path_of_4095},
-    {"chain of 40", NULL, chain_of_40},
-    {"chain of 41", NULL, chain_of_41},
-    {"absolute", NULL, absolute},
-    {"absolute directory", NULL, absolute_directory},
-    {"absolute missing", NULL, absolute_missing},
-    {"absolute through a link", NULL, absolute_through_link},
-    {"absolute with dots", NULL, absolute_with_dots},
-    {"absolute with slashes", NULL, absolute_with_slashes},
-    {"out and back", NULL, out_and_back},
-    {"missing out and back", NULL, missing_out_and_back},
-    {"absolute link", NULL, absolute_link},
-    {"link up and down", NULL, link_up_and_down},
-    {"link with slash", NULL, link_with_slash},
-    {"directory link with slash", NULL, directory_link_with_slash},
-    {"link to missing inside", NULL, link_to_missing_inside},
-    {"long link", NULL, long_link},
-    {"link out and back", NULL, link_out_and_back},
-    {"link out and back to itself", NULL, link_around_to_itself},
-    {"link to a file outside", NULL, link_to_outside},
-    {"link to missing outside", NULL, link_to_missing_outside},
-    {"missing through a link to outside", NULL, link_to_directory_outside},
+    {"nothing", ""},
+    {"dot", "."},
+    {"dot slash", "./"},
+    {"dots", ".."},
+    {"dots slash", "../"},
+    {"file", "file"},
+    {"file slash", "file/"},
+    {"file dot", "file/."},
+    {"file dots", "file/.."},
+    {"file as a directory", "file/x"},
+    {"two names", "twin"},
+    {"directory", "directory"},
+    {"directory slash", "directory/"},
+    {"directory slashes", "directory///"},
+    {"directory dot", "directory/."},
+    {"directory dots", "directory/.."},
+    {"inside", "directory/inner"},
+    {"through dots", "directory/../file"},
+    {"through slashes", "directory///inner"},
+    {"empty directory", "empty"},
+    {"empty directory slash", "empty/"},
+    {"empty directory dot", "empty/."},
+    {"missing", "missing"},
+    {"missing slash", "missing/"},
+    {"missing dot", "missing/."},
+    {"missing dots", "missing/.."},
+    {"below missing", "missing/x"},
+    {"missing inside", "directory/missing"},
+    {"missing inside slash", "directory/missing/"},
+    {"link", "link"},
+    {"link slash", "link/"},
+    {"link as a directory", "link/x"},
+    {"dangling", "dangling"},
+    {"dangling slash", "dangling/"},
+    {"below dangling", "dangling/x"},
+    {"directory link", "dirlink"},
+    {"directory link slash", "dirlink/"},
+    {"directory link dot", "dirlink/."},
+    {"directory link dots", "dirlink/../file"},
+    {"through a link", "dirlink/inner"},
+    {"missing through a link", "dirlink/missing"},
+    {"loop", "loop"},
+    {"loop slash", "loop/"},
+    {"below a loop", "loop/x"},
+    {"denied", "denied"},
+    {"closed", "closed"},
+    {"in closed", "closed/inner"},
+    {"missing in closed", "closed/missing"},
+    {"dots of closed", "closed/.."},
+    {"fixed", "fixed"},
+    {"in fixed", "fixed/inner"},
+    {"missing in fixed", "fixed/missing"},
+    {"name of 255", "{long 255}"},
+    {"name of 256", "{long 256}"},
+    {"name of 256 inside", "directory/{long 256}"},
+    {"name of 256 above", "{long 256}/x"},
+    {"name of 256 below a file", "file/{long 256}"},
+    {"name of 256 below missing", "missing/{long 256}"},
+    {"path of 4095", "{pad 4095}file"},
+    {"path of 4096", "{pad 4096}file"},
+    {"path of 5000", "{pad 5000}file"},
+    {"missing path of 4095", "{pad 4095}missing"},
+    {"chain of 40", "chain40", NULL, chain_of_links},
+    {"chain of 41", "chain41", NULL, chain_of_links},
+    {"absolute", "{base}/family/file"},
+    {"absolute directory", "{base}/family/directory"},
+    {"absolute missing", "{base}/family/missing"},
+    {"absolute through a link", "{base}/family/dirlink/inner"},
+    {"absolute with dots", "{base}/./family/../family//file"},
+    {"absolute with slashes", "//{base}//family/file"},
+    {"out and back", "{base}/../{name}/family/file"},
+    {"missing out and back", "{base}/../{name}/family/missing"},
+    {"absolute link", "absolute", "{base}/family/file"},
+    {"link up and down", "around", "../family/directory/../file"},
+    {"link with slash", "slashed", "file/"},
+    {"directory link with slash", "slashed", "directory/"},
+    {"link to missing inside", "inside", "directory/new"},
+    {"long link", "longlink", "{pad 4000}file"},
+    {"link out and back", "back", "/tmp/..{base}/family/file"},
+    {"link out and back to itself", "around", "/tmp/..{base}/family/around"},
+    {"link to a file outside", "out", "{outside}/file", file_outside},
+    {"link to missing outside", "out", "{outside}/missing"},
+    {"missing through a link to outside", "out/missing", "{outside}"},
 };
 
 /* -- The families */
@@ -538,12 +487,16 @@ static void clear_outside(void) {
 }
 
 static void play(const struct way *way, int at, const struct spelling *spelling, const char *from) {
-    static char path[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s", spelling->path ? spelling->path : "");
-    if (spelling->make) {
-        spelling->make(path);
-        scene_extended();
+    static char path[2 * PATH_MAX], target[2 * PATH_MAX];
+    expand(path, spelling->path);
+    if (spelling->make) spelling->make();
+    if (spelling->link) {
+        char *link = strndup(path, strcspn(path, "/"));
+        expand(target, spelling->link);
+        MUST(symlink(target, link) == 0);
+        free(link);
     }
+    if (spelling->make || spelling->link) scene_extended();
     begin("%s of %s%s", way->name, spelling->name, from);
     long result = keep(way->take(at, path));
     scene_note_changes();
@@ -551,21 +504,16 @@ static void play(const struct way *way, int at, const struct spelling *spelling,
     end(result);
 }
 
-void paths(void) {
-    for EACH (way, ways)
+static void play_all(const struct way *ways, size_t count) {
+    for (const struct way *way = ways; way < ways + count; way++)
         for EACH (spelling, spellings) {
             scene_begin();
             play(way, AT_FDCWD, spelling, "");
         }
 }
 
-void paths_from_here(void) {
-    for EACH (way, ways_from_here)
-        for EACH (spelling, spellings) {
-            scene_begin();
-            play(way, AT_FDCWD, spelling, "");
-        }
-}
+void paths(void) { play_all(ways, COUNT(ways)); }
+void paths_from_here(void) { play_all(ways_from_here, COUNT(ways_from_here)); }
 
 /* -- Directories to start from */
 
@@ -623,8 +571,7 @@ static const struct origin {
 };
 
 static const struct spelling spellings_from_there[] = {
-    {"nothing", "", NULL},           {"dots", "../.", NULL},   {"inside", "inner", NULL},
-    {"missing", "missing", NULL},    {"up", "../file", NULL},  {"absolute file", NULL, absolute},
+    {"nothing", ""}, {"dots", "../."}, {"inside", "inner"}, {"missing", "missing"}, {"up", "../file"}, {"absolute file", "{base}/family/file"},
 };
 
 void directories_at(void) {
@@ -633,7 +580,7 @@ void directories_at(void) {
             for EACH (spelling, spellings_from_there) {
                 char from[80];
                 /* What is above the directory outside is not for this test. */
-                if (origin->open == one_outside && spelling->path && spelling->path[0] == '.') continue;
+                if (origin->open == one_outside && spelling->path[0] == '.') continue;
                 scene_begin();
                 int number = origin->open();
                 if (origin->extends) scene_extended();
