@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::manifest::{Copy, Entry, Kind, State, Target, manifest_name};
+use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_name};
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Node, Plan, Tree};
+use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended};
 use crate::read::Buffer;
 use crate::volume::Volume;
 use std::collections::BTreeSet;
@@ -73,7 +73,9 @@ impl<'a> Carrier<'a> {
         self.copy_all(&copies)?;
         // Changing a directory's content changed its time as well.
         let touched = std::mem::take(&mut self.touched);
-        for path in plan.attributes.iter().chain(&touched) {
+        let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
+        let renamed: Vec<FilePath> = renamed.cloned().collect();
+        for path in plan.attributes.iter().chain(&renamed).chain(&touched) {
             if self.tree.contains_key(path) {
                 self.step(path, |carrier| carrier.set_attributes(path))?;
             }
@@ -113,6 +115,12 @@ impl<'a> Carrier<'a> {
         self.tree.get(path).ok_or_else(|| Error::Changed { path: path.clone() })
     }
 
+    /// Whether the copy at `path` has other attributes than the file.
+    fn has_others(&self, path: &FilePath) -> bool {
+        let both = self.tree.get(path).zip(self.ledger.entry(path));
+        both.is_some_and(|(node, entry)| has_other_attributes(node, entry))
+    }
+
     fn remove(&mut self, path: &FilePath) -> Result<()> {
         let is_directory =
             self.ledger.entry(path).is_some_and(|entry| entry.kind == Kind::Directory);
@@ -132,9 +140,10 @@ impl<'a> Carrier<'a> {
     fn make_directory(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
         self.touch_parent(path);
-        let entry = node.entry(State::Drained);
+        let mut entry = node.entry(State::Drained);
         self.ledger.announce(path, Some(&entry), None)?;
         self.destination().make_directory(path, node.mode)?;
+        entry.extended = self.set_extended(path, &node, None)?;
         self.set_directory_attributes(path, &node)?;
         self.ledger.put(path.clone(), entry);
         Ok(())
@@ -186,11 +195,14 @@ impl<'a> Carrier<'a> {
 
     fn set_attributes(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
+        let mut extended = self.ledger.entry(path).and_then(|entry| entry.extended);
         if node.kind == Kind::Directory {
+            extended = self.set_extended(path, &node, extended)?;
             self.set_directory_attributes(path, &node)?;
         } else if let Some((entry, found)) = self.ledger.find_ours(path)? {
             let entry = Entry { mode: node.mode, mtime_ns: node.mtime_ns, ..entry };
             self.ledger.announce(path, Some(&entry), Some(found.inode))?;
+            extended = self.set_extended(path, &node, extended)?;
             self.destination().set_attributes(path, node.mode, node.mtime_ns)?;
         } else {
             // Somebody changed or removed the copy: make a new one.
@@ -200,8 +212,24 @@ impl<'a> Carrier<'a> {
         self.ledger.update(path, |entry| {
             entry.mode = node.mode;
             entry.mtime_ns = node.mtime_ns;
+            entry.extended = extended;
         });
         Ok(())
+    }
+
+    /// Gives the copy, which has what `carried` says, the file's extended attributes if they are
+    /// others; what it has then.
+    fn set_extended(
+        &self,
+        path: &FilePath,
+        node: &Node,
+        carried: Option<Carried>,
+    ) -> Result<Option<Carried>> {
+        if !has_other_extended(node, carried) {
+            return Ok(carried);
+        }
+        let kept = self.destination().set_extended(path, &node.extended)?;
+        Ok(node.extended.carried(kept))
     }
 
     /// The owner keeps all rights to a directory: otherwise nothing more could be drained into it.

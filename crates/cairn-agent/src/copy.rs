@@ -101,11 +101,13 @@ pub fn copy_file(
     let bytes = summary.attributes.size;
     temporary.file.set_len(bytes).map_err(Error::file("write", &path))?;
     let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
+    let extended = source.volume.extended(&file.path, &summary.attributes)?;
+    let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
     temporary.finish(mode, Some(mtime_ns))?;
     compare(&mut temporary.file, &path, bytes, summary.crc32c)?;
     source.confirm(&file, &summary)?;
     let version = summary.attributes.version;
-    let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version };
+    let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
     source.announce(journal, &copy, temporary.inode()?)?;
     temporary.publish()?;
     mark_drained(&file, &summary);
@@ -139,9 +141,11 @@ pub fn adopt_file(
     let adopted = Copy { mode, mtime_ns, version, ..existing.clone() };
     source.confirm(&file, &summary)?;
     source.announce(journal, &adopted, inode)?;
+    let extended = source.volume.extended(&file.path, &summary.attributes)?;
+    let kept = destination.set_extended(source.path, &extended)?;
     destination.set_attributes(source.path, mode, mtime_ns)?;
     mark_drained(&file, &summary);
-    Ok(Some(adopted))
+    Ok(Some(Copy { extended: extended.carried(kept), ..adopted }))
 }
 
 fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {

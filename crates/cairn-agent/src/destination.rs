@@ -7,6 +7,7 @@
 //! does.
 
 use crate::error::{Error, Result};
+use crate::extended::Extended;
 use crate::path::FilePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -168,6 +169,31 @@ impl Destination {
         let (parent, name) = self.parent("read the symbolic link", path)?;
         let target = rustix::fs::readlinkat(&parent, name, Vec::new());
         Ok(target.map_err(self.error("read the symbolic link", path))?.into_bytes())
+    }
+
+    /// Gives a file or directory exactly these extended attributes; false if its file system does
+    /// not take them. The owner may read and write it afterwards: permission bits are set last.
+    pub fn set_extended(&self, path: &FilePath, extended: &Extended) -> Result<bool> {
+        let action = "set the attributes of";
+        let (parent, name) = self.parent(action, path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, name, flags, Mode::empty());
+        let file = file.map_err(self.error(action, path))?;
+        let mode = rustix::fs::fstat(&file).map_err(self.error(action, path))?.st_mode;
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777 | 0o600))
+            .map_err(self.error(action, path))?;
+        Ok(extended.give(&file))
+    }
+
+    /// Extended attributes of a file or directory; none if there is no such thing.
+    pub fn extended(&self, path: &FilePath) -> Extended {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self.parent("look at", path).ok();
+        let opened = opened.and_then(|(parent, name)| {
+            rustix::fs::openat(&parent, name, flags, Mode::empty()).ok()
+        });
+        opened.map(Extended::read).unwrap_or_default()
     }
 
     /// Gives a file or directory its permission bits and time of last change.

@@ -308,6 +308,8 @@ fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
 
 fn count_drained(ledger: &Ledger, outcome: &mut Outcome) {
     for entry in ledger.manifest().files.values() {
+        let is_bare = entry.extended.is_some_and(|extended| !extended.kept);
+        outcome.without_attributes += u64::from(is_bare && !entry.detached);
         let counts = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
         if counts {
             outcome.drained_files += 1;

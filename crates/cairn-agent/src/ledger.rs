@@ -76,7 +76,8 @@ impl Ledger {
                     // With the attributes it has, so that those it should have are given to it.
                     let mode = found.mode;
                     let mtime_ns = entry.mtime_found(&found);
-                    self.put(path.clone(), Entry { mode, mtime_ns, ..entry });
+                    let extended = self.destination.extended(&path).carried(true);
+                    self.put(path.clone(), Entry { mode, mtime_ns, extended, ..entry });
                 }
                 _ if !self.is_ours(&path)? => drop(self.take(&path)),
                 _ => {}

@@ -15,6 +15,7 @@ pub mod daemon;
 pub mod destination;
 mod drain;
 pub mod error;
+pub mod extended;
 mod failures;
 mod headroom;
 pub mod job;

@@ -48,6 +48,16 @@ pub enum State {
     Quarantined,
 }
 
+/// Extended attributes that a file had in the store when its copy was given them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Checksum of names and values.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+    /// The copy has all of them: its file system takes such attributes, and had room.
+    pub kept: bool,
+}
+
 /// A verified copy in the persist directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
@@ -64,6 +74,9 @@ pub struct Copy {
     pub mtime_ns: u64,
     /// Version of the data in the store that it is a copy of.
     pub version: u64,
+    /// Its extended attributes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended: Option<Carried>,
 }
 
 /// One file, directory or symbolic link.
@@ -93,6 +106,9 @@ pub struct Entry {
         deserialize_with = "read_some_checksum"
     )]
     pub crc32c: Option<u32>,
+    /// Extended attributes of what is there; those of an `earlier` copy are said there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended: Option<Carried>,
     /// The verified copy of an earlier version that still has the name, if the state is not
     /// `drained`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,6 +237,7 @@ impl Entry {
                 mode: self.mode,
                 mtime_ns: self.mtime_ns,
                 version: self.version,
+                extended: self.extended,
             }),
             (Kind::File, ..) => self.earlier.clone(),
             _ => None,
@@ -235,6 +252,7 @@ impl Entry {
         self.mode = copy.mode;
         self.mtime_ns = copy.mtime_ns;
         self.version = copy.version;
+        self.extended = copy.extended;
         self.earlier = None;
         self.reason = None;
     }
@@ -361,6 +379,7 @@ mod tests {
             mtime_ns: 12_000_000_034,
             bytes: 4,
             crc32c: Some(0xdead_beef),
+            extended: Some(Carried { crc32c: 0x0bad_cafe, kept: true }),
             earlier: None,
             target: None,
             reason: None,
@@ -396,9 +415,12 @@ mod tests {
         assert_eq!(Manifest::load(&destination, "melt").expect("loads"), Some(manifest.clone()));
         let text =
             std::fs::read_to_string(directory.join("cairn-manifest.melt.json")).expect("reads");
-        for shown in
-            ["\"crc32c\": \"deadbeef\"", "\"mode\": \"0640\"", "\"mtime\": \"12.000000034\""]
-        {
+        for shown in [
+            "\"crc32c\": \"deadbeef\"",
+            "\"crc32c\": \"0badcafe\"",
+            "\"mode\": \"0640\"",
+            "\"mtime\": \"12.000000034\"",
+        ] {
             assert!(text.contains(shown), "{shown} in {text}");
         }
         let newer = Manifest { format: MANIFEST_FORMAT + 1, ..manifest };

@@ -6,7 +6,8 @@
 //! Must stay true: a copy is removed only if the store has no file of that name and kind any more
 //! and the entry is not detached; an unclean or open file is never copied.
 
-use crate::manifest::{Copy, Entry, Kind, Manifest, State};
+use crate::extended::Extended;
+use crate::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
 use crate::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -33,6 +34,8 @@ pub struct Node {
     pub drained: bool,
     /// Target of a symbolic link, else empty.
     pub target: Vec<u8>,
+    /// Extended attributes.
+    pub extended: Extended,
 }
 
 impl Node {
@@ -47,6 +50,7 @@ impl Node {
             crc32c: None,
             mode: self.mode,
             mtime_ns: self.mtime_ns,
+            extended: None,
             earlier: None,
             target: None,
             reason: None,
@@ -83,7 +87,7 @@ pub struct Plan {
     pub unclean: Vec<FilePath>,
     /// Verified copies whose entry is to be tied to the store again.
     pub attach: Vec<FilePath>,
-    /// Entries whose mode or time of last change is out of date.
+    /// Entries whose mode, time of last change or extended attributes are out of date.
     pub attributes: Vec<FilePath>,
     /// Regular files to copy.
     pub copies: Vec<FilePath>,
@@ -219,8 +223,17 @@ fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entr
     !node.open && !node.unclean
 }
 
-fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
-    node.mode != entry.mode || node.mtime_ns != entry.mtime_ns
+/// Whether what the store has differs from what `entry` says in more than data.
+pub fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
+    node.mode != entry.mode
+        || node.mtime_ns != entry.mtime_ns
+        || has_other_extended(node, entry.extended)
+}
+
+/// The same of extended attributes alone, of which a copy got what `carried` says.
+pub fn has_other_extended(node: &Node, carried: Option<Carried>) -> bool {
+    let kept = carried.is_none_or(|carried| carried.kept);
+    node.extended.carried(kept) != carried
 }
 
 /// Orders renames so that no target is a source still to come; returns those that go in circles,
@@ -277,6 +290,7 @@ mod tests {
             open: false,
             drained: false,
             target: Vec::new(),
+            extended: Extended::default(),
         }
     }
 
@@ -295,6 +309,7 @@ mod tests {
             crc32c: (node.kind == Kind::File).then_some(1),
             mode: node.mode,
             mtime_ns: node.mtime_ns,
+            extended: node.extended.carried(true),
             earlier: None,
             target: is_link.then(|| Target(node.target.clone())),
             reason: None,

@@ -82,6 +82,9 @@ pub struct Outcome {
     pub failed: Vec<Failed>,
     /// Files that changed while they were copied and wait for the next pass.
     pub changed: u64,
+    /// Files and directories with extended attributes that the persist directory did not take.
+    #[serde(default)]
+    pub without_attributes: u64,
 }
 
 /// A file that could not be drained.

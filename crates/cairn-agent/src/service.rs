@@ -250,6 +250,10 @@ impl DrainLoop<'_> {
         }
         let (volumes, all) = self.shared.volumes();
         let result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
+        let trouble = "the file system of the persist directory does not take them".to_string();
+        let action = "keep extended attributes of some files";
+        self.complaints.note_text(action, (bare > 0).then_some(trouble));
         let mut state = self.shared.state();
         state.persist = self.drainer.persist().map(Path::to_path_buf);
         match result {

@@ -6,6 +6,7 @@
 //! Does not decide what is drained.
 
 use crate::error::{Error, Result};
+use crate::extended::Extended;
 use crate::job::Scope;
 use crate::manifest::Kind;
 use crate::path::FilePath;
@@ -161,7 +162,8 @@ impl Volume {
         let mut tree = Tree::new();
         if !self.prefix.is_root() {
             let root = self.attributes(&FilePath::root())?;
-            tree.insert(self.prefix.clone(), node(&root, Vec::new()));
+            let extended = self.extended(&FilePath::root(), &root)?;
+            tree.insert(self.prefix.clone(), node(&root, Vec::new(), extended));
         }
         let mut waiting = vec![(FilePath::root(), ROOT, 0)];
         while let Some((directory, inode, depth)) = waiting.pop() {
@@ -175,10 +177,20 @@ impl Volume {
                 if attributes.is_directory() {
                     waiting.push((path.clone(), child, depth + 1));
                 }
-                tree.insert(self.outer_path(&path), node(&attributes, target));
+                let extended = self.extended(&path, &attributes)?;
+                tree.insert(self.outer_path(&path), node(&attributes, target, extended));
             }
         }
         Ok(tree)
+    }
+
+    /// Extended attributes of a file that looks like this; none if it was removed meanwhile.
+    pub fn extended(&self, path: &FilePath, attributes: &Attributes) -> Result<Extended> {
+        match attributes.extended.then(|| self.fs().all_extended(attributes.inode)) {
+            Some(Ok(found)) => Ok(Extended::of(&found)),
+            Some(Err(cairn_core::Error::NotFound)) | None => Ok(Extended::default()),
+            Some(Err(error)) => Err(self.error("look at", path)(error)),
+        }
     }
 
     /// The entries of a directory; none if it was removed meanwhile.
@@ -282,7 +294,7 @@ impl Drop for OpenFile<'_> {
     }
 }
 
-fn node(attributes: &Attributes, target: Vec<u8>) -> Node {
+fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
     let kind = if attributes.is_directory() {
         Kind::Directory
     } else if attributes.is_symlink() {
@@ -301,5 +313,6 @@ fn node(attributes: &Attributes, target: Vec<u8>) -> Node {
         open: kind == Kind::File && attributes.writers > 0,
         drained: attributes.drained_version == attributes.version,
         target,
+        extended,
     }
 }

@@ -5,6 +5,7 @@
 //! Does not read what it copies.
 
 use crate::error::Result;
+use crate::extended::Extended;
 use crate::path::FilePath;
 use crate::volume::{Volume, now};
 use cairn_core::{
@@ -81,6 +82,12 @@ impl<'a> NewFile<'a> {
             };
         }
         Ok(())
+    }
+
+    /// Gives the file extended attributes, as far as there is room.
+    pub fn set_extended(&self, extended: &Extended) -> Result<()> {
+        let set = extended.put(self.volume, self.inode);
+        set.map_err(self.volume.error("set the attributes of", &self.path))
     }
 
     /// Gives the file its mode, time of last change and name.

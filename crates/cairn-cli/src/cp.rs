@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::size::human;
 use crate::store::{OpenStore, Place, locate};
 use cairn_agent::destination::Destination;
+use cairn_agent::extended::Extended;
 use cairn_agent::path::FilePath;
 use cairn_agent::volume::Volume;
 use cairn_core::{Attributes, ROOT};
@@ -25,8 +26,8 @@ Examples:
   cairn cp --recursive melt:/run1 /scratch/run1
 
 A path in a store is written JOB:/path; with a single store :/path will do. It may be given as the
-program sees it (/cairn/a) or relative to the mount (/a). Mode and time of last change are kept; a
-file that exists is replaced as a whole.";
+program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last change and extended
+attributes are kept; a file that exists is replaced as a whole.";
 
 /// Copy files out of a store or into it.
 #[derive(Args, Debug)]
@@ -162,6 +163,10 @@ impl Out<'_> {
         }
         if !outer.is_root() {
             let (mode, mtime_ns) = (attributes.mode & 0o7777, attributes.modified.0);
+            let extended = self.volume.extended(inner, attributes)?;
+            if !extended.is_empty() {
+                self.destination.set_extended(outer, &extended)?;
+            }
             self.destination.set_attributes(outer, mode, mtime_ns)?;
         }
         Ok(())
@@ -209,7 +214,8 @@ fn copy_in_path(
         return local::make_symlink(volume, inner, bytes, local::mtime_ns(&metadata));
     }
     if metadata.is_dir() {
-        local::make_directory(volume, inner, metadata.mode())?;
+        let extended = File::open(source).map(Extended::read).unwrap_or_default();
+        local::make_directory(volume, inner, metadata.mode(), &extended)?;
         for child in sorted_children(source)? {
             let name = child.file_name().unwrap_or_default().as_bytes();
             copy_in_path(&child, volume, &inner.join(name), report, progress)?;

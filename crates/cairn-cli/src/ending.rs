@@ -254,6 +254,12 @@ fn left_over(report: &DrainReport) -> Vec<String> {
         let files = count(outcome.open.len() as u64, "file");
         lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
     }
+    if outcome.without_attributes > 0 {
+        let files = count(outcome.without_attributes, "file");
+        lines.push(format!(
+            "{files} drained without all extended attributes: the file system there does not take them"
+        ));
+    }
     for failed in outcome.failed.iter().take(NAMES_MAX) {
         lines.push(format!("not drained: {}: {}", failed.path, failed.reason));
     }

@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use cairn_agent::destination::Destination;
+use cairn_agent::extended::Extended;
 use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, Chunk, read_whole};
 use cairn_agent::volume::Volume;
@@ -45,6 +46,7 @@ pub fn copy_out(
     })?;
     let attributes = summary.attributes;
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
+    volume.extended(inner, &attributes)?.give(&temporary.file);
     temporary.finish(attributes.mode, Some(attributes.modified.0))?;
     Ok(temporary.publish()?)
 }
@@ -58,7 +60,7 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store, with mode and time of last change. False, and nothing is
+/// Copies a local file into the store, with its attributes. False, and nothing is
 /// there, if it is not what was expected.
 pub fn copy_in(
     mut source: File,
@@ -85,21 +87,32 @@ pub fn copy_in(
     if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
         return Ok(false);
     }
+    target.set_extended(&Extended::read(&source))?;
     target.finish(metadata.mode(), mtime_ns(&metadata))?;
     Ok(true)
 }
 
-/// Makes a directory in the store unless it is there.
-pub fn make_directory(volume: &Volume, inner: &FilePath, mode: u32) -> Result<()> {
+/// Makes a directory in the store unless it is there, and gives it these extended attributes.
+pub fn make_directory(
+    volume: &Volume,
+    inner: &FilePath,
+    mode: u32,
+    extended: &Extended,
+) -> Result<()> {
     if inner.is_root() {
         return Ok(());
     }
     let caller = volume.caller_as_user();
-    match volume.fs().make_directory(&caller, ROOT, inner.as_bytes(), mode & 0o7777) {
-        Ok(_) => Ok(()),
-        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_directory() => Ok(()),
-        Err(error) => Err(volume.error("make the directory", inner)(error).into()),
-    }
+    let made = volume.fs().make_directory(&caller, ROOT, inner.as_bytes(), mode & 0o7777);
+    let inode = match made {
+        Ok(inode) => inode,
+        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_directory() => {
+            volume.attributes(inner)?.inode
+        }
+        Err(error) => return Err(volume.error("make the directory", inner)(error).into()),
+    };
+    let given = extended.put(volume, inode);
+    Ok(given.map_err(volume.error("set the attributes of", inner))?)
 }
 
 /// Makes a symbolic link in the store, replacing one that is there.

@@ -180,7 +180,9 @@ fn restore_entry(
     progress: &mut Progress,
 ) -> Result<()> {
     match (entry.kind, entry.copy()) {
-        (Kind::Directory, _) => local::make_directory(volume, inner, entry.mode),
+        (Kind::Directory, _) => {
+            local::make_directory(volume, inner, entry.mode, &destination.extended(path))
+        }
         (Kind::Symlink, _) => match &entry.target {
             Some(target) => local::make_symlink(volume, inner, &target.0, entry.mtime_ns),
             None => Ok(()),

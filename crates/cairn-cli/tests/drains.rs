@@ -129,6 +129,63 @@ fn file_that_is_rewritten_is_drained_again() {
 }
 
 #[test]
+fn extended_attributes_arrive_and_come_back() {
+    const SHOW: &str = "import os, sys
+for path in sys.argv[1:]:
+    print(os.path.basename(path), {name: os.getxattr(path, name) for name in sorted(os.listxattr(path))})";
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let show = |below: &str, names: &[&str]| -> String {
+        let paths = names.iter().map(|name| format!("{below}/{name}"));
+        let ran = Command::new("python3").args(["-c", SHOW]).args(paths).output().expect("starts");
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    let below = out.to_str().expect("UTF-8");
+    fs::write(out.join("probe"), "").expect("writes");
+    let probe = "import os, sys; os.setxattr(sys.argv[1] + '/probe', 'user.a', b'')";
+    let probed = Command::new("python3").args(["-c", probe, below]).status().expect("starts");
+    fs::remove_file(out.join("probe")).expect("removes");
+    if !probed.success() {
+        println!("{below} takes no extended attributes: nothing is tested");
+        return;
+    }
+    let mut session = Session::start(&sandbox, "attributes");
+    session.shell(
+        "mkdir /cairn/d; echo text >/cairn/d/f; python3 -c \"
+import os
+os.setxattr('/cairn/d', 'user.of', b'directory')
+os.setxattr('/cairn/d/f', 'user.a', b'one')
+os.setxattr('/cairn/d/f', 'user.b', b'x' * 20)
+os.chmod('/cairn/d/f', 0o444)\"",
+    );
+    eventually("it is complete", || sandbox.manifest("attributes")["complete"] == true);
+    let first = format!(
+        "d {{'user.of': b'directory'}}\nf {{'user.a': b'one', 'user.b': b'{}'}}\n",
+        "x".repeat(20)
+    );
+    eventually("all arrive", || show(below, &["d", "d/f"]) == first);
+    session.shell(
+        "python3 -c \"
+import os
+os.removexattr('/cairn/d', 'user.of')
+os.chmod('/cairn/d/f', 0o644)
+os.removexattr('/cairn/d/f', 'user.b')
+os.setxattr('/cairn/d/f', 'user.a', b'two')\"; mv /cairn/d/f /cairn/d/g",
+    );
+    let second = "d {}\ng {'user.a': b'two'}\n";
+    eventually("the changes arrive", || show(below, &["d", "d/g"]) == second);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.entry("attributes", "d/g")["extended"]["kept"], true);
+    sandbox.cairn(&["restore", below]).succeeds();
+    let copied = sandbox.work().join("copied");
+    let target = copied.to_str().expect("UTF-8");
+    sandbox.cairn(&["cp", "-r", "attributes:/d", target]).succeeds();
+    assert_eq!(show(target, &["g"]), "g {'user.a': b'two'}\n");
+    let run = ["run", "--job", "attributes", "--", "python3", "-c", SHOW, "/cairn/d", "/cairn/d/g"];
+    sandbox.cairn(&run).succeeds().prints(second);
+}
+
+#[test]
 fn names_in_the_persist_directory_follow_those_in_the_store() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "names");

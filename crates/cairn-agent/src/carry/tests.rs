@@ -4,11 +4,12 @@
 
 use super::*;
 use crate::drain::{Drainer, Reason};
+use crate::extended::Extended;
 use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::journal::{Intent, Journal};
 use crate::plan::plan;
 use crate::write::NewFile;
-use cairn_core::{Geometry, InodeId, ROOT, RenameMode};
+use cairn_core::{ExtendedUpdate, Geometry, InodeId, ROOT, RenameMode};
 use cairn_device::Store;
 use cairn_device::namespace::create_namespace;
 use std::collections::BTreeMap;
@@ -38,6 +39,9 @@ impl World {
             world.write(file, 1, &format!("first {file}"));
         }
         world.symlink("first", "latest");
+        world.set_extended("kept/moved", "user.a", Some("one"));
+        world.set_extended("touched", "user.kept", Some("one"));
+        world.set_extended("touched", "user.gone", Some("one"));
         assert!(world.drain(), "everything is drained");
 
         world.make_directory("new");
@@ -50,6 +54,11 @@ impl World {
         world.remove("gone");
         world.remove("latest");
         world.symlink("second", "latest");
+        world.set_extended("kept/elsewhere", "user.a", Some("two"));
+        world.set_extended("touched", "user.kept", Some("two"));
+        world.set_extended("touched", "user.gone", None);
+        world.set_extended("new", "user.d", Some("directory"));
+        world.set_extended("new/file", "user.a", Some("one"));
         world
     }
 
@@ -112,6 +121,17 @@ impl World {
         let names = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
         let caller = self.volume.caller_as_user();
         self.volume.fs().link(&caller, names.0, names.1, false).expect("links");
+    }
+
+    fn set_extended(&self, name: &str, attribute: &str, value: Option<&str>) {
+        let (fs, caller) = (self.volume.fs(), self.volume.caller());
+        let (inode, attribute) = (InodeId(self.tree()[&path(name)].inode), attribute.as_bytes());
+        let update = ExtendedUpdate::default();
+        let done = match value {
+            Some(value) => fs.set_extended(&caller, inode, attribute, value.as_bytes(), update),
+            None => fs.remove_extended(&caller, inode, attribute),
+        };
+        done.expect("changes");
     }
 
     fn touch(&self, name: &str, mode: u32, mtime_seconds: u64) {
@@ -208,14 +228,18 @@ impl World {
     fn expected() -> BTreeMap<String, String> {
         let expected = [
             ("kept", "directory 755"),
-            ("kept/elsewhere", "1 644 first kept/moved"),
+            ("kept/elsewhere", "1 644 first kept/moved with user.a=two"),
             ("latest", "-> second"),
-            ("new", "directory 755"),
-            ("new/file", "2 644 second new/file"),
+            ("new", "directory 755 with user.d=directory"),
+            ("new/file", "2 644 second new/file with user.a=one"),
             ("rewritten", "2 644 other rewritten"),
-            ("touched", "2 600 first touched"),
+            ("touched", "2 600 first touched with user.kept=two"),
         ];
-        expected.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
+        let shown = |text: &str| match takes_attributes() {
+            true => text.to_string(),
+            false => text.split(" with ").next().unwrap_or_default().to_string(),
+        };
+        expected.iter().map(|(name, text)| (name.to_string(), shown(text))).collect()
     }
 
     /// Inodes in the persist directory, by name and content.
@@ -244,6 +268,27 @@ fn path(text: &str) -> FilePath {
     FilePath::parse(text.as_bytes()).expect("a valid path")
 }
 
+/// Whether the file system of the scratch directories takes extended attributes.
+fn takes_attributes() -> bool {
+    let path = std::env::temp_dir().join(format!("cairn-attributes-{}", std::process::id()));
+    let file = fs::File::create(&path).expect("a scratch file");
+    fs::remove_file(&path).expect("removes");
+    extended(&[(b"user.a", b"1")]).give(&file)
+}
+
+fn extended(attributes: &[(&[u8], &[u8])]) -> Extended {
+    attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+}
+
+/// Extended attributes as `copies` shows them.
+fn attributes_shown(path: &Path) -> String {
+    let file = fs::File::open(path).expect("opens");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let found = Extended::read(&file);
+    let each = found.iter().map(|(name, value)| format!(" with {}={}", text(name), text(value)));
+    each.collect()
+}
+
 fn collect(directory: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(directory).expect("lists").flatten() {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
@@ -251,12 +296,13 @@ fn collect(directory: &Path, prefix: &str, into: &mut BTreeMap<String, String>) 
         let mode = metadata.mode() & 0o7777;
         let text = if metadata.is_dir() {
             collect(&entry.path(), &format!("{name}/"), into);
-            format!("directory {mode:o}")
+            format!("directory {mode:o}{}", attributes_shown(&entry.path()))
         } else if metadata.is_symlink() {
             format!("-> {}", fs::read_link(entry.path()).expect("reads").display())
         } else {
             let text = fs::read_to_string(entry.path()).expect("reads");
-            format!("{} {mode:o} {text}", metadata.mtime())
+            let attributes = attributes_shown(&entry.path());
+            format!("{} {mode:o} {text}{attributes}", metadata.mtime())
         };
         into.insert(name, text);
     }
@@ -392,4 +438,26 @@ fn a_record_that_was_cut_off_is_ignored_and_spoils_no_other() {
     let destination = Arc::new(Destination::open(&world.out(), STORE).expect("opens"));
     Journal::open(destination).expect("opens").0.add(last).expect("adds");
     assert_eq!(world.announced(), announced);
+}
+
+#[test]
+fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from_being_drained() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    // More than a file system has room for that keeps them in a block; others take them.
+    let names: Vec<String> = (0..300).map(|number| format!("user.{number}")).collect();
+    names.iter().for_each(|name| world.set_extended("file", name, Some("")));
+    let all: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
+    let probe = fs::File::create(world.scratch.join("probe")).expect("creates");
+    let takes = extended(&all).give(&probe);
+    let mut drainer = Drainer::new(&world.scratch, world.job.clone());
+    let volumes = [Arc::clone(&world.volume)];
+    for _ in 0..2 {
+        let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        let outcome = outcome.expect("drains");
+        assert!(outcome.complete);
+        assert_eq!(outcome.without_attributes, u64::from(!takes));
+    }
+    assert!(world.ledger().entry(&path("file")).is_some_and(|entry| entry.extended.is_some()));
+    assert!(plan(&world.tree(), world.ledger().manifest(), &FilePath::root()).is_empty());
 }
