@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps conformance soak sim fuzz guest bench install clean
+.PHONY: help build demo test apps conformance soak sim fuzz guest interop bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,10 @@ guest: ## Two memory nodes, memory limits and persistent memory, on machines of 
 	@scripts/setup.sh build guest
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/guest.sh tests/guest/*.sh
+
+interop: ## The NVMe/TCP initiator on the target of a Linux kernel, and the other way round, on a machine under QEMU
+	@scripts/setup.sh build interop
+	scripts/interop.sh
 
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	@scripts/setup.sh bench

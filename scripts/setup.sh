@@ -2,7 +2,7 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | bench | guest | conformance
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | bench | guest | interop | conformance
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -31,7 +31,8 @@ needs_of() {
     conformance) printf '%s\n' 'fio fio' 'stress-ng stress-ng' ;;
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, bench, guest, conformance)" ;;
+    interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, bench, guest, interop, conformance)" ;;
     esac
 }
 

@@ -35,6 +35,7 @@ mod reaper;
 pub mod service;
 mod shared;
 pub mod snapshot;
+pub mod target;
 mod transit;
 pub mod volume;
 mod watch;

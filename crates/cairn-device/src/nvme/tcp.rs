@@ -22,7 +22,7 @@ use super::controller::Fabric;
 use super::error::{Error, Result};
 use super::transport::{CommandId, Data, Transport};
 use super::wire::pdu::{
-    COMMON_BYTES, DIGEST_BYTES, Fault, Frame, Framing, Header, InitializeRequest,
+    COMMON_BYTES, DIGEST_BYTES, Fault, Frame, Framing, HEADER_BYTES_MAX, Header, InitializeRequest,
     InitializeResponse, Malformed, Terminate, Transfer,
 };
 use super::wire::{Completion, DataPointer, Entry, Status};
@@ -66,6 +66,8 @@ pub struct TcpTransport {
     sender: Sender,
     receiver: Receiver,
     expected: Expected,
+    /// The last header, for a controller that is told what was wrong with it.
+    header: Vec<u8>,
     ended: VecDeque<Completion>,
     failure: Option<Error>,
     looks: u32,
@@ -110,6 +112,7 @@ impl TcpTransport {
             sender: Sender::default(),
             receiver: Receiver::new(),
             expected: Expected::Common,
+            header: Vec::with_capacity(HEADER_BYTES_MAX),
             ended: VecDeque::with_capacity(terms.depth),
             failure: None,
             looks: *LOOKS.start(),
@@ -238,7 +241,11 @@ impl TcpTransport {
         let (status, information) = malformed.fault.encode();
         let terminate = Header::HostTerminate(Terminate { status, information });
         self.sender.clear_unsent();
-        self.sender.push(Outgoing::alone(terminate.encode(0, Framing::PLAIN)));
+        self.sender.push(Outgoing {
+            data: self.header.as_ptr(),
+            length: self.header.len(),
+            ..Outgoing::alone(terminate.encode(self.header.len(), Framing::PLAIN))
+        });
         let deadline = Instant::now() + FAREWELL;
         while self.send().is_ok() && !self.sender.is_empty() && Instant::now() < deadline {
             let _ = self.sleep(deadline);
@@ -251,11 +258,15 @@ impl TcpTransport {
         match self.expected {
             Expected::Common => {
                 let Some(common) = self.receiver.peek(COMMON_BYTES) else { return Ok(false) };
+                self.header.clear();
+                self.header.extend_from_slice(common);
                 let common = common.first_chunk().expect("as many were asked for");
                 self.expected = Expected::Header(Frame::decode(common, self.incoming())?);
             }
             Expected::Header(frame) => {
                 let Some(bytes) = self.receiver.peek(frame.header_bytes) else { return Ok(false) };
+                self.header.clear();
+                self.header.extend_from_slice(bytes);
                 let header = Header::decode(&frame, bytes)?;
                 self.receiver.skip(frame.header_bytes);
                 self.expected = self.take_header(&frame, &header)?;

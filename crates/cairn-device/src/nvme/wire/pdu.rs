@@ -16,8 +16,10 @@ use crate::checksum;
 pub const COMMON_BYTES: usize = 8;
 /// Length of a header or data digest (HDGST, DDGST), a CRC32C.
 pub const DIGEST_BYTES: usize = 4;
-/// Longest that precedes the data of a PDU we send; also the longest header.
+/// Longest header without its digest, and longest that precedes the data of a PDU we send.
 pub const START_BYTES_MAX: usize = 128;
+/// Longest header of a PDU that has passed for one, with its digest.
+pub const HEADER_BYTES_MAX: usize = START_BYTES_MAX;
 /// Most bytes of an offending header in a terminate request (TCP 3.5).
 pub const TERMINATE_DATA_BYTES_MAX: usize = 128;
 /// Least that a controller should accept as data of one PDU (MAXH2CDATA, TCP figure 21).
@@ -94,13 +96,11 @@ impl Kind {
 
     /// Whether digests protect it if they were agreed on: not before that, and not when a connection ends.
     fn has_digests(self) -> bool {
-        !matches!(
-            self,
-            Kind::InitializeRequest
-                | Kind::InitializeResponse
-                | Kind::HostTerminate
-                | Kind::ControllerTerminate
-        )
+        !matches!(self, Kind::InitializeRequest | Kind::InitializeResponse) && !self.is_terminate()
+    }
+
+    fn is_terminate(self) -> bool {
+        matches!(self, Kind::HostTerminate | Kind::ControllerTerminate)
     }
 
     fn may_carry_data(self) -> bool {
@@ -198,7 +198,7 @@ impl Frame {
         let bytes = u32_at(common, AT_PLEN as usize) as usize;
         let kind = Kind::decode(byte).ok_or(field(AT_TYPE, "a PDU of an unknown type"))?;
         check(header_bytes == kind.header_bytes(), AT_HLEN, "a PDU with a wrong HLEN")?;
-        if matches!(kind, Kind::HostTerminate | Kind::ControllerTerminate) {
+        if kind.is_terminate() {
             return Frame::terminate(kind, bytes);
         }
         let has_header_digest = framing.header_digest && kind.has_digests();
@@ -359,17 +359,19 @@ impl Header {
         })
     }
 
-    /// What precedes `data_bytes` of data. Only commands and data PDUs have data.
+    /// What precedes `data_bytes` of data. Commands and data PDUs have data, and terminate requests, whose data are the header
+    /// that was wrong.
     pub fn encode(&self, data_bytes: usize, framing: Framing) -> Start {
         let kind = self.kind();
-        assert!(data_bytes == 0 || kind.may_carry_data(), "{kind:?} carries no data");
+        let may_carry_data = kind.may_carry_data() || kind.is_terminate();
+        assert!(data_bytes == 0 || may_carry_data, "{kind:?} carries no data");
+        let framing = if kind.has_digests() { framing } else { Framing::PLAIN };
         let mut bytes = [0; START_BYTES_MAX];
         let mut flags = self.encode_specific(&mut bytes);
         let mut length = kind.header_bytes();
-        if framing.header_digest && kind.has_digests() {
+        if framing.header_digest {
             (flags, length) = (flags | HEADER_DIGEST_FLAG, length + DIGEST_BYTES);
         }
-        let header_end = length;
         let mut total = length;
         if data_bytes > 0 {
             length = length.next_multiple_of(usize::from(framing.data_alignment));
@@ -382,7 +384,7 @@ impl Header {
         let total = u32::try_from(total).expect("data of a PDU are less than 4 GiB");
         (bytes[0], bytes[1], bytes[2]) = (kind as u8, flags, kind.header_bytes() as u8);
         put(&mut bytes, AT_PLEN as usize, &total.to_le_bytes());
-        if header_end > kind.header_bytes() {
+        if framing.header_digest {
             let digest = checksum::crc32c(0, &bytes[..kind.header_bytes()]);
             put(&mut bytes, kind.header_bytes(), &digest.to_le_bytes());
         }

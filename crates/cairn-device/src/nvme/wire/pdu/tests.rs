@@ -27,7 +27,7 @@ fn samples() -> Vec<(Header, usize)> {
         (Header::InitializeRequest(request), 0),
         (Header::InitializeResponse(response), 0),
         (Header::HostTerminate(terminate), 0),
-        (Header::ControllerTerminate(terminate), 0),
+        (Header::ControllerTerminate(terminate), TERMINATE_DATA_BYTES_MAX),
         (Header::Command(entry), 0),
         (Header::Command(entry), 512),
         (Header::Response(Completion { result: 1, command_id: 2, ..Default::default() }), 0),
@@ -51,7 +51,8 @@ fn every_header_is_read_back_as_it_was_written() {
             let (frame, again) = decode(start.bytes(), framing).unwrap();
             assert_eq!((again, frame.data_bytes), (header, data_bytes));
             assert_eq!(frame.data_at, start.bytes().len());
-            assert_eq!(frame.has_data_digest, framing.data_digest && data_bytes > 0);
+            let is_protected = framing.data_digest && data_bytes > 0 && frame.kind.has_digests();
+            assert_eq!(frame.has_data_digest, is_protected);
             let total = u32_at(start.bytes(), 4) as usize;
             assert_eq!(total, frame.data_at + data_bytes + 4 * usize::from(frame.has_data_digest));
         }

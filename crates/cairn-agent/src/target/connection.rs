@@ -1,0 +1,468 @@
+//! One connection of a host: PDUs come in, commands are done one after the other, answers go out.
+//!
+//! Must stay true: of the data that a command has yet to receive, the host was asked for at most `awaited_bytes`; a PDU that
+//! does not fit ends the connection and says why (TCP 3.5). A command whose data came with a wrong digest is not done.
+//! Does not know commands; `admin` and `io` do.
+
+use super::admin::Admin;
+use super::io;
+use super::subsystem::{Controller, Subsystem};
+use cairn_device::checksum;
+use cairn_device::nvme::wire::command::QueueKind;
+use cairn_device::nvme::wire::fabrics::{
+    ANY_CONTROLLER, CONNECT_DATA_BYTES, ConnectData, DISCOVERY_NQN,
+};
+use cairn_device::nvme::wire::pdu::{
+    ADMIN_CAPSULE_DATA_BYTES, COMMON_BYTES, DIGEST_BYTES, Fault, Frame, Framing, Header,
+    InitializeRequest, InitializeResponse, Malformed, Terminate, Transfer,
+};
+use cairn_device::nvme::wire::{Command, Completion, DataPointer, Entry, Status};
+use std::collections::{HashMap, VecDeque};
+use std::io::{BufReader, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is read beside data.
+const BUFFER_BYTES: usize = 64 << 10;
+/// How long a host may take until it has connected a queue.
+const GREETING: Duration = Duration::from_secs(30);
+/// Beyond the time that a host asked for it is forgiven so much.
+const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
+/// Most entries of an admin queue.
+const ADMIN_ENTRIES_MAX: u32 = 128;
+/// SQHD of a queue without flow control.
+const NO_FLOW_CONTROL: u16 = 0xffff;
+
+/// Why a connection ends.
+enum End {
+    /// The host is gone, or was silent for too long.
+    Gone,
+    /// The host does not keep to the protocol.
+    Malformed(Malformed),
+}
+
+impl From<std::io::Error> for End {
+    fn from(_: std::io::Error) -> End {
+        End::Gone
+    }
+}
+
+impl From<Malformed> for End {
+    fn from(malformed: Malformed) -> End {
+        End::Malformed(malformed)
+    }
+}
+
+fn malformed(fault: Fault, what: &'static str) -> End {
+    End::Malformed(Malformed { fault, what })
+}
+
+/// What a connection is for.
+enum Role {
+    /// Nothing yet.
+    New,
+    /// An admin queue; of a discovery controller, too.
+    Admin(Admin),
+    /// An I/O queue of that number.
+    Io(Arc<Controller>, u16),
+}
+
+/// A command whose data were asked for.
+struct Awaited {
+    entry: Entry,
+    command: Command,
+    data: Vec<u8>,
+    arrived: usize,
+    is_damaged: bool,
+}
+
+/// How far a submission queue is.
+struct Flow {
+    entries: u32,
+    head: u32,
+    is_controlled: bool,
+}
+
+/// A connection.
+pub(super) struct Connection {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+    subsystem: Arc<Subsystem>,
+    incoming: Framing,
+    outgoing: Framing,
+    is_initialized: bool,
+    role: Role,
+    flow: Flow,
+    /// The last header, for a host that is told what was wrong with it.
+    header: Vec<u8>,
+    /// By the tag of their R2T.
+    awaited: HashMap<u16, Awaited>,
+    awaited_bytes: usize,
+    next_tag: u16,
+    /// Commands whose data were not asked for yet.
+    waiting: VecDeque<(Entry, Command, usize)>,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, subsystem: Arc<Subsystem>) -> std::io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(GREETING))?;
+        let reader = BufReader::with_capacity(BUFFER_BYTES, stream.try_clone()?);
+        Ok(Connection {
+            stream,
+            reader,
+            subsystem,
+            incoming: Framing::PLAIN,
+            outgoing: Framing::PLAIN,
+            is_initialized: false,
+            role: Role::New,
+            flow: Flow { entries: 2, head: 0, is_controlled: true },
+            header: Vec::new(),
+            awaited: HashMap::new(),
+            awaited_bytes: 0,
+            next_tag: 0,
+            waiting: VecDeque::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Serves the host until one of both has enough.
+    pub(super) fn serve(mut self) {
+        let end = loop {
+            if let Err(end) = self.serve_one() {
+                break end;
+            }
+        };
+        if let End::Malformed(malformed) = end {
+            self.accuse(malformed);
+        }
+        match &self.role {
+            Role::New => {}
+            Role::Admin(admin) => self.subsystem.remove_controller(admin.controller()),
+            Role::Io(controller, number) => controller.remove_queue(*number),
+        }
+    }
+
+    /// Tells the host what it did wrong, with the header that shows it.
+    fn accuse(&mut self, malformed: Malformed) {
+        let (status, information) = malformed.fault.encode();
+        let terminate = Header::ControllerTerminate(Terminate { status, information });
+        let header = core::mem::take(&mut self.header);
+        let start = terminate.encode(header.len(), Framing::PLAIN);
+        // Who does not listen has lost nothing.
+        let _ = self.write(&[start.bytes(), &header]);
+    }
+
+    /// Receives a PDU and does what it says.
+    fn serve_one(&mut self) -> Result<(), End> {
+        self.header.clear();
+        self.header.resize(COMMON_BYTES, 0);
+        self.reader.read_exact(&mut self.header)?;
+        let common = self.header.first_chunk().expect("as many were read");
+        let frame = Frame::decode(common, self.incoming)?;
+        self.header.resize(frame.header_bytes, 0);
+        self.reader.read_exact(&mut self.header[COMMON_BYTES..])?;
+        let header = Header::decode(&frame, &self.header)?;
+        match header {
+            Header::InitializeRequest(request) if !self.is_initialized => self.initialize(&request),
+            Header::HostTerminate(_) => Err(End::Gone),
+            _ if !self.is_initialized => {
+                Err(malformed(Fault::Sequence, "a PDU before the connection was initialized"))
+            }
+            Header::Command(entry) => self.take_command(&frame, entry),
+            Header::HostData { transfer, is_last } => self.take_data(&frame, &transfer, is_last),
+            _ => Err(malformed(Fault::Sequence, "a PDU that cannot come now")),
+        }
+    }
+
+    fn initialize(&mut self, request: &InitializeRequest) -> Result<(), End> {
+        let response = InitializeResponse {
+            data_alignment: Framing::PLAIN.data_alignment,
+            header_digest: request.header_digest,
+            data_digest: request.data_digest,
+            data_bytes_max: self.subsystem.limits().host_data_bytes,
+        };
+        self.send(&Header::InitializeResponse(response), &[])?;
+        let InitializeRequest { header_digest, data_digest, data_alignment, .. } = *request;
+        self.incoming = Framing { header_digest, data_digest, ..Framing::PLAIN };
+        self.outgoing = Framing { header_digest, data_digest, data_alignment };
+        self.is_initialized = true;
+        Ok(())
+    }
+
+    fn take_command(&mut self, frame: &Frame, entry: Entry) -> Result<(), End> {
+        let (kind, most) = match self.role {
+            Role::Io(..) => (QueueKind::Io, self.subsystem.limits().capsule_data_bytes as usize),
+            _ => (QueueKind::Admin, ADMIN_CAPSULE_DATA_BYTES),
+        };
+        if frame.data_bytes > most {
+            return Err(malformed(
+                Fault::HeaderField(4),
+                "more data in a capsule than it may have",
+            ));
+        }
+        let mut data = vec![0; frame.data_bytes];
+        let is_intact = self.receive_data(frame, &mut data)?;
+        self.flow.advance();
+        let command = match Command::decode(&entry, kind) {
+            Ok(command) => command,
+            Err(status) => return self.answer(&entry, Err(status.for_good())),
+        };
+        match self.placement(&entry, &command, data.len()) {
+            Err(status) => self.answer(&entry, Err(status)),
+            Ok(_) if !is_intact => self.answer(&entry, Err(Status::TRANSIENT_TRANSPORT)),
+            Ok(0) => self.execute(&entry, &command, &data),
+            Ok(length) => {
+                self.waiting.push_back((entry, command, length));
+                self.ask_for_data()
+            }
+        }
+    }
+
+    /// How many bytes of data the host must be asked for. Errors: what the entry says of its data is not what the command
+    /// has.
+    fn placement(
+        &self,
+        entry: &Entry,
+        command: &Command,
+        in_capsule: usize,
+    ) -> Result<usize, Status> {
+        let block_bytes = match command {
+            Command::Read { namespace, .. } | Command::Write { namespace, .. } => {
+                self.subsystem.namespace(*namespace)?.shape().block_bytes()
+            }
+            _ => 1,
+        };
+        let (bytes_out, bytes_in) = (command.bytes_out(block_bytes), command.bytes_in(block_bytes));
+        if bytes_out.max(bytes_in) > self.subsystem.limits().transfer_bytes() {
+            return Err(Status::INVALID_FIELD.for_good());
+        }
+        let fits = |length: u32, bytes: u64| u64::from(length) == bytes;
+        match entry.data_pointer()? {
+            DataPointer::InCapsule { offset: 0, length } if bytes_out > 0 => {
+                let is_there = length as usize == in_capsule && fits(length, bytes_out);
+                if is_there { Ok(0) } else { Err(Status::DATA_LENGTH_INVALID.for_good()) }
+            }
+            DataPointer::Transport { length } if fits(length, bytes_out.max(bytes_in)) => {
+                Ok(bytes_out as usize)
+            }
+            // What has no data need not say so.
+            _ if bytes_out == 0 && bytes_in == 0 => Ok(0),
+            _ => Err(Status::DATA_LENGTH_INVALID.for_good()),
+        }
+    }
+
+    /// Asks for the data of waiting commands, as far as there is room for them.
+    fn ask_for_data(&mut self) -> Result<(), End> {
+        while let Some((_, _, length)) = self.waiting.front() {
+            let is_room = self.awaited_bytes + length <= self.subsystem.limits().awaited_bytes;
+            if !is_room && !self.awaited.is_empty() {
+                break;
+            }
+            let Some((entry, command, length)) = self.waiting.pop_front() else { break };
+            while self.awaited.contains_key(&self.next_tag) {
+                self.next_tag = self.next_tag.wrapping_add(1);
+            }
+            let (tag, data) = (self.next_tag, vec![0; length]);
+            self.next_tag = self.next_tag.wrapping_add(1);
+            self.awaited_bytes += length;
+            let awaited = Awaited { entry, command, data, arrived: 0, is_damaged: false };
+            self.awaited.insert(tag, awaited);
+            let command_id = entry.command_id();
+            let transfer = Transfer { command_id, tag, offset: 0, length: length as u32 };
+            self.send(&Header::ReadyToTransfer(transfer), &[])?;
+        }
+        Ok(())
+    }
+
+    fn take_data(&mut self, frame: &Frame, transfer: &Transfer, is_last: bool) -> Result<(), End> {
+        let unknown = || malformed(Fault::HeaderField(10), "data that nobody asked for");
+        let mut awaited = self.awaited.remove(&transfer.tag).ok_or_else(unknown)?;
+        if awaited.entry.command_id() != transfer.command_id {
+            return Err(malformed(Fault::HeaderField(8), "data of another command"));
+        }
+        if transfer.length > self.subsystem.limits().host_data_bytes {
+            return Err(malformed(Fault::LimitExceeded, "more data in a PDU than MAXH2CDATA"));
+        }
+        if transfer.offset as usize != awaited.arrived {
+            return Err(malformed(Fault::Sequence, "data that do not follow the last ones"));
+        }
+        let end = awaited.arrived + transfer.length as usize;
+        let is_end = end == awaited.data.len();
+        let place = awaited.data.get_mut(awaited.arrived..end);
+        let place =
+            place.ok_or_else(|| malformed(Fault::OutOfRange, "data that were not asked for"))?;
+        if is_last != is_end {
+            return Err(malformed(Fault::Sequence, "LAST_PDU where the data do not end"));
+        }
+        awaited.is_damaged |= !self.receive_data(frame, place)?;
+        awaited.arrived = end;
+        if !is_end {
+            self.awaited.insert(transfer.tag, awaited);
+            return Ok(());
+        }
+        self.awaited_bytes -= awaited.data.len();
+        match awaited.is_damaged {
+            true => self.answer(&awaited.entry, Err(Status::TRANSIENT_TRANSPORT))?,
+            false => self.execute(&awaited.entry, &awaited.command, &awaited.data)?,
+        }
+        self.ask_for_data()
+    }
+
+    /// Receives the data of a PDU; whether they are what their digest says.
+    fn receive_data(&mut self, frame: &Frame, target: &mut [u8]) -> Result<bool, End> {
+        let mut padding = [0; u8::MAX as usize];
+        self.reader.read_exact(&mut padding[..frame.data_at - frame.header_bytes])?;
+        self.reader.read_exact(target)?;
+        let mut digest = [0; DIGEST_BYTES];
+        if frame.has_data_digest {
+            self.reader.read_exact(&mut digest)?;
+        }
+        Ok(!frame.has_data_digest || digest == checksum::crc32c(0, target).to_le_bytes())
+    }
+
+    /// Does a command all of whose data are here.
+    fn execute(&mut self, entry: &Entry, command: &Command, data: &[u8]) -> Result<(), End> {
+        if let Command::Connect { .. } = command {
+            let connected = self.connect(command, data);
+            return self.answer(entry, connected);
+        }
+        let mut buffer = core::mem::take(&mut self.buffer);
+        buffer.clear();
+        let result = match &mut self.role {
+            Role::New => Err(Status::SEQUENCE_ERROR),
+            Role::Admin(admin) => {
+                let local = self.stream.local_addr()?;
+                match admin.execute(entry.command_id(), command, local, &mut buffer) {
+                    // It is answered when something happens.
+                    Ok(None) => return Ok(()),
+                    Ok(Some(result)) => Ok(result),
+                    Err(status) => Err(status),
+                }
+            }
+            Role::Io(controller, _) if !controller.is_enabled() => Err(Status::SEQUENCE_ERROR),
+            Role::Io(..) => io::execute(&self.subsystem, command, data, &mut buffer).map(|()| 0),
+        };
+        let done = match result {
+            Ok(result) if !buffer.is_empty() => self.answer_with(entry, result, &buffer),
+            result => self.answer(entry, result),
+        };
+        self.buffer = buffer;
+        done
+    }
+
+    /// Makes the connection a queue.
+    fn connect(&mut self, command: &Command, data: &[u8]) -> Result<u64, Status> {
+        let invalid = Status::CONNECT_INVALID.for_good();
+        let bytes: Option<&[u8; CONNECT_DATA_BYTES]> = data.first_chunk();
+        let host = bytes.and_then(ConnectData::decode).ok_or(invalid)?;
+        let &Command::Connect { queue, entries, without_flow_control, keep_alive_ms } = command
+        else {
+            return Err(Status::INTERNAL_ERROR);
+        };
+        if !matches!(self.role, Role::New) {
+            return Err(Status::SEQUENCE_ERROR.for_good());
+        }
+        let limits = self.subsystem.limits();
+        let entries_max = if queue == 0 { ADMIN_ENTRIES_MAX } else { limits.entries };
+        if queue > limits.queues || entries > entries_max {
+            return Err(invalid);
+        }
+        let is_discovery = host.subsystem.as_str() == DISCOVERY_NQN;
+        let is_ours = is_discovery || host.subsystem == *self.subsystem.name();
+        let id = match queue {
+            _ if !is_ours => return Err(invalid),
+            0 if host.controller != ANY_CONTROLLER => return Err(invalid),
+            0 => self.connect_admin(&host, is_discovery, keep_alive_ms)?,
+            _ => {
+                let controller = self.subsystem.controller(&host).ok_or(invalid)?;
+                let stream = self.stream.try_clone().map_err(|_| Status::INTERNAL_ERROR)?;
+                if !controller.is_enabled() {
+                    return Err(Status::SEQUENCE_ERROR);
+                }
+                controller.add_queue(queue, stream)?;
+                let id = controller.id;
+                self.role = Role::Io(controller, queue);
+                self.set_timeout(0)?;
+                id
+            }
+        };
+        self.flow = Flow { entries, head: 1, is_controlled: !without_flow_control };
+        Ok(id.into())
+    }
+
+    fn connect_admin(
+        &mut self,
+        host: &ConnectData,
+        is_discovery: bool,
+        keep_alive_ms: u32,
+    ) -> Result<u16, Status> {
+        self.set_timeout(keep_alive_ms)?;
+        let controller = self.subsystem.add_controller(host, keep_alive_ms)?;
+        let id = controller.id;
+        self.role = Role::Admin(Admin::new(Arc::clone(&self.subsystem), controller, is_discovery));
+        Ok(id)
+    }
+
+    /// How long the host may be silent; 0: for ever.
+    fn set_timeout(&self, keep_alive_ms: u32) -> Result<(), Status> {
+        let time = Duration::from_millis(keep_alive_ms.into()) + KEEP_ALIVE_GRACE;
+        let time = (keep_alive_ms > 0).then_some(time);
+        self.stream.set_read_timeout(time).map_err(|_| Status::INTERNAL_ERROR)
+    }
+
+    /// Ends a command that returns no data.
+    fn answer(&mut self, entry: &Entry, result: Result<u64, Status>) -> Result<(), End> {
+        let (result, status) = match result {
+            Ok(result) => (result, Status::SUCCESS),
+            Err(status) => (0, status),
+        };
+        let queue_head =
+            if self.flow.is_controlled { self.flow.head as u16 } else { NO_FLOW_CONTROL };
+        let command_id = entry.command_id();
+        let completion = Completion { result, queue_head, command_id, status };
+        Ok(self.send(&Header::Response(completion), &[])?)
+    }
+
+    /// Ends a command that returns data, by these alone if that is agreed on.
+    fn answer_with(&mut self, entry: &Entry, result: u64, data: &[u8]) -> Result<(), End> {
+        let command_id = entry.command_id();
+        let transfer = Transfer { command_id, tag: 0, offset: 0, length: data.len() as u32 };
+        let is_success = !self.flow.is_controlled;
+        self.send(&Header::ControllerData { transfer, is_last: true, is_success }, data)?;
+        if is_success { Ok(()) } else { self.answer(entry, Ok(result)) }
+    }
+
+    fn send(&mut self, header: &Header, data: &[u8]) -> std::io::Result<()> {
+        let start = header.encode(data.len(), self.outgoing);
+        let digest = match self.outgoing.data_digest && !data.is_empty() {
+            true => &checksum::crc32c(0, data).to_le_bytes()[..],
+            false => &[],
+        };
+        self.write(&[start.bytes(), data, digest])
+    }
+
+    fn write(&mut self, parts: &[&[u8]]) -> std::io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut slices = &mut slices[..];
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            match self.stream.write_vectored(slices) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut slices, count),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Flow {
+    /// An entry of the queue was taken.
+    fn advance(&mut self) {
+        self.head = (self.head + 1) % self.entries;
+    }
+}

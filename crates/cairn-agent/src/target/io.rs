@@ -1,0 +1,40 @@
+//! The commands of I/O queues.
+
+use super::subsystem::Subsystem;
+use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
+use cairn_device::nvme::wire::{Command, Status};
+
+/// Does a command with the data that came with it; what it returns is put into the empty `answer`.
+pub(super) fn execute(
+    subsystem: &Subsystem,
+    command: &Command,
+    data: &[u8],
+    answer: &mut Vec<u8>,
+) -> Result<(), Status> {
+    match *command {
+        Command::Flush { namespace } => subsystem.namespace(namespace)?.flush(),
+        Command::Read { namespace, blocks } => {
+            let namespace = subsystem.namespace(namespace)?;
+            answer.resize((blocks.count as usize) << namespace.shape().block_shift, 0);
+            let read = namespace.read(blocks, answer);
+            if read.is_err() {
+                answer.clear();
+            }
+            read
+        }
+        Command::Write { namespace, blocks, is_durable } => {
+            subsystem.namespace(namespace)?.write(blocks, data, is_durable)
+        }
+        Command::WriteZeroes { namespace, blocks, may_deallocate } => {
+            subsystem.namespace(namespace)?.zero(blocks, may_deallocate)
+        }
+        Command::Deallocate { namespace, .. } => {
+            let namespace = subsystem.namespace(namespace)?;
+            data.chunks_exact(RANGE_BYTES).try_for_each(|range| {
+                let range = range.try_into().expect("chunks of that length");
+                namespace.zero(decode_range(range), true)
+            })
+        }
+        _ => Err(Status::INVALID_OPCODE.for_good()),
+    }
+}

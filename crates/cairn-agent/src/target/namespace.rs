@@ -1,0 +1,160 @@
+//! What a namespace's blocks lie in: a file, or memory that looks like one.
+//!
+//! Must stay true: ranges are checked against the size before anything is touched; it never grows.
+
+use cairn_device::nvme::wire::command::Blocks;
+use cairn_device::nvme::wire::{Status, identify};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Error, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// A namespace.
+#[derive(Debug)]
+pub struct Namespace {
+    file: File,
+    shape: identify::Namespace,
+}
+
+impl Namespace {
+    /// Memory of this process, zeros at first. `bytes` is a positive number of blocks of 512 to 65536 bytes.
+    pub fn in_memory(bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
+        let file = File::from(rustix::fs::memfd_create("cairn-namespace", MemfdFlags::CLOEXEC)?);
+        file.set_len(bytes)?;
+        let mut guid = [0; 16];
+        rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
+        Namespace::new(file, bytes, block_bytes, guid)
+    }
+
+    /// The file at `path`, which there must be; its end is that of its last whole block.
+    pub fn in_file(path: &Path, block_bytes: u64) -> io::Result<Namespace> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let attributes = file.metadata()?;
+        // The same file is the same namespace, whoever exports it.
+        let words = [attributes.dev(), attributes.ino()].map(u64::to_le_bytes);
+        let mut guid = [0; 16];
+        guid.copy_from_slice(&words.concat());
+        Namespace::new(file, attributes.len(), block_bytes, guid)
+    }
+
+    fn new(file: File, bytes: u64, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {
+        let block_shift = block_bytes.trailing_zeros() as u8;
+        let blocks = bytes / block_bytes.max(1);
+        let shape = identify::Namespace {
+            blocks,
+            block_shift,
+            is_write_protected: false,
+            guid,
+            access_group: 0,
+        };
+        let is_usable =
+            block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
+        match is_usable {
+            true => Ok(Namespace { file, shape }),
+            false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
+        }
+    }
+
+    /// What hosts are told of it.
+    pub fn shape(&self) -> &identify::Namespace {
+        &self.shape
+    }
+
+    /// Fetches the first bytes of a range.
+    pub fn read(&self, blocks: Blocks, target: &mut [u8]) -> Result<(), Status> {
+        let (offset, _) = self.range(blocks)?;
+        self.file.read_exact_at(target, offset).map_err(status)
+    }
+
+    /// Stores the blocks of a range.
+    pub fn write(&self, blocks: Blocks, source: &[u8], is_durable: bool) -> Result<(), Status> {
+        let (offset, _) = self.range(blocks)?;
+        self.file.write_all_at(source, offset).map_err(status)?;
+        if is_durable { self.flush() } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeros; may give its space back.
+    pub fn zero(&self, blocks: Blocks, may_deallocate: bool) -> Result<(), Status> {
+        let (offset, bytes) = self.range(blocks)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let cheap = if may_deallocate { punch } else { FallocateFlags::ZERO_RANGE };
+        match rustix::fs::fallocate(&self.file, cheap, offset, bytes) {
+            Err(Errno::OPNOTSUPP) => self.write_zeros(offset, bytes),
+            result => result.map_err(|errno| status(errno.into())),
+        }
+    }
+
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<(), Status> {
+        const PIECE: u64 = 1 << 20;
+        let zeros = vec![0; PIECE.min(bytes) as usize];
+        for at in (0..bytes).step_by(PIECE as usize) {
+            let length = PIECE.min(bytes - at) as usize;
+            self.file.write_all_at(&zeros[..length], offset + at).map_err(status)?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was stored.
+    pub fn flush(&self) -> Result<(), Status> {
+        self.file.sync_data().map_err(status)
+    }
+
+    /// Where a range stands in the file, bytes. Errors: not all of it is in the namespace.
+    fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
+        let end = blocks.first.checked_add(blocks.count.into());
+        match end.is_some_and(|end| end <= self.shape.blocks) {
+            true => {
+                let shift = self.shape.block_shift;
+                Ok((blocks.first << shift, u64::from(blocks.count) << shift))
+            }
+            false => Err(Status::OUT_OF_RANGE.for_good()),
+        }
+    }
+}
+
+fn status(error: Error) -> Status {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => Status::CAPACITY_EXCEEDED,
+        _ => Status::INTERNAL_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(first: u64, count: u32) -> Blocks {
+        Blocks { first, count }
+    }
+
+    #[test]
+    fn blocks_are_kept_zeroed_and_never_outside() {
+        let namespace = Namespace::in_memory(16 * 4096, 4096).unwrap();
+        let mut bytes = [7; 2 * 4096];
+        namespace.write(blocks(14, 2), &bytes, true).unwrap();
+        for may_deallocate in [false, true] {
+            namespace.zero(blocks(14, 1), may_deallocate).unwrap();
+            namespace.read(blocks(14, 2), &mut bytes).unwrap();
+            assert!(bytes[..4096].iter().all(|&byte| byte == 0));
+            assert!(bytes[4096..].iter().all(|&byte| byte == 7));
+        }
+        for outside in [blocks(15, 2), blocks(16, 1), blocks(u64::MAX, 1)] {
+            let refused = Err(Status::OUT_OF_RANGE.for_good());
+            assert_eq!(namespace.write(outside, &bytes, false), refused);
+            assert_eq!(namespace.read(outside, &mut bytes), refused);
+            assert_eq!(namespace.zero(outside, true), refused);
+        }
+    }
+
+    #[test]
+    fn blocks_of_no_possible_size_are_refused() {
+        for (bytes, block_bytes) in [(4096, 0), (4096, 1000), (4096, 256), (511, 512), (0, 4096)] {
+            assert!(Namespace::in_memory(bytes, block_bytes).is_err(), "{bytes} {block_bytes}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What all connections share: the namespaces, and which controllers there are.
+//!
+//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
+
+use super::Namespace;
+use cairn_device::nvme::wire::fabrics::{
+    CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
+};
+use cairn_device::nvme::wire::{Nqn, Status};
+use std::collections::HashMap;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Largest controller number that is given.
+const CONTROLLERS_MAX: u16 = 0xffef;
+
+/// What hosts may ask for at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most data in a capsule of an I/O queue, bytes: a multiple of 16.
+    pub capsule_data_bytes: u32,
+    /// Most data of one PDU from a host (MAXH2CDATA), bytes: a multiple of 4, at least 4096.
+    pub host_data_bytes: u32,
+    /// Most data of a command (MDTS): 4 KiB times this power of two.
+    pub transfer_shift: u8,
+    /// Most entries of a queue.
+    pub entries: u32,
+    /// Most I/O queues of a controller.
+    pub queues: u16,
+    /// Most data of a connection that are asked for and did not arrive yet, bytes; a single command may have more.
+    pub awaited_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            capsule_data_bytes: 16 << 10,
+            host_data_bytes: 1 << 20,
+            transfer_shift: 8,
+            entries: 128,
+            queues: 64,
+            awaited_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Most data of a command, bytes.
+    pub fn transfer_bytes(&self) -> u64 {
+        4096 << self.transfer_shift
+    }
+}
+
+/// Namespaces that are exported together, by a name.
+#[derive(Debug)]
+pub struct Subsystem {
+    name: Nqn,
+    namespaces: Vec<Namespace>,
+    limits: Limits,
+    controllers: Mutex<HashMap<u16, Arc<Controller>>>,
+}
+
+impl Subsystem {
+    /// The namespaces get the numbers from 1 on.
+    pub fn new(name: Nqn, namespaces: Vec<Namespace>, limits: Limits) -> Subsystem {
+        Subsystem { name, namespaces, limits, controllers: Mutex::default() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Nqn {
+        &self.name
+    }
+
+    /// What hosts may ask for.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The namespaces and their numbers.
+    pub fn namespaces(&self) -> impl Iterator<Item = (u32, &Namespace)> {
+        (1..).zip(&self.namespaces)
+    }
+
+    /// The namespace with that number.
+    pub fn namespace(&self, number: u32) -> Result<&Namespace, Status> {
+        let index = (number as usize).wrapping_sub(1);
+        self.namespaces.get(index).ok_or(Status::INVALID_NAMESPACE.for_good())
+    }
+
+    /// A new controller for this host. Errors: there are too many.
+    pub(super) fn add_controller(
+        &self,
+        host: &ConnectData,
+        keep_alive_ms: u32,
+    ) -> Result<Arc<Controller>, Status> {
+        let mut controllers = self.controllers();
+        let id = (1..=CONTROLLERS_MAX).find(|id| !controllers.contains_key(id));
+        let id = id.ok_or(Status::INTERNAL_ERROR)?;
+        let controller = Arc::new(Controller {
+            id,
+            host: host.clone(),
+            keep_alive_ms,
+            configuration: AtomicU32::new(0),
+            queues: Mutex::default(),
+        });
+        controllers.insert(id, Arc::clone(&controller));
+        Ok(controller)
+    }
+
+    /// The controller of that number, if it is this host's.
+    pub(super) fn controller(&self, host: &ConnectData) -> Option<Arc<Controller>> {
+        let controllers = self.controllers();
+        let controller = controllers.get(&host.controller)?;
+        let is_same = controller.host.host == host.host && controller.host.host_id == host.host_id;
+        is_same.then(|| Arc::clone(controller))
+    }
+
+    /// The controller's admin connection has ended.
+    pub(super) fn remove_controller(&self, controller: &Controller) {
+        self.controllers().remove(&controller.id);
+        controller.end_queues();
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, HashMap<u16, Arc<Controller>>> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a host that connected an admin queue has to itself.
+#[derive(Debug)]
+pub(super) struct Controller {
+    pub(super) id: u16,
+    host: ConnectData,
+    pub(super) keep_alive_ms: u32,
+    configuration: AtomicU32,
+    queues: Mutex<HashMap<u16, TcpStream>>,
+}
+
+impl Controller {
+    /// CC.
+    pub(super) fn configuration(&self) -> u32 {
+        self.configuration.load(Ordering::Relaxed)
+    }
+
+    /// Sets CC.
+    pub(super) fn configure(&self, value: u32) {
+        self.configuration.store(value, Ordering::Relaxed);
+        if value & CONFIGURATION_ENABLE == 0 {
+            self.end_queues();
+        }
+    }
+
+    /// CSTS.
+    pub(super) fn status(&self) -> u32 {
+        let configuration = self.configuration();
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        flag(configuration & CONFIGURATION_ENABLE != 0, STATUS_READY)
+            | flag(configuration & CONFIGURATION_SHUTDOWN_MASK != 0, STATUS_SHUT_DOWN)
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        self.status() == STATUS_READY
+    }
+
+    /// Makes a connection the I/O queue of that number. Errors: there is one.
+    pub(super) fn add_queue(&self, number: u16, stream: TcpStream) -> Result<(), Status> {
+        let mut queues = self.queues();
+        if queues.contains_key(&number) {
+            return Err(Status::CONNECT_INVALID.for_good());
+        }
+        queues.insert(number, stream);
+        Ok(())
+    }
+
+    pub(super) fn remove_queue(&self, number: u16) {
+        self.queues().remove(&number);
+    }
+
+    fn end_queues(&self) {
+        for (_, stream) in self.queues().drain() {
+            // The thread that serves it finds the end, or has found one before.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<u16, TcpStream>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,201 @@
+//! Peers that break the rules: each is told so and loses its connection, and nobody else notices.
+
+use crate::peer::{Peer, settings, subsystem};
+use cairn_device::nvme::Error;
+use cairn_device::nvme::controller::{Controller, Settings};
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::pdu::{
+    COMMON_BYTES, Frame, Framing, Header, InitializeRequest, InitializeResponse, Terminate,
+    Transfer,
+};
+use cairn_device::nvme::wire::{Command, Completion, Entry, Status};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// The next PDU: its header, its data without digest.
+fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
+    let mut bytes = vec![0; COMMON_BYTES];
+    stream.read_exact(&mut bytes).expect("a PDU");
+    let frame = Frame::decode(bytes.first_chunk().unwrap(), Framing::PLAIN).expect("a PDU");
+    bytes.resize(frame.header_bytes, 0);
+    stream.read_exact(&mut bytes[COMMON_BYTES..]).unwrap();
+    let mut data = vec![0; frame.data_at - frame.header_bytes + frame.data_bytes];
+    stream.read_exact(&mut data).unwrap();
+    let data = data.split_off(frame.data_at - frame.header_bytes);
+    (Header::decode(&frame, &bytes).expect("a header"), data)
+}
+
+fn send(stream: &mut TcpStream, header: &Header, data: &[u8]) {
+    stream.write_all(header.encode(data.len(), Framing::PLAIN).bytes()).unwrap();
+    stream.write_all(data).unwrap();
+}
+
+fn initialize_request() -> Header {
+    Header::InitializeRequest(InitializeRequest {
+        data_alignment: 4,
+        header_digest: false,
+        data_digest: false,
+        transfers_max: 1,
+    })
+}
+
+/// Sends `bytes` on a new connection, after a good start if asked for; why the target ends it, and the header it shows.
+fn provoke(peer: &Peer, is_initialized: bool, bytes: &[u8]) -> (Terminate, Vec<u8>) {
+    let mut stream = TcpStream::connect(peer.address).unwrap();
+    if is_initialized {
+        send(&mut stream, &initialize_request(), &[]);
+        receive(&mut stream);
+    }
+    stream.write_all(bytes).unwrap();
+    let (Header::ControllerTerminate(why), header) = receive(&mut stream) else {
+        panic!("not the end")
+    };
+    let mut rest = Vec::new();
+    // It may be a reset, if more was sent than the target has read.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "nothing follows");
+    (why, header)
+}
+
+#[test]
+fn host_that_breaks_the_rules_is_told_which_field_and_loses_its_connection() {
+    // Another target may say more or less.
+    let Some(peer) = Peer::limited(Default::default()) else { return };
+    let command = Header::Command(Command::KeepAlive.encode());
+    let transfer = Transfer { command_id: 1, tag: 9, offset: 0, length: 4 };
+    let unasked = Header::HostData { transfer, is_last: true };
+    let plain = |header: &Header, data: &[u8]| {
+        [header.encode(data.len(), Framing::PLAIN).bytes(), data].concat()
+    };
+    let too_much = plain(&command, &vec![0; 8196]);
+    let cases = [
+        ("nonsense", false, b"GET / HTTP/1.1\r\n\r\n".to_vec(), 1, 0),
+        ("a command first", false, plain(&command, &[]), 2, 0),
+        ("a second start", true, plain(&initialize_request(), &[]), 2, 0),
+        ("data that nobody asked for", true, plain(&unasked, &[0; 4]), 1, 10),
+        ("more than a capsule holds", true, too_much, 1, 4),
+        ("a response", true, plain(&Header::Response(Completion::default()), &[]), 2, 0),
+    ];
+    for (name, is_initialized, bytes, status, information) in cases {
+        let (why, header) = provoke(&peer, is_initialized, &bytes);
+        assert_eq!(why, Terminate { status, information }, "{name}");
+        assert_eq!(header, bytes[..header.len()], "{name}: the header that was wrong");
+    }
+    peer.controller().keep_alive().unwrap();
+}
+
+#[test]
+fn commands_before_a_queue_is_connected_are_refused_and_the_connection_goes_on() {
+    // Another target may end the connection.
+    let Some(peer) = Peer::limited(Default::default()) else { return };
+    let mut stream = TcpStream::connect(peer.address).unwrap();
+    send(&mut stream, &initialize_request(), &[]);
+    receive(&mut stream);
+    for command in [Command::KeepAlive, Command::Identify { page: 1, namespace: 0 }] {
+        let mut entry = command.encode();
+        entry.set_command_id(77);
+        send(&mut stream, &Header::Command(entry), &[]);
+        let (Header::Response(completion), _) = receive(&mut stream) else { panic!() };
+        assert_eq!(completion.command_id, 77);
+        assert!(!completion.status.is_success(), "{completion:?}");
+    }
+}
+
+/// What a controller does with a host's first command after a good start, given its entry.
+type Trick = fn(&mut TcpStream, Entry);
+
+/// Connects to a controller that plays a trick; how that is noticed, and what the controller is told.
+fn be_tricked(trick: Trick) -> (Error, Option<Terminate>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let controller = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        receive(&mut stream);
+        let response = InitializeResponse {
+            data_alignment: 4,
+            header_digest: false,
+            data_digest: false,
+            data_bytes_max: 4096,
+        };
+        send(&mut stream, &Header::InitializeResponse(response), &[]);
+        let (Header::Command(entry), _) = receive(&mut stream) else { panic!("no command") };
+        trick(&mut stream, entry);
+        let mut told = Vec::new();
+        let _ = stream.read_to_end(&mut told);
+        let common = told.first_chunk()?;
+        let frame = Frame::decode(common, Framing::PLAIN).ok()?;
+        match Header::decode(&frame, &told[..frame.header_bytes]) {
+            Ok(Header::HostTerminate(why)) => {
+                assert!(frame.data_bytes >= COMMON_BYTES, "the header that was wrong");
+                Some(why)
+            }
+            _ => None,
+        }
+    });
+    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let settings = Settings { timeout: Duration::from_secs(20), ..settings() };
+    let connected = Controller::connect(fabric, &subsystem(), &settings).map(|_| ());
+    (connected.unwrap_err(), controller.join().unwrap())
+}
+
+#[test]
+fn controller_that_breaks_the_rules_is_told_and_left() {
+    fn respond(stream: &mut TcpStream, command_id: u16) {
+        let completion = Completion { command_id, ..Completion::default() };
+        send(stream, &Header::Response(completion), &[]);
+    }
+    fn transfer(entry: &Entry) -> Transfer {
+        Transfer { command_id: entry.command_id(), tag: 0, offset: 0, length: 512 }
+    }
+    let tricks: [(&str, Trick, u16, u32); 5] = [
+        ("answers another command", |stream, entry| respond(stream, entry.command_id() + 1), 1, 8),
+        (
+            "sends data for a command that has none",
+            |stream, entry| {
+                let (transfer, is_last, is_success) = (transfer(&entry), true, true);
+                let header = Header::ControllerData { transfer, is_last, is_success };
+                send(stream, &header, &[1; 512]);
+            },
+            2,
+            0,
+        ),
+        (
+            "asks for data that it has",
+            |stream, entry| send(stream, &Header::ReadyToTransfer(transfer(&entry)), &[]),
+            2,
+            0,
+        ),
+        ("sends what hosts send", |stream, entry| send(stream, &Header::Command(entry), &[]), 2, 0),
+        ("sends nonsense", |stream, _| stream.write_all(&[0xff; 64]).unwrap(), 1, 0),
+    ];
+    for (name, trick, status, information) in tricks {
+        let (error, told) = be_tricked(trick);
+        assert!(matches!(error, Error::Malformed { .. }), "{name}: {error:?}");
+        assert_eq!(told, Some(Terminate { status, information }), "{name}");
+    }
+}
+
+#[test]
+fn reasons_of_a_controller_are_passed_on() {
+    let why = Terminate { status: 3, information: 7 };
+    let (error, _) = be_tricked(|stream, _| {
+        let why = Terminate { status: 3, information: 7 };
+        send(stream, &Header::ControllerTerminate(why), &[]);
+    });
+    assert_eq!(error, Error::Terminated { why });
+    let (error, _) = be_tricked(|stream, entry| {
+        let status = Status(0x184).for_good();
+        let completion =
+            Completion { command_id: entry.command_id(), status, ..Default::default() };
+        send(stream, &Header::Response(completion), &[]);
+    });
+    assert_eq!(
+        error.to_string(),
+        "connect failed: connect: this host may not use the subsystem (1h/84h)"
+    );
+    let (error, _) = be_tricked(|stream, _| {
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+    });
+    assert_eq!(error, Error::Closed);
+}

@@ -1,0 +1,96 @@
+//! The target of these tests, and hosts that connect to it.
+
+use cairn_agent::target::{Limits, Namespace, Subsystem, Target};
+use cairn_device::nvme::controller::{Controller, Settings};
+use cairn_device::nvme::queue::Queue;
+use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
+use cairn_device::nvme::wire::Nqn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where another target is.
+const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
+/// What every peer exports.
+pub const SUBSYSTEM: &str = "nqn.2026-11.io.cairn:interop";
+/// Its namespaces, with the size of their blocks.
+pub const NAMESPACES: [(u32, u64); 2] = [(1, 512), (2, 4096)];
+/// Size of each.
+pub const NAMESPACE_BYTES: u64 = 64 << 20;
+/// Size of the part that a test has for itself.
+pub const PART_BYTES: u64 = 8 << 20;
+
+/// A target, for as long as a test needs it.
+pub struct Peer {
+    pub address: SocketAddr,
+}
+
+impl Peer {
+    pub fn start() -> Peer {
+        match std::env::var(PEER_VARIABLE) {
+            Ok(address) => Peer { address: address.parse().expect("an address and a port") },
+            Err(_) => Peer { address: export(Limits::default()) },
+        }
+    }
+
+    /// Cairn's own target with such limits; none where another one is tried.
+    pub fn limited(limits: Limits) -> Option<Peer> {
+        let is_other = std::env::var_os(PEER_VARIABLE).is_some();
+        (!is_other).then(|| Peer { address: export(limits) })
+    }
+
+    pub fn fabric(&self) -> TcpFabric {
+        TcpFabric { address: self.address, header_digest: false, data_digest: false }
+    }
+
+    pub fn controller(&self) -> Controller<TcpFabric> {
+        Controller::connect(self.fabric(), &subsystem(), &settings()).expect("the peer is there")
+    }
+}
+
+/// Starts Cairn's target, which lives as long as this process; where it is.
+fn export(limits: Limits) -> SocketAddr {
+    let namespaces = NAMESPACES.map(|(_, block_bytes)| {
+        Namespace::in_memory(NAMESPACE_BYTES, block_bytes).expect("there is memory")
+    });
+    let subsystem = Subsystem::new(subsystem(), namespaces.into(), limits);
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = Target::bind(anywhere, Arc::new(subsystem)).expect("there is a port");
+    let address = target.address().expect("it listens");
+    std::thread::spawn(move || target.serve());
+    address
+}
+
+pub fn subsystem() -> Nqn {
+    Nqn::new(SUBSYSTEM).expect("a valid name")
+}
+
+/// Those of a host of its own.
+pub fn settings() -> Settings {
+    static HOSTS: AtomicU64 = AtomicU64::new(1);
+    let number = HOSTS.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(std::process::id());
+    let mut id = *b"cairn---interop-";
+    id[8..].copy_from_slice(&number.to_le_bytes());
+    Settings::new(id)
+}
+
+/// Bytes that differ from those of any other seed, and from their neighbours.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let word = |state: &mut u64| {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    };
+    let words = (0..length.div_ceil(8)).flat_map(|_| word(&mut state).to_le_bytes());
+    words.take(length).collect()
+}
+
+/// Writes and reads back.
+pub fn round_trip(queue: &mut Queue<TcpTransport>, offset: u64, bytes: &[u8]) {
+    queue.write(offset, bytes).expect("written");
+    let mut again = vec![0; bytes.len()];
+    queue.read(offset, &mut again).expect("read");
+    assert!(again == bytes, "{} bytes at {offset} are not what was written", bytes.len());
+}

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, on a machine of its own under QEMU.
+#
+#   scripts/interop.sh [TEST…]     those tests of crates/cairn-agent/tests/nvme, or all
+#
+# The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
+# file in memory with blocks of 4 KiB.
+#
+# What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
+# itself after GUEST_SECONDS_MAX; no kernel is installed.
+# What it does not do: measure. A guest without hardware support moves some 20 MiB/s.
+set -eu
+
+readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-600}
+# Not KVM where it happens to be allowed: inside another virtual machine that may hang.
+readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
+readonly START_SECONDS_MAX=120
+readonly SUBSYSTEM=nqn.2026-11.io.cairn:interop
+readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp crc32c_generic)
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+work=$top/target/interop
+guest=
+
+fail() {
+    printf 'interop: %s\n' "$1" >&2
+    exit 1
+}
+
+# Fetches kernel and busybox from the distribution, and packs what the guest starts with.
+prepare() {
+    [ ! "$work/start.cpio" -nt "$0" ] || return 0
+    rm -rf "$work" && mkdir -p "$work/packages" "$work/tree/bin" "$work/tree/modules"
+    local kernel
+    kernel=$(apt-cache show linux-image-amd64 | sed -n 's/^Depends: \([^ ,]*\).*/\1/p' | head -n 1)
+    [ -n "$kernel" ] || fail 'the package linux-image-amd64 is unknown here; run: apt-get update'
+    (cd "$work/packages" && apt-get -qq -o APT::Sandbox::User=root download "$kernel" busybox-static) ||
+        fail 'kernel and busybox cannot be downloaded; apt-get says why above'
+    for package in "$work"/packages/*.deb; do
+        dpkg -x "$package" "$work/unpacked"
+    done
+    cp "$work"/unpacked/boot/vmlinuz-* "$work/kernel"
+    cp "$work/unpacked/bin/busybox" "$work/tree/bin/"
+    pack_modules "$work"/unpacked/lib/modules/*
+    rm -r "$work/unpacked" "$work/packages"
+    write_init >"$work/tree/init"
+    chmod 755 "$work/tree/init"
+    (cd "$work/tree" && find . | cpio -o -H newc --quiet >"$work/new.cpio") && mv "$work/new.cpio" "$work/start.cpio"
+}
+
+# Copies the modules below $1 that are wanted, numbered in the order in which they need each other.
+pack_modules() {
+    local module number=100 file
+    depmod -b "${1%/lib/modules/*}" "${1##*/}"
+    for module in "${MODULES[@]}"; do
+        modprobe -d "${1%/lib/modules/*}" -S "${1##*/}" --show-depends "$module"
+    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' >"$work/modules"
+    while read -r file; do
+        cp "$file" "$work/tree/modules/$number-${file##*/}"
+        number=$((number + 1))
+    done <"$work/modules"
+}
+
+# The guest's first process: makes the target and waits for its end.
+write_init() {
+    cat <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mkdir -p /proc /sys /memory
+mount -t proc proc /proc && mount -t sysfs sysfs /sys && mount -t devtmpfs dev /dev && mount -t tmpfs memory /memory
+option() { sed -n "s/.*interop\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+for module in /modules/*; do
+    case $module in *-brd.ko) insmod "$module" rd_nr=1 rd_size=65536 ;; *) insmod "$module" ;; esac
+done
+ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0 && ip route add default via 10.0.2.2
+mount -t configfs configfs /sys/kernel/config
+truncate -s 64M /memory/file
+cd /sys/kernel/config/nvmet
+subsystem=subsystems/$(option subsystem)
+mkdir "$subsystem" && echo 1 >"$subsystem/attr_allow_any_host"
+export_as() {
+    local namespace=$subsystem/namespaces/$1
+    mkdir "$namespace" && echo "$2" >"$namespace/device_path" && echo "$3" >"$namespace/buffered_io" &&
+        echo 1 >"$namespace/enable"
+}
+export_as 1 /dev/ram0 0 && export_as 2 /memory/file 1 &&
+    mkdir ports/1 && cd ports/1 && echo ipv4 >addr_adrfam && echo tcp >addr_trtype && echo 0.0.0.0 >addr_traddr &&
+    echo 4420 >addr_trsvcid && ln -s "../../$subsystem" "subsystems/$(option subsystem)" && echo 'interop: ready'
+sleep "$(option seconds)"
+poweroff -f
+INIT
+}
+
+# A port of this machine that nobody uses.
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# Starts the guest, whose port 4420 is then $1 here, and returns when its target is there.
+start() {
+    timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+        -machine q35 -accel "$GUEST_ACCELERATOR" -cpu max -smp 1 -m 512M -kernel "$work/kernel" -initrd "$work/start.cpio" \
+        -append "console=ttyS0 quiet loglevel=4 panic=-1 interop.subsystem=$SUBSYSTEM interop.seconds=$GUEST_SECONDS_MAX" \
+        -netdev "user,id=net,hostfwd=tcp:127.0.0.1:$1-:4420" -device virtio-net-pci,netdev=net,romfile= \
+        -serial "file:$work/console.log" </dev/null &
+    guest=$!
+    local waited=0
+    until grep -q '^interop: ready' "$work/console.log" 2>/dev/null; do
+        kill -0 "$guest" 2>/dev/null || fail "the guest ended before its target was there; see $work/console.log"
+        [ "$waited" -lt $((START_SECONDS_MAX * 10)) ] || fail "the guest does not start; see $work/console.log"
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+}
+
+end_guest() {
+    [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+}
+
+prepare
+trap end_guest EXIT
+: >"$work/console.log"
+port=$(free_port)
+start "$port"
+cd "$top"
+echo "interop: the kernel's target is at port $port"
+CAIRN_NVME_PEER=127.0.0.1:$port ${CARGO:-cargo} test --locked -p cairn-agent --test nvme -- "$@" ||
+    { tail -n 20 "$work/console.log" >&2; fail 'failed; the last lines of the guest are above'; }
