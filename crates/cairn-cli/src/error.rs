@@ -7,6 +7,7 @@
 use cairn_agent::error::why;
 use cairn_device::StoreError;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Result of a command.
@@ -401,6 +402,50 @@ pub enum Error {
         /// The job.
         job: String,
     },
+    /// What is to be exported is nothing that can be.
+    #[error("{text:?} cannot be exported; write ram:SIZE or file:PATH")]
+    ExportKind {
+        /// What was given.
+        text: String,
+    },
+    /// What is to be exported cannot be opened.
+    #[error("cannot export {export}: {}; a file must be there, with its size", why(source))]
+    Export {
+        /// What was given.
+        export: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A name of a subsystem that is none.
+    #[error("{text:?} is not the name of a subsystem; write one like nqn.2026-11.io.cairn:target")]
+    Nqn {
+        /// What was given.
+        text: String,
+    },
+    /// An address that cannot be listened at.
+    #[error("cannot listen at {address}: {}; choose another with --listen", why(source))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A host that cannot be found.
+    #[error("there is no host {text}: {}; write HOST or HOST:PORT", why(source))]
+    Address {
+        /// What was given.
+        text: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A controller on another machine does not do as it should.
+    #[error("NVMe over TCP to {address}: {source}; is there a target, and may this host use it?")]
+    Remote {
+        /// Where it is.
+        address: SocketAddr,
+        /// What is wrong.
+        source: cairn_device::nvme::Error,
+    },
     /// The interposer library is missing.
     #[error(
         "cannot find libcairn_preload.so (looked for {looked_for}); install it there or set \
@@ -467,6 +512,8 @@ impl Error {
             | Error::NoPreload { .. }
             | Error::NotInstalled { .. }
             | Error::PreloadPath { .. }
+            | Error::Listen { .. }
+            | Error::Remote { .. }
             | Error::File { .. }
             | Error::Agent(_) => EXIT_FAILURE,
             _ => EXIT_USAGE,

@@ -11,6 +11,7 @@ mod claim;
 mod completions;
 mod config;
 mod cp;
+mod discover;
 mod drain;
 mod ending;
 mod error;
@@ -35,6 +36,7 @@ mod signals;
 mod size;
 mod status;
 mod store;
+mod target;
 mod tier;
 mod verify;
 mod verify_tier;
@@ -81,6 +83,8 @@ enum Action {
     Fsck(fsck::Arguments),
     Plan(plan::Arguments),
     Rm(rm::Arguments),
+    Target(target::Arguments),
+    Discover(discover::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
     Config(config::Arguments),
@@ -131,6 +135,8 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Fsck(arguments) => return fsck::run(&context, &arguments),
         Action::Plan(arguments) => plan::run(&context, &arguments),
         Action::Rm(arguments) => rm::run(&context, arguments),
+        Action::Target(arguments) => target::run(&context, &arguments),
+        Action::Discover(arguments) => discover::run(&context, &arguments),
         Action::Agent(arguments) => agent::run(&arguments),
         Action::Config(arguments) => config::run(&arguments),
         Action::Completions(arguments) => {

@@ -189,6 +189,8 @@ fn every_command_explains_itself_with_examples() {
         "plan",
         "rm",
         "config",
+        "target",
+        "discover",
         "completions",
         "man",
     ] {

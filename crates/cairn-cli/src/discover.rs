@@ -1,0 +1,85 @@
+//! `cairn discover`: which NVMe subsystems another machine exports.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, escaped};
+use cairn_device::nvme::controller::{Settings, discover};
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::fabrics::{DiscoveryEntry, TRANSPORT_TCP};
+use clap::Args;
+use serde::Serialize;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// The port of NVMe over TCP.
+const DEFAULT_PORT: u16 = 4420;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn discover storage1
+  cairn discover 10.0.0.5:8009
+  cairn discover '[fe80::1]:4420'";
+
+/// Show which NVMe namespaces a machine exports over TCP.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Host, and port [default: 4420]
+    #[arg(value_name = "HOST[:PORT]")]
+    address: String,
+}
+
+/// A subsystem that was found.
+#[derive(Debug, Serialize)]
+pub struct Found {
+    /// Its name.
+    nqn: String,
+    /// tcp, or the number of another transport.
+    transport: String,
+    /// Where it is.
+    address: String,
+    /// Its port.
+    service: String,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
+    let address = resolve(&arguments.address)?;
+    let refused = |source| Error::Remote { address, source };
+    let identity = cairn_device::sys::random().map_err(|errno| {
+        refused(cairn_device::nvme::Error::System { action: "get a name", errno })
+    })?;
+    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let entries = discover(fabric, &Settings::new(identity)).map_err(refused)?;
+    let found: Vec<Found> = entries.iter().map(found).collect();
+    if context.json {
+        return output::json(&found);
+    }
+    for one in &found {
+        let Found { nqn, transport, address, service } = one;
+        output::line(&format!("{} {transport}://{address}:{service}", escaped(nqn.as_bytes())));
+    }
+    Ok(())
+}
+
+fn found(entry: &DiscoveryEntry) -> Found {
+    let transport = match entry.transport {
+        TRANSPORT_TCP => "tcp".to_string(),
+        other => other.to_string(),
+    };
+    Found {
+        nqn: entry.subsystem.to_string(),
+        transport,
+        address: entry.address.clone(),
+        service: entry.service.clone(),
+    }
+}
+
+/// The first address of `HOST` or `HOST:PORT`.
+fn resolve(text: &str) -> Result<SocketAddr> {
+    let with_port = text.to_socket_addrs();
+    let addresses = with_port.or_else(|_| (text, DEFAULT_PORT).to_socket_addrs());
+    let refused = |source: io::Error| Error::Address { text: text.to_string(), source };
+    let nobody = || refused(io::ErrorKind::NotFound.into());
+    addresses.map_err(refused)?.next().ok_or_else(nobody)
+}
