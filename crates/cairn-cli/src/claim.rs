@@ -116,6 +116,7 @@ impl Claim {
             Ok(claim)
         });
         match made {
+            Ok(_) if request.quiet => {}
             Ok(_) => note.iter().chain(&notes).for_each(|note| eprintln!("cairn: {note}")),
             // There was nothing here before; the error that is reported is the first one.
             Err(_) => drop(device_store.remove()),

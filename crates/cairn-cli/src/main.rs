@@ -7,19 +7,23 @@
 
 mod agent;
 mod calls;
+mod check;
 mod claim;
 mod completions;
 mod config;
 mod cp;
 mod discover;
 mod drain;
+mod elf;
 mod ending;
 mod error;
 mod exec;
 mod fsck;
+mod kernel_calls;
 mod launch;
 mod local;
 mod ls;
+mod net;
 mod numa;
 mod offline;
 mod output;
@@ -38,6 +42,7 @@ mod status;
 mod store;
 mod target;
 mod tier;
+mod trial;
 mod verify;
 mod verify_tier;
 
@@ -73,6 +78,7 @@ struct CommandLine {
 enum Action {
     Run(run::Arguments),
     Exec(exec::Arguments),
+    Check(check::Arguments),
     Status(status::Arguments),
     Calls(calls::Arguments),
     Ls(ls::Arguments),
@@ -124,6 +130,7 @@ fn act(line: CommandLine) -> Result<i32> {
     let context = Context { roots, settings, json: line.json };
     let done = match line.action {
         Action::Run(arguments) => return run::run(&context, arguments),
+        Action::Check(arguments) => return check::run(&context, &arguments),
         Action::Exec(arguments) => exec::run(&context, arguments),
         Action::Calls(arguments) => calls::run(&context, arguments),
         Action::Status(arguments) => status::run(&context, arguments),

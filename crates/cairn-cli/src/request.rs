@@ -134,6 +134,8 @@ pub struct Request {
     pub placement: Placement,
     /// Move what is read on slower tiers to faster ones.
     pub promote: bool,
+    /// Say nothing about what was chosen.
+    pub quiet: bool,
 }
 
 impl Request {
@@ -162,6 +164,7 @@ impl Request {
             durability: durability(arguments.durability, settings.durability)?,
             placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
             promote: arguments.promote || settings.promote.unwrap_or(false),
+            quiet: false,
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;

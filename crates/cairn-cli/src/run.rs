@@ -21,7 +21,7 @@ use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
         return Err(Error::DiscardPersist { path: persist.clone() });
     }
-    match execute(&claim, &library, &arguments.command, counts_calls) {
+    match execute(&claim, &library, &arguments.command, counts_calls, |_| {}) {
         Ok(ran) => {
             let options = Options { discard, counts_calls, words: &words };
             finish(context, claim, ran, &options)
@@ -104,16 +104,23 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
 }
 
 /// A program that ran.
-struct Ran {
-    status: ExitStatus,
+pub struct Ran {
+    /// How it ended.
+    pub status: ExitStatus,
     agent: Client,
     signals: Signals,
     /// Starts of MPI programs in the store before.
     launches_before: usize,
 }
 
-/// Runs the program to its end.
-fn execute(claim: &Claim, library: &Path, words: &[OsString], counts_calls: bool) -> Result<Ran> {
+/// Runs the program to its end; `prepare` gets it just before it is started.
+pub fn execute(
+    claim: &Claim,
+    library: &Path,
+    words: &[OsString],
+    counts_calls: bool,
+    prepare: impl FnOnce(&mut Command),
+) -> Result<Ran> {
     // Before anything starts a thread: the witness is forked.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
@@ -124,6 +131,7 @@ fn execute(claim: &Claim, library: &Path, words: &[OsString], counts_calls: bool
     }
     let mut command = launch::command(&claim.store, library, words, counts_calls);
     signals.unblock_in(&mut command);
+    prepare(&mut command);
     let mut child = command.spawn().map_err(|source| Error::Execute {
         command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
         source,
@@ -158,7 +166,8 @@ fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<E
     }
 }
 
-fn exit_code(status: ExitStatus) -> i32 {
+/// As a shell has it.
+pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 

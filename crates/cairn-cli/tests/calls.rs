@@ -79,8 +79,13 @@ int main(int count, char **arguments) {
     syscall(SYS_pwrite64, ours, &byte, 1L, 0L);
     syscall(SYS_io_uring_setup, 8, &byte);
     FILE *stream = fopen("/cairn/wide", "w");
+    fputs("x", stream);
+    fflush(stream);
     fputwc(L'x', stream);
     fclose(stream);
+    FILE *elsewhere = fopen("/dev/null", "w");
+    fputs("x", elsewhere);
+    fclose(elsewhere);
     syscall(SYS_dup2, other, 99);
     /* Past the library: it sees that when the number comes again. */
     int again = dup(ours);
@@ -111,6 +116,12 @@ fn calls_are_counted_by_function_outcome_and_program() {
         ("io_uring_setup", "refused", Some("ENOSYS"), 1),
         ("fputwc", "refused", Some("EOPNOTSUPP"), 1),
         ("close", "missed", None, 1),
+        // A stream counts with what it does to its file.
+        ("fopen", "served", None, 1),
+        ("fputs", "passed", None, 0),
+        ("write", "served", None, 1),
+        ("fopen", "passed", None, 1),
+        ("write", "passed", None, 0),
     ] {
         let counted = number(&report, "kinds", function, outcome, errno);
         assert_eq!(counted, expected, "{function} {outcome} {errno:?}: {report:#}");

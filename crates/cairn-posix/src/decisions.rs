@@ -28,7 +28,7 @@ pub struct Refusal {
 /// How the case of a refusal begins that has no condition.
 const ALWAYS: &str = "always";
 /// How the case of a refusal ends that is none to programs: other file systems answer so, too.
-const AS_USUAL: &str = "as for every regular file";
+const AS_USUAL: [&str; 2] = ["as for every regular file", "as on most file systems"];
 
 impl Refusal {
     /// Whether nothing but the file decides about it.
@@ -36,9 +36,9 @@ impl Refusal {
         self.case.starts_with(ALWAYS)
     }
 
-    /// Whether any other file system refuses the same for a regular file, so that nothing is missed.
+    /// Whether other file systems refuse the same for a regular file, so that nothing is missed.
     pub fn is_usual(&self) -> bool {
-        self.case.ends_with(AS_USUAL)
+        AS_USUAL.iter().any(|usual| self.case.ends_with(usual))
     }
 }
 
@@ -99,7 +99,7 @@ pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "ioctl",
         errno: "EOPNOTSUPP",
-        case: "`FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`",
+        case: "`FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`, as on most file systems",
     },
     Refusal {
         names: "io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem \

@@ -1,0 +1,477 @@
+//! `cairn check`: whether a program's calls about files would be served, before a job relies on it.
+//!
+//! Two views. The files are read: what the program is, which functions it takes from others, what its own code asks the
+//! kernel. And, if the user wants, it is tried out (`trial.rs`): then only what really happened counts.
+//! Must stay true: the exit code is 0 only if nothing was found that is missed; what cannot be known is said.
+
+use crate::Context;
+use crate::calls::{CallReport, advice};
+use crate::elf::{self, Image, Library, RawCalls, Unreadable};
+use crate::error::{Error, Result};
+use crate::output::{self, count, escaped};
+use crate::trial::{self, Trial};
+use cairn_posix::decisions::{self, PAST};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Nothing of the program's is served.
+const EXIT_OUT_OF_REACH: i32 = 4;
+/// Some of it is not served.
+const EXIT_MISSED: i32 = 3;
+
+/// Interpreters that are scripts themselves, as the kernel allows.
+const SCRIPTS_MAX: usize = 4;
+/// How much of a file the kernel looks at for its interpreter.
+const SCRIPT_LINE_BYTES: usize = 256;
+/// Where programs are looked for if nothing is said.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+/// Beginnings of the names of libraries that make up the C library: their calls are those that are served, or that concern no
+/// file of a program.
+const C_LIBRARY: [&str; 9] = [
+    "libc.so",
+    "ld-linux",
+    "libpthread.so",
+    "libm.so",
+    "libdl.so",
+    "librt.so",
+    "libresolv.so",
+    "libgcc_s.so",
+    "linux-vdso",
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn check ./simulate                      what can be seen without running it
+  cairn check --run ./simulate                run it without arguments, in a store of its own
+  cairn check ./simulate input.dat            run it with arguments
+  cairn check --json -- mpirun -np 2 ./simulate input.dat | jq .findings
+
+Without a run the program, its interpreter and the libraries it needs are read: whether Cairn's
+library gets into it at all, which functions it takes that are refused or go past Cairn, and which
+calls of the kernel about files are in its code. A function that it takes need not be called. With
+a run, in memory, and of which nothing is kept, only what happened counts; files outside the prefix
+are the real ones.
+
+Not seen in a run: paths relative to a directory of the store in a call that goes past the C
+library; what a ring does once it was set up; what the program does with other arguments. A program
+that is tried out gains no rights by setuid; what it leaves running has two seconds to end.
+
+Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and they are named; 4 the
+program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 it could not
+be checked; 2 the request was refused.";
+
+/// Tell whether a program's calls about files are served: from its files, or by trying it out.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Try it out even if there are no arguments
+    #[arg(long)]
+    run: bool,
+    /// Prefix below which it is to find the store when it is tried out [default: /cairn]
+    #[arg(long, value_name = "PREFIX")]
+    mount: Option<String>,
+    /// The program, and arguments to try it out with
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Weight {
+    /// Nothing of the program's is served.
+    OutOfReach,
+    /// Something is not served.
+    Missed,
+    /// Something may not be served; a run has shown, or would.
+    Note,
+}
+
+/// Something that is not served, or may not be.
+#[derive(Debug, Serialize)]
+struct Finding {
+    weight: Weight,
+    /// What is the matter.
+    what: String,
+    /// With which file.
+    file: String,
+    /// What to do.
+    advice: String,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct CheckReport {
+    /// The program's file.
+    program: PathBuf,
+    /// `dynamic`, `static`, `static-pie`, `script` or `unknown`.
+    kind: &'static str,
+    /// What loads or interprets it.
+    interpreters: Vec<PathBuf>,
+    /// Libraries it needs, directly or not.
+    libraries: Vec<PathBuf>,
+    findings: Vec<Finding>,
+    /// What it did when it was tried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<RunReport>,
+    exit_code: i32,
+}
+
+/// What a program did.
+#[derive(Debug, Serialize)]
+struct RunReport {
+    exit_code: i32,
+    #[serde(flatten)]
+    calls: CallReport,
+    /// Why calls past the C library were not looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blind: Option<String>,
+}
+
+/// Carries out the command; its exit code.
+pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
+    let name = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
+    let program = find_program(name)?;
+    let mut report = CheckReport {
+        program: program.clone(),
+        kind: "unknown",
+        interpreters: Vec::new(),
+        libraries: Vec::new(),
+        findings: Vec::new(),
+        run: None,
+        exit_code: 0,
+    };
+    report.look_at(&program, 0)?;
+    if arguments.run || arguments.command.len() > 1 {
+        let trial = trial::run(context, arguments.mount.clone(), &arguments.command)?;
+        report.learn(trial);
+    }
+    report.findings.sort_by_key(|finding| finding.weight);
+    report.exit_code = match report.findings.first().map(|finding| finding.weight) {
+        Some(Weight::OutOfReach) => EXIT_OUT_OF_REACH,
+        Some(Weight::Missed) => EXIT_MISSED,
+        Some(Weight::Note) | None => 0,
+    };
+    match context.json {
+        true => output::json(&report)?,
+        false => report.lines().iter().for_each(|line| output::line(line)),
+    }
+    Ok(report.exit_code)
+}
+
+/// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
+fn find_program(name: &OsStr) -> Result<PathBuf> {
+    let failed =
+        |source: io::Error| Error::Execute { command: name.to_string_lossy().into_owned(), source };
+    let candidates: Vec<PathBuf> = match name.as_bytes().contains(&b'/') {
+        true => vec![PathBuf::from(name)],
+        false => {
+            let search = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
+            std::env::split_paths(&search).map(|directory| directory.join(name)).collect()
+        }
+    };
+    let files: Vec<PathBuf> = candidates.into_iter().filter(|path| path.is_file()).collect();
+    match (files.iter().find(|path| may_execute(path)), files.first()) {
+        (Some(found), _) => Ok(found.clone()),
+        (None, Some(_)) => Err(failed(io::ErrorKind::PermissionDenied.into())),
+        (None, None) if Path::new(name).is_dir() => {
+            Err(failed(io::ErrorKind::PermissionDenied.into()))
+        }
+        (None, None) => Err(failed(io::ErrorKind::NotFound.into())),
+    }
+}
+
+fn may_execute(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+impl CheckReport {
+    fn find(&mut self, weight: Weight, file: &Path, what: impl Into<String>, advice: &str) {
+        let file = escaped(file.as_os_str().as_bytes());
+        self.findings.push(Finding { weight, what: what.into(), file, advice: advice.to_owned() });
+    }
+
+    /// Looks at a program that is executed as the interpreter of so many scripts.
+    fn look_at(&mut self, path: &Path, depth: usize) -> Result<()> {
+        let bytes = fs::read(path).map_err(Error::file("read", path))?;
+        if let Some(interpreter) = interpreter_of(&bytes) {
+            return self.look_at_script(path, interpreter, depth);
+        }
+        if let Some(rights) = rights_gained(path) {
+            let what = format!("{rights}: the dynamic linker ignores LD_PRELOAD for it");
+            self.find(Weight::OutOfReach, path, what, "run a copy without that");
+        }
+        match Image::read(&bytes) {
+            Ok(image) => self.look_into(path, &image, depth),
+            Err(Unreadable::NotElf) => {
+                let what =
+                    "is neither a program nor a script with #!; a shell takes it for a script";
+                self.find(Weight::Note, path, what, "begin it with #!, the interpreter's name");
+                if depth == 0 {
+                    self.kind = "script";
+                }
+                Ok(())
+            }
+            Err(Unreadable::OtherMachine) => {
+                let what = "is for another machine, or for 32 bits: Cairn's library cannot be loaded into it";
+                self.find(Weight::OutOfReach, path, what, "use a build for this machine");
+                Ok(())
+            }
+            Err(Unreadable::Damaged(why)) => {
+                let what = format!("cannot be read as a program: {}", escaped(why.as_bytes()));
+                self.find(Weight::OutOfReach, path, what, "build it again");
+                Ok(())
+            }
+        }
+    }
+
+    fn look_at_script(&mut self, path: &Path, interpreter: PathBuf, depth: usize) -> Result<()> {
+        if depth == 0 {
+            self.kind = "script";
+        }
+        self.interpreters.push(interpreter.clone());
+        if depth >= SCRIPTS_MAX {
+            let what = "has too many interpreters that are scripts themselves";
+            self.find(Weight::OutOfReach, path, what, "name a program as the interpreter");
+            return Ok(());
+        }
+        match find_program(interpreter.as_os_str()) {
+            Ok(interpreter) => self.look_at(&interpreter, depth + 1),
+            Err(_) => {
+                let what = format!("its interpreter {} cannot be executed", interpreter.display());
+                self.find(Weight::OutOfReach, path, what, "correct its first line");
+                Ok(())
+            }
+        }
+    }
+
+    fn look_into(&mut self, path: &Path, image: &Image, depth: usize) -> Result<()> {
+        let kind = match (&image.interpreter, image.is_relocatable) {
+            (Some(_), _) => "dynamic",
+            (None, true) => "static-pie",
+            (None, false) => "static",
+        };
+        if depth == 0 {
+            self.kind = kind;
+        }
+        if image.is_go {
+            let what = "is a Go program: it asks the kernel itself, not the C library";
+            self.find(Weight::OutOfReach, path, what, "let it write elsewhere");
+        }
+        let Some(interpreter) = &image.interpreter else {
+            let what = "is linked statically: no library can be put before its C library";
+            self.find(Weight::OutOfReach, path, what, "link it dynamically");
+            return Ok(());
+        };
+        self.interpreters.push(interpreter.clone());
+        match elf::libraries(interpreter, path) {
+            Ok(libraries) => self.look_at_libraries(path, &libraries)?,
+            Err(error) => {
+                let why = cairn_agent::error::why(&error);
+                let what = format!("cannot be loaded: {}", escaped(why.as_bytes()));
+                self.find(Weight::OutOfReach, path, what, "see what ldd says of it");
+            }
+        }
+        self.judge(path, image);
+        Ok(())
+    }
+
+    fn look_at_libraries(&mut self, program: &Path, libraries: &[Library]) -> Result<()> {
+        if !libraries.iter().any(|library| library.name.starts_with("libc.so.6")) {
+            let what = "does not use the GNU C library: Cairn's library cannot be loaded into it";
+            self.find(Weight::OutOfReach, program, what, "build it with the GNU C library");
+        }
+        for Library { name, path } in libraries {
+            self.libraries.push(path.clone());
+            if C_LIBRARY.iter().any(|known| name.starts_with(known)) {
+                continue;
+            }
+            let bytes = fs::read(path).map_err(Error::file("read", path))?;
+            if let Ok(image) = Image::read(&bytes) {
+                self.judge(path, &image);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a program or library may do that is not served: a finding for each reason.
+    fn judge(&mut self, path: &Path, image: &Image) {
+        let mut by_reason: BTreeMap<(String, &str), Vec<&str>> = BTreeMap::new();
+        for name in &image.imports {
+            if let Some(reason) = reason_against(name) {
+                by_reason.entry((reason, advice(name))).or_default().push(name);
+            }
+        }
+        for ((reason, advice), names) in by_reason {
+            let what = format!("takes {}: {reason}", names.join(", "));
+            self.find(Weight::Missed, path, what, advice);
+        }
+        self.judge_raw_calls(path, &image.raw_calls);
+    }
+
+    fn judge_raw_calls(&mut self, path: &Path, calls: &RawCalls) {
+        for (name, &number) in calls {
+            let places = count(number, "instruction");
+            match name {
+                Some(name) => {
+                    let what = format!("calls {name} of the kernel by {places} of its own");
+                    self.find(Weight::Missed, path, what, "let it use the C library for files");
+                }
+                None => {
+                    let what = format!(
+                        "enters the kernel by {places} of its own, for a call that is not seen"
+                    );
+                    self.find(Weight::Missed, path, what, "try it out, with --run");
+                }
+            }
+        }
+    }
+
+    /// What a run has shown decides, but for what keeps Cairn out of the program at all.
+    fn learn(&mut self, trial: Trial) {
+        for finding in &mut self.findings {
+            if finding.weight == Weight::Missed {
+                finding.weight = Weight::Note;
+            }
+        }
+        for calls in trial.calls.not_served() {
+            let errno = calls.errno.as_ref().map(|errno| format!(" ({errno})"));
+            let path = calls.path.as_ref().map(|path| format!(" of {path}"));
+            let times = count(calls.calls, "time");
+            let program = Some(format!("{} ", calls.program))
+                .filter(|_| !calls.file.ends_with(&format!("/{}", calls.program)));
+            let what = format!(
+                "{}called {}{} {times}, not served{}",
+                program.unwrap_or_default(),
+                calls.function,
+                path.unwrap_or_default(),
+                errno.unwrap_or_default(),
+            );
+            let advice = calls.advice.unwrap_or("let it use the C library for files");
+            self.find(Weight::Missed, Path::new(&calls.file), what, advice);
+        }
+        if let Some(why) = &trial.blind {
+            let what = format!("calls past the C library were not looked for: {why}");
+            let program = self.program.clone();
+            self.find(Weight::Note, &program, what, "allow seccomp to see them");
+        }
+        self.run =
+            Some(RunReport { exit_code: trial.exit_code, calls: trial.calls, blind: trial.blind });
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let shown = |path: &PathBuf| escaped(path.as_os_str().as_bytes());
+        let mut lines = vec![format!("{}: {}", shown(&self.program), self.kind)];
+        for interpreter in &self.interpreters {
+            lines.push(format!("  by {}", shown(interpreter)));
+        }
+        if !self.libraries.is_empty() {
+            let number = self.libraries.len() as u64;
+            lines.push(format!(
+                "  with {}",
+                if number == 1 { "1 library".to_owned() } else { format!("{number} libraries") }
+            ));
+        }
+        if let Some(run) = &self.run {
+            lines.push(format!(
+                "  ended with exit code {}; {}",
+                run.exit_code,
+                run.calls.summary()
+            ));
+        }
+        for Finding { weight, what, file, advice } in &self.findings {
+            let weight = match weight {
+                Weight::OutOfReach => "out of reach",
+                Weight::Missed => "missed",
+                Weight::Note => "note",
+            };
+            lines.push(format!("  {weight}: {file}: {what}; {advice}"));
+        }
+        lines.push(self.verdict().to_owned());
+        lines
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.exit_code, self.run.is_some()) {
+            (EXIT_OUT_OF_REACH, _) => "out of reach: none of its calls is served",
+            (EXIT_MISSED, true) => "not all of its calls were served",
+            (EXIT_MISSED, false) => {
+                "some of its calls may not be served; with --run it is tried out"
+            }
+            (_, true) => "all of its calls were served",
+            (_, false) => "nothing is missed as far as its files tell",
+        }
+    }
+}
+
+/// Why a function that a program takes may not be served, if so.
+fn reason_against(name: &str) -> Option<String> {
+    let mut refusals = decisions::refusals(name);
+    let always = refusals.find(|refusal| refusal.is_unconditional() && !refusal.is_usual());
+    let reason = match always {
+        Some(refusal) => format!("refused with {}", refusal.errno),
+        None => format!("never served, they {}", decisions::family_of(PAST, name)?.why),
+    };
+    Some(reason.replace('`', ""))
+}
+
+/// What the first line of a script names: the interpreter, or what `env` is to look for.
+fn interpreter_of(bytes: &[u8]) -> Option<PathBuf> {
+    let line = bytes[..bytes.len().min(SCRIPT_LINE_BYTES)].strip_prefix(b"#!")?;
+    let line = line.split(|&byte| byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let is_name = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
+    let looked_for = words.find(is_name).filter(|_| first.ends_with(b"/env"));
+    Some(PathBuf::from(OsStr::from_bytes(looked_for.unwrap_or(first))))
+}
+
+/// What rights a program gains when this user executes it: then the dynamic linker takes nothing from the environment.
+fn rights_gained(path: &Path) -> Option<&'static str> {
+    let found = fs::metadata(path).ok()?;
+    let is_ignored = rustix::fs::statvfs(path)
+        .is_ok_and(|system| system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if is_ignored {
+        None
+    } else if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
+        Some("is set-user-ID")
+    } else if found.mode() & libc::S_ISGID != 0 && found.gid() != group {
+        Some("is set-group-ID")
+    } else if user != 0 && has_capabilities(path) {
+        Some("has file capabilities")
+    } else {
+        None
+    }
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let name = c"security.capability";
+    // SAFETY: both are terminated; without room only the size is asked for.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreter_is_the_first_word_of_the_first_line() {
+        let of = |text: &str| interpreter_of(text.as_bytes());
+        assert_eq!(of("#!/bin/sh\necho"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(of("#! /usr/bin/awk\t-f\n"), Some(PathBuf::from("/usr/bin/awk")));
+        assert_eq!(of("#!/usr/bin/env python3\n"), Some(PathBuf::from("python3")));
+        assert_eq!(of("#!/usr/bin/env -S A=1 python3 -u\n"), Some(PathBuf::from("python3")));
+        assert_eq!(of("#!\n"), None);
+        assert_eq!(of("echo"), None);
+        assert_eq!(of(""), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Trying a program out: a run in a store in memory, of which nothing is kept, with its calls counted and a net below it.
+//!
+//! Must stay true: nothing that the user has said for real runs is used or touched but the mount prefix: no job, no tier in
+//! a file, no persist directory. The program itself and files elsewhere are the real ones.
+
+use crate::Context;
+use crate::calls::{self, CallReport, Calls, Ended};
+use crate::claim::Claim;
+use crate::error::Result;
+use crate::launch;
+use crate::net::{Catch, Net};
+use crate::request::{Request, StoreArguments};
+use crate::run::{execute, exit_code};
+use crate::settings::RunSettings;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+/// What happened.
+pub struct Trial {
+    /// The program's exit code.
+    pub exit_code: i32,
+    /// What it and its children called, past the C library, too.
+    pub calls: CallReport,
+    /// Why calls past the C library were not seen.
+    pub blind: Option<String>,
+}
+
+/// Runs the command to its end.
+pub fn run(context: &Context, mount: Option<String>, command: &[OsString]) -> Result<Trial> {
+    let library = launch::find_library()?;
+    let mount = mount.or_else(|| context.settings.run.mount.clone());
+    let arguments = StoreArguments { mount, ..StoreArguments::default() };
+    let request = Request::new(arguments, RunSettings::default())?;
+    let request = Request { quiet: true, ..request };
+    let words: Vec<String> =
+        command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let claim = Claim::create(&context.roots, &request, &words)?;
+    let result = try_out(&claim, &library, command);
+    let removed = claim.remove();
+    let trial = result?;
+    removed.map(|()| trial)
+}
+
+fn try_out(claim: &Claim, library: &Path, command: &[OsString]) -> Result<Trial> {
+    let store = &claim.store;
+    let mut net = None;
+    let below = |command: &mut Command| {
+        net = Some(Net::below(command, &store.job.mount, store.directory()));
+    };
+    let result = execute(claim, library, command, true, below);
+    // Also after a failure, so that its thread ends.
+    let caught = net.map(|net| net.and_then(Net::haul));
+    let ran = result?;
+    let mut calls = calls::load(store)?.unwrap_or_default();
+    let blind = match caught {
+        Some(Ok(caught)) => {
+            caught.into_iter().for_each(|(catch, number)| calls.add(missed(catch, number)));
+            None
+        }
+        Some(Err(error)) => Some(cairn_agent::error::why(&error)),
+        None => None,
+    };
+    Ok(Trial { exit_code: exit_code(ran.status), calls, blind })
+}
+
+/// A call that went past the C library, or through a function of it that Cairn does not stand before.
+fn missed(catch: Catch, calls: u64) -> Calls {
+    let text = |text: &str| crate::output::escaped(text.as_bytes());
+    Calls {
+        outcome: Ended::Missed,
+        function: format!("{} of the kernel", catch.call),
+        errno: None,
+        calls,
+        program: text(&catch.program),
+        file: text(&catch.file),
+        path: catch.path.map(|path| text(&path.to_string_lossy())),
+        case: None,
+        advice: None,
+    }
+}

@@ -1,0 +1,404 @@
+//! `cairn check`: what it says of real programs of every kind, from their files and by trying them out.
+
+mod common;
+
+use common::{Ran, Sandbox};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SERVED: i32 = 0;
+const MISSED: i32 = 3;
+const OUT_OF_REACH: i32 = 4;
+
+/// Opens a file below the prefix and writes a byte, by the C library alone.
+const WRITES: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+int main(void) {
+    int file = open("/cairn/f", O_RDWR | O_CREAT, 0600);
+    return file < 0 || write(file, "x", 1) != 1 || close(file);
+}
+"#;
+
+/// The same, and past it.
+#[cfg(target_arch = "x86_64")]
+const RAW: &str = r#"
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define RAW(number, a, b, c, d) ({ \
+    long result; \
+    register long fourth __asm__("r10") = (d); \
+    __asm__ volatile("mov %1, %%eax\n\tsyscall" : "=&a"(result) \
+        : "i"(number), "D"((long)(a)), "S"((long)(b)), "d"((long)(c)), "r"(fourth) : "rcx", "r11", "memory"); \
+    result; })
+int main(void) {
+    static char parameters[256];
+    int file = open("/cairn/f", O_RDWR | O_CREAT, 0600), other = open("/dev/null", O_RDWR);
+    write(file, "x", 1);
+    RAW(SYS_openat, AT_FDCWD, "/tmp/../cairn/./f", 0, 0);
+    RAW(SYS_openat, AT_FDCWD, "/dev/null", 0, 0);
+    RAW(SYS_pwrite64, file, "x", 1, 0);
+    RAW(SYS_pwrite64, other, "x", 1, 0);
+    RAW(SYS_io_uring_setup, 4, parameters, 0, 0);
+    /* Not seen: which call it is. */
+    volatile long number = SYS_getpid;
+    long process;
+    __asm__ volatile("syscall" : "=a"(process) : "a"(number) : "rcx", "r11", "memory");
+    return 0;
+}
+"#;
+
+/// Compiles a program in the sandbox.
+fn compile(sandbox: &Sandbox, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (text, program) = (sandbox.work().join(format!("{name}.c")), sandbox.work().join(name));
+    fs::write(&text, source).expect("writes");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-w", "-O1", "-o"]).args([&program, &text]).args(options);
+    assert!(compiler.status().is_ok_and(|status| status.success()), "{name} compiles");
+    program
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// An executable file.
+fn executable(path: &Path, content: &[u8]) {
+    fs::write(path, content).expect("writes");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("changes the mode");
+}
+
+/// `cairn check --json`, which ends with `code`: what it reports.
+fn check(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
+    let ran = sandbox.cairn(&[&["check", "--json", "--"], arguments].concat()).ends_with(code);
+    let report = of_check(&ran);
+    assert_eq!(report["exit_code"], code);
+    report
+}
+
+/// The report, which follows what the program printed.
+fn of_check(ran: &Ran) -> Value {
+    let start = ran.stdout.find("{\n").expect("a document");
+    serde_json::from_str(&ran.stdout[start..]).expect("JSON")
+}
+
+/// Whether there is a finding of this weight that says all of `parts`.
+fn finds(report: &Value, weight: &str, parts: &[&str]) -> bool {
+    let findings = report["findings"].as_array().expect("a list");
+    findings.iter().any(|finding| {
+        let says = |part: &&str| {
+            ["what", "file", "advice"]
+                .iter()
+                .any(|key| finding[key].as_str().expect("text").contains(part))
+        };
+        finding["weight"] == weight && parts.iter().all(says)
+    })
+}
+
+/// Whether calls past the C library were looked for; a system may not allow that.
+fn sees_past_the_library(report: &Value) -> bool {
+    let blind = &report["run"]["blind"];
+    if !blind.is_null() {
+        eprintln!("skipped: calls past the C library cannot be seen here: {blind}");
+    }
+    blind.is_null()
+}
+
+#[test]
+fn program_that_uses_the_c_library_for_files_is_served() {
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "writes", WRITES, &[]);
+    let report = check(&sandbox, &[text(&program)], SERVED);
+    assert_eq!(report["kind"], "dynamic");
+    assert_eq!(report["findings"], Value::Array(Vec::new()));
+    let library = report["libraries"][0].as_str().expect("a library");
+    assert!(library.ends_with("libc.so.6"), "{report:#}");
+    sandbox.cairn(&["check", text(&program)]).succeeds().says("nothing is missed as far as");
+    let tried = sandbox.cairn(&["check", "--run", text(&program)]).succeeds();
+    tried.says("exit code 0; 3 calls served, 0 not served").says("all of its calls were served");
+}
+
+#[test]
+fn static_programs_are_out_of_reach() {
+    let sandbox = Sandbox::new();
+    for (option, kind) in [("-static", "static"), ("-static-pie", "static-pie")] {
+        let program = compile(&sandbox, kind, WRITES, &[option]);
+        let report = check(&sandbox, &[text(&program)], OUT_OF_REACH);
+        assert_eq!(report["kind"], kind);
+        assert!(
+            finds(&report, "out-of-reach", &["is linked statically", "dynamically"]),
+            "{report:#}"
+        );
+        // That does not become better by trying it out, and then it is seen what it asked the kernel for.
+        let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
+        let report = of_check(&ran.ends_with(OUT_OF_REACH));
+        let seen = finds(&report, "missed", &["openat of the kernel of /cairn/f", kind]);
+        assert!(!sees_past_the_library(&report) || seen, "{report:#}");
+    }
+}
+
+#[test]
+fn program_that_gains_rights_is_out_of_reach() {
+    let sandbox = Sandbox::new();
+    let copy = sandbox.work().join("gains");
+    executable(&copy, &fs::read("/bin/true").expect("reads"));
+    // One's own set-user-ID program gains nothing.
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("changes the mode");
+    check(&sandbox, &[text(&copy)], SERVED);
+    if std::os::unix::fs::chown(&copy, Some(65534), Some(65534)).is_err() {
+        return eprintln!("skipped: this user cannot give files away");
+    }
+    for (mode, what) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
+        fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).expect("changes the mode");
+        let report = check(&sandbox, &[text(&copy)], OUT_OF_REACH);
+        assert!(finds(&report, "out-of-reach", &[what, "LD_PRELOAD"]), "{report:#}");
+    }
+}
+
+/// Not made by Go, which need not be installed: a program with the section and the note that Go's linker makes.
+#[test]
+fn go_program_is_out_of_reach_even_if_it_is_dynamic() {
+    let sandbox = Sandbox::new();
+    let section =
+        r#"__asm__(".section .go.buildinfo,\"aw\"\n.ascii \"\\377 Go buildinf:\"\n.previous");"#;
+    let note = r#"__asm__(".section .note.anything,\"a\",@note\n.long 4,4,4\n.asciz \"Go\\0\"\n.long 0\n.previous");"#;
+    for (name, mark) in [("section", section), ("note", note)] {
+        let program = compile(&sandbox, name, &format!("{mark}\n{WRITES}"), &[]);
+        let report = check(&sandbox, &[text(&program)], OUT_OF_REACH);
+        assert_eq!(report["kind"], "dynamic");
+        assert!(finds(&report, "out-of-reach", &["is a Go program"]), "{name}: {report:#}");
+    }
+}
+
+#[test]
+fn script_is_judged_by_its_interpreter() {
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "still", WRITES, &["-static"]);
+    let script = sandbox.work().join("script");
+    executable(&script, b"#!/bin/sh\necho x >/cairn/f\n");
+    let report = check(&sandbox, &[text(&script)], SERVED);
+    assert_eq!(
+        (&report["kind"], &report["interpreters"][0]),
+        (&"script".into(), &"/bin/sh".into())
+    );
+    executable(&script, b"#!/usr/bin/env sh\n");
+    assert_eq!(check(&sandbox, &[text(&script)], SERVED)["interpreters"][0], "sh");
+    executable(&script, format!("#! {} -x\n", text(&program)).as_bytes());
+    let report = check(&sandbox, &[text(&script)], OUT_OF_REACH);
+    assert!(finds(&report, "out-of-reach", &["is linked statically", "still"]), "{report:#}");
+    executable(&script, b"#!/no/such/interpreter\n");
+    let report = check(&sandbox, &[text(&script)], OUT_OF_REACH);
+    assert!(
+        finds(&report, "out-of-reach", &["its interpreter /no/such/interpreter"]),
+        "{report:#}"
+    );
+    executable(&script, format!("#!{}\n", text(&script)).as_bytes());
+    let report = check(&sandbox, &[text(&script)], OUT_OF_REACH);
+    assert!(finds(&report, "out-of-reach", &["too many interpreters"]), "{report:#}");
+    executable(&script, b"echo no first line\n");
+    let report = check(&sandbox, &[text(&script)], SERVED);
+    assert!(finds(&report, "note", &["neither a program nor a script"]), "{report:#}");
+}
+
+#[test]
+fn functions_that_are_refused_are_named_with_the_file_that_takes_them() {
+    let sandbox = Sandbox::new();
+    let wide = r#"
+        #include <stdio.h>
+        #include <wchar.h>
+        int main(void) {
+            FILE *file = fopen("/cairn/f", "w");
+            fputwc(L'x', file);
+            fwprintf(file, L"y");
+            return fclose(file);
+        }"#;
+    let program = compile(&sandbox, "wide", wide, &[]);
+    let report = check(&sandbox, &[text(&program)], MISSED);
+    assert!(
+        finds(&report, "missed", &["takes fputwc: refused with EOPNOTSUPP", "narrow"]),
+        "{report:#}"
+    );
+    assert!(finds(&report, "missed", &["takes fwprintf: never served"]), "{report:#}");
+    let ran = sandbox.cairn(&["check", "--run", text(&program)]).ends_with(MISSED);
+    ran.says("missed: ").says("called fputwc 1 time, not served (EOPNOTSUPP)");
+}
+
+#[test]
+fn library_that_uses_rings_is_found_in_the_program_that_needs_it() {
+    let sandbox = Sandbox::new();
+    let function = "int io_uring_queue_init(void) { return 0; }";
+    let library = compile(&sandbox, "libring.so", function, &["-shared", "-fPIC"]);
+    compile(
+        &sandbox,
+        "libmiddle.so",
+        "int middle(void) { return io_uring_queue_init(); }",
+        &["-shared", "-fPIC", text(&library)],
+    );
+    // Found by a path in the program, as the dynamic linker alone knows.
+    let main = "int main(int count, char **words) { return count > 9 ? middle() : 0; }";
+    let directory = format!("-L{}", text(&sandbox.work()));
+    let options = [&*directory, "-l:libmiddle.so", "-Wl,-rpath,$ORIGIN"];
+    let program = compile(&sandbox, "rings", main, &options);
+    let report = check(&sandbox, &[text(&program)], MISSED);
+    let parts = ["takes io_uring_queue_init: refused with ENOSYS", "libmiddle.so", "rings"];
+    assert!(finds(&report, "missed", &parts), "{report:#}");
+    // It need not be called.
+    let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
+    let report = of_check(&ran.ends_with(SERVED));
+    assert!(finds(&report, "note", &parts), "{report:#}");
+    fs::remove_file(library).expect("removes");
+    let report = check(&sandbox, &[text(&program)], OUT_OF_REACH);
+    let parts = ["cannot be loaded: ", "libring.so: cannot open"];
+    assert!(finds(&report, "out-of-reach", &parts), "{report:#}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "raw", RAW, &[]);
+    let report = check(&sandbox, &[text(&program)], MISSED);
+    for call in [
+        "openat of the kernel by 2 instructions",
+        "pwrite64 of the kernel by 2",
+        "io_uring_setup of the kernel by 1",
+    ] {
+        assert!(finds(&report, "missed", &[&format!("calls {call}")]), "{call}: {report:#}");
+    }
+    let unknown = "enters the kernel by 1 instruction of its own, for a call that is not seen";
+    assert!(finds(&report, "missed", &[unknown]), "{report:#}");
+    let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]).ends_with(MISSED);
+    let report = of_check(&ran);
+    if !sees_past_the_library(&report) {
+        return;
+    }
+    // One call of each concerned a file of the store, or no file that could be told.
+    for call in [
+        "openat of the kernel of /cairn/f 1 time",
+        "pwrite64 of the kernel 1 time",
+        "io_uring_setup of the kernel 1 time",
+    ] {
+        assert!(finds(&report, "missed", &[&format!("called {call}")]), "{call}: {report:#}");
+    }
+    assert_eq!(report["run"]["not_served"], 3, "{report:#}");
+}
+
+#[test]
+fn ring_that_the_c_library_is_asked_for_is_refused_and_said() {
+    let sandbox = Sandbox::new();
+    let source = "#include <sys/syscall.h>\nint main(void) { static char p[256]; syscall(SYS_io_uring_setup, 4, p); return 0; }";
+    let program = compile(&sandbox, "asks", source, &[]);
+    let ran = sandbox.cairn(&["check", "--run", text(&program)]).ends_with(MISSED);
+    ran.says("called io_uring_setup 1 time, not served (ENOSYS)").says("ordinary calls");
+}
+
+#[test]
+fn function_of_the_c_library_that_is_not_stood_before_is_seen_by_its_path() {
+    let sandbox = Sandbox::new();
+    let source = r#"
+        #include <mntent.h>
+        int main(void) { return setmntent("/cairn/table", "r") != 0; }"#;
+    let program = compile(&sandbox, "table", source, &[]);
+    let report = check(&sandbox, &[text(&program)], MISSED);
+    assert!(finds(&report, "missed", &["takes setmntent: never served"]), "{report:#}");
+    let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]).ends_with(MISSED);
+    let report = of_check(&ran);
+    let seen = finds(&report, "missed", &["openat of the kernel of /cairn/table"]);
+    assert!(!sees_past_the_library(&report) || seen, "{report:#}");
+}
+
+#[test]
+fn what_a_child_does_is_said_of_the_child() {
+    let sandbox = Sandbox::new();
+    let still = compile(&sandbox, "still", WRITES, &["-static"]);
+    let script =
+        format!("echo x >/cairn/f; cat /cairn/f; {}; mkfifo /cairn/p; exit 7", text(&still));
+    let ran = sandbox.cairn(&["check", "--json", "bash", "-c", &script]).ends_with(MISSED);
+    assert!(ran.stdout.starts_with("x\n"), "{}", ran.stdout);
+    let report = of_check(&ran);
+    assert_eq!(report["run"]["exit_code"], 7);
+    assert!(finds(&report, "missed", &["called mkfifo of /cairn/p 1 time", "EPERM"]), "{report:#}");
+    let seen = finds(&report, "missed", &["of the kernel of /cairn/f", text(&still)]);
+    assert!(!sees_past_the_library(&report) || seen, "{report:#}");
+}
+
+#[test]
+fn python_is_served() {
+    let sandbox = Sandbox::new();
+    let script = "
+import os, subprocess, threading
+def work(name):
+    for number in range(50):
+        with open(f'/cairn/{name}.{number}', 'wb') as file: file.write(b'x' * 5000)
+        assert os.stat(f'/cairn/{name}.{number}').st_size == 5000
+threads = [threading.Thread(target=work, args=(name,)) for name in 'ab']
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+assert len(os.listdir('/cairn')) == 100
+print(subprocess.run(['cat', '/cairn/a.1'], capture_output=True, check=True).stdout == b'x' * 5000)
+";
+    let report = check(&sandbox, &["python3", "-c", script], SERVED);
+    assert_eq!(report["run"]["exit_code"], 0, "{report:#}");
+    assert!(report["run"]["served"].as_u64() > Some(300), "{report:#}");
+}
+
+#[test]
+fn what_cannot_be_executed_is_an_error_as_for_run() {
+    let sandbox = Sandbox::new();
+    let plain = sandbox.work().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").expect("writes");
+    sandbox.cairn(&["check", text(&plain)]).ends_with(126).says("cannot execute");
+    sandbox.cairn(&["check", text(&sandbox.work())]).ends_with(126);
+    sandbox.cairn(&["check", "./absent"]).ends_with(127);
+    sandbox.cairn(&["check", "no-such-program-anywhere"]).ends_with(127).says("cannot execute");
+    sandbox.cairn(&["check"]).refused_with("PROGRAM");
+}
+
+#[test]
+fn file_that_is_no_program_of_this_machine_is_out_of_reach() {
+    let sandbox = Sandbox::new();
+    let odd = sandbox.work().join("odd");
+    executable(&odd, b"\x7fELF\x01\x01\x01");
+    let report = check(&sandbox, &[text(&odd)], OUT_OF_REACH);
+    assert!(finds(&report, "out-of-reach", &["32 bits"]), "{report:#}");
+    let whole = fs::read("/bin/true").expect("reads");
+    executable(&odd, &whole[..200]);
+    let report = check(&sandbox, &[text(&odd)], OUT_OF_REACH);
+    assert!(finds(&report, "out-of-reach", &["cannot be read as a program"]), "{report:#}");
+}
+
+#[test]
+fn trial_keeps_nothing_and_uses_nothing_that_real_runs_use() {
+    let sandbox = Sandbox::new();
+    let tier = sandbox.work().join("tier");
+    let settings = format!(
+        "[run]\njob = \"real\"\npersist = \"{}\"\ntier = \"file:{}:64M\"\nmount = \"/elsewhere\"\n",
+        text(&sandbox.out()),
+        text(&tier)
+    );
+    fs::write(sandbox.work().join("cairn.toml"), settings).expect("writes");
+    let script = "echo x >/elsewhere/f && cat /elsewhere/f";
+    let mut command = sandbox.command(&["check", "bash", "-c", script]);
+    let job = command.env("CAIRN_RUN_JOB", "real").output().expect("starts");
+    let ran = Ran::of(job, "check".to_string()).succeeds();
+    assert!(ran.stdout.starts_with("x\n"), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "");
+    assert!(!tier.exists() && sandbox.drained_names().is_empty());
+    assert_eq!(sandbox.cairn(&["status"]).succeeds().stdout, "no stores\n");
+    let other = ["check", "--mount", "/other", "bash", "-c", "echo y >/other/f && cat /other/f"];
+    assert!(sandbox.cairn(&other).succeeds().stdout.starts_with("y\n"));
+}
+
+#[test]
+fn manual_and_completions_know_it() {
+    let sandbox = Sandbox::new();
+    let pages = sandbox.work().join("man");
+    sandbox.cairn(&["man", "--directory", text(&pages)]).succeeds();
+    let page = fs::read_to_string(pages.join("cairn-check.1")).expect("a page");
+    assert!(page.contains("out of reach"), "{page}");
+    assert!(pages.join("cairn-calls.1").exists());
+    sandbox.cairn(&["completions", "bash"]).succeeds().says("cairn__subcmd__check");
+}
