@@ -3,10 +3,9 @@
 //! Records of the log are checked one by one, against the namespace that they change. Those of a snapshot come in any
 //! order and make sense only together: what they say is taken as it is, and judged when the last one is there.
 
-use super::{
-    Image, KEPT_FLAGS, claim, contradiction, directory, existing, file_fits, permit_name, replayer,
-    set_extended, set_seal,
-};
+use super::data::{file_fits, set_extended, set_seal};
+use super::names::permit_name;
+use super::{Image, KEPT_FLAGS, claim, contradiction, directory, existing, replayer};
 use crate::error::Result;
 use crate::fields::fields;
 use crate::inode::Inode;
