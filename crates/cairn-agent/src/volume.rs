@@ -112,7 +112,8 @@ impl Volume {
     /// This process, now, with the rights to see everything.
     pub fn caller(&self) -> Caller {
         let group = rustix::process::getegid().as_raw();
-        Caller { slot: self.slot, credentials: Credentials { uid: 0, gid: group }, now: now() }
+        let credentials = Credentials { uid: 0, gid: group };
+        Caller { slot: self.slot, credentials, groups: &[], now: now() }
     }
 
     /// This process, now, with the rights of its user: for files that it makes.

@@ -116,7 +116,7 @@ pub fn shown(superblock: &Superblock, path: &FilePath) -> String {
 
 /// Somebody who may read everything.
 pub fn caller(slot: SlotId) -> Caller {
-    Caller { slot, credentials: Credentials { uid: 0, gid: 0 }, now: now() }
+    Caller { slot, credentials: Credentials { uid: 0, gid: 0 }, groups: &[], now: now() }
 }
 
 /// Everything in the namespace but its root, directories before what is in them.

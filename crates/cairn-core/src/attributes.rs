@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, PERMISSION_BITS, WRITE};
+use crate::inode::{Inode, PERMISSION_BITS, SET_GROUP, WRITE};
 use crate::record::Operation;
 use crate::transaction::Transaction;
 use crate::types::{Attributes, Caller, InodeId, TimeUpdate};
@@ -49,12 +49,13 @@ impl Microfs {
         })
     }
 
-    /// Sets the permission bits.
+    /// Sets the permission bits, without the set-group-ID bit if the caller is not of the group.
     pub fn set_mode(&self, caller: &Caller, inode: InodeId, mode: u32) -> Result<()> {
         self.change_attributes(caller, inode, |tx, inode| {
             inode.permit_owner(tx, caller)?;
             let kind = inode.kind(tx);
-            inode.set_mode(tx, kind | mode & PERMISSION_BITS);
+            let lost = if caller.may_set_group(inode.gid(tx)) { 0 } else { SET_GROUP };
+            inode.set_mode(tx, kind | mode & PERMISSION_BITS & !lost);
             Ok(())
         })
     }
@@ -71,10 +72,10 @@ impl Microfs {
             if uid.is_some() || gid.is_some() {
                 inode.permit_owner(tx, caller)?;
             }
-            let credentials = caller.credentials;
             let foreign_uid = uid.is_some_and(|uid| uid != inode.uid(tx));
-            let foreign_gid = gid.is_some_and(|gid| gid != inode.gid(tx) && gid != credentials.gid);
-            if credentials.uid != 0 && (foreign_uid || foreign_gid) {
+            let is_foreign = |gid: u32| gid != inode.gid(tx) && !caller.is_in_group(gid);
+            let foreign_gid = gid.is_some_and(is_foreign);
+            if caller.credentials.uid != 0 && (foreign_uid || foreign_gid) {
                 return Err(Error::NotPermitted);
             }
             if let Some(uid) = uid {

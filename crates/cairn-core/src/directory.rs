@@ -77,7 +77,7 @@ impl Microfs {
             }
             permit_creation(tx, caller, &walked)?;
             let mode = MODE_DIRECTORY | mode & PERMISSION_BITS;
-            let inode = tx.new_inode(mode, caller)?;
+            let inode = tx.new_inode_in(walked.parent, mode, caller)?;
             inode.set_parent(tx, walked.parent.id.0);
             tx.link_name(walked.parent, walked.name, inode, caller.now)?;
             inode.add_link(tx)?;

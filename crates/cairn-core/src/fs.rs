@@ -45,7 +45,7 @@ impl Microfs {
         let local = Local::new();
         let mut tx = Transaction::new(memory, &layout, checksum, &local);
         tx.begin()?;
-        let caller = Caller { slot: SlotId(0), credentials: owner, now };
+        let caller = Caller { slot: SlotId(0), credentials: owner, groups: &[], now };
         let root: Inode = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
         debug_assert_eq!(root.id, ROOT);
         root.set_links(&mut tx, 2);

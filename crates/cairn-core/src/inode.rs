@@ -11,7 +11,8 @@ use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SLOTS_MAX, SlabKind};
 use crate::pin::PINS_PER_SLOT;
 use crate::transaction::Transaction;
 use crate::types::{
-    Attributes, Caller, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE, Timestamp,
+    Attributes, Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK,
+    MODE_TYPE, Timestamp,
 };
 use crate::write::lease::LEASES_PER_SLOT;
 
@@ -45,6 +46,8 @@ pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 /// Mode bits that `chmod` sets.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
+/// Of a file: it runs as its group; of a directory: what is made in it has its group.
+pub(crate) const SET_GROUP: u32 = 0o2000;
 
 const LINKS_MAX: u32 = 1 << 20;
 /// More writes than can be in flight.
@@ -104,6 +107,10 @@ fields!(Inode {
 impl Inode {
     pub(crate) fn kind(self, tx: &Transaction) -> u32 {
         self.mode(tx) & MODE_TYPE
+    }
+
+    pub(crate) fn owner(self, tx: &Transaction) -> Credentials {
+        Credentials { uid: self.uid(tx), gid: self.gid(tx) }
     }
 
     pub(crate) fn is_directory(self, tx: &Transaction) -> bool {
@@ -176,13 +183,13 @@ impl Inode {
     /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner away with that.
     pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
         const SET_USER: u32 = 0o4000;
-        const SET_GROUP: u32 = 0o2010;
+        const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
         self.next_version(tx);
         self.set_modified(tx, caller.now.0);
         self.set_changed(tx, caller.now.0);
         let mode = self.mode(tx);
-        if caller.credentials.uid != 0 && mode & (SET_USER | SET_GROUP) > 0o10 {
-            let group = if mode & SET_GROUP == SET_GROUP { SET_GROUP & 0o2000 } else { 0 };
+        if caller.credentials.uid != 0 && mode & (SET_USER | SET_GROUP) != 0 {
+            let group = if mode & RUNS_AS_GROUP == RUNS_AS_GROUP { SET_GROUP } else { 0 };
             self.set_mode(tx, mode & !(SET_USER | group));
         }
     }
@@ -250,7 +257,7 @@ impl Inode {
         }
         let granted = if credentials.uid == self.uid(tx) {
             mode >> 6
-        } else if credentials.gid == self.gid(tx) {
+        } else if caller.is_in_group(self.gid(tx)) {
             mode >> 3
         } else {
             mode
@@ -326,6 +333,30 @@ impl Transaction<'_> {
         }
         self.begin_inode(inode, mode, caller);
         Ok(inode)
+    }
+
+    /// A new inode that is to get a name in `parent`. If that has the set-group-ID bit, what is made in it has its group, and a
+    /// directory the bit.
+    pub(crate) fn new_inode_in(
+        &mut self,
+        parent: Inode,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Inode> {
+        const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
+        if parent.mode(self) & SET_GROUP == 0 {
+            return self.new_inode(mode, caller);
+        }
+        let group = parent.gid(self);
+        let mode = match mode & MODE_TYPE == MODE_DIRECTORY {
+            true => mode | SET_GROUP,
+            false if mode & RUNS_AS_GROUP == RUNS_AS_GROUP && !caller.may_set_group(group) => {
+                mode & !SET_GROUP
+            }
+            false => mode,
+        };
+        let credentials = Credentials { gid: group, ..caller.credentials };
+        self.new_inode(mode, &Caller { credentials, ..*caller })
     }
 
     /// Gives a record that was just taken the values of an inode without a name.

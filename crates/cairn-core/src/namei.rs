@@ -210,13 +210,13 @@ impl Microfs {
                 return Err(Error::NotFound);
             }
             permit_creation(tx, caller, &walked)?;
-            let inode = tx.new_inode(MODE_SYMLINK | 0o777, caller)?;
+            let inode = tx.new_inode_in(walked.parent, MODE_SYMLINK | 0o777, caller)?;
             let record = tx.store_text(target, inode.id)?;
             inode.set_target(tx, record);
             inode.set_size(tx, target.len() as u64);
             tx.link_name(walked.parent, walked.name, inode, caller.now)?;
             let id = u64::from(inode.id.0);
-            let parameters = [u64::from(walked.parent.id.0), id, caller.credentials.pack()];
+            let parameters = [u64::from(walked.parent.id.0), id, inode.owner(tx).pack()];
             tx.log(Operation::Symlink, caller.now, &parameters, walked.name);
             tx.log(Operation::Target, caller.now, &[id], target);
             Ok(inode.id)
@@ -257,7 +257,7 @@ pub(crate) fn permit_creation(tx: &Transaction, caller: &Caller, walked: &Walked
 pub(crate) fn log_create(tx: &mut Transaction, caller: &Caller, walked: &Walked<'_>, inode: Inode) {
     let mode = u64::from(inode.mode(tx));
     let (parent, id) = (u64::from(walked.parent.id.0), u64::from(inode.id.0));
-    let parameters = [parent, id, mode, caller.credentials.pack()];
+    let parameters = [parent, id, mode, inode.owner(tx).pack()];
     tx.log(Operation::Create, caller.now, &parameters, walked.name);
 }
 

@@ -110,7 +110,8 @@ impl Microfs {
                 return Err(Error::NotFound);
             }
             directory.permit(tx, caller, WRITE | EXECUTE)?;
-            let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
+            let inode =
+                tx.new_inode_in(directory, MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
             if linkable {
                 inode.add_flags(tx, NAMELESS);
             }
@@ -131,7 +132,7 @@ fn create_file(
     mode: u32,
 ) -> Result<Inode> {
     permit_creation(tx, caller, walked)?;
-    let inode = tx.new_inode(MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
+    let inode = tx.new_inode_in(walked.parent, MODE_REGULAR | mode & PERMISSION_BITS, caller)?;
     tx.link_name(walked.parent, walked.name, inode, caller.now)?;
     log_create(tx, caller, walked, inode);
     Ok(inode)

@@ -49,7 +49,7 @@ pub fn format_media(
     let memory = media.workspace(geometry.segment_bytes() as usize / 8)?;
     let image = Image::new(memory.as_ref(), geometry, checksum)?;
     image.transact(|tx| {
-        let caller = Caller { slot: SlotId(0), credentials: owner, now: options.now };
+        let caller = Caller { slot: SlotId(0), credentials: owner, groups: &[], now: options.now };
         let root = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
         debug_assert_eq!(root.id, ROOT);
         root.set_links(tx, 2);

@@ -212,13 +212,12 @@ impl<'m> Image<'m> {
             0 => 0,
             _ => 1 << 32 | u64::from(inode.sealed_crc(tx)),
         };
-        let owner = Credentials { uid: inode.uid(tx), gid: inode.gid(tx) };
         let parent = if inode.is_directory(tx) { inode.parent(tx) } else { 0 };
         [
             u64::from(inode.id.0),
             u64::from(inode.mode(tx)) << 32 | u64::from(flags & KEPT_FLAGS),
             u64::from(inode.links(tx)),
-            owner.pack(),
+            inode.owner(tx).pack(),
             u64::from(parent),
             inode.size(tx),
             inode.version(tx),
@@ -284,7 +283,7 @@ pub(crate) struct Seal {
 
 /// Who replays: nobody in particular.
 fn replayer(credentials: Credentials, now: Timestamp) -> Caller {
-    Caller { slot: SlotId(0), credentials, now }
+    Caller { slot: SlotId(0), credentials, groups: &[], now }
 }
 
 fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Rest>> {

@@ -46,7 +46,7 @@ impl SlotId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp(pub u64);
 
-/// Whose rights an operation has. Supplementary groups are not considered.
+/// Whose rights an operation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user id; 0 passes every check of mode bits.
@@ -73,8 +73,21 @@ pub struct Caller {
     pub slot: SlotId,
     /// Its rights.
     pub credentials: Credentials,
+    /// Its supplementary groups.
+    pub groups: &'static [u32],
     /// The time this operation happens at; the core has no clock.
     pub now: Timestamp,
+}
+
+impl Caller {
+    pub(crate) fn is_in_group(&self, gid: u32) -> bool {
+        gid == self.credentials.gid || self.groups.contains(&gid)
+    }
+
+    /// Whether files of that group may get its set-group-ID bit.
+    pub(crate) fn may_set_group(&self, gid: u32) -> bool {
+        self.credentials.uid == 0 || self.is_in_group(gid)
+    }
 }
 
 /// What `stat` tells of a file.

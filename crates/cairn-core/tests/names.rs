@@ -18,7 +18,7 @@ fn namespace() -> (Microfs, Caller) {
     let fs = Microfs::open(Box::new(memory), checksum).expect("open");
     let identity = ProcessIdentity { pid: 7, pid_namespace: 1, start_time: 9 };
     let slot = fs.attach(identity).expect("attach").slot;
-    (fs, Caller { slot, credentials: owner, now: Timestamp(2) })
+    (fs, Caller { slot, credentials: owner, groups: &[], now: Timestamp(2) })
 }
 
 fn create(fs: &Microfs, caller: &Caller, path: &str) -> Result<InodeId, Error> {
@@ -137,6 +137,23 @@ fn a_directory_of_another_user_refuses_what_its_mode_refuses() {
     assert_eq!(fs.unlink(&stranger, ROOT, b"private"), Err(Error::AccessDenied));
     let root = Caller { credentials: Credentials { uid: 0, gid: 0 }, ..caller };
     fs.stat(&root, ROOT, b"private/file", true).expect("root sees everything");
+}
+
+#[test]
+fn what_is_made_in_a_set_group_id_directory_has_its_group_and_members_of_it_their_rights() {
+    let (fs, caller) = namespace();
+    let directory = fs.make_directory(&caller, ROOT, b"shared", 0o770).expect("mkdir");
+    let root = Caller { credentials: Credentials { uid: 0, gid: 0 }, ..caller };
+    fs.set_owner(&root, directory, None, Some(70)).expect("root may");
+    fs.set_mode(&root, directory, 0o2770).expect("root may");
+    let stranger = Caller { credentials: Credentials { uid: 7, gid: 7 }, ..caller };
+    let member = Caller { groups: &[60, 70], ..stranger };
+    assert_eq!(create(&fs, &stranger, "shared/file"), Err(Error::AccessDenied));
+    create(&fs, &member, "shared/file").expect("a member may");
+    fs.make_directory(&member, ROOT, b"shared/below", 0o700).expect("a member may");
+    let seen = |path| fs.stat(&root, ROOT, path, true).map(|seen| (seen.gid, seen.mode & 0o7777));
+    assert_eq!(seen(b"shared/file").map(|seen| seen.0), Ok(70));
+    assert_eq!(seen(b"shared/below"), Ok((70, 0o2700)));
 }
 
 #[test]

@@ -532,6 +532,27 @@ pub fn geteuid() -> u32 {
     unsafe { enter(libc::SYS_geteuid, [0; 6]) as u32 }
 }
 
+/// Supplementary groups of the caller.
+pub fn getgroups() -> Vec<u32> {
+    let mut groups = Vec::new();
+    loop {
+        let room = groups.len();
+        // SAFETY: the kernel stores at most as many groups as there is room for; with none it says how many there are.
+        let count = unsafe {
+            enter(libc::SYS_getgroups, [room as i64, groups.as_mut_ptr() as i64, 0, 0, 0, 0])
+        };
+        match usize::try_from(count) {
+            Ok(count) if room > 0 || count == 0 => {
+                groups.truncate(count);
+                return groups;
+            }
+            // They became more meanwhile, which is an error, or this is how many there are.
+            Ok(count) => groups.resize(count, 0),
+            Err(_) => groups.clear(),
+        }
+    }
+}
+
 /// Real user of the caller.
 pub fn getuid() -> u32 {
     // SAFETY: takes nothing and cannot fail.

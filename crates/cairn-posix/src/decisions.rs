@@ -242,7 +242,7 @@ pub const PASSED: &[Family] = &[
     Family { why: "end in the hook that runs the destructors", names: "exit on_exit" },
     Family {
         why: "change rights that we do not consider, or limits of others",
-        names: "setfsuid setfsgid setgroups initgroups vlimit",
+        names: "setfsuid setfsgid vlimit",
     },
     Family {
         why: "read the outcome of a request where a hook has left it",

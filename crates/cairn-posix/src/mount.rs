@@ -50,6 +50,8 @@ pub struct Mount {
     prepared: AtomicBool,
     /// Effective user (high half) and group.
     credentials: AtomicU64,
+    /// Supplementary groups, never freed; null for none.
+    groups: AtomicPtr<Vec<u32>>,
     umask: AtomicU32,
     /// `RLIMIT_FSIZE`; `u64::MAX` where there is none.
     file_size_limit: AtomicU64,
@@ -150,6 +152,7 @@ impl Mount {
             pid: AtomicU32::new(0),
             prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
+            groups: AtomicPtr::new(core::ptr::null_mut()),
             umask: AtomicU32::new(kernel::umask()),
             file_size_limit: AtomicU64::new(u64::MAX),
             device_number: libc::makedev(DEVICE_MAJOR, number),
@@ -250,14 +253,27 @@ impl Mount {
         Caller {
             slot: self.slot(),
             credentials: Credentials { uid: (credentials >> 32) as u32, gid: credentials as u32 },
+            groups: self.groups(),
             now: now(),
         }
+    }
+
+    #[inline]
+    fn groups(&self) -> &'static [u32] {
+        let groups = self.groups.load(Ordering::Acquire);
+        // SAFETY: null, or leaked by `refresh_credentials`.
+        unsafe { groups.as_ref() }.map_or(&[], Vec::as_slice)
     }
 
     /// Asks the kernel again who we are; after a call that changes it.
     pub fn refresh_credentials(&self) {
         let (uid, gid) = (sys::geteuid(), sys::getegid());
         self.credentials.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+        let groups = sys::getgroups();
+        if groups != self.groups() {
+            // Other threads may still look at the old ones.
+            self.groups.store(Box::into_raw(Box::new(groups)), Ordering::Release);
+        }
     }
 
     /// Asks the kernel again for the limits of this process; after a call that changes them.

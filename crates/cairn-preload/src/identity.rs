@@ -1,10 +1,10 @@
 //! Who the process is and what it may: calls that change its credentials, its file mode creation mask or its limits,
 //! of which we keep copies.
 
-use core::ffi::{c_int, c_long, c_uint};
+use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use cairn_posix::{mount, process};
-use libc::{gid_t, mode_t, pid_t, rlimit, uid_t};
+use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 
 macro_rules! noted {
     ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
@@ -28,6 +28,8 @@ noted! {
     fn setegid(gid: gid_t), then process::credentials_changed;
     fn setregid(real: gid_t, effective: gid_t), then process::credentials_changed;
     fn setresgid(real: gid_t, effective: gid_t, saved: gid_t), then process::credentials_changed;
+    fn setgroups(count: size_t, groups: *const gid_t), then process::credentials_changed;
+    fn initgroups(user: *const c_char, group: gid_t), then process::credentials_changed;
     fn setrlimit(resource: c_uint, limit: *const rlimit), then process::limits_changed;
     fn setrlimit64(resource: c_uint, limit: *const rlimit), then process::limits_changed;
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),

@@ -102,7 +102,12 @@ impl Process {
 
     /// Who calls, now.
     pub fn caller(&self) -> Caller {
-        Caller { slot: self.slot, credentials: self.credentials, now: self.clock.tick() }
+        Caller {
+            slot: self.slot,
+            credentials: self.credentials,
+            groups: &[],
+            now: self.clock.tick(),
+        }
     }
 
     fn block_bytes(&self) -> u64 {

@@ -75,6 +75,7 @@ fn describe(
     let caller = cairn_core::Caller {
         slot: SlotId(0),
         credentials: crate::world::SUPERUSER,
+        groups: &[],
         now: cairn_core::Timestamp(0),
     };
     let mut entries = Vec::new();

@@ -97,7 +97,7 @@ fn identity(pid: u32) -> ProcessIdentity {
 fn populate(words: SharedWords) -> Result<Known> {
     let fs = words.microfs();
     let slot = fs.attach(identity(1))?.slot;
-    let caller = Caller { slot, credentials: SUPERUSER, now: Timestamp(5) };
+    let caller = Caller { slot, credentials: SUPERUSER, groups: &[], now: Timestamp(5) };
     fs.make_directory(&caller, ROOT, b"d", 0o755)?;
     for (path, bytes) in [(&b"a"[..], 12_000), (b"d/b", 9000), (b"c", 4096)] {
         let opened = fs.open_file(&caller, ROOT, path, READ_WRITE, 0o644)?;
@@ -137,7 +137,7 @@ const OPERATIONS: &[Operation] = &[
 type Names = Vec<(Vec<u8>, u32, u64)>;
 
 fn names(fs: &Microfs) -> Result<Names> {
-    let caller = Caller { slot: SlotId(0), credentials: SUPERUSER, now: Timestamp(9) };
+    let caller = Caller { slot: SlotId(0), credentials: SUPERUSER, groups: &[], now: Timestamp(9) };
     let mut found = Vec::new();
     let mut directories = vec![(ROOT, Vec::new())];
     while let Some((directory, path)) = directories.pop() {

@@ -317,7 +317,7 @@ fn run(seed: u64) {
         libc::umask(0);
         Credentials { uid: libc::geteuid(), gid: libc::getegid() }
     };
-    let caller = Caller { slot: SlotId(1), credentials, now: Timestamp(0) };
+    let caller = Caller { slot: SlotId(1), credentials, groups: &[], now: Timestamp(0) };
     let mut reference = Reference::new(&caller);
     let mut kernel = Kernel::open(&scratch.0);
     let has_extended = kernel.has_extended();

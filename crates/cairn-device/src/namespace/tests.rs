@@ -228,6 +228,7 @@ fn leave_a_mark(namespace: &Namespace) {
     let caller = |slot| cairn_core::Caller {
         slot,
         credentials: Credentials { uid: 0, gid: 0 },
+        groups: &[],
         now: sys::now(),
     };
     let slot = namespace.fs.attach(crate::process::identity().unwrap()).unwrap().slot;

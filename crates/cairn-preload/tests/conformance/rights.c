@@ -59,11 +59,14 @@ void modes(void) {
 /* -- Classes of users */
 
 #define SOMEBODY 4321
+/* A group that nobody is in besides their own. */
+#define ALSO 777
 
 static const struct class {
     const char *name;
     int owner, group;
-} classes[] = {{"owner", 65534, 65534}, {"group", 0, 65534}, {"other", 0, 0}, {"other's owner", SOMEBODY, 65534}};
+} classes[] = {{"owner", 65534, 65534}, {"group", 0, 65534}, {"other", 0, 0}, {"other's owner", SOMEBODY, 65534},
+             {"another group", 0, ALSO}};
 
 #define DEEDS(deed) \
     deed(read_file, done(open("f", O_RDONLY))) \
@@ -80,6 +83,7 @@ static const struct class {
     deed(give_to_root, chown("f", 0, -1)) \
     deed(give_to_own_group, chown("f", -1, getegid())) \
     deed(give_to_other_group, chown("f", -1, SOMEBODY)) \
+    deed(give_to_another_group, chown("f", -1, ALSO)) \
     deed(give_nothing, chown("f", -1, -1)) \
     deed(set_time, utimensat(AT_FDCWD, "f", (struct timespec[2]){{1, 0}, {2, 0}}, 0)) \
     deed(touch, utimensat(AT_FDCWD, "f", NULL, 0)) \
@@ -135,10 +139,11 @@ static const struct deed {
 
 static const struct class *class;
 static const struct deed *deed;
-static int mode, is_sticky;
+static int mode, is_sticky, group;
 
 static void be_nobody(void) {
-    MUST(setgroups(0, NULL) == 0 && setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+    gid_t also = ALSO;
+    MUST(setgroups(1, &also) == 0 && setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
 }
 
 static void prepare(void) {
@@ -157,16 +162,26 @@ static void prepare(void) {
     MUST(chown("own", 65534, 65534) == 0 && chmod(".", 0777) == 0);
 }
 
-/* What is made in a directory that gives its group away. */
+/* What is made in a directory that gives its group away, and what becomes of the bit of a file that runs as its group. */
 static void made_in_directory_of_group(void) {
-    static const char *const names[] = {"s/file", "s/directory", "s/link"};
+    static const char *const names[] = {"s/file", "s/directory", "s/directory/inner", "s/link", "s/program", "s/node", "s/named", "s/moved"};
     be_nobody();
-    begin("in a directory with the set-group-ID bit");
+    begin("in a directory with the set-group-ID bit of %d", group);
+    MUST(close(open("own", O_CREAT | O_WRONLY, 0644)) == 0);
     MUST(close(open("s/file", O_CREAT | O_WRONLY, 0644)) == 0 && mkdir("s/directory", 0755) == 0 && symlink("x", "s/link") == 0);
+    MUST(close(open("s/directory/inner", O_CREAT | O_WRONLY, 02644)) == 0 && close(open("s/program", O_CREAT | O_WRONLY, 06755)) == 0);
+    MUST(mknod("s/node", S_IFREG | 02755, 0) == 0 && rename("own", "s/moved") == 0);
+    int nameless = open("s", O_TMPFILE | O_WRONLY, 0644);
+    char path[40];
+    sprintf(path, "/proc/self/fd/%d", nameless);
+    MUST(linkat(AT_FDCWD, path, AT_FDCWD, "s/named", AT_SYMLINK_FOLLOW) == 0);
     for EACH (name, names) {
         struct stat status;
         MUST(lstat(*name, &status) == 0);
         note("%s %o %d:%d", *name, status.st_mode, status.st_uid, status.st_gid);
+        if (S_ISLNK(status.st_mode)) continue;
+        MUST(chmod(*name, 06755) == 0 && lstat(*name, &status) == 0);
+        note("%o", status.st_mode);
     }
     end(0);
 }
@@ -191,8 +206,13 @@ static void note_result(void) {
 void rights(void) {
     if (geteuid() != 0) return;
     clear_directory();
-    MUST(mkdir("s", 0) == 0 && chown("s", SOMEBODY, SOMEBODY) == 0 && chmod("s", 02777) == 0);
-    in_child("in a directory with the set-group-ID bit", made_in_directory_of_group);
+    static const int groups[] = {SOMEBODY, ALSO, 65534};
+    for EACH (each_group, groups) {
+        group = *each_group;
+        clear_directory();
+        MUST(chmod(".", 0777) == 0 && mkdir("s", 0) == 0 && chown("s", SOMEBODY, group) == 0 && chmod("s", 02777) == 0);
+        in_child("in a directory with the set-group-ID bit", made_in_directory_of_group);
+    }
     for EACH (each_class, classes)
         for (mode = 0; mode < 8; mode++)
             for EACH (each_deed, deeds)

@@ -121,7 +121,7 @@ impl Process {
     }
 
     fn caller(&self) -> Caller {
-        Caller { slot: self.slot, credentials: OWNER, now: self.now() }
+        Caller { slot: self.slot, credentials: OWNER, groups: &[], now: self.now() }
     }
 
     fn create(&self, name: &str) -> HandleId {

@@ -64,7 +64,7 @@ impl Attached {
     }
 
     fn caller(&self) -> Caller {
-        Caller { slot: self.slot, credentials: OWNER, now: Timestamp(1) }
+        Caller { slot: self.slot, credentials: OWNER, groups: &[], now: Timestamp(1) }
     }
 
     fn create(&self, name: &str, options: OpenOptions) -> HandleId {
