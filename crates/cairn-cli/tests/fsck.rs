@@ -3,7 +3,9 @@
 
 mod common;
 
-use cairn_core::{Credentials, Durability, MediaOptions, Superblock, Timestamp, format_media};
+use cairn_core::{
+    Credentials, Durability, MEDIA_VERSION, MediaOptions, Superblock, Timestamp, format_media,
+};
 use cairn_device::MediaFile;
 use cairn_device::checksum::{self, crc32c};
 use cairn_device::media_file::Allocation;
@@ -208,7 +210,7 @@ fn clean_tier_is_explained_and_left_as_it_is() {
     assert_eq!(report["state"], "clean");
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
     let (tier, content) = (&report["tier"], &report["content"]);
-    assert_eq!((&tier["format"], &tier["mount"]), (&1.into(), &"/cairn".into()));
+    assert_eq!((&tier["format"], &tier["mount"]), (&MEDIA_VERSION.into(), &"/cairn".into()));
     assert_eq!((&tier["bytes"], &tier["durability"]), (&(32 << 20).into(), &"fsync".into()));
     assert_eq!(tier["snapshots"][1]["number"], 1);
     assert!(tier["log_used_bytes"].as_u64() > Some(8 * BLOCK), "{tier}");
@@ -216,7 +218,9 @@ fn clean_tier_is_explained_and_left_as_it_is() {
     assert_eq!((&content["links"], &content["used_blocks"]), (&1.into(), &296.into()));
     assert_eq!(content["unclean"].as_array().map(Vec::len), Some(0));
     let text = durable.fsck(&[]).succeeds();
-    let text = text.says("durable tier of 32.0 MiB, format 1").says("202 files, 1 directory");
+    let text = text
+        .says(&format!("durable tier of 32.0 MiB, format {MEDIA_VERSION}"))
+        .says("202 files, 1 directory");
     text.says("label       intact").says("superblock  intact; its copy: intact").says("clean\n");
     let ran = durable.verify().succeeds().says("202 files").says("202 intact");
     assert!(!ran.stdout.contains("damaged"), "{}", ran.stdout);
@@ -422,11 +426,12 @@ fn tier_that_grew_is_refused_until_it_has_its_size_again() {
 #[test]
 fn tier_of_a_newer_version_is_refused_and_left_as_it_is() {
     let durable = Place::written();
+    let newer = MEDIA_VERSION + 1;
     for copy in [0, BLOCK] {
-        durable.write(copy + 8, &3_u64.to_le_bytes());
+        durable.write(copy + 8, &u64::from(newer).to_le_bytes());
     }
-    durable.is_refused("has format 3, this version knows 2");
-    durable.is_refused_to_jobs("format 3");
+    durable.is_refused(&format!("has format {newer}, this version knows {MEDIA_VERSION}"));
+    durable.is_refused_to_jobs(&format!("format {newer}"));
     let durable = Place::written();
     durable.write((32 << 20) + 8, &2_u32.to_le_bytes());
     durable.is_refused("made by a newer version of cairn");
