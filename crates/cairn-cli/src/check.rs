@@ -266,8 +266,15 @@ impl CheckReport {
             self.find(Weight::OutOfReach, path, what, "let it write elsewhere");
         }
         let Some(interpreter) = &image.interpreter else {
-            let what = "is linked statically: no library can be put before its C library";
-            self.find(Weight::OutOfReach, path, what, "link it dynamically");
+            if image.has_cairn {
+                // Which functions it takes is forgotten, and the C library's instructions look like its own.
+                let what = "is linked with libcairn.a: only a trial shows what is refused";
+                self.find(Weight::Note, path, what, "try it out, with --run");
+            } else {
+                let what = "is linked statically: no library can be put before its C library";
+                let advice = "link it dynamically, or with libcairn.a (cairn config --help)";
+                self.find(Weight::OutOfReach, path, what, advice);
+            }
             return Ok(());
         };
         self.interpreters.push(interpreter.clone());

@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 const MAGIC: &[u8] = b"\x7fELF";
 /// Sections that a Go program has, even one without symbols.
 const GO_SECTIONS: [&str; 3] = [".go.buildinfo", ".note.go.buildid", ".gopclntab"];
+/// The section that libcairn.a brings into a program.
+const CAIRN_SECTION: &str = "cairn_next";
 /// Who wrote the note that says a Go program's build.
 const GO_OWNER: &[u8] = b"Go";
 /// Instructions between the one that chooses the call and the one that enters the kernel, at most.
@@ -39,6 +41,8 @@ pub struct Image {
     pub is_relocatable: bool,
     /// It was made by the Go compiler.
     pub is_go: bool,
+    /// It has libcairn.a in it.
+    pub has_cairn: bool,
     /// Functions and variables it takes from others.
     pub imports: BTreeSet<String>,
     /// Calls of the kernel in its own code that are about files, or may be.
@@ -77,6 +81,7 @@ impl Image {
         let mut image = Image {
             is_relocatable: header.e_type(endian) == elf::ET_DYN,
             is_go: GO_SECTIONS.iter().any(|name| file.section_by_name(name).is_some()),
+            has_cairn: file.section_by_name(CAIRN_SECTION).is_some(),
             raw_calls: raw_calls(&file)?,
             ..Image::default()
         };

@@ -141,6 +141,17 @@ fn static_programs_are_out_of_reach() {
     }
 }
 
+/// Not the archive itself: the section by which its parts find each other.
+#[test]
+fn static_program_that_has_the_archive_is_in_reach() {
+    let sandbox = Sandbox::new();
+    let section = r#"__asm__(".section cairn_next,\"aw\"\n.quad 0\n.previous");"#;
+    let source = format!("{section}\n{WRITES}");
+    let program = compile(&sandbox, "linked", &source, &["-static", "-s"]);
+    let report = check(&sandbox, &[text(&program)], SERVED);
+    assert!(finds(&report, "note", &["is linked with libcairn.a", "--run"]), "{report:#}");
+}
+
 #[test]
 fn program_that_gains_rights_is_out_of_reach() {
     let sandbox = Sandbox::new();
