@@ -32,9 +32,9 @@ const SCRIPTS_MAX: usize = 4;
 const SCRIPT_LINE_BYTES: usize = 256;
 /// Where programs are looked for if nothing is said.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
-/// Beginnings of the names of libraries that make up the C library: their calls are those that are served, or that concern no
-/// file of a program.
-const C_LIBRARY: [&str; 9] = [
+/// Beginnings of the names of libraries whose calls are those that are served, or concern no file of a program: of the C
+/// library, and of Cairn.
+const NOT_JUDGED: [&str; 10] = [
     "libc.so",
     "ld-linux",
     "libpthread.so",
@@ -43,7 +43,8 @@ const C_LIBRARY: [&str; 9] = [
     "librt.so",
     "libresolv.so",
     "libgcc_s.so",
-    "linux-vdso",
+    "libcairn.so",
+    "libcairn_preload.so",
 ];
 
 const EXAMPLES: &str = "\
@@ -235,6 +236,8 @@ impl CheckReport {
     fn look_at_script(&mut self, path: &Path, interpreter: PathBuf, depth: usize) -> Result<()> {
         if depth == 0 {
             self.kind = "script";
+            let what = "is a script: what it executes is not looked at";
+            self.find(Weight::Note, path, what, "try it out, with --run");
         }
         self.interpreters.push(interpreter.clone());
         if depth >= SCRIPTS_MAX {
@@ -297,7 +300,7 @@ impl CheckReport {
         }
         for Library { name, path } in libraries {
             self.libraries.push(path.clone());
-            if C_LIBRARY.iter().any(|known| name.starts_with(known)) {
+            if NOT_JUDGED.iter().any(|known| name.starts_with(known)) {
                 continue;
             }
             let bytes = fs::read(path).map_err(Error::file("read", path))?;
@@ -341,12 +344,12 @@ impl CheckReport {
         }
     }
 
-    /// What a run has shown decides, but for what keeps Cairn out of the program at all.
+    /// What a run has shown decides, if all of it could be seen, but for what keeps Cairn out of the program at all.
     fn learn(&mut self, trial: Trial) {
-        for finding in &mut self.findings {
-            if finding.weight == Weight::Missed {
-                finding.weight = Weight::Note;
-            }
+        let program = self.program.clone();
+        if trial.blind.is_none() {
+            let missed = self.findings.iter_mut().filter(|found| found.weight == Weight::Missed);
+            missed.for_each(|found| found.weight = Weight::Note);
         }
         for calls in trial.calls.not_served() {
             let errno = calls.errno.as_ref().map(|errno| format!(" ({errno})"));
@@ -366,8 +369,12 @@ impl CheckReport {
         }
         if let Some(why) = &trial.blind {
             let what = format!("calls past the C library were not looked for: {why}");
-            let program = self.program.clone();
             self.find(Weight::Note, &program, what, "allow seccomp to see them");
+        }
+        if trial.calls.uncounted > 0 {
+            let calls = count(trial.calls.uncounted, "call");
+            let what = format!("made too many different calls to count: {calls} are not known");
+            self.find(Weight::Missed, &program, what, "try out parts of it");
         }
         self.run =
             Some(RunReport { exit_code: trial.exit_code, calls: trial.calls, blind: trial.blind });
@@ -412,7 +419,7 @@ impl CheckReport {
             (EXIT_MISSED, false) => {
                 "some of its calls may not be served; with --run it is tried out"
             }
-            (_, true) => "all of its calls were served",
+            (_, true) => "all of its calls that were seen were served",
             (_, false) => "nothing is missed as far as its files tell",
         }
     }

@@ -20,13 +20,15 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 /// How often the catcher looks whether it is to end.
 const LOOK_EVERY_MS: i32 = 50;
 /// How long processes may go on after the command has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The first kernel that lets a stopped call go on.
+const KERNEL_OLDEST: (u32, u32) = (5, 5);
 /// Longest path that is looked at.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 /// Libraries whose calls on descriptors of ours are part of serving them, or of finding out that they are ours.
@@ -55,7 +57,7 @@ pub type Caught = Result<BTreeMap<Catch, u64>, io::Error>;
 
 /// A net for one command.
 pub struct Net {
-    catcher: JoinHandle<Caught>,
+    caught: Receiver<Caught>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -63,6 +65,7 @@ impl Net {
     /// Puts a net below `command`, which must be dropped once it was started. `mount` is the prefix, `store` the directory
     /// of the store.
     pub fn below(command: &mut Command, mount: &str, store: &Path) -> io::Result<Net> {
+        check_kernel()?;
         let (ours, theirs) = UnixDatagram::pair()?;
         let filter = filter();
         let set = move || {
@@ -83,13 +86,28 @@ impl Net {
             is_over: is_over.clone(),
             caught: BTreeMap::new(),
         };
-        Ok(Net { catcher: std::thread::spawn(move || catcher.run(&ours)), is_over })
+        let (sender, caught) = mpsc::channel();
+        std::thread::spawn(move || sender.send(catcher.run(&ours)));
+        Ok(Net { caught, is_over })
     }
 
     /// What was caught, now that the command has ended; what it has left running has a moment to end, too.
     pub fn haul(self) -> Caught {
         self.is_over.store(true, Ordering::Relaxed);
-        self.catcher.join().unwrap_or_else(|_| Err(io::Error::other("the catcher failed")))
+        // Not longer: a kernel may let the catcher wait for a call whose caller was killed.
+        self.caught
+            .recv_timeout(2 * PATIENCE)
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Errors: the kernel could stop calls, but not let them go on.
+fn check_kernel() -> io::Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) >= KERNEL_OLDEST => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel is older than Linux 5.5")),
     }
 }
 

@@ -119,7 +119,9 @@ fn program_that_uses_the_c_library_for_files_is_served() {
     assert!(library.ends_with("libc.so.6"), "{report:#}");
     sandbox.cairn(&["check", text(&program)]).succeeds().says("nothing is missed as far as");
     let tried = sandbox.cairn(&["check", "--run", text(&program)]).succeeds();
-    tried.says("exit code 0; 3 calls served, 0 not served").says("all of its calls were served");
+    tried
+        .says("exit code 0; 3 calls served, 0 not served")
+        .says("all of its calls that were seen were served");
 }
 
 #[test]
@@ -192,6 +194,7 @@ fn script_is_judged_by_its_interpreter() {
     let script = sandbox.work().join("script");
     executable(&script, b"#!/bin/sh\necho x >/cairn/f\n");
     let report = check(&sandbox, &[text(&script)], SERVED);
+    assert!(finds(&report, "note", &["what it executes is not looked at", "script"]), "{report:#}");
     assert_eq!(
         (&report["kind"], &report["interpreters"][0]),
         (&"script".into(), &"/bin/sh".into())
@@ -296,6 +299,23 @@ fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
         assert!(finds(&report, "missed", &[&format!("called {call}")]), "{call}: {report:#}");
     }
     assert_eq!(report["run"]["not_served"], 3, "{report:#}");
+}
+
+/// In a trial that is itself tried out: only one can stop the calls of a process.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_a_trial_could_not_see_is_judged_by_the_files() {
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "raw", RAW, &[]);
+    let inner = ["check", "--mount", "/inner", "--json", "--run", text(&program)];
+    let ran = sandbox.cairn(&[&["check", "--", common::CAIRN][..], &inner].concat());
+    let document = ran.stdout.split("\n}\n").next().expect("the inner report");
+    let report: Value = serde_json::from_str(&format!("{document}\n}}")).expect("JSON");
+    assert!(report["run"]["blind"].is_string(), "{report:#}");
+    assert!(finds(&report, "note", &["were not looked for"]), "{report:#}");
+    assert!(finds(&report, "missed", &["calls openat of the kernel by 2"]), "{report:#}");
+    assert_eq!(report["exit_code"], MISSED);
+    assert!(!finds(&report, "missed", &["libcairn"]), "{report:#}");
 }
 
 #[test]
