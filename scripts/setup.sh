@@ -2,7 +2,7 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | bench | guest | interop | conformance
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | bench | guest | interop | conformance
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -27,12 +27,18 @@ needs_of() {
             'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff' 'fio fio'
         ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
+    mpi)
+        printf '%s\n' 'openmpi-bin mpirun.openmpi' 'libopenmpi-dev mpicc.openmpi' 'gfortran gfortran' \
+            'mpich mpiexec.mpich' 'libmpich-dev mpicc.mpich' 'libhdf5-openmpi-dev h5pcc.openmpi' \
+            'libhdf5-mpich-dev h5pcc.mpich' 'libpnetcdf-dev /usr/include/pnetcdf.h' \
+            'python3-mpi4py /usr/lib/python3/dist-packages/mpi4py/__init__.py'
+        ;;
     bench) printf '%s\n' 'fio fio' ;;
     conformance) printf '%s\n' 'fio fio' 'stress-ng stress-ng' ;;
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, bench, guest, interop, conformance)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, bench, guest, interop, conformance)" ;;
     esac
 }
 

@@ -99,23 +99,61 @@ scenario() {
         esac
     done
     shift $((OPTIND - 1))
-    local name=$current_family/$1
+    local name=$current_family/$1 script
     shift
-    if [ -n "$list_only" ]; then
-        cat >/dev/null
-        # shellcheck disable=SC2053
-        [[ $name == $only || ${name#*/} == $only ]] && echo "$name"
-        return
-    fi
-    counter=$((counter + 1))
-    local script=$scratch/$current_family.$counter
-    cat >"$script"
-    # shellcheck disable=SC2053
-    [[ $name == $only || ${name#*/} == $only ]] || return 0
+    take_script "$name" || return 0
     compare "$name" "$environment" "$language" "$script" "$@"
     if [ -n "$unprivileged" ] && [ "$(id -u)" -eq 0 ]; then
         compare "$name (unprivileged)" "$environment as_unprivileged" "$language" "$script" "$@"
     fi
+}
+
+# expect NAME EXPECTED [WRAPPER…]: the script on standard input, for what a disk has not. Run by bash under WRAPPER, or, if there is none,
+# on the disk, it ends with 0 and prints exactly EXPECTED. $B/cairn is the command, $J a name for a job.
+expect() {
+    local name=$current_family/$1 expected=$2 script run=$scratch/run job=$job_prefix-$((++jobs))
+    shift 2
+    take_script "$name" || return 0
+    rm -rf "$run" "$disk"
+    mkdir -p "$run/result" "$run/cwd"
+    [ $# -gt 0 ] || mkdir "$disk"
+    launch '' "$run/result" "$disk" J="$job" "$@" bash "$scratch/bin/once.sh" "$run/result" bash "$script"
+    difference=$(
+        diff -a -u --label expected --label printed <(printf '%s\n' "$expected") "$run/result/stdout" 2>&1
+        grep -q ': 0$' "$run/result/code" || cat "$run/result/code"
+    )
+    if [ -z "$difference" ]; then
+        passes "$name"
+    else
+        fails "$name" "$difference
+$(cat "$run/result/stderr" "$run/result/outer")"
+    fi
+}
+
+# expect_on_cairn NAME EXPECTED [OPTION…]: the same in job $J below Cairn's mount prefix; OPTIONs are those of "cairn run".
+expect_on_cairn() {
+    local name=$1 expected=$2
+    shift 2
+    expect "$name" "$expected" \
+        "$scratch/bin/cairn" run --job "$job_prefix-$((jobs + 1))" --mount "$disk" --discard "$@" --
+}
+
+# Takes the script on standard input into the file $script. Fails if $1 is not to be run now, and lists it if that was asked.
+take_script() {
+    if [ -n "$list_only" ]; then
+        cat >/dev/null
+        if is_wanted "$1"; then echo "$1"; fi
+        return 1
+    fi
+    counter=$((counter + 1))
+    script=$scratch/$current_family.$counter
+    cat >"$script"
+    is_wanted "$1"
+}
+
+is_wanted() {
+    # shellcheck disable=SC2053
+    [[ $1 == $only || ${1#*/} == $only ]]
 }
 
 # program NAME SOURCE COMPILER OPTION…: builds tests/apps/programs/SOURCE as $B/NAME.

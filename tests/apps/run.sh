@@ -2,12 +2,13 @@
 # Unmodified programs on Cairn: every scenario is run twice, once in a directory on a disk and once
 # below Cairn's mount prefix, and must not be able to tell the difference.
 #
-#   tests/apps/run.sh [--list] [--only PATTERN] [--keep] [FAMILY…]
+#   tests/apps/run.sh [--list] [--only PATTERN] [--keep] [--long] [FAMILY…]
 #
 #   FAMILY        a file of tests/apps/families without ".sh" (default: all)
 #   --only GLOB   only scenarios whose name matches
 #   --list        name the scenarios and stop
 #   --keep        leave the scratch directory of a failed run in place
+#   --long        also what needs packages that "make apps" installs, and then takes its time
 #   CAIRN=PATH    the command to test (default: target/debug/cairn, else target/release/cairn);
 #                 libcairn_preload.so is taken from the same directory
 #
@@ -19,12 +20,14 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(cd "$here/../.." && pwd)
-list_only='' keep='' only='*'
+list_only='' keep='' long='' only='*'
 families=()
+# shellcheck disable=SC2034 # families look at $long
 while [ $# -gt 0 ]; do
     case $1 in
     --list) list_only=yes ;;
     --keep) keep=yes ;;
+    --long) long=yes ;;
     --only) only=${2:?--only needs a pattern} && shift ;;
     --help | -h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" && exit 0 ;;
     -*) echo "run.sh: unknown option '$1' (see --help)" >&2 && exit 2 ;;

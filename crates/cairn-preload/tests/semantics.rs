@@ -69,9 +69,12 @@ impl Place {
     }
 }
 
+/// What families of `tests/apps` declare scenarios with.
+const DECLARATIONS: [&str; 4] = ["scenario ", "expect ", "expect_on_cairn ", "shared_file "];
+
 /// Whether a line defines the test `name`: `fn name(`, `scenario -u name <<`, or `name: "..."` in a macro.
 fn is_definition(line: &str, name: &str) -> bool {
-    match line.strip_prefix("scenario ") {
+    match DECLARATIONS.iter().find_map(|declaration| line.strip_prefix(declaration)) {
         Some(words) => words.split_whitespace().any(|word| word == name),
         None => {
             let rest = line.strip_prefix("fn ").unwrap_or(line).strip_prefix(name);

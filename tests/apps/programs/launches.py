@@ -1,0 +1,10 @@
+"""What `cairn status` says of the MPI programs of job $J, a line each: launcher, size, known, initialised, finalised, died."""
+import json
+import os
+import subprocess
+
+COUNTS = ("size", "known", "initialised", "finalised", "died")
+cairn = os.path.join(os.environ["B"], "cairn")
+told = subprocess.run([cairn, "status", "--json", os.environ["J"]], stdout=subprocess.PIPE, check=True).stdout
+for launch in json.loads(told)[0]["launches"]:
+    print(launch["launch"].split(":")[0], *(launch[count] for count in COUNTS))
