@@ -26,6 +26,8 @@ pub struct Launch {
     pub finalised: u32,
     /// Those that ended in between.
     pub died: u32,
+    /// Every rank of this node has contributed all that it will, and it was flushed.
+    pub finished: bool,
     /// Those that initialised it, in order.
     pub ranks: Vec<Rank>,
 }
@@ -61,11 +63,6 @@ pub enum State {
 }
 
 impl Launch {
-    /// Whether every rank of this node has contributed all that it will.
-    pub fn is_finished(&self) -> bool {
-        self.finalised == self.known && self.ranks.iter().all(|rank| rank.trouble.is_none())
-    }
-
     /// Whether `record` is of this start: of its name, and not of a rank that came already.
     fn takes(&self, record: &RankRecord) -> bool {
         let is_new = || self.ranks.iter().all(|rank| rank.rank != record.rank);
@@ -91,6 +88,8 @@ impl Launch {
         self.finalised += u32::from(state == State::Finalised);
         self.died += u32::from(state == State::Died);
         self.known = self.known.max(record.local_size).max(self.initialised);
+        let is_flushed = self.ranks.iter().all(|rank| rank.trouble.is_none());
+        self.finished = self.finalised == self.known && is_flushed;
     }
 }
 
@@ -112,6 +111,7 @@ fn group(records: &[RankRecord]) -> Vec<Launch> {
                 initialised: 0,
                 finalised: 0,
                 died: 0,
+                finished: false,
                 ranks: Vec::new(),
             });
             launches.len() - 1
@@ -151,19 +151,19 @@ mod tests {
         let counts =
             |launch: &Launch| [launch.known, launch.initialised, launch.finalised, launch.died];
         let launch = group(&records).remove(0);
-        assert_eq!((counts(&launch), launch.is_finished()), ([3, 2, 2, 0], false));
+        assert_eq!((counts(&launch), launch.finished), ([3, 2, 2, 0], false));
         records.push(record("a", 2, None));
         let launch = group(&records).remove(0);
-        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 2, 0], false));
+        assert_eq!((counts(&launch), launch.finished), ([3, 3, 2, 0], false));
         records[2].process.start_time += 1;
         let launch = group(&records).remove(0);
-        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 2, 1], false));
+        assert_eq!((counts(&launch), launch.finished), ([3, 3, 2, 1], false));
         assert_eq!(launch.ranks[2].state, State::Died);
         records[2].finalised = Some(Ok(()));
-        assert!(group(&records)[0].is_finished());
+        assert!(group(&records)[0].finished);
         records[1].finalised = Some(Err(Errno(libc::EIO)));
         let launch = group(&records).remove(0);
-        assert_eq!((counts(&launch), launch.is_finished()), ([3, 3, 3, 0], false));
+        assert_eq!((counts(&launch), launch.finished), ([3, 3, 3, 0], false));
         assert!(launch.ranks[0].trouble.as_ref().is_some_and(|why| why.contains("Input/output")));
     }
 

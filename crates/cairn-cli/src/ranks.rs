@@ -62,6 +62,7 @@ mod tests {
             initialised: 12,
             finalised: 12 - dead,
             died: dead,
+            finished: dead == 0,
             ranks: (0..12).map(rank).collect(),
         }
     }

@@ -22,9 +22,10 @@ life_under() {
     program "life.$mpi" mpi_life.c "mpicc.$mpi" -w
     program "life.$mpi.so" mpi_life.c "mpicc.$mpi" -w -shared -fPIC -DMODULE
     program life_loader mpi_life.c cc -w -DLOADER
+    program "io.$mpi" mpi_io.c "mpicc.$mpi" -w
 
     expect_on_cairn ranks_are_known_until_they_finalise "$launcher 3 3 3 0 0
-$launcher 3 3 3 3 0
+$launcher 3 3 3 3 0 finished
 $launcher 3 3 3 0 3
 rank.0 rank.1 rank.2" <<E
 $prologue
@@ -33,18 +34,18 @@ ranks 3 "\$B/life.$mpi" "\$D" dies 1 >&2 && echo 'nobody noticed that a rank was
 \$launches
 cd "\$D" && echo rank.*
 E
-    expect_on_cairn loaded_for_one_module_alone "$launcher 2 2 2 2 0" <<E
+    expect_on_cairn loaded_for_one_module_alone "$launcher 2 2 2 2 0 finished" <<E
 $prologue
 ranks 2 "\$B/life_loader" "\$B/life.$mpi.so" && \$launches
 E
     expect_on_cairn rank_has_a_tree_of_its_own "rank.0
-$launcher 2 2 2 2 0" --scope rank <<E
+$launcher 2 2 2 2 0 finished" --scope rank <<E
 $prologue
 ranks 2 "\$B/life.$mpi" "\$M" asks 'ls "\$M"'
 \$launches
 E
     # Each rank is started by "cairn exec", and the launcher knows nothing of Cairn.
-    expect ranks_join_a_job_one_by_one "$launcher 3 3 3 3 0
+    expect ranks_join_a_job_one_by_one "$launcher 3 3 3 3 0 finished
 kept rank.0 rank.1 rank.2" <<E
 $prologue
 export M
@@ -63,6 +64,18 @@ export D M
     bash -c 'ranks 1 "\$B/life.$mpi" "\$M/mount" leaves "cp --sparse=always \$D/tier \$D/crash"'
 "\$B/cairn" run --job "\$J-found" --discard --mount "\$M/mount" --tier "file:\$D/crash:64M" -- \
     stat -c '%s bytes' "\$M/mount/rank.0"
+E
+    # On a durable tier, where blocks that ranks write to in turn are summed, written behind and read ahead.
+    expect shared_files_on_a_tier_in_a_file 'the same files' <<E
+$prologue
+export -f ranks
+export D M
+mkdir "\$D/disk"
+ranks 2 "\$B/io.$mpi" "\$D/disk" unlocked >"\$D/said.disk"
+"\$B/cairn" run --job "\$J" --discard --mount "\$M/mount" --tier "file:\$D/tier:64M" -- bash -c '
+    mkdir "\$M/mount/files"
+    ranks 2 "\$B/io.$mpi" "\$M/mount/files" unlocked >"\$D/said.cairn"
+    diff -r "\$D/disk" "\$M/mount/files" && diff "\$D"/said.* && echo the same files'
 E
     scenario launcher_and_its_commands <<E
 $prologue
@@ -91,8 +104,8 @@ ranks 3 "\$B/fortran_08.$mpi" "\$D"
 E
     expect_on_cairn ranks_in_fortran "mpi: 0 wrong
 mpi_f08: 0 wrong
-$launcher 2 2 2 2 0
-$launcher 2 2 2 2 0" <<E
+$launcher 2 2 2 2 0 finished
+$launcher 2 2 2 2 0 finished" <<E
 $prologue
 ranks 2 "\$B/fortran.$mpi" "\$D" && ranks 2 "\$B/fortran_08.$mpi" "\$D"
 \$launches
@@ -117,7 +130,6 @@ ranks $count ${options[*]} \"\$B/$program\" \"\$D\" ${*:2}"
 if command -v mpirun.openmpi >/dev/null && command -v mpicc.openmpi >/dev/null; then
     life_under openmpi openmpi
     fortran_under openmpi openmpi
-    program io.openmpi mpi_io.c mpicc.openmpi -w
     # OMPIO takes no locks in atomic mode.
     shared_file -u ompio openmpi 4 io.openmpi --mca io ompio -- unlocked
     shared_file romio openmpi 4 io.openmpi --mca io romio321
@@ -132,7 +144,6 @@ fi
 
 life_under mpich pmi
 fortran_under mpich pmi
-program io.mpich mpi_io.c mpicc.mpich -w
 # Ranks of MPICH wait by spinning: no more than a small machine has processors.
 shared_file -u romio mpich 2 io.mpich
 
@@ -163,7 +174,7 @@ if ranks.rank == 0:
 END
 ranks 3 /usr/bin/python3 -B "\$D/program.py" "\$D"
 E
-expect_on_cairn mpi4py_ranks 'openmpi 2 2 2 2 0' <<E
+expect_on_cairn mpi4py_ranks 'openmpi 2 2 2 2 0 finished' <<E
 $prologue
 ranks 2 /usr/bin/python3 -c 'from mpi4py import MPI' && \$launches
 E

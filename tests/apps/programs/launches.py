@@ -1,4 +1,5 @@
-"""What `cairn status` says of the MPI programs of job $J, a line each: launcher, size, known, initialised, finalised, died."""
+"""What `cairn status` says of the MPI programs of job $J, a line each: launcher, size, known, initialised, finalised, died, and
+whether it is finished."""
 import json
 import os
 import subprocess
@@ -7,4 +8,5 @@ COUNTS = ("size", "known", "initialised", "finalised", "died")
 cairn = os.path.join(os.environ["B"], "cairn")
 told = subprocess.run([cairn, "status", "--json", os.environ["J"]], stdout=subprocess.PIPE, check=True).stdout
 for launch in json.loads(told)[0]["launches"]:
-    print(launch["launch"].split(":")[0], *(launch[count] for count in COUNTS))
+    counts = (launch[count] for count in COUNTS)
+    print(launch["launch"].split(":")[0], *counts, *["finished"] * launch["finished"])

@@ -63,10 +63,24 @@ static void settle(MPI_File file)
 /* Offset of this rank's block in a round, and of its neighbour's. */
 static long long place(int who, int round) { return ((long long)round * size + who) * BLOCK; }
 
+/* By which of its drivers the library goes to this file system, if it tells. */
+static void say_driver(MPI_File file)
+{
+    char value[MPI_MAX_INFO_VAL + 1] = "";
+    int tells = 0;
+    MPI_Info info;
+    MPI_File_get_info(file, &info);
+    MPI_Info_get(info, "romio_filesystem_type", MPI_MAX_INFO_VAL, value, &tells);
+    if (rank == 0 && tells)
+        printf("driver: %s\n", value);
+    MPI_Info_free(&info);
+}
+
 static void independent(void)
 {
     unsigned char *buffer = malloc(BLOCK);
     MPI_File file = open_file("independent", MAKE);
+    say_driver(file);
     int error = 0, next = (rank + 1) % size;
     long bad = 0;
     for (int round = ROUNDS - 1; round >= 0; round--) {
