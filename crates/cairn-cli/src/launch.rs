@@ -4,12 +4,14 @@ use crate::error::{Error, Result};
 use crate::store::OpenStore;
 use cairn_posix::calls;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// File name of the interposer library.
 const LIBRARY: &str = "libcairn_preload.so";
+/// How the names of libraries begin that want to be loaded before any other.
+const SANITIZERS: [&str; 5] = ["libasan.", "libtsan.", "libubsan.", "liblsan.", "libclang_rt."];
 
 /// Where the interposer library is: `CAIRN_PRELOAD`, beside this program, or in `../lib` from
 /// there.
@@ -60,18 +62,22 @@ pub fn command(
     command
 }
 
-/// The value of `LD_PRELOAD`: our library first, then what was there.
+/// The value of `LD_PRELOAD`: our library first, then what was there; but a sanitizer before us, so that it sees the
+/// program's calls on files of ours, too.
 fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
-    let mut value = library.as_os_str().to_os_string();
     let others = before.map(OsStr::as_bytes).unwrap_or_default();
-    for other in others.split(|byte| matches!(byte, b':' | b' ')) {
-        let is_ours = other.ends_with(LIBRARY.as_bytes());
-        if !other.is_empty() && !is_ours {
-            value.push(":");
-            value.push(OsStr::from_bytes(other));
-        }
-    }
-    value
+    let others = others.split(|byte| matches!(byte, b':' | b' ')).filter(|other| !other.is_empty());
+    let others = others.filter(|other| !other.ends_with(LIBRARY.as_bytes()));
+    let (sanitizers, others): (Vec<&[u8]>, Vec<&[u8]>) =
+        others.partition(|other| is_sanitizer(other));
+    let ours = library.as_os_str().as_bytes();
+    let all: Vec<&[u8]> = sanitizers.into_iter().chain([ours]).chain(others).collect();
+    OsString::from_vec(all.join(&b':'))
+}
+
+fn is_sanitizer(library: &[u8]) -> bool {
+    let name = library.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    SANITIZERS.iter().any(|sanitizer| name.starts_with(sanitizer.as_bytes()))
 }
 
 #[cfg(test)]
@@ -85,5 +91,9 @@ mod tests {
         assert_eq!(preload(library, None), "/lib/libcairn_preload.so");
         assert_eq!(value("/a.so /b.so"), "/lib/libcairn_preload.so:/a.so:/b.so");
         assert_eq!(value("/old/libcairn_preload.so:/a.so"), "/lib/libcairn_preload.so:/a.so");
+        assert_eq!(
+            value("/a.so:/b/libasan.so.8"),
+            "/b/libasan.so.8:/lib/libcairn_preload.so:/a.so"
+        );
     }
 }

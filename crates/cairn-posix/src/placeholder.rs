@@ -147,6 +147,11 @@ fn learn_store_device() -> Option<u64> {
     Some(device)
 }
 
+/// Whether `descriptor` looks like a placeholder of ours. Uses nothing but system calls.
+pub fn may_be_ours(descriptor: i32) -> bool {
+    sys::fstat(descriptor).is_ok_and(|stat| is_placeholder(stat.st_mode, stat.st_dev))
+}
+
 /// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or received from another
 /// process. If so it is entered, and the call that failed on it can be tried again. So is a token.
 #[cold]

@@ -44,6 +44,7 @@ mod passing;
 mod poll;
 mod redirect;
 mod reopen;
+mod sanitizers;
 mod scripts;
 mod shells;
 mod signals;

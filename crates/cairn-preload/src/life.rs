@@ -5,7 +5,7 @@
 //! passes none of this.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
@@ -13,7 +13,7 @@ use cairn_posix::{Errno, Result, configuration, mapping, placeholder};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
-use crate::{environment, next, stdio, streams};
+use crate::{environment, next, sanitizers, stdio, streams};
 
 /// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. In the library
 /// that is preloaded even the C library is not initialised yet: it does not know its environment.
@@ -27,6 +27,19 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if unsafe { configuration::capture_from(environment) }.is_none() {
         return;
     }
+    if !(0..=2).any(placeholder::may_be_ours) {
+        return;
+    }
+    match sanitizers::may_use_threads() {
+        true => look_at_standard_descriptors(),
+        false => LOOKS_LATE.store(true, Ordering::Relaxed),
+    }
+}
+
+/// Descriptors 0 to 2 are looked at when `main` is called.
+static LOOKS_LATE: AtomicBool = AtomicBool::new(false);
+
+fn look_at_standard_descriptors() {
     let before = errno();
     for number in 0..=2 {
         let is_ours = guarded(|| Ok::<_, Errno>(placeholder::classify(number)));
@@ -97,6 +110,9 @@ pub unsafe extern "C-unwind" fn __libc_start_main(
     stack_end: *mut c_void,
 ) -> c_int {
     let real = library!(__libc_start_main: fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int);
+    if LOOKS_LATE.load(Ordering::Relaxed) {
+        look_at_standard_descriptors();
+    }
     // Without a mount, too: the program may get one while it runs.
     DESTRUCTORS.store(destructors, Ordering::Relaxed);
     // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls theirs.

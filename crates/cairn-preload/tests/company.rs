@@ -1,0 +1,185 @@
+//! In the company of other libraries, sanitizers and tools that watch a program.
+//!
+//! A compiler without a sanitizer, and a tool that is not installed, are named and left out.
+
+mod common;
+
+use common::{Stage, errors, text};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A stage on which a program of `tests/programs` is compiled in some way.
+struct Company {
+    stage: Stage,
+}
+
+impl Company {
+    fn new() -> Company {
+        Company { stage: Stage::new() }
+    }
+
+    /// Compiles a source with these flags; none if the compiler cannot.
+    fn compile(&self, source: &str, output: &str, flags: &[&str]) -> Option<PathBuf> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        let output = self.stage.plain().join(output);
+        let compiled = Command::new("cc")
+            .args(["-pthread", "-g", "-w", "-o"])
+            .args([&output, &sources.join(source)])
+            .args(flags)
+            .output()
+            .expect("there is a C compiler");
+        compiled.status.success().then_some(output)
+    }
+
+    fn library(&self, flags: &[&str]) -> PathBuf {
+        let flags = [&["-shared", "-fPIC"], flags].concat();
+        self.compile("part.c", "libpart.so", &flags).expect("the library compiles")
+    }
+
+    fn program(&self) -> PathBuf {
+        self.compile("company.c", "company", &[]).expect("the program compiles")
+    }
+
+    /// `cairn run` with these words, and `PART` set.
+    fn run(&self, words: &[&str], preload: Option<&Path>) -> Output {
+        let mut command = self.stage.patient_command(common::cairn(), "60");
+        command.args(["run", "--discard", "--"]).args(words);
+        command.env("PART", self.stage.plain().join("libpart.so")).env("WITNESS", "1");
+        if let Some(preload) = preload {
+            command.env("LD_PRELOAD", preload);
+        }
+        command.output().expect("cairn starts")
+    }
+
+    fn plays(&self, words: &[&str], preload: Option<&Path>, expected: &str) -> String {
+        let played = self.run(words, preload);
+        assert_eq!(text(&played), expected, "{words:?}: {}", errors(&played));
+        assert_eq!(played.status.code(), Some(0), "{words:?}: {}", errors(&played));
+        errors(&played)
+    }
+}
+
+const ORDINARY: &str =
+    "child: 3\nfile: bytes\nchild\n\nrenamed: 1 lines\n\nof a thread: thread\n\n";
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn library_that_is_loaded_late_uses_the_store_and_goes() {
+    let company = Company::new();
+    company.library(&[]);
+    let expected =
+        "by a part: loaded\nunloaded\nloaded\nunloaded\nloaded\nunloaded\n\nours: still here\n\n";
+    company.plays(&[name(&company.program()), "loaded_and_unloaded", "/cairn"], None, expected);
+}
+
+#[test]
+fn library_in_a_namespace_of_its_own_sees_nothing_below_the_mount() {
+    let company = Company::new();
+    company.library(&[]);
+    let expected = "open below the mount: ENOENT\nread of a file of ours: EBADF\nours: served\n\n";
+    company.plays(&[name(&company.program()), "in_another_namespace", "/cairn"], None, expected);
+}
+
+#[test]
+fn library_that_is_preloaded_too_sees_what_passes_it() {
+    let company = Company::new();
+    let witness = company.library(&["-DWITNESS"]);
+    let program = company.program();
+    let play = [name(&program), "ordinary_work", "/cairn"];
+    // Behind us it sees what is not ours: nothing of this program's files.
+    let behind = company.plays(&play, Some(&witness), ORDINARY);
+    assert!(behind.lines().any(|line| line == "0 writes"), "{behind}");
+    let both = format!("LD_PRELOAD={}:{}", name(&witness), name(&common::library()));
+    let before = company.plays(&[&["env", &both][..], &play].concat(), None, ORDINARY);
+    let counted = before.lines().find_map(|line| line.strip_suffix(" writes")?.parse().ok());
+    assert!(counted.is_some_and(|count: u32| count >= 2), "{before}");
+}
+
+/// Plays ordinary work in a program that was compiled with a sanitizer.
+fn sanitized(sanitizer: &str) {
+    let company = Company::new();
+    let Some(program) =
+        company.compile("company.c", "sanitized", &[&format!("-fsanitize={sanitizer}")])
+    else {
+        println!("left out: the compiler has no sanitizer for {sanitizer}");
+        return;
+    };
+    let play = [name(&program), "ordinary_work", "/cairn"];
+    company.plays(&play, None, ORDINARY);
+    // With a standard stream that is ours from the start.
+    let redirected =
+        format!("{} ordinary_work /cairn >/cairn/output; cat /cairn/output", name(&program));
+    company.plays(&["sh", "-c", &redirected], None, ORDINARY);
+}
+
+/// Mechanism: the address sanitizer's library ends a program in which it is not the first. Consequence: no such program ran. Fix:
+/// it asks for its options, and is told not to look.
+#[test]
+fn program_with_the_address_sanitizer_is_served() {
+    sanitized("address");
+}
+
+/// Mechanism: at start, before anything else is ready, Cairn used a thread-local variable, which the thread sanitizer's library stands in front of.
+/// Consequence: SIGSEGV before `main`. Fix: descriptors are looked at without, and those of ours once `main` is near.
+#[test]
+fn program_with_the_thread_sanitizer_is_served() {
+    sanitized("thread");
+}
+
+#[test]
+fn program_with_other_sanitizers_is_served() {
+    sanitized("undefined");
+    sanitized("leak");
+}
+
+/// Plays ordinary work under a tool, which is left out if it is not installed.
+fn watched(words: &[&str], expected: &str) -> Option<String> {
+    if Command::new(words[0]).arg("--version").output().is_err() {
+        println!("left out: {} is not installed", words[0]);
+        return None;
+    }
+    let company = Company::new();
+    let program = company.program();
+    let output = name(&company.stage.plain()).to_owned() + "/said";
+    let words: Vec<&str> =
+        words.iter().map(|&word| if word == "OUTPUT" { output.as_str() } else { word }).collect();
+    let said = company.plays(
+        &[&words, &[name(&program), "ordinary_work", "/cairn"][..]].concat(),
+        None,
+        expected,
+    );
+    Some(said + &std::fs::read_to_string(output).unwrap_or_default())
+}
+
+#[test]
+fn program_under_valgrind_is_served_and_nothing_is_found() {
+    watched(&["valgrind", "-q", "--error-exitcode=9", "--trace-children=yes"], ORDINARY);
+}
+
+#[test]
+fn program_under_strace_and_ltrace_is_served() {
+    watched(&["strace", "-f", "-o", "OUTPUT"], ORDINARY);
+    watched(&["ltrace", "-o", "OUTPUT"], ORDINARY);
+}
+
+/// A breakpoint on a call that is served, stepping out of it, and going on; the value of that call is `$1`.
+#[test]
+fn program_in_a_debugger_is_served_across_a_breakpoint() {
+    let commands = ["break pread", "run", "finish", "next", "continue", "print $_exitcode"];
+    let commands: Vec<&str> = commands.iter().flat_map(|&command| ["-ex", command]).collect();
+    let debugger = ["gdb", "-q", "-batch", "-nx", "-iex", "set debuginfod enabled off"];
+    let commands = [&debugger[..], &commands, &["--args"]].concat();
+    if Command::new("gdb").arg("--version").output().is_err() {
+        println!("left out: gdb is not installed");
+        return;
+    }
+    let company = Company::new();
+    let program = company.program();
+    let played =
+        company.run(&[&commands[..], &[name(&program), "ordinary_work", "/cairn"]].concat(), None);
+    let said = text(&played);
+    assert!(said.lines().any(|line| line == "$2 = 0"), "{said}\n{}", errors(&played));
+}
