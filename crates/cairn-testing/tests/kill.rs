@@ -13,7 +13,7 @@ use attached::{at, check, close, compare_checksums, errno, get, open, put, read,
 use attached::{mount, stat, store, usage, write, write_at};
 use cairn_posix::io::At;
 use cairn_posix::process::Spawn;
-use cairn_posix::{allocate, file, names, table};
+use cairn_posix::{Errno, allocate, extended, file, names, table};
 use cairn_testing::random::{Random, SEED_VARIABLE, environment_number, soaking};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -29,6 +29,8 @@ const FILE_BYTES_MAX: u64 = 400 << 10;
 /// So long may a living writer be silent.
 const PATIENCE_MS: i32 = 60_000;
 const SHARED: &str = "shared";
+/// All that the writers give one file or directory must fit.
+const ATTRIBUTE_BYTES_MAX: u64 = 900;
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -261,6 +263,11 @@ impl Writer {
             return self.publish(SHARED, &bytes);
         }
         let number = self.random.below(FILES as u64) as usize;
+        if self.random.one_in(10) {
+            let name =
+                if self.random.one_in(2) { ".".into() } else { file_name(self.number, number) };
+            return self.describe(&name);
+        }
         let (entry, name) = (self.entries[number], file_name(self.number, number));
         let old = match entry.present() {
             State::Whole(expected) => {
@@ -355,6 +362,21 @@ impl Writer {
         };
         entry.finish();
         Some(records)
+    }
+
+    /// Gives what `name` names an extended attribute that is a record, or takes it away.
+    fn describe(&mut self, name: &str) {
+        let Ok(inode) = file::resolve(&at(name), true) else { return };
+        let attribute = format!("user.{}.{}", self.number, self.random.below(2)).into_bytes();
+        if self.random.one_in(4) {
+            let removed = extended::remove(inode, &attribute);
+            return assert!(matches!(removed, Ok(()) | Err(Errno(libc::ENODATA))), "{removed:?}");
+        }
+        let length = RECORD_BYTES_MIN + self.random.below(ATTRIBUTE_BYTES_MAX - RECORD_BYTES_MIN);
+        let value = record(self.random.draw(), length);
+        let update = extended::update(0).expect("no flags");
+        extended::set(inode, &attribute, &value, update).expect("sets");
+        assert_eq!(extended::get(inode, &attribute).as_ref(), Ok(&value));
     }
 
     /// Adds one to three records to `old`; also gives the bytes of the new ones.
@@ -516,6 +538,17 @@ fn examine(name: &str) -> State {
     State::Whole(version(&records))
 }
 
+/// Every extended attribute of what `name` names is one record: no part of a value was ever there alone.
+fn examine_attributes(name: &str) {
+    let Ok(inode) = file::resolve(&at(name), true) else { return };
+    let attributes = mount().fs().all_extended(inode).expect("can be read");
+    for (attribute, value) in attributes.iter() {
+        let attribute = String::from_utf8_lossy(attribute);
+        let records = parse(value).unwrap_or_else(|why| panic!("{attribute} of {name}: {why}"));
+        assert_eq!(records.len(), 1, "{attribute} of {name}");
+    }
+}
+
 /// Compares a file with its entry, and makes the entry say what was found.
 fn verify(entry: Entry, name: &str, tally: &mut Tally) {
     let (old, found) = (entry.present(), examine(name));
@@ -551,11 +584,13 @@ fn verify_store(ledger: &Ledger, tally: &mut Tally) {
     for (writer, entries) in ledger.iter().enumerate() {
         for (number, &entry) in entries.iter().enumerate() {
             verify(entry, &file_name(writer, number), tally);
+            examine_attributes(&file_name(writer, number));
             present += u64::from(entry.present() != State::Absent);
         }
         // Unclean, or whole.
         present += u64::from(examine(&temporary_name(writer)) != State::Absent);
     }
+    examine_attributes(".");
     let shared = examine(SHARED);
     assert_ne!(shared, State::Unclean, "only closed files are given the shared name");
     present += u64::from(shared != State::Absent);
