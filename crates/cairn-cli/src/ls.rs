@@ -3,6 +3,7 @@
 
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::notes::Notes;
 use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name, utc_time};
 use crate::store::{OpenStore, Place, locate};
 use cairn_agent::job::Scope;
@@ -64,6 +65,8 @@ struct Row {
     version: u64,
     /// Target of a symbolic link.
     target: Option<Bytes>,
+    /// What programs said of how it is to be treated: `persistent`, `reusable` or `temporary`; `preload` or `offload`.
+    hints: Vec<&'static str>,
     /// In the store.
     #[serde(skip)]
     place: FilePath,
@@ -99,9 +102,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             }
         };
     }
-    let rows = list(&store, &volumes, &path, arguments.recursive)?;
+    let mut rows = list(&store, &volumes, &path, arguments.recursive)?;
     match context.json {
-        true => output::json(&rows),
+        true => {
+            let notes = Notes::of(&store)?;
+            rows.iter_mut().for_each(|row| row.hints = notes.hints(&row.path.0));
+            output::json(&rows)
+        }
         false => {
             print_rows(&rows, &store.seen(&path));
             Ok(())
@@ -199,6 +206,7 @@ fn row(
         modified: utc_time(attributes.modified.0),
         version: attributes.version,
         target,
+        hints: Vec::new(),
         attributes: Some(*attributes),
     })
 }

@@ -24,6 +24,7 @@ mod launch;
 mod local;
 mod ls;
 mod net;
+mod notes;
 mod numa;
 mod offline;
 mod output;

@@ -2,6 +2,7 @@
 
 use crate::Context;
 use crate::error::Result;
+use crate::notes::{Checkpoint, Notes};
 use crate::numa::NumaReport;
 use crate::output::{self, count, local_time};
 use crate::ranks;
@@ -63,6 +64,8 @@ pub struct StoreReport {
     launches: Vec<Launch>,
     /// Its regular files.
     files: FileCounts,
+    /// Checkpoints that programs announced, in that order.
+    checkpoints: Vec<Checkpoint>,
     /// Its agent; null if none is needed or none could be started.
     agent: Option<Status>,
     /// Why it cannot be used, if so; the other fields then may be zero.
@@ -205,6 +208,7 @@ fn report(store: &OpenStore) -> StoreReport {
         processes: 0,
         launches: Vec::new(),
         files: FileCounts::default(),
+        checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
         agent: None,
         trouble: None,
     };
@@ -377,6 +381,13 @@ fn lines(report: &StoreReport) -> Vec<String> {
         if number > 0 {
             add(name, format!("{}, {}", count(number, "file"), human(bytes)));
         }
+    }
+    if let Some(Checkpoint { name, step, begun, ended, .. }) = report.checkpoints.last() {
+        let name = output::escaped(name.as_bytes());
+        add(
+            "announced",
+            format!("{name}, step {step}: written by {ended} of {begun} that began it"),
+        );
     }
     match &report.persist {
         Some(persist) => add("persist", persist.display().to_string()),

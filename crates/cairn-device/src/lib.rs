@@ -28,6 +28,7 @@ pub mod mapping;
 pub mod media_file;
 pub mod medium;
 pub mod namespace;
+pub mod notes;
 pub mod numa;
 pub mod nvme;
 pub mod process;
