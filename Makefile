@@ -74,8 +74,8 @@ install: build ## Install the command, the libraries, cairn.h, manual pages and 
 	install -m 644 target/release/libcairn.a $(root)/lib/libcairn.a
 	install -D -m 644 include/cairn.h $(root)/include/cairn.h
 	install -d $(root)/lib/pkgconfig
-	$(call package,cairn,libcairn.so,-lcairn) >$(root)/lib/pkgconfig/cairn.pc
-	$(call package,cairn-static,libcairn.a,$(wrapped) -l:libcairn.a) >$(root)/lib/pkgconfig/cairn-static.pc
+	@$(call package,cairn,libcairn.so,-lcairn) >$(root)/lib/pkgconfig/cairn.pc
+	@$(call package,cairn-static,libcairn.a,$(wrapped) -l:libcairn.a) >$(root)/lib/pkgconfig/cairn-static.pc
 	$(program) man --directory $(root)/share/man/man1
 	install -d $(root)/share/bash-completion/completions
 	$(program) completions bash >$(root)/share/bash-completion/completions/cairn

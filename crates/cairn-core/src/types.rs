@@ -148,6 +148,11 @@ pub const PATH_BYTES_MAX: usize = 4095;
 pub const TIERS_MAX: usize = 4;
 
 impl Attributes {
+    /// Whether nobody may write to it and its newest version is drained.
+    pub fn is_drained(&self) -> bool {
+        self.writers == 0 && self.drained_version == self.version
+    }
+
     /// Whether this is a directory.
     pub fn is_directory(&self) -> bool {
         self.mode & MODE_TYPE == MODE_DIRECTORY

@@ -149,6 +149,8 @@ const UNREAD: u8 = 0;
 const READING: u8 = 1;
 const PRESENT: u8 = 2;
 const ABSENT: u8 = 3;
+/// There was one, which the program has given up.
+const RETIRED: u8 = 4;
 
 struct Cell(UnsafeCell<Configuration>);
 // SAFETY: written only by the one thread that moved STATE from UNREAD to READING, read only once it is PRESENT.
@@ -173,7 +175,7 @@ pub fn get() -> Option<&'static Configuration> {
     match STATE.load(Ordering::Acquire) {
         // SAFETY: PRESENT is stored after the last write to the cell.
         PRESENT => Some(unsafe { &*CONFIGURATION.0.get() }),
-        ABSENT => None,
+        ABSENT | RETIRED => None,
         _ => capture(),
     }
 }
@@ -195,6 +197,44 @@ pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
     }
     STATE.store(if fits { PRESENT } else { UNREAD }, Ordering::Release);
     if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+}
+
+/// Gives this process a mount that its environment does not name; `is_by_rank`: each rank has a namespace of its own. To be
+/// undone by [`retire`] if the store cannot be attached.
+/// Errors: `EBUSY` if there is a mount; `EINVAL` as [`set`]; `EXDEV` if it had another one before, which it cannot forget.
+pub fn begin(store: &[u8], mount: &[u8], is_by_rank: bool) -> Result<()> {
+    // The environment's own, if nobody has asked for it yet, comes first.
+    let _ = get();
+    let begin = |from| STATE.compare_exchange(from, READING, Ordering::AcqRel, Ordering::Acquire);
+    match begin(ABSENT).or_else(|_| begin(RETIRED)) {
+        Ok(RETIRED) => {
+            // SAFETY: nobody writes to the cell while STATE is READING but the thread that moved it there.
+            let before = unsafe { &*CONFIGURATION.0.get() };
+            let same = before.store() == store && before.mount() == mount;
+            STATE.store(if same { PRESENT } else { RETIRED }, Ordering::Release);
+            if same { Ok(()) } else { Err(Errno(libc::EXDEV)) }
+        }
+        Ok(_) => {
+            let present = fill(|name| match name {
+                name if name == INHERITED[STORE] => Some(store),
+                name if name == INHERITED[MOUNT] => Some(mount),
+                name if name == INHERITED[SCOPE] => {
+                    Some(if is_by_rank { b"rank" } else { b"node" })
+                }
+                name => environment(name),
+            });
+            STATE.store(if present { PRESENT } else { ABSENT }, Ordering::Release);
+            if present { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+        }
+        Err(_) => Err(Errno(libc::EBUSY)),
+    }
+}
+
+/// Ends what [`begin`], or the environment, began; `was_used`: only that may be begun again. No thread uses a file of ours
+/// meanwhile.
+pub fn retire(was_used: bool) {
+    let to = if was_used { RETIRED } else { ABSENT };
+    let _ = STATE.compare_exchange(PRESENT, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 #[cold]

@@ -5,6 +5,7 @@
 //! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
 //! placeholder.rs      kernel descriptors          io.rs -> transfer.rs                   moves data
 //! mount.rs            the process's one mount     process.rs flight.rs                   fork, exec, exit; sockets
+//! job.rs              what programs ask of it     regions.rs                             where a file's bytes are
 //! calls.rs            calls counted               decisions.rs                           what of the C library is served
 //! ```
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
@@ -26,6 +27,7 @@ pub mod file;
 pub mod flight;
 pub mod gate;
 pub mod io;
+pub mod job;
 pub mod kernel;
 pub mod latch;
 pub mod locks;
@@ -37,6 +39,7 @@ pub mod placeholder;
 pub mod process;
 pub mod rank;
 mod read_ahead;
+pub mod regions;
 pub mod table;
 pub mod transfer;
 mod upkeep;

@@ -1,6 +1,6 @@
 //! The one mount of this process: attached on first use, shared by all its threads.
 //!
-//! Invariant: once attached, the mount stays for the life of the process; a forked child keeps the mapping and takes
+//! Invariant: once attached, the mount stays for the life of the process, or until the program gives it up; a forked child keeps the mapping and takes
 //! a slot of its own. After a caught panic every call of ours fails with EIO: the application goes on, but we no
 //! longer trust what we know.
 //! Does not decide which calls are ours; `path.rs` and `table.rs` do.
@@ -34,6 +34,8 @@ const SYMLINKS_MAX: usize = 40;
 const RANK_BLOCKS_MIN: u32 = 64;
 
 static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
+/// The mount that the program has given up, and may take up again.
+static RETIRED: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static POISONED: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 static ATTACHING: Latch = Latch::new();
@@ -115,6 +117,10 @@ fn attach() -> Result<&'static Mount> {
     }
     let configuration = configuration::get().ok_or(Errno(libc::ENODEV))?;
     table::prepare()?;
+    // SAFETY: as in `attached`.
+    if let Some(mount) = unsafe { RETIRED.load(Ordering::Acquire).as_ref() } {
+        return mount.resume(configuration);
+    }
     let mount = Box::new(Mount::open(configuration)?);
     let identity = process::identity()?;
     let attached = mount.with_room(|| mount.fs().attach(identity))?;
@@ -130,7 +136,38 @@ fn attach() -> Result<&'static Mount> {
     Ok(mount)
 }
 
+/// Whether the process had a mount that it gave up.
+pub(crate) fn is_retired() -> bool {
+    !RETIRED.load(Ordering::Relaxed).is_null()
+}
+
+/// Gives the mount up for the process, which holds nothing of it any more. Threads that still look at it see it as it was.
+pub(crate) fn retire() -> Result<()> {
+    let _held = ATTACHING.hold()?;
+    let Some(mount) = attached() else { return Ok(()) };
+    if let Some(slot) = mount.current_slot() {
+        mount.fs().detach(slot, now())?;
+    }
+    mount.abandon_slot();
+    RETIRED.store(core::ptr::from_ref(mount).cast_mut(), Ordering::Release);
+    MOUNT.store(core::ptr::null_mut(), Ordering::Release);
+    Ok(())
+}
+
 impl Mount {
+    /// Takes the mount up again. Errors: `EXDEV` if another store is in its place.
+    fn resume(&'static self, configuration: &Configuration) -> Result<&'static Mount> {
+        let ours = sys::fstat(self.store_directory())?;
+        let there = sys::fstatat(libc::AT_FDCWD, configuration.store_path(), 0)
+            .map_err(|_| Errno(libc::ENODEV))?;
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
+            return Err(Errno(libc::EXDEV));
+        }
+        self.adopt()?;
+        MOUNT.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        Ok(self)
+    }
+
     fn open(configuration: &Configuration) -> Result<Mount> {
         let path = Path::new(OsStr::from_bytes(configuration.store()));
         // A file that does not exist is another matter than a store that does not.

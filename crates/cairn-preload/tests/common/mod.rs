@@ -156,10 +156,18 @@ impl Link {
     /// A program of `tests/programs`, compiled and linked in this way.
     pub fn compile(self, stage: &Stage, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+        self.compile_source(stage, &source.with_extension("c"), &["-w"])
+    }
+
+    /// A program, compiled with these options and linked in this way.
+    pub fn compile_source(self, stage: &Stage, source: &Path, options: &[&str]) -> PathBuf {
+        let name = source.file_stem().expect("a file").to_string_lossy();
         let compiled = stage.directory.join(format!("{name}-{self:?}"));
         let linked = Command::new("cc")
-            .args(["-pthread", "-O1", "-w", "-o"])
-            .args([&compiled, &source.with_extension("c")])
+            .args(["-pthread", "-O1", "-o"])
+            .arg(&compiled)
+            .arg(source)
+            .args(options)
             .args(self.flags())
             .output()
             .expect("there is a C compiler");

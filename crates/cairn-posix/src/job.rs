@@ -1,0 +1,249 @@
+//! The job as a program can ask for it: attaching to it without the environment that `cairn run` makes, how full its store is
+//! and how much of it is safe, marks and hints.
+//!
+//! Of the job's description, which is the agent's, only single values are taken here. Waiting looks at the files themselves:
+//! what the agent has verified and renamed it marks in them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cairn_core::{Attributes, Survey, TIERS_MAX};
+use cairn_device::descriptor::Descriptor;
+use cairn_device::notes::{self, Note};
+pub use cairn_device::notes::{HINTS, Kind};
+use cairn_device::store::{NAME_BYTES_MAX, candidate_roots, store_path};
+use cairn_device::{Store, sys};
+
+use crate::configuration;
+use crate::error::{Errno, PathResult, Result};
+use crate::mount::{self, Mount};
+use crate::path::Place;
+use crate::rank::Rank;
+use crate::{cwd, file, gate, mapping, table};
+
+/// The job's description, and what the agent holds a lock on.
+const JOB_FILE: &std::ffi::CStr = c"job.json";
+const AGENT_LOCK: &std::ffi::CStr = c"agent.lock";
+/// Longest description that is read.
+const JOB_BYTES_MAX: usize = 1 << 20;
+/// How long a wait sleeps between two looks: at first, and at most.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_MOST: Duration = Duration::from_millis(50);
+
+/// Attaches this process to the store of an existing job, below `prefix` or where the job has it.
+/// Errors: `EINVAL` for a name that is none or a prefix that is no absolute path; `ENODEV`: there is no such job; `EBUSY`: the
+/// process has a mount; `EXDEV`: it had another one before; what opening the store gives.
+pub fn attach(job: &[u8], prefix: Option<&[u8]>) -> Result<()> {
+    let store = find(job)?;
+    let description = description(&store)?;
+    let own_prefix = text_value(&description, "mount").ok_or(Errno(libc::EUCLEAN))?;
+    let is_by_rank = text_value(&description, "scope").as_deref() == Some(b"rank");
+    let prefix = prefix.unwrap_or(&own_prefix);
+    configuration::begin(store.as_os_str().as_bytes(), trimmed(prefix), is_by_rank)?;
+    mount::current().map(|_| ()).inspect_err(|_| configuration::retire(mount::is_retired()))
+}
+
+fn trimmed(mut prefix: &[u8]) -> &[u8] {
+    while let [rest @ .., b'/'] = prefix {
+        prefix = rest;
+    }
+    prefix
+}
+
+/// The directory of a job's store.
+fn find(job: &[u8]) -> Result<PathBuf> {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let starts_well = job.first().is_some_and(u8::is_ascii_alphanumeric);
+    if !starts_well || job.len() > NAME_BYTES_MAX || !job.iter().all(is_name) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let name = core::str::from_utf8(job).map_err(|_| Errno(libc::EINVAL))?;
+    let stores = candidate_roots().into_iter().map(|root| store_path(&root, name));
+    let is_whole = |store: &PathBuf| description(store).is_ok();
+    stores.into_iter().find(is_whole).ok_or(Errno(libc::ENODEV))
+}
+
+/// The text that describes the job of a store.
+fn description(store: &Path) -> Result<Vec<u8>> {
+    let store = Store::open(store).map_err(|error| Errno(error.errno))?;
+    description_in(store.directory().raw())
+}
+
+fn description_in(directory: i32) -> Result<Vec<u8>> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let file = Descriptor::open(directory, JOB_FILE, flags, 0)?;
+    let mut text = vec![0; JOB_BYTES_MAX.min(sys::fstat(file.raw())?.st_size as usize)];
+    let mut filled = 0;
+    while filled < text.len() {
+        match sys::read(file.raw(), &mut text[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    text.truncate(filled);
+    Ok(text)
+}
+
+/// The value of a key of the description, if that is a text. A quotation mark within a value stands behind a backslash, so a
+/// key in quotation marks with a colon is no part of one.
+fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
+    let key = format!("\"{key}\":");
+    let at = description.windows(key.len()).position(|part| part == key.as_bytes())?;
+    let value = description[at + key.len()..].trim_ascii_start().strip_prefix(b"\"")?;
+    let mut text = Vec::new();
+    let mut bytes = value.iter();
+    loop {
+        match bytes.next()? {
+            b'"' => return Some(text),
+            b'\\' => match bytes.next()? {
+                &byte @ (b'"' | b'\\' | b'/') => text.push(byte),
+                // Control characters, which no value that is asked for has.
+                _ => return None,
+            },
+            &byte => text.push(byte),
+        }
+    }
+}
+
+/// Gives the mount up: every path is the C library's again. The same job may be attached again below the same prefix.
+/// Errors: `ENODEV`: there is none; `EBUSY`: a file of ours is open or mapped, or the current directory is ours.
+pub fn detach() -> Result<()> {
+    configuration::get().ok_or(Errno(libc::ENODEV))?;
+    if table::all().next().is_some() || mapping::any() || cwd::inode().is_some() {
+        return Err(Errno(libc::EBUSY));
+    }
+    mount::retire()?;
+    configuration::retire(true);
+    Ok(())
+}
+
+/// The name of the job. Errors: `ENODEV`.
+pub fn name() -> Result<&'static [u8]> {
+    let store = configuration::get().ok_or(Errno(libc::ENODEV))?.store();
+    let name = Path::new(OsStr::from_bytes(store)).file_name();
+    Ok(name.ok_or(Errno(libc::ENODEV))?.as_bytes())
+}
+
+/// The prefix below which the store appears. Errors: `ENODEV`.
+pub fn prefix() -> Result<&'static [u8]> {
+    Ok(configuration::get().ok_or(Errno(libc::ENODEV))?.mount())
+}
+
+/// How a store is. Sizes in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Status {
+    /// Of each tier that has data or metadata.
+    pub total_bytes: [u64; TIERS_MAX],
+    /// In use on each of them.
+    pub used_bytes: [u64; TIERS_MAX],
+    /// Tiers.
+    pub tiers: usize,
+    /// Regular files, and how many are drained.
+    pub survey: Survey,
+    /// Whether the job is drained anywhere.
+    pub persists: bool,
+    /// Whether its agent lives.
+    pub has_agent: bool,
+}
+
+/// How the store is. Errors: `ENODEV`; what looking at it gives.
+pub fn status() -> Result<Status> {
+    let mount = mount::current()?;
+    let usage = mount.fs().usage()?;
+    let bytes = |blocks: [u64; TIERS_MAX]| blocks.map(|count| count * usage.hugeblock_bytes);
+    let in_use = usage.total_blocks.iter().rposition(|&blocks| blocks > 0);
+    Ok(Status {
+        total_bytes: bytes(usage.total_blocks),
+        used_bytes: bytes(usage.used_blocks),
+        tiers: in_use.map_or(0, |last| last + 1),
+        survey: mount.fs().survey()?,
+        persists: persists(mount)?,
+        has_agent: has_agent(mount)?,
+    })
+}
+
+fn persists(mount: &Mount) -> Result<bool> {
+    let description = description_in(mount.store_directory())?;
+    Ok(text_value(&description, "persist").is_some())
+}
+
+fn has_agent(mount: &Mount) -> Result<bool> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    match Descriptor::open(mount.store_directory(), AGENT_LOCK, flags, 0) {
+        Ok(file) => {
+            let taken = sys::flock(file.raw(), libc::LOCK_SH | libc::LOCK_NB);
+            Ok(taken == Err(sys::Errno(libc::EWOULDBLOCK)))
+        }
+        Err(sys::Errno(libc::ENOENT)) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Notes what this process says of a checkpoint or of files. Errors: `ENODEV`; `EINVAL` for an empty or too long text; `ENOSPC`.
+pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
+    let mount = mount::current()?;
+    let note = Note {
+        time_ns: sys::now().0,
+        pid: sys::getpid(),
+        rank: Rank::find(configuration::environment).map(|found| found.rank),
+        kind,
+        number,
+        text: text.to_vec(),
+    };
+    Ok(notes::append(mount.store_directory(), &note)?)
+}
+
+/// Makes everything as durable as the first tier makes it. Errors: `ENODEV`; `EIO`.
+pub fn settle() -> Result<()> {
+    mount::current()?;
+    file::sync_all()
+}
+
+/// Waits until a file, or all, are drained and verified.
+/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never will be, because its writer died
+/// or a part of it is lost; `EISDIR`; `ETIMEDOUT`; `EINTR`: a signal handler is waiting to run.
+pub fn wait_drained(place: Option<&Place>, timeout: Option<Duration>) -> PathResult<()> {
+    let mount = mount::current()?;
+    if !persists(mount)? {
+        return Err(Errno(libc::ENOTSUP).into());
+    }
+    let begun = Instant::now();
+    let mut look = LOOK_FIRST;
+    loop {
+        let is_safe = match place {
+            Some(place) => is_file_safe(&file::stat(place, true)?)?,
+            None => is_all_safe(mount.fs().survey()?)?,
+        };
+        if is_safe {
+            return Ok(());
+        }
+        if !has_agent(mount)? {
+            return Err(Errno(libc::ESRCH).into());
+        }
+        let left = timeout.map_or(look, |timeout| timeout.saturating_sub(begun.elapsed()));
+        if left.is_zero() {
+            return Err(Errno(libc::ETIMEDOUT).into());
+        }
+        gate::outside(|| sys::nanosleep(look.min(left)))?;
+        look = (look * 2).min(LOOK_MOST);
+    }
+}
+
+fn is_file_safe(file: &Attributes) -> Result<bool> {
+    match (file.is_regular(), file.unclean || file.lost) {
+        _ if file.is_directory() => Err(Errno(libc::EISDIR)),
+        (false, _) => Err(Errno(libc::EINVAL)),
+        (true, false) => Ok(file.is_drained()),
+        (true, true) => Err(Errno(libc::EIO)),
+    }
+}
+
+fn is_all_safe(survey: Survey) -> Result<bool> {
+    match survey.undrained_files {
+        0 => Ok(true),
+        count if count == survey.unclean_files => Err(Errno(libc::EIO)),
+        _ => Ok(false),
+    }
+}
