@@ -6,6 +6,7 @@ use crate::output::{count, quoted};
 use crate::ranks;
 use crate::size::human;
 use crate::store::Roots;
+use crate::unserved;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::ranks::Launch;
@@ -91,6 +92,8 @@ pub struct Ending<'a> {
     pub safety: Safety,
     /// The last MPI program that was started in it, if one was.
     pub launch: Option<Launch>,
+    /// Programs that nothing was served to.
+    pub unserved: Vec<String>,
     /// The store was removed.
     pub removed: bool,
     /// What calls were made, if they were counted.
@@ -108,6 +111,8 @@ impl Ending<'_> {
         }
         let calls = self.calls.iter().flat_map(CallReport::lines);
         lines.extend(calls.map(|line| format!("{job}: {line}")));
+        let unserved = unserved::line(&self.unserved);
+        lines.extend(unserved.map(|line| format!("{job}: {line}")));
         let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
         let of_ranks = self.launch.iter().flat_map(told);
         lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
@@ -203,6 +208,8 @@ impl Ending<'_> {
             #[serde(skip_serializing_if = "Option::is_none")]
             calls: Option<&'a CallReport>,
             launch: Option<&'a Launch>,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            unserved: &'a [String],
             commands: Value,
         }
         let commands = match self.removed {
@@ -228,6 +235,7 @@ impl Ending<'_> {
             reason,
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
+            unserved: &self.unserved,
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")

@@ -44,6 +44,7 @@ mod store;
 mod target;
 mod tier;
 mod trial;
+mod unserved;
 mod verify;
 mod verify_tier;
 

@@ -13,6 +13,7 @@ use crate::launch;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
 use crate::store::OpenStore;
+use crate::unserved;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::AGENT_LOCK;
@@ -206,6 +207,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         code,
         safety,
         launch,
+        unserved: unserved::programs(claim.store.directory()),
         removed: removes,
         calls,
     };

@@ -8,6 +8,7 @@ use crate::output::{self, count, local_time};
 use crate::ranks;
 use crate::size::human;
 use crate::store::OpenStore;
+use crate::unserved;
 use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
@@ -62,6 +63,9 @@ pub struct StoreReport {
     processes: u64,
     /// Starts of MPI programs in it, the first one first.
     launches: Vec<Launch>,
+    /// Programs that nothing was served to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unserved: Vec<String>,
     /// Its regular files.
     files: FileCounts,
     /// Checkpoints that programs announced, in that order.
@@ -206,6 +210,7 @@ fn report(store: &OpenStore) -> StoreReport {
             .collect(),
         used_bytes: 0,
         processes: 0,
+        unserved: unserved::programs(store.directory()),
         launches: Vec::new(),
         files: FileCounts::default(),
         checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
@@ -370,6 +375,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
         add("ranks", ranks::shown(launch));
         ranks::troubles(launch).for_each(|trouble| add("trouble", trouble));
     }
+    unserved::line(&report.unserved).iter().for_each(|line| add("programs", line.clone()));
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));
     for (name, number, bytes) in [

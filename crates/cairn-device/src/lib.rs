@@ -35,7 +35,7 @@ pub mod process;
 pub mod ram;
 pub mod ranks;
 pub mod segment;
-mod short_path;
+pub mod short_path;
 mod staging;
 pub mod store;
 pub mod sys;

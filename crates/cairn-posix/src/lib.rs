@@ -42,6 +42,7 @@ mod read_ahead;
 pub mod regions;
 pub mod table;
 pub mod transfer;
+pub mod unserved;
 mod upkeep;
 
 pub use cairn_core::{Attributes, HandleId, HandleInfo, NAME_BYTES_MAX, PATH_BYTES_MAX};

@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::path::{self, Place, Route};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, PathResult, configuration, copy, file, names, table};
+use cairn_posix::{Errno, PathResult, address, configuration, copy, file, names, table, unserved};
 
 use crate::answer::{
     answer_path, answer_path_as, count_refusal, errno, guarded, is_ours, set_errno,
@@ -105,7 +105,11 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
         // SAFETY: the caller's own arguments, with an environment that contains theirs.
         executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })
     };
-    let Some(place) = hooks::ours(route, true) else { return attempt(path) };
+    let Some(place) = hooks::ours(route, true) else {
+        // SAFETY: the caller passes a terminated path, or an address that cannot be.
+        unsafe { note(path) };
+        return attempt(path);
+    };
     let elsewhere = |elsewhere: &CStr| {
         // SAFETY: the caller's own arguments but for the path, which lives for the call.
         unsafe { execute(elsewhere.as_ptr(), arguments, variables, depth) }
@@ -136,6 +140,30 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
     let _ = cairn_posix::kernel::close(memory);
     set_errno(failure);
     result
+}
+
+/// Notes a program of the kernel's that nothing will be served to.
+///
+/// # Safety
+/// `path` is terminated, or an address that cannot be.
+pub unsafe fn note(path: *const c_char) {
+    if address::is_possible(path) {
+        // SAFETY: promised by the caller.
+        unserved::note_program(unsafe { CStr::from_ptr(path) });
+    }
+}
+
+/// The same of the first program of this name in `search`.
+fn note_in(search: &[u8], name: &[u8]) {
+    for directory in search.split(|&byte| byte == b':') {
+        let Some(path) = joined(directory, name) else { continue };
+        let path = path.as_ptr().cast();
+        // SAFETY: terminated by `joined`.
+        if unsafe { library!(access: fn(*const c_char, c_int) -> c_int)(path, libc::X_OK) } == 0 {
+            // SAFETY: as above.
+            return unsafe { note(path) };
+        }
+    }
 }
 
 /// As `execv(3)`.
@@ -176,7 +204,10 @@ pub unsafe extern "C-unwind" fn execvpe(
             // SAFETY: the caller's own arguments.
             unsafe { search_path(search, text, arguments, variables) }
         }
-        _ => {
+        (search, mount) => {
+            if let Some(search) = search.filter(|_| mount.is_some()) {
+                note_in(search, text);
+            }
             // SAFETY: the caller passes lists that end with null.
             let environment = unsafe { Environment::new(variables) };
             // SAFETY: the caller's own arguments, with an environment that contains theirs.
@@ -191,17 +222,23 @@ pub unsafe extern "C-unwind" fn execvpe(
     }
 }
 
+/// A file of this name in `directory`, terminated; none if the path would be too long.
+fn joined(directory: &[u8], name: &[u8]) -> Option<[u8; PATH_BYTES]> {
+    let mut path = [0_u8; PATH_BYTES];
+    let directory = if directory.is_empty() { b"." } else { directory };
+    if directory.len() + name.len() + 2 > PATH_BYTES {
+        return None;
+    }
+    path[..directory.len()].copy_from_slice(directory);
+    path[directory.len()] = b'/';
+    path[directory.len() + 1..directory.len() + 1 + name.len()].copy_from_slice(name);
+    Some(path)
+}
+
 unsafe fn search_path(search: &[u8], name: &[u8], arguments: List, variables: List) -> c_int {
     let mut denied = false;
     for directory in search.split(|&byte| byte == b':') {
-        let mut path = [0_u8; PATH_BYTES];
-        let directory = if directory.is_empty() { b"." } else { directory };
-        if directory.len() + name.len() + 2 > PATH_BYTES {
-            continue;
-        }
-        path[..directory.len()].copy_from_slice(directory);
-        path[directory.len()] = b'/';
-        path[directory.len() + 1..directory.len() + 1 + name.len()].copy_from_slice(name);
+        let Some(path) = joined(directory, name) else { continue };
         // SAFETY: the path is terminated; the other arguments are the caller's own.
         unsafe { execute_or_interpret(path.as_ptr().cast(), arguments, variables) };
         match errno() {

@@ -290,6 +290,8 @@ macro_rules! spawns {
                     })
                 };
             }
+            // SAFETY: the caller passes a terminated path.
+            unsafe { exec::note(path) };
             // SAFETY: the caller passes lists that end with null.
             let environment = unsafe { Environment::new(variables) };
             let real = || next!($name: fn(*mut pid_t, *const c_char, *const FileActions, *const Attributes, List, List) -> c_int);

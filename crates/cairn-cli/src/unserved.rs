@@ -1,0 +1,32 @@
+//! Programs that ran in the job but that nothing of it was served to: what the library noted when they were executed.
+
+use crate::output::escaped;
+use cairn_posix::unserved::NOTES;
+use std::fs;
+use std::path::Path;
+
+/// Paths in a message at most.
+const PATHS_MAX: usize = 3;
+
+/// The paths of those programs, sorted. One whose note cannot be read is left out.
+pub fn programs(store: &Path) -> Vec<String> {
+    let notes = fs::read_dir(store.join(NOTES.to_string_lossy().as_ref()));
+    let notes = notes.into_iter().flatten().flatten();
+    let mut paths: Vec<String> =
+        notes.filter_map(|note| fs::read(note.path()).ok()).map(|path| escaped(&path)).collect();
+    paths.sort();
+    paths
+}
+
+/// A line that says so; none if there are no such programs.
+pub fn line(programs: &[String]) -> Option<String> {
+    let named: Vec<&str> = programs.iter().take(PATHS_MAX).map(String::as_str).collect();
+    let more = if programs.len() > PATHS_MAX { ", ..." } else { "" };
+    (!programs.is_empty()).then(|| {
+        format!(
+            "not served: {}{more}: gained rights by being executed (set-user-ID, set-group-ID or capabilities), so the \
+             system loads nothing into it, nor into what it starts",
+            named.join(", ")
+        )
+    })
+}

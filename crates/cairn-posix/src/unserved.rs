@@ -1,0 +1,82 @@
+//! Programs of the job that nothing of it is served to, because the system loads nothing of ours into them: those that gain rights
+//! when they are executed. Nobody can be told at that moment, so it is noted in the store, once for each program.
+//!
+//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and `cairn status` read them.
+//! Does not keep anything from being executed, and leaves out what cannot be looked at.
+
+use core::ffi::CStr;
+
+use cairn_device::descriptor::Descriptor;
+use cairn_device::short_path::ShortPath;
+use cairn_device::sys;
+
+use crate::configuration;
+
+/// Directory of the notes, within the store.
+pub const NOTES: &CStr = c"unserved";
+/// Where the kernel keeps the capabilities of a file.
+const CAPABILITIES: &CStr = c"security.capability";
+
+/// Notes the program at `path`, which this process is about to execute, if the dynamic linker will not load us into it.
+pub fn note_program(path: &CStr) {
+    let Some(configuration) = configuration::get() else { return };
+    let Ok(program) = sys::fstatat(libc::AT_FDCWD, path, 0) else { return };
+    if program.st_mode & libc::S_IFMT != libc::S_IFREG
+        || !gains_rights(path, &program)
+        || is_ignored(path)
+    {
+        return;
+    }
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    let store = configuration.store_path();
+    let Ok(store) = Descriptor::open(libc::AT_FDCWD, store, flags, 0) else { return };
+    // It may be there.
+    let _ = sys::mkdirat(store.raw(), NOTES, 0o700);
+    let mut name = ShortPath::new();
+    name.push(NOTES.to_bytes());
+    name.push(b"/");
+    name.push_number(program.st_dev);
+    name.push(b".");
+    name.push_number(program.st_ino);
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+    if let Ok(note) = Descriptor::open(store.raw(), &name, flags, 0o600) {
+        let _ = sys::write(note.raw(), path.to_bytes());
+    }
+}
+
+/// Whether the kernel says of the new process that its rights are not those of who executes it.
+fn gains_rights(path: &CStr, program: &libc::stat) -> bool {
+    const GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    // SAFETY: take nothing and cannot fail.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let new_user = match program.st_mode & libc::S_ISUID {
+        0 => sys::geteuid(),
+        _ => program.st_uid,
+    };
+    let new_group = match program.st_mode & GROUP {
+        GROUP => program.st_gid,
+        _ => sys::getegid(),
+    };
+    (new_user, new_group) != (user, group) || user != 0 && has_capabilities(path)
+}
+
+fn has_capabilities(path: &CStr) -> bool {
+    let (path, name) = (path.as_ptr(), CAPABILITIES.as_ptr());
+    let arguments = [path as libc::c_long, name as libc::c_long, 0, 0];
+    // SAFETY: both are terminated; without room only the size is asked for.
+    unsafe { sys::call(libc::SYS_getxattr, arguments) }.is_ok_and(|bytes| bytes > 0)
+}
+
+/// Whether the kernel would not give the rights: then the program is like any other.
+fn is_ignored(path: &CStr) -> bool {
+    // `struct statfs` of 64-bit kernels.
+    let mut system = [0_u64; 15];
+    const FLAGS: usize = 10;
+    let arguments = [path.as_ptr() as libc::c_long, system.as_mut_ptr() as libc::c_long];
+    // SAFETY: the path is terminated, and the kernel fills the words.
+    let known = unsafe { sys::call(libc::SYS_statfs, arguments) }.is_ok();
+    // SAFETY: takes no pointer.
+    let refused =
+        unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_NO_NEW_PRIVS.into(), 0, 0, 0, 0]) };
+    refused == Ok(1) || known && system[FLAGS] & libc::ST_NOSUID != 0
+}
