@@ -150,7 +150,7 @@ static void lists(void) {
                     begin("lio_listio %d of %d on %s and %s", *mode, *operation, first->name, second->name);
                     long result = keep(lio_listio(*mode, list, 4, NULL));
                     if (*mode != 17) {
-                        if (*operation == LIO_READ || *operation == LIO_WRITE) note_outcome(&all[0]);
+                        if (*operation != LIO_NOP) note_outcome(&all[0]);
                         note_outcome(&all[1]);
                     }
                     note_bytes(room, sizeof room);
