@@ -2,7 +2,7 @@
 //!
 //! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size is to stay.
 
-use cairn_core::{Caller, Credentials, HandleId, InodeId, OpenOptions, Truncation};
+use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
@@ -41,16 +41,14 @@ impl Range {
     }
 
     /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking for holes moves it.
-    /// The right to write was looked at when the file was opened: since then its mode may have changed.
     fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
-        let fs = self.mount.fs();
-        let root = Credentials { uid: 0, gid: 0 };
-        let caller = Caller { credentials: root, ..self.mount.caller() };
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
-        let probe = fs.open_file(&caller, self.inode, b"", options, 0)?.handle;
-        let result = act(probe);
-        fs.release(caller.slot, probe, mount::now())?;
-        result
+        file::opened_once_more(self.mount, self.inode, false, act)
+    }
+
+    /// The file counts as written to, whether its bytes changed or not.
+    fn touch(&self) -> Result<()> {
+        let caller = file::unrestricted(self.mount);
+        Ok(self.mount.fs().set_times(&caller, self.inode, TimeUpdate::Omit, TimeUpdate::Now)?)
     }
 
     /// Errors: `EFBIG` if no file can be so large, `ENOSPC` if there is less space than what is behind the end of the
@@ -174,7 +172,8 @@ pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
     let range = Range::new(handle, offset, length)?;
     range.mount.fs().note_change(handle)?;
     range.fill_holes()?;
-    range.grow()
+    range.grow()?;
+    range.touch()
 }
 
 /// As `fallocate(2)`. Errors: `EOPNOTSUPP` for modes that move data, and if blocks would be kept behind the end of the

@@ -231,7 +231,7 @@ pub const PASSED: &[Family] = &[
     },
     Family {
         why: "act on mapped memory",
-        names: "process_madvise mincore mlock mlock2 mlockall munlock munlockall pkey_mprotect \
+        names: "process_madvise mincore mlock mlock2 mlockall munlock munlockall \
                 process_vm_readv process_vm_writev shmat shmdt shmget shmctl",
     },
     Family { why: "concern the whole of the kernel's file systems", names: "ustat bdflush" },

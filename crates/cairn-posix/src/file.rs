@@ -5,8 +5,8 @@
 //! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names (`names.rs`).
 
 use cairn_core::{
-    Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened, TimeUpdate,
-    Timestamp, Truncation,
+    Attributes, Caller, Credentials, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened,
+    TimeUpdate, Timestamp, Truncation,
 };
 use cairn_device::sys;
 
@@ -322,6 +322,26 @@ pub fn opened(handle: HandleId) -> Result<HandleInfo> {
         true => Err(Errno(libc::EBADF)),
         false => Ok(info),
     }
+}
+
+/// This process, with the rights to do what was permitted when a file was opened: since then its mode may have changed.
+pub(crate) fn unrestricted(mount: &Mount) -> Caller {
+    Caller { credentials: Credentials { uid: 0, gid: 0 }, ..mount.caller() }
+}
+
+/// Calls `act` with a description of its own of a file that is open for writing.
+pub(crate) fn opened_once_more<T>(
+    mount: &Mount,
+    inode: InodeId,
+    append: bool,
+    act: impl FnOnce(HandleId) -> Result<T>,
+) -> Result<T> {
+    let caller = unrestricted(mount);
+    let options = OpenOptions { write: true, append, ..OpenOptions::default() };
+    let own = mount.fs().open_file(&caller, inode, b"", options, 0)?.handle;
+    let result = act(own);
+    mount.fs().release(caller.slot, own, mount::now())?;
+    result
 }
 
 /// As `fcntl(F_GETFL)`.

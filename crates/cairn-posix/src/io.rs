@@ -10,6 +10,7 @@ use cairn_core::{
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
+use crate::file;
 use crate::mapping;
 use crate::mount::{self, Mount};
 use crate::read_ahead;
@@ -118,6 +119,23 @@ pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
     let written = write_bytes(handle, buffers, at)?;
     mapping::follow_handle(handle);
     Ok(written)
+}
+
+/// Writes to the end of the file, wherever the cursor is and however it was opened (`RWF_APPEND`). If it `moves` the cursor, that
+/// is behind what was written. Errors: as `write`.
+pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> {
+    let (mount, info) = (mount::current()?, file::opened(handle)?);
+    if !info.write {
+        return Err(Errno(libc::EBADF));
+    }
+    file::opened_once_more(mount, info.inode, true, |own| {
+        let written = write(own, buffers, At::Cursor)?;
+        if moves && written > 0 {
+            let end = i64::try_from(mount.fs().handle(own)?.cursor);
+            file::seek(handle, end.map_err(|_| Errno(libc::EFBIG))?, libc::SEEK_SET)?;
+        }
+        Ok(written)
+    })
 }
 
 fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {

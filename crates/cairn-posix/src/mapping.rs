@@ -168,6 +168,12 @@ pub fn any() -> bool {
     MAPPINGS.count.load(Ordering::Relaxed) > 0
 }
 
+/// Whether pages of ours are in the range.
+pub fn is_shown(start: *const c_void, length: usize) -> bool {
+    let Ok(range) = pages(start, length) else { return false };
+    MAPPINGS.with_any_in(&range, |_| Ok(())).is_some()
+}
+
 /// The pages that a call names by an address and a length. Errors: `EINVAL`.
 fn pages(start: *const c_void, length: usize) -> Result<Range<usize>> {
     let start = start as usize;

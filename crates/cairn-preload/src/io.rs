@@ -151,25 +151,37 @@ buffer_lists! {
     fn pwritev64(descriptor, list, count, offset: i64)
         = Write |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
     fn preadv2(descriptor, list, count, offset: i64, flags: c_int)
-        = Read |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+        = Read |handle, buffers| io::read(handle, buffers, flagged((handle, Direction::Read), offset, flags)?);
     fn preadv64v2(descriptor, list, count, offset: i64, flags: c_int)
-        = Read |handle, buffers| io::read(handle, buffers, flagged(offset, flags, false)?);
+        = Read |handle, buffers| io::read(handle, buffers, flagged((handle, Direction::Read), offset, flags)?);
     fn pwritev2(descriptor, list, count, offset: i64, flags: c_int)
-        = Write |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+        = Write |handle, buffers| write_flagged(handle, buffers, offset, flags);
     fn pwritev64v2(descriptor, list, count, offset: i64, flags: c_int)
-        = Write |handle, buffers| io::write(handle, buffers, flagged(offset, flags, true)?);
+        = Write |handle, buffers| write_flagged(handle, buffers, offset, flags);
 }
 
-/// Hints and durability flags hold for memory as they are; what changes the meaning of the call is refused.
-fn flagged(offset: i64, flags: c_int, writes: bool) -> Result<At> {
-    let durability = if writes { libc::RWF_DSYNC | libc::RWF_SYNC } else { 0 };
-    if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT | durability) != 0 {
-        return Err(Errno(libc::EOPNOTSUPP));
+/// Flags of `preadv2` and `pwritev2` that hold for memory as they are: hints, and what is only for writes or for durability.
+const HARMLESS_FLAGS: c_int =
+    libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+
+fn write_flagged(handle: HandleId, buffers: Buffers, offset: i64, flags: c_int) -> Result<usize> {
+    let at = flagged((handle, Direction::Write), offset, flags)?;
+    match flags & libc::RWF_APPEND {
+        0 => io::write(handle, buffers, at),
+        _ => io::append(handle, buffers, at == At::Cursor),
     }
-    match offset {
-        -1 => Ok(At::Cursor),
-        offset => At::offset(offset),
+}
+
+/// Where such a call begins. Errors: `EOPNOTSUPP` for flags that change its meaning, and for all but one on a directory.
+fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
+    let at = if offset == -1 { At::Cursor } else { At::offset(offset)? };
+    if flags & !libc::RWF_HIPRI != 0 {
+        may_be_used(of.0, of.1)?;
+        if flags & !HARMLESS_FLAGS != 0 || file::opened(of.0)?.is_directory {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
     }
+    Ok(at)
 }
 
 /// As `sync(2)`. It cannot say what failed; `fsync` does.

@@ -9,6 +9,8 @@ use libc::size_t;
 use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
+/// With this for a key, `pkey_mprotect` is `mprotect`.
+const NO_KEY: c_int = -1;
 
 fn address(mapped: Result<*mut c_void>) -> *mut c_void {
     mapped.unwrap_or_else(|Errno(number)| {
@@ -128,6 +130,42 @@ ranges! {
     fn madvise or advise_or(start, length, advice) by answer_as = mapping::advise;
     /// As `posix_madvise(3)`.
     fn posix_madvise or advise_portably_or(start, length, advice) by number_as = portable_advice;
+}
+
+/// As `pkey_mprotect(2)`: `EINVAL` for a key on pages of ours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pkey_mprotect(
+    start: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    let real = || next!(pkey_mprotect: fn(*mut c_void, size_t, c_int, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        protect_by_key_or(start, length, protection, key, || real()(start, length, protection, key))
+    }
+}
+
+/// What `pkey_mprotect` gives, for which `real` is called where no file of ours is concerned.
+///
+/// # Safety
+/// As for `pkey_mprotect`.
+pub unsafe fn protect_by_key_or(
+    start: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    key: c_int,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    if key == NO_KEY {
+        // SAFETY: the caller's own arguments.
+        return unsafe { protect_or(start, length, protection, real) };
+    }
+    match ours(|| mapping::is_shown(start, length).then_some(Err::<(), _>(Errno(libc::EINVAL)))) {
+        Some(refused) => answer_as(|| "pkey_mprotect", || refused),
+        None => real(),
+    }
 }
 
 /// Advice of POSIX has the numbers of `madvise`; other numbers are none.

@@ -267,6 +267,9 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
             mapping::show_other_pages_or(call.pointer(0), b, c as c_int, d, || call.pass() as c_int).into()
         }
         libc::SYS_mprotect => mapping::protect_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
+        libc::SYS_pkey_mprotect => {
+            mapping::protect_by_key_or(call.pointer(0), b, c as c_int, d as c_int, || call.pass() as c_int).into()
+        }
         libc::SYS_msync => mapping::sync_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
         libc::SYS_madvise => mapping::advise_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
 

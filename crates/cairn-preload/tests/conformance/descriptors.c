@@ -48,6 +48,11 @@ static volatile int less_than_none = -1;
     call(pwritev2, pwritev2(it, two_parts, 2, 98, 0)) \
     call(pwritev2_at_cursor, pwritev2(it, two_parts, 2, -1, 0)) \
     call(pwritev2_synchronous, pwritev2(it, two_parts, 2, 98, RWF_SYNC)) \
+    call(pwritev2_append, pwritev2(it, two_parts, 2, 5, RWF_APPEND)) \
+    call(pwritev2_append_at_cursor, pwritev2(it, two_parts, 2, -1, RWF_APPEND)) \
+    call(pwritev2_append_below, pwritev2(it, two_parts, 2, -2, RWF_APPEND)) \
+    call(pwritev2_unknown, pwritev2(it, two_parts, 2, 5, 0x4000000)) \
+    call(preadv2_append, shown(preadv2(it, two_parts, 2, 4, RWF_APPEND | RWF_SYNC))) \
     call(lseek_set, lseek(it, 7, SEEK_SET)) \
     call(lseek_here, lseek(it, 7, SEEK_CUR)) \
     call(lseek_back, lseek(it, -7, SEEK_CUR)) \

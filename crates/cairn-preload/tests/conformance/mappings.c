@@ -216,6 +216,8 @@ static long overlaid(int flags) {
     deed(protect_unaligned, mprotect(map + 1, PAGE, PROT_READ)) \
     deed(protect_unknown, mprotect(map, PAGE, 0x40)) \
     deed(protect_past_the_end, mprotect(map, 1L << 46, PROT_READ)) \
+    deed(protect_by_no_key, pkey_mprotect(map + PAGE, PAGE, PROT_READ, -1)) \
+    deed(protect_by_unknown_key, pkey_mprotect(map, PAGE, PROT_READ, 14)) \
     deed(sync, msync(map, PAGES * PAGE, MS_SYNC)) \
     deed(sync_later, msync(map, PAGE, MS_ASYNC)) \
     deed(sync_invalidating, msync(map, PAGE, MS_SYNC | MS_INVALIDATE)) \

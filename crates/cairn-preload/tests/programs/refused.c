@@ -31,7 +31,6 @@ static void space(void) {
     REFUSED("fallocate to keep the size behind the end", fallocate(file, FALLOC_FL_KEEP_SIZE, 4096, 1) == -1);
     REFUSED("fallocate to keep the size", fallocate(file, FALLOC_FL_KEEP_SIZE, 0, 4096) == -1);
     struct iovec one = {"x", 1};
-    REFUSED("pwritev2 RWF_APPEND", pwritev2(file, &one, 1, 0, RWF_APPEND) == -1);
     REFUSED("preadv2 of an unknown flag", preadv2(file, &one, 1, 0, 0x1000) == -1);
     REFUSED("pwritev2 RWF_DSYNC", pwritev2(file, &one, 1, 0, RWF_DSYNC) == -1);
 }
