@@ -8,9 +8,8 @@
 
 mod common;
 
-use common::{Stage, errors, text};
+use common::{Stage, errors, keeps_attributes, text};
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -82,16 +81,6 @@ impl Drop for Ground {
         let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(&self.0).output();
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// Whether files can have extended attributes there. On a tmpfs they can since Linux 6.6.
-fn keeps_attributes(directory: &Path) -> bool {
-    let path = CString::new(directory.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: path and name are terminated, and there is no room for a value.
-    let found =
-        unsafe { libc::getxattr(path.as_ptr(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
-    let missing = std::io::Error::last_os_error().raw_os_error();
-    found >= 0 || missing != Some(libc::EOPNOTSUPP)
 }
 
 fn is_root() -> bool {

@@ -8,7 +8,7 @@
 mod common;
 
 use cairn_testing::random::{Random, for_each_seed};
-use common::{Stage, errors, text};
+use common::{Stage, errors, keeps_attributes, text};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl Generator {
         };
         let none = || "-".to_owned();
         let punch = *self.random.pick(&[0, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE]);
-        let (verb, path, other, n) = match self.random.below(100) {
+        let (verb, path, other, n) = match self.random.below(106) {
             0..14 => ("open".to_owned(), path, none(), [flags as u64, mode, 0, 0]),
             14..18 => on("close", [number, 0, 0, 0]),
             18..26 => on("read", [number, length, 0, 0]),
@@ -159,6 +159,11 @@ impl Generator {
             91..94 => on("fork", [target, 0, 0, 0]),
             94..97 => on("thread", [target, 0, 0, 0]),
             97 => on("exec", [0; 4]),
+            98 | 99 => on("fsetxattr", [number, seed % 3, length % 900, seed % 4 / 2]),
+            100 | 101 => on("fgetxattr", [number, seed % 3, 0, 0]),
+            102 => on("fremovexattr", [number, seed % 3, 0, 0]),
+            103 => ("lsetxattr".to_owned(), path, none(), [0, seed % 3, length % 900, 0]),
+            104 => ("getxattr".to_owned(), path, none(), [0, seed % 3, 0, 0]),
             _ => on("end", [target, 0, 0, 0]),
         };
         format!("{worker} {verb} {path} {other} {} {} {} {}", n[0], n[1], n[2], n[3])
@@ -175,7 +180,8 @@ struct Theatre {
 impl Theatre {
     fn new() -> Theatre {
         let shared = Path::new("/dev/shm");
-        let memory = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let fits = shared.is_dir() && keeps_attributes(shared);
+        let memory = if fits { shared.to_owned() } else { std::env::temp_dir() };
         let place = memory.join(format!("differential-{}", std::process::id()));
         let player = Stage::compile_all("differential");
         Theatre { stage: Stage::new(), player, place }

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -253,6 +254,16 @@ fn same_on(stage: &Stage, program: &str, case: &str) {
     let cairn = stage.on_cairn(program, &[case, "/cairn"]);
     assert_eq!(text(&cairn), text(&disk), "{case}: {}", errors(&cairn));
     assert_eq!(cairn.status.code(), Some(0), "{case}: {}", errors(&cairn));
+}
+
+/// Whether files can have extended attributes there. On a tmpfs they can since Linux 6.6.
+pub fn keeps_attributes(directory: &Path) -> bool {
+    let path = CString::new(directory.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: path and name are terminated, and there is no room for a value.
+    let found =
+        unsafe { libc::getxattr(path.as_ptr(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
+    let missing = std::io::Error::last_os_error().raw_os_error();
+    found >= 0 || missing != Some(libc::EOPNOTSUPP)
 }
 
 pub fn text(output: &Output) -> String {

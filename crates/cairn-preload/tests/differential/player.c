@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define WORKERS 8
@@ -170,6 +171,8 @@ static long reap(struct step *step) {
     return WIFEXITED(ended) ? WEXITSTATUS(ended) : 1000 + WTERMSIG(ended);
 }
 
+static const char *const attribute[] = {"user.a", "user.b", "user."};
+
 static long take_step(struct step *step) {
     static __thread char bytes[BYTES_MAX];
     struct stat found;
@@ -194,6 +197,11 @@ static long take_step(struct step *step) {
     IF("fsync", fsync(n[0]))
     IF("fstat", status(step, fstat(n[0], &found), &found))
     IF("fchmod", fchmod(n[0], n[1]))
+    IF("fsetxattr", fsetxattr(n[0], attribute[n[1]], bytes, fill(step, bytes, n[2], n[2]), n[3]))
+    IF("fgetxattr", shown(step, bytes, fgetxattr(n[0], attribute[n[1]], bytes, 1000)))
+    IF("fremovexattr", fremovexattr(n[0], attribute[n[1]]))
+    IF("lsetxattr", lsetxattr(path, attribute[n[1]], bytes, fill(step, bytes, n[2], n[2]), 0))
+    IF("getxattr", shown(step, bytes, getxattr(path, attribute[n[1]], bytes, 1000)))
     IF("mkdir", mkdir(path, n[0]))
     IF("rmdir", rmdir(path))
     IF("unlink", unlink(path))
