@@ -37,6 +37,7 @@ const INODES_MIN: u64 = 1024;
 const INODES_MAX: u64 = 4 << 20;
 /// Bytes of a snapshot slot for an inode with its names, of which there are two at most on average or one of two
 /// records, and for an extent in the worst case, one to a block: a snapshot always fits, so the log can always be cut.
+/// Extended attributes are in records of names, too, and take no more for each.
 const SLOT_BYTES_PER_INODE: u64 = 352;
 const SLOT_BYTES_PER_BLOCK: u64 = 56;
 /// Beyond this a slot does not grow with the number of blocks: long extents are the rule.

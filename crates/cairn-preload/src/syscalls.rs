@@ -21,6 +21,10 @@ use crate::{
 
 type Words = [usize; 6];
 
+/// Calls on extended attributes that Linux has since 6.13. Who finds them missing uses those that have functions.
+const SYS_SETXATTRAT: c_long = 463;
+const SYS_REMOVEXATTRAT: c_long = 466;
+
 /// One call by number.
 struct Call {
     number: c_long,
@@ -249,6 +253,10 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_removexattr => call.at(0, || extended::removexattr(call.pointer(0), call.pointer(1)).into()),
         libc::SYS_lremovexattr => call.at(0, || extended::lremovexattr(call.pointer(0), call.pointer(1)).into()),
         libc::SYS_fremovexattr => call.on(0, || extended::fremovexattr(fd, call.pointer(1)).into()),
+
+        SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => call.under(0, || {
+            answer_as(|| "setxattrat", || Err::<i64, _>(Errno(libc::ENOSYS)))
+        }),
 
         libc::SYS_getdents64 => call.on(0, || directories::getdents64(fd, b as *mut c_void, c) as c_long),
         libc::SYS_chdir => directories::chdir(a as *const c_char).into(),

@@ -49,6 +49,8 @@ fn calls_on_names_that_cannot_be_served_are_refused() {
             "setxattr of security: EOPNOTSUPP",
             "setxattr of trusted: EOPNOTSUPP",
             "getxattr of a list of rights: EOPNOTSUPP",
+            "setxattrat: ENOSYS",
+            "listxattrat of a descriptor: ENOSYS",
             "open a directory to write: EISDIR",
             "name_to_handle_at: EOPNOTSUPP",
             "mkfifo: EPERM",

@@ -36,10 +36,14 @@ static void space(void) {
 }
 
 static void names(void) {
-    close(create("f", 0));
+    int file = create("f", 0);
     REFUSED("setxattr of security", setxattr("f", "security.a", "x", 1, 0) == -1);
     REFUSED("setxattr of trusted", setxattr("f", "trusted.a", "x", 1, 0) == -1);
     REFUSED("getxattr of a list of rights", getxattr("f", "system.posix_acl_access", NULL, 0) == -1);
+    struct { unsigned long value; unsigned size, flags; } attribute = {(unsigned long)"x", 1, 0};
+    REFUSED("setxattrat", syscall(463, AT_FDCWD, "f", 0, "user.a", &attribute, sizeof attribute) == -1);
+    REFUSED("listxattrat of a descriptor", syscall(465, file, "", AT_EMPTY_PATH, NULL, 0) == -1);
+    close(file);
     REFUSED("open a directory to write", open(".", O_WRONLY) == -1);
     struct { struct file_handle handle; char room[MAX_HANDLE_SZ]; } handle = {{MAX_HANDLE_SZ}};
     int mount;
