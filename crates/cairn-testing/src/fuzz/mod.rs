@@ -8,6 +8,7 @@ mod canary;
 mod log;
 mod media;
 mod meta_segment;
+mod nvme;
 mod operations;
 mod parsers;
 mod paths;
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "operations", run: operations::run, bytes_max: 512, planted: false },
     Target { name: "paths", run: paths::run, bytes_max: 512, planted: false },
     Target { name: "parsers", run: parsers::run, bytes_max: 2048, planted: false },
+    Target { name: "nvme", run: nvme::run, bytes_max: 2048, planted: false },
     Target { name: "canary_length", run: canary::length, bytes_max: 64, planted: true },
     Target { name: "canary_store", run: canary::store, bytes_max: 512, planted: true },
 ];
