@@ -54,8 +54,9 @@ guest: ## Two memory nodes, memory limits and persistent memory, on machines of 
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/guest.sh tests/guest/*.sh
 
-interop: ## The NVMe/TCP initiator on the target of a Linux kernel, and the other way round, on a machine under QEMU
+interop: ## The NVMe/TCP initiator, and a store, on the target of a Linux kernel, on a machine under QEMU
 	@scripts/setup.sh build interop
+	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/interop.sh
 
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)

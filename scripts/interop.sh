@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, on a machine of its own under QEMU.
 #
-#   scripts/interop.sh [TEST…]     those tests of crates/cairn-agent/tests/nvme, or all
+#   scripts/interop.sh [TEST…]     those tests of crates/cairn-agent/tests/nvme and crates/cairn-cli/tests/remote.rs, or all
 #
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
 # file in memory with blocks of 4 KiB.
@@ -125,5 +125,7 @@ port=$(free_port)
 start "$port"
 cd "$top"
 echo "interop: the kernel's target is at port $port"
-CAIRN_NVME_PEER=127.0.0.1:$port ${CARGO:-cargo} test --locked -p cairn-agent --test nvme -- "$@" ||
+export CAIRN_NVME_PEER=127.0.0.1:$port
+{ ${CARGO:-cargo} test --locked -p cairn-agent --test nvme -- "$@" &&
+    ${CARGO:-cargo} test --locked -p cairn-cli --test remote -- "$@"; } ||
     { tail -n 20 "$work/console.log" >&2; fail 'failed; the last lines of the guest are above'; }

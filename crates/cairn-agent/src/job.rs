@@ -60,6 +60,9 @@ pub enum DeviceKind {
     Dax,
     /// A block device.
     Block,
+    /// A namespace on another machine.
+    #[serde(rename = "nvme-tcp")]
+    Remote,
 }
 
 impl DeviceKind {
@@ -70,6 +73,7 @@ impl DeviceKind {
             DeviceKind::File => Some(MediumKind::File),
             DeviceKind::Dax => Some(MediumKind::Dax),
             DeviceKind::Block => Some(MediumKind::Block),
+            DeviceKind::Remote => Some(MediumKind::Remote),
         }
     }
 }
@@ -79,7 +83,7 @@ impl DeviceKind {
 pub struct TierSpec {
     /// What it is made of.
     pub device: DeviceKind,
-    /// Where it is, absolute; None in memory.
+    /// Where it is, absolute; None in memory. On another machine: `//ADDRESS:PORT/NQN?nsid=N`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// Its capacity.
@@ -200,6 +204,11 @@ mod tests {
             tiers: vec![
                 TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },
                 TierSpec { device: DeviceKind::File, path: Some("/a:b".into()), bytes: 1 << 20 },
+                TierSpec {
+                    device: DeviceKind::Remote,
+                    path: Some("//[::1]:1/nqn.x?nsid=1".into()),
+                    bytes: 1 << 20,
+                },
             ],
             meta: None,
             promote: false,

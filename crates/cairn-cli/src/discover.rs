@@ -49,7 +49,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let identity = cairn_device::sys::random().map_err(|errno| {
         refused(cairn_device::nvme::Error::System { action: "get a name", errno })
     })?;
-    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let fabric = TcpFabric::new(address);
     let entries = discover(fabric, &Settings::new(identity)).map_err(refused)?;
     let found: Vec<Found> = entries.iter().map(found).collect();
     if context.json {
@@ -76,7 +76,7 @@ fn found(entry: &DiscoveryEntry) -> Found {
 }
 
 /// The first address of `HOST` or `HOST:PORT`.
-fn resolve(text: &str) -> Result<SocketAddr> {
+pub fn resolve(text: &str) -> Result<SocketAddr> {
     let with_port = text.to_socket_addrs();
     let addresses = with_port.or_else(|_| (text, DEFAULT_PORT).to_socket_addrs());
     let refused = |source: io::Error| Error::Address { text: text.to_string(), source };

@@ -7,7 +7,7 @@ use crate::ranks;
 use crate::size::human;
 use crate::store::Roots;
 use crate::unserved;
-use cairn_agent::job::Job;
+use cairn_agent::job::{DeviceKind, Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::ranks::Launch;
 use serde::Serialize;
@@ -134,11 +134,17 @@ impl Ending<'_> {
     fn place(&self) -> String {
         const MEMORY: &str = "the memory of this node";
         let in_memory = self.job.tiers.iter().any(|tier| tier.path.is_none());
-        let media = self.job.media().and_then(|tier| tier.path.as_ref());
-        match media.map(|path| path.display()) {
+        let shown = |tier: &TierSpec| {
+            let path = tier.path.as_ref()?.display();
+            Some(match tier.device {
+                DeviceKind::Remote => format!("nvme-tcp:{path}"),
+                _ => path.to_string(),
+            })
+        };
+        match self.job.media().and_then(shown) {
             None => MEMORY.to_string(),
             Some(path) if in_memory => format!("{MEMORY} and {path}"),
-            Some(path) => path.to_string(),
+            Some(path) => path,
         }
     }
 

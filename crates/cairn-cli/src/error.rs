@@ -37,8 +37,9 @@ pub enum Error {
     },
     /// A tier that is none.
     #[error(
-        "{text:?} is not a tier; write ram, file:PATH, dax:PATH or block:DEVICE, and a size if you like, as in \
-         ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G or block:/dev/nvme0n1"
+        "{text:?} is not a tier; write ram, file:PATH, dax:PATH, block:DEVICE or nvme-tcp://HOST/NQN, and a size if you \
+         like, as in ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G, block:/dev/nvme0n1 or \
+         nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1&size=100G"
     )]
     Tier {
         /// What was given.

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::size;
 use crate::store::Roots;
+use crate::tier::remote_path;
 use cairn_agent::path::FilePath;
 use cairn_agent::volume::now;
 use cairn_core::{
@@ -28,8 +29,14 @@ const LABEL_BYTES: u64 = MEDIA_BLOCK_BYTES as u64;
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
 
-/// The file or device that `text` names: `file:PATH`, `dax:PATH` or `block:PATH`, also with `:SIZE` as a tier is given, or `PATH`.
+/// The file or device that `text` names: `file:PATH`, `dax:PATH`, `block:PATH` or `nvme-tcp://…`, also with a size as a tier is given,
+/// or `PATH`.
 pub fn path_of(text: &str) -> PathBuf {
+    if let Ok((path, _)) = remote_path(text) {
+        return path;
+    }
+    // Two of them at the beginning would mean another machine.
+    let text = text.strip_prefix('/').filter(|rest| rest.starts_with('/')).unwrap_or(text);
     let prefix = ["file:", "dax:", "block:"].into_iter().find_map(|kind| text.strip_prefix(kind));
     let path = prefix.unwrap_or(text);
     let path = match path.rsplit_once(':') {

@@ -37,8 +37,8 @@ pub struct StoreArguments {
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What holds the data: ram, file:PATH, block:DEVICE, or dax:PATH, a file that is mapped, for persistent memory; each
-    /// also with :SIZE; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
+    /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for persistent memory, each also
+    /// with :SIZE; or nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE], a namespace of another machine; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
     /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
     /// file system of PATH, at most 1 TiB; but all of a DEVICE. A file name that contains a colon is followed by a size
     /// [default: ram]
@@ -245,7 +245,7 @@ impl Request {
                 }
                 Ok(spec)
             }
-            (Some(MediumKind::Block), Some(path)) => {
+            (Some(MediumKind::Block | MediumKind::Remote), Some(path)) => {
                 tier::check_device(path, kept.is_some(), self.may_overwrite)?;
                 // It has its size since it was read.
                 Ok(tier.or_of(0))

@@ -45,6 +45,8 @@ Examples:
       metadata and data in files of their own: what is closed or synced survives a crash of the node
   cairn run --tier dax:/pmem/melt:50G -- ./simulate
       persistent memory, mapped: what is written needs no system call to be durable
+  cairn run --tier 'nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1' -- ./simulate
+      a namespace of another machine, of cairn target there or any other NVMe/TCP target
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
 

@@ -355,6 +355,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
             (DeviceKind::Block, Some(path)) => {
                 add("device", format!("{used}, {}", path.display()));
             }
+            (DeviceKind::Remote, Some(path)) => {
+                add("remote", format!("{used}, nvme-tcp:{}", path.display()));
+            }
             (_, Some(path)) => add("file", format!("{used}, {}", place_of(path, *map_sync))),
             (_, None) if *barred_bytes > 0 => {
                 add("memory", format!("{used}, there is no memory for {}", human(*barred_bytes)));

@@ -1,11 +1,12 @@
 //! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`.
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
 //! component of a file's path is a size, and nothing else: a mistyped size never becomes part of a name.
 //! Does not make tiers.
 
+use crate::discover::resolve;
 use crate::error::{Error, Result};
 use crate::size;
 use crate::store::refuse;
@@ -13,6 +14,7 @@ use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, TierSpec};
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
 use cairn_device::medium::{self, Contents, DeviceSize, measure};
+use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{MediumKind, StoreError, TierPlace};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -100,6 +102,7 @@ fn parse(text: &str) -> Result<TierRequest> {
         ("file", Some(rest)) => file(DeviceKind::File, rest),
         ("dax", Some(rest)) => file(DeviceKind::Dax, rest),
         ("block", Some(rest)) => block(rest),
+        ("nvme-tcp", Some(_)) => remote(text),
         _ => Err(Error::Tier { text: text.to_string() }),
     }
 }
@@ -144,6 +147,40 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
 }
 
+/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE]`. Without a size as a device.
+fn remote(text: &str) -> Result<TierRequest> {
+    let (path, size) = remote_path(text)?;
+    let wanted = size.map(|size| bytes(&size)).transpose()?;
+    let DeviceSize { bytes_max, tier_bytes } = measure(&path).map_err(refused_device)?;
+    let bytes = wanted.unwrap_or(tier_bytes.unwrap_or(whole_blocks(bytes_max)));
+    let least = bytes.max(TIER_BYTES_MIN);
+    if least > bytes_max {
+        return Err(too_small(&path, least, bytes_max, "give a smaller size or choose another"));
+    }
+    Ok(TierRequest { device: DeviceKind::Remote, path: Some(path), bytes: Some(bytes) })
+}
+
+/// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would have to look up; and
+/// the size, if it says one.
+pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
+    let wrong = || Error::Tier { text: text.to_string() };
+    let rest = text.strip_prefix("nvme-tcp://").ok_or_else(wrong)?;
+    let (host, rest) = rest.split_once('/').ok_or_else(wrong)?;
+    let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (mut namespace, mut size) = ("1", None);
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some(("nsid", number)) => namespace = number,
+            Some(("size", text)) => size = Some(text.to_string()),
+            _ => return Err(wrong()),
+        }
+    }
+    let address = resolve(host)?;
+    let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}"));
+    RemotePath::parse(&path).ok_or_else(wrong)?;
+    Ok((path, size))
+}
+
 /// A tier's size: whole hugeblocks.
 fn bytes(text: &str) -> Result<u64> {
     let bytes = size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })?;
@@ -168,14 +205,16 @@ pub fn kept_namespace(
 ) -> Result<Option<Superblock>> {
     let is_there = match kind {
         MediumKind::File | MediumKind::Dax => path.is_file(),
-        MediumKind::Block => matches!(medium::contents(path), Ok(Contents::Tier(_))),
+        MediumKind::Block | MediumKind::Remote => {
+            matches!(medium::contents(path), Ok(Contents::Tier(_)))
+        }
     };
     if !is_there {
         return Ok(None);
     }
     match TierPlace::kept_namespace(kind, path) {
         Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
-            if kind == MediumKind::Block && may_overwrite =>
+            if kind.is_device() && may_overwrite =>
         {
             Ok(None)
         }
@@ -208,13 +247,15 @@ pub fn shown(tier: &TierSpec) -> String {
         DeviceKind::File => "file",
         DeviceKind::Dax => "dax",
         DeviceKind::Block => "block",
+        DeviceKind::Remote => "nvme-tcp",
     }
     .to_string();
     if let Some(path) = &tier.path {
         shown += &format!(":{}", path.display());
     }
     if tier.bytes > 0 {
-        shown += &format!(":{}", size::exact(tier.bytes));
+        let before = if tier.device == DeviceKind::Remote { "&size=" } else { ":" };
+        shown += &format!("{before}{}", size::exact(tier.bytes));
     }
     shown
 }
@@ -311,7 +352,7 @@ pub fn check_device(path: &Path, are_kept: bool, may_overwrite: bool) -> Result<
 
 /// Refuses to resume a store on a device that has become too small for it.
 pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
-    let (DeviceKind::Block, Some(path)) = (tier.device, &tier.path) else { return Ok(()) };
+    let (true, Some(path)) = (is_device(tier.device), &tier.path) else { return Ok(()) };
     let DeviceSize { bytes_max, .. } = measure(path).map_err(refused_device)?;
     match tier.bytes <= bytes_max {
         true => Ok(()),
@@ -324,13 +365,18 @@ pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
 
 /// Refuses a device where each rank needs a tier of its own.
 pub fn check_divisible(tier: &TierRequest) -> Result<()> {
-    match (tier.device, &tier.path) {
-        (DeviceKind::Block, Some(path)) => {
+    match (is_device(tier.device), &tier.path) {
+        (true, Some(path)) => {
             let problem = "is a device, which ranks cannot divide".to_string();
             Err(refused(path, problem, "use file:PATH:SIZE, or leave out --scope rank"))
         }
         _ => Ok(()),
     }
+}
+
+/// Whether it is there before and after the store.
+fn is_device(kind: DeviceKind) -> bool {
+    kind.medium().is_some_and(MediumKind::is_device)
 }
 
 fn too_small(path: &Path, wanted: u64, bytes_max: u64, advice: &'static str) -> Error {
@@ -420,6 +466,13 @@ mod tests {
             (vec!["file:/tmp/x:1G", "file:/tmp/./x"], "is the second"),
             (vec!["dax:/tmp/x:1G", "file:/tmp/x"], "is the second"),
             (vec!["dax"], "\"dax\" is not a tier"),
+            (vec!["nvme-tcp"], "\"nvme-tcp\" is not a tier"),
+            (vec!["nvme-tcp:/nqn.x"], "is not a tier"),
+            (vec!["nvme-tcp://127.0.0.1:1/store"], "is not a tier"),
+            (vec!["nvme-tcp://127.0.0.1:1/nqn.x?nsid=0"], "is not a tier"),
+            (vec!["nvme-tcp://127.0.0.1:1/nqn.x?size"], "is not a tier"),
+            (vec!["nvme-tcp://127.0.0.1:1/nqn.x?size=8GX"], "\"8GX\" is not a size"),
+            (vec!["nvme-tcp://127.0.0.1:1/nqn.x"], "connection refused; is there a target?"),
             (vec!["dax:/tmp/x:4K"], "too small"),
             (vec!["ram:1G"; 5], "5 tiers were given"),
         ] {

@@ -192,7 +192,8 @@ impl Device for FileTier {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        Some(Mappable {
+        let is_here = self.file.kind() != MediumKind::Remote;
+        is_here.then(|| Mappable {
             descriptor: self.file.ordinary(),
             offset: self.data_offset,
             in_memory: self.file.kind() == MediumKind::Dax,

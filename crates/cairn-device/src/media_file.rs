@@ -26,6 +26,8 @@ use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
 use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused};
+use crate::nvme;
+use crate::nvme::shared::SharedRemote;
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
@@ -61,6 +63,7 @@ pub struct MediaFile {
     kind: MediumKind,
     ordinary: Descriptor,
     direct: Option<Descriptor>,
+    remote: Option<SharedRemote>,
     label_at: u64,
     bytes: u64,
     identity: Identity,
@@ -94,7 +97,7 @@ impl MediaFile {
 
     /// Writes the label again. Not durable before a flush. Errors: `Io`; the file was opened to read.
     pub fn write_label(&mut self, label: Label) -> Result<()> {
-        put(&self.ordinary, self.label_at, &label::encode(&label))?;
+        self.put_bytes(self.label_at, &label::encode(&label))?;
         (self.bytes, self.identity) = (label.bytes, label.identity);
         Ok(())
     }
@@ -131,6 +134,7 @@ impl MediaFile {
             label_at: medium.label_at,
             ordinary: medium.ordinary.raise(),
             direct,
+            remote: medium.remote,
             bytes: medium.label_at,
             identity: Identity::default(),
             staging,
@@ -148,7 +152,7 @@ impl MediaFile {
     /// Lets writes end before the device has the bytes, and reads begin before they are asked for, by way of an area. Not
     /// where the page cache does that.
     pub fn by_way_of(mut self, transit: Transit) -> MediaFile {
-        self.transit = self.direct.is_some().then_some(transit);
+        self.transit = (self.direct.is_some() || self.remote.is_some()).then_some(transit);
         self
     }
 
@@ -189,7 +193,7 @@ impl MediaFile {
             return Ok(());
         };
         let removed = match file.kind {
-            MediumKind::Block => file.empty(),
+            MediumKind::Block | MediumKind::Remote => file.empty(),
             MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
             }
@@ -222,14 +226,11 @@ impl MediaFile {
         self.ordinary.raw()
     }
 
-    pub(crate) fn descriptor(&self) -> &Descriptor {
-        &self.ordinary
-    }
-
     /// Calls `visit` with each descriptor this object keeps open.
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.ordinary.raw());
         self.direct.iter().for_each(|direct| visit(direct.raw()));
+        self.remote.iter().for_each(|remote| remote.descriptors(visit));
         self.transit.iter().for_each(|transit| visit(transit.descriptor()));
         self.mapping.iter().for_each(|mapping| visit(mapping.descriptor()));
     }
@@ -323,16 +324,17 @@ impl MediaFile {
     /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
     /// Errors: `Busy`.
     fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
-        let needed = self.transit.as_ref().filter(|_| self.kind == MediumKind::Block);
+        let needed = self.transit.as_ref().filter(|_| self.kind.is_device());
         needed.map(|transit| transit.turn(&pages_of(at, bytes))).transpose()
     }
 
     /// Writes a piece that stands at `address`, as far into a page as in the file. What stands around it in its first and
     /// last page of memory may change.
     fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
-        match &self.direct {
-            Some(device) if self.kind == MediumKind::Block => {
-                self.put_pages(device, address, at, bytes)
+        match (&self.remote, &self.direct) {
+            (Some(remote), _) => self.put_pages(Pages::Remote(remote), address, at, bytes),
+            (None, Some(device)) if self.kind == MediumKind::Block => {
+                self.put_pages(Pages::Device(device), address, at, bytes)
             }
             _ => self.put_parts(address, at, bytes),
         }
@@ -341,7 +343,7 @@ impl MediaFile {
     /// As `put`, whole pages, with what the device has around the piece in the first and the last.
     fn put_pages(
         &self,
-        device: &Descriptor,
+        device: Pages<'_>,
         address: *mut u8,
         at: u64,
         bytes: usize,
@@ -360,7 +362,7 @@ impl MediaFile {
             }
             let buffer = self.staging.take()?;
             // SAFETY: the buffer is longer than a page.
-            unsafe { read_all(device, buffer.address(), PAGE, pages.start + page as u64)? };
+            unsafe { device.read(buffer.address(), PAGE, pages.start + page as u64)? };
             for margin in margins {
                 // SAFETY: a part of that page, of which the piece has nothing; the buffer is another one.
                 unsafe {
@@ -370,7 +372,7 @@ impl MediaFile {
             }
         }
         // SAFETY: the pages of the piece are the caller's.
-        unsafe { write_all(device, first, length, pages.start) }
+        unsafe { device.write(first, length, pages.start) }
             .map_err(|errno| self.kind.failure(errno))
     }
 
@@ -440,8 +442,16 @@ impl MediaFile {
         self.transit.is_some()
     }
 
-    /// Reads a piece to `address`, as far into a page as in the file.
+    /// Reads a piece to `address`, as far into a page as in the file. What stands around it in its first and last page of
+    /// memory may change.
     fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
+        if let Some(remote) = &self.remote {
+            let pages = pages_of(at, bytes);
+            let first = address.wrapping_sub((at - pages.start) as usize);
+            let length = (pages.end - pages.start) as usize;
+            // SAFETY: the pages of the piece are the caller's.
+            return unsafe { Pages::Remote(remote).read(first, length, pages.start) };
+        }
         for (part, file) in self.parts(at, bytes) {
             // SAFETY: the part lies within the piece.
             let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
@@ -475,6 +485,9 @@ impl MediaFile {
     pub(crate) fn flush_by_kernel(&self) -> Result<()> {
         #[cfg(test)]
         tests::FLUSHES.set(tests::FLUSHES.get() + 1);
+        if let Some(remote) = &self.remote {
+            return Ok(remote.flush()?);
+        }
         loop {
             match sys::fdatasync(self.ordinary.raw()) {
                 Err(Errno(libc::EINTR)) => {}
@@ -536,6 +549,48 @@ impl MediaFile {
             .filter(|(part, _)| !part.is_empty())
     }
 
+    /// Writes bytes of our own, whole pages of what is on another machine.
+    pub(crate) fn put_bytes(&self, at: u64, bytes: &[u8]) -> SysResult<()> {
+        match &self.remote {
+            // SAFETY: the slice is readable.
+            Some(remote) => unsafe { Pages::Remote(remote).write(bytes.as_ptr(), bytes.len(), at) },
+            None => put(&self.ordinary, at, bytes),
+        }
+    }
+
+    /// What a range of a device holds.
+    pub(crate) fn bytes_at(&self, range: Range<u64>) -> SysResult<Vec<u8>> {
+        let device = self.remote.as_ref().map_or(Pages::Device(&self.ordinary), Pages::Remote);
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        // SAFETY: the vector is writable and used here only.
+        unsafe { device.read(bytes.as_mut_ptr(), bytes.len(), range.start)? };
+        Ok(bytes)
+    }
+
+    /// Makes all durable that was written to a device.
+    pub(crate) fn sync(&self) -> SysResult<()> {
+        match &self.remote {
+            Some(remote) => remote.flush().map_err(errno_of),
+            None => sys::fsync(self.ordinary.raw()),
+        }
+    }
+
+    /// Size of a device: whole pages of one on another machine.
+    pub(crate) fn device_bytes(&self) -> SysResult<u64> {
+        match &self.remote {
+            Some(remote) => Ok(remote.bytes() / PAGE as u64 * PAGE as u64),
+            None => sys::block_device_bytes(self.ordinary.raw()),
+        }
+    }
+
+    /// Tells a device that nobody needs what its tier holds.
+    pub(crate) fn discard_all(&self) -> SysResult<()> {
+        match &self.remote {
+            Some(remote) => remote.discard(0, self.bytes).map_err(errno_of),
+            None => sys::block_device_discard(self.ordinary.raw(), 0, self.bytes),
+        }
+    }
+
     /// Reads the last page. Gives up direct I/O if the file system did not mean it.
     fn label(&mut self) -> SysResult<[u8; PAGE]> {
         let read = |file: &Descriptor| {
@@ -551,7 +606,52 @@ impl MediaFile {
             Some(result) => return result,
             None => {}
         }
-        read(&self.ordinary)
+        match &self.remote {
+            Some(_) => {
+                let bytes = self.bytes_at(self.label_at..self.label_at + PAGE as u64)?;
+                Ok(*bytes.first_chunk().expect("a page was read"))
+            }
+            None => read(&self.ordinary),
+        }
+    }
+}
+
+/// What whole pages are read from and written to, one transfer at a time at each page.
+#[derive(Clone, Copy)]
+enum Pages<'a> {
+    Device(&'a Descriptor),
+    Remote(&'a SharedRemote),
+}
+
+impl Pages<'_> {
+    /// # Safety
+    /// `target` is writable for `length` bytes and nobody else uses them.
+    unsafe fn read(self, target: *mut u8, length: usize, at: u64) -> SysResult<()> {
+        match self {
+            // SAFETY: promised by the caller.
+            Pages::Device(device) => unsafe { read_all(device, target, length, at) },
+            // SAFETY: as above.
+            Pages::Remote(remote) => unsafe { remote.read(target, length, at) }.map_err(errno_of),
+        }
+    }
+
+    /// # Safety
+    /// `source` is readable for `length` bytes.
+    unsafe fn write(self, source: *const u8, length: usize, at: u64) -> SysResult<()> {
+        match self {
+            // SAFETY: promised by the caller.
+            Pages::Device(device) => unsafe { write_all(device, source, length, at) },
+            // SAFETY: as above.
+            Pages::Remote(remote) => unsafe { remote.write(source, length, at) }.map_err(errno_of),
+        }
+    }
+}
+
+/// What the kernel would say of a device of its own.
+fn errno_of(error: nvme::Error) -> Errno {
+    match error {
+        nvme::Error::System { errno: errno @ Errno(libc::EFAULT), .. } => errno,
+        _ => Errno(libc::EIO),
     }
 }
 

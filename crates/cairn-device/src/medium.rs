@@ -1,4 +1,4 @@
-//! What the bytes of a tier lie in, a regular file or a block device, and all in which the two differ: how one is
+//! What the bytes of a tier lie in, a regular file, a block device or a namespace on another machine, and all in which they differ: how one is
 //! recognised, made and removed, who may use it, how large it is. Reading and writing are the same: see `media_file`.
 //!
 //! Must stay true: whatever its kind, the label is the last page, and nothing is made where something else is.
@@ -8,6 +8,7 @@ mod block;
 #[path = "../../cairn-testing/src/loop_device.rs"]
 pub(crate) mod loop_device;
 mod regular;
+mod remote;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use cairn_core::{Error, MEDIA_BLOCK_BYTES, Result};
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{Label, Wrong};
+use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, contents, measure};
@@ -39,6 +41,8 @@ pub enum MediumKind {
     Dax,
     /// A block device: there before and after, and told from others' by what it holds.
     Block,
+    /// A namespace on another machine, the same in all else.
+    Remote,
 }
 
 /// What may be done to an open medium.
@@ -69,12 +73,17 @@ pub(crate) struct Medium {
     pub(crate) label_at: u64,
     /// Unit in which the kernel transfers and caches.
     pub(crate) unit_bytes: u64,
+    /// What everything goes to instead, if it is on another machine; then the descriptor has nothing but locks.
+    pub(crate) remote: Option<SharedRemote>,
 }
 
 impl Medium {
     /// Opens what is at `path`. Errors: it is neither a file nor a device, too small for a label, not for this user, and
     /// what the kind forbids.
     pub(crate) fn open(path: &Path, access: Access) -> StoreResult<Medium> {
+        if RemotePath::is_one(path) {
+            return remote::medium(path, access);
+        }
         let failed = |errno| StoreError::new("open tier", path, errno);
         let name = c_path(path).map_err(failed)?;
         let flags = access.flags();
@@ -90,7 +99,7 @@ impl Medium {
 
     /// A second descriptor, for direct I/O; None where whole pages cannot travel so.
     pub(crate) fn open_direct(&self, path: &Path, access: Access) -> SysResult<Option<Descriptor>> {
-        if self.unit_bytes > PAGE {
+        if self.unit_bytes > PAGE || self.remote.is_some() {
             return Ok(None);
         }
         let flags = access.flags() | libc::O_DIRECT;
@@ -110,6 +119,11 @@ impl Medium {
 }
 
 impl MediumKind {
+    /// Whether it is there before and after, and may hold anything.
+    pub fn is_device(self) -> bool {
+        matches!(self, MediumKind::Block | MediumKind::Remote)
+    }
+
     /// The label that was read, if it goes with the size of the medium, in which it stands at `label_at`.
     pub(crate) fn checked(
         self,
@@ -120,14 +134,16 @@ impl MediumKind {
         let fits = match self {
             MediumKind::File | MediumKind::Dax => label.bytes == label_at,
             // A tier need not fill it.
-            MediumKind::Block => (1..=label_at).contains(&label.bytes) && label.bytes % PAGE == 0,
+            MediumKind::Block | MediumKind::Remote => {
+                (1..=label_at).contains(&label.bytes) && label.bytes % PAGE == 0
+            }
         };
         if fits { Ok(label) } else { Err(Wrong::Damaged) }
     }
 
     /// Errors: `FileTooLarge` if the process may not write to a file as far as `end`: the kernel would send a signal, too.
     pub(crate) fn check_limit(self, end: u64) -> Result<()> {
-        match self != MediumKind::Block && end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
+        match !self.is_device() && end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
             true => Err(Error::FileTooLarge),
             false => Ok(()),
         }
@@ -137,7 +153,7 @@ impl MediumKind {
     pub(crate) fn failure(self, errno: Errno) -> Errno {
         match (self, errno) {
             // The device is gone, or smaller than it was: a full tier is found when blocks are given out.
-            (MediumKind::Block, Errno(libc::ENOSPC)) => Errno(libc::EIO),
+            (MediumKind::Block | MediumKind::Remote, Errno(libc::ENOSPC)) => Errno(libc::EIO),
             _ => errno,
         }
     }
@@ -145,7 +161,7 @@ impl MediumKind {
     /// What is wrong with a label, for people.
     pub(crate) fn describe(self, wrong: Wrong) -> &'static str {
         match (self, wrong) {
-            (MediumKind::Block, Wrong::Missing) => {
+            (MediumKind::Block | MediumKind::Remote, Wrong::Missing) => {
                 "it has no label of Cairn at its end: it was overwritten, or had another size"
             }
             _ => wrong.describe(),

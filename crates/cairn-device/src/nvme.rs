@@ -14,6 +14,7 @@ pub mod controller;
 pub mod error;
 pub mod queue;
 pub mod remote;
+pub mod shared;
 pub mod tcp;
 pub mod transport;
 pub mod wire;

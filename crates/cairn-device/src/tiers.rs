@@ -5,6 +5,7 @@
 //! file 30313233343536373839616263646566 /nvme/cairn
 //! dax 30313233343536373839616263646566 /pmem/cairn
 //! block 30313233343536373839616263646566 /dev/nvme0n1
+//! nvme-tcp 30313233343536373839616263646566 //10.0.0.5:4420/nqn.2026-11.io.cairn:target?nsid=1
 //! ```
 //! Must stay true: the list is there before the files it names are made or its devices written, so that whoever removes the store, or makes
 //! it again after a creator that died, finds them. A namespace without a list has one tier, in memory.
@@ -32,7 +33,7 @@ const LIST_BYTES_MAX: usize = TIERS_MAX * (libc::PATH_MAX as usize + 64);
 pub enum TierPlace {
     /// The store's own segment in shared memory.
     Ram,
-    /// A file, mapped or not, or a block device.
+    /// A file, mapped or not, a block device, or a namespace on another machine.
     Medium {
         /// Which of them.
         kind: MediumKind,
@@ -54,7 +55,9 @@ impl TierPlace {
     pub fn kept_namespace(kind: MediumKind, path: &Path) -> StoreResult<Option<Superblock>> {
         let is_there = match kind {
             MediumKind::File | MediumKind::Dax => path.symlink_metadata().is_ok(),
-            MediumKind::Block => matches!(medium::contents(path)?, Contents::Tier(_)),
+            MediumKind::Block | MediumKind::Remote => {
+                matches!(medium::contents(path)?, Contents::Tier(_))
+            }
         };
         if !is_there {
             return Ok(None);
@@ -93,7 +96,7 @@ impl TierPlace {
     pub fn beside(&self, name: &str) -> SysResult<TierPlace> {
         match self {
             TierPlace::Ram => Ok(TierPlace::Ram),
-            TierPlace::Medium { kind: MediumKind::Block, .. } => Err(Errno(libc::ENOTSUP)),
+            TierPlace::Medium { kind, .. } if kind.is_device() => Err(Errno(libc::ENOTSUP)),
             TierPlace::Medium { kind, path, .. } => {
                 let path = [path.as_os_str().as_bytes(), b".", name.as_bytes()].concat();
                 TierPlace::new(*kind, Path::new(&std::ffi::OsString::from_vec(path)))
@@ -105,7 +108,7 @@ impl TierPlace {
     pub(crate) fn is_made(&self) -> StoreResult<bool> {
         Ok(match self {
             TierPlace::Ram => false,
-            TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
+            TierPlace::Medium { kind, path, identity } if kind.is_device() => {
                 let contents = medium::contents(path)?;
                 matches!(contents, Contents::Tier(label) if label.identity == *identity)
             }
@@ -122,7 +125,7 @@ impl TierPlace {
     ) -> StoreResult<()> {
         match self {
             TierPlace::Ram => Ok(()),
-            TierPlace::Medium { kind: MediumKind::Block, path, identity } => {
+            TierPlace::Medium { kind, path, identity } if kind.is_device() => {
                 MediaFile::create_on_device(path, bytes, *identity, may_overwrite)
             }
             TierPlace::Medium { kind, path, identity } => {
@@ -162,7 +165,7 @@ impl TierPlace {
             return Some(TierPlace::Ram);
         }
         let named = |kind| Some((kind, line.strip_prefix(word(kind))?));
-        let kinds = [MediumKind::File, MediumKind::Dax, MediumKind::Block];
+        let kinds = [MediumKind::File, MediumKind::Dax, MediumKind::Block, MediumKind::Remote];
         let (kind, rest) = kinds.into_iter().find_map(named)?;
         let (digits, path) = rest.split_at_checked(32)?;
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/"))?;
@@ -181,6 +184,7 @@ fn word(kind: MediumKind) -> &'static [u8] {
         MediumKind::File => b"file ",
         MediumKind::Dax => b"dax ",
         MediumKind::Block => b"block ",
+        MediumKind::Remote => b"nvme-tcp ",
     }
 }
 
@@ -237,7 +241,9 @@ mod tests {
         let scratch = Scratch::new();
         let device = TierPlace::new(MediumKind::Block, Path::new("/dev/nvme0n1")).unwrap();
         let dax = TierPlace::new(MediumKind::Dax, Path::new("/pmem/c")).unwrap();
-        let places = [TierPlace::Ram, file("/nvme/with space:and/colon"), file("/b"), device, dax];
+        let remote = TierPlace::new(MediumKind::Remote, Path::new("//[::1]:1/nqn.x")).unwrap();
+        let spaced = file("/nvme/with space:and/colon");
+        let places = [TierPlace::Ram, spaced, file("/b"), device, dax, remote];
         write(&scratch.0, c"node.tiers", &places).unwrap();
         assert_eq!(read(&scratch.0, c"node.tiers").unwrap(), places);
         assert_ne!(places[1].beside("x").unwrap(), places[1]);

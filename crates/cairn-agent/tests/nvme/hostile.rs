@@ -133,7 +133,7 @@ fn be_tricked(trick: Trick) -> (Error, Option<Terminate>) {
             _ => None,
         }
     });
-    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let fabric = TcpFabric::new(address);
     let settings = Settings { timeout: Duration::from_secs(20), ..settings() };
     let connected = Controller::connect(fabric, &subsystem(), &settings).map(|_| ());
     (connected.unwrap_err(), controller.join().unwrap())

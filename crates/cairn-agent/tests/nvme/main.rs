@@ -8,3 +8,4 @@ mod hostile;
 mod peer;
 mod proxy;
 mod reconnecting;
+mod sharing;

@@ -40,7 +40,7 @@ impl Peer {
     }
 
     pub fn fabric(&self) -> TcpFabric {
-        TcpFabric { address: self.address, header_digest: false, data_digest: false }
+        TcpFabric::new(self.address)
     }
 
     pub fn controller(&self) -> Controller<TcpFabric> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn remote(address: SocketAddr) -> Remote<TcpFabric> {
-    let fabric = TcpFabric { address, header_digest: true, data_digest: true };
+    let fabric = TcpFabric { header_digest: true, data_digest: true, ..TcpFabric::new(address) };
     Remote::connect(fabric, &subsystem(), 2, &settings(), PATIENCE).expect("connected")
 }
 
@@ -55,7 +55,7 @@ fn target_that_is_gone_is_given_up_after_a_while() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let fabric = TcpFabric::new(address);
     let settings = Settings { timeout: Duration::from_millis(100), ..settings() };
     let refused = Remote::connect(fabric, &subsystem(), 1, &settings, PATIENCE).map(|_| ());
     assert!(matches!(refused, Err(Error::System { action: "connect", .. })), "{refused:?}");
@@ -65,7 +65,7 @@ fn target_that_is_gone_is_given_up_after_a_while() {
 fn peer_that_says_nothing_is_not_waited_for_longer_than_asked() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let fabric = TcpFabric { address, header_digest: false, data_digest: false };
+    let fabric = TcpFabric::new(address);
     let settings = Settings { timeout: Duration::from_millis(100), ..settings() };
     let refused = Remote::connect(fabric, &subsystem(), 1, &settings, PATIENCE).map(|_| ());
     assert!(matches!(refused, Err(Error::TimedOut { .. })), "{refused:?}");

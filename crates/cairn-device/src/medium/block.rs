@@ -9,12 +9,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use cairn_core::Media;
-
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
-use crate::media_file::{MediaFile, put, put_zeros, read_all};
+use crate::media_file::{MediaFile, read_all};
+use crate::nvme::shared::RemotePath;
 use crate::sys::{self, Errno, SysResult};
 
 use super::signature::{self, Ends};
@@ -39,7 +38,7 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, access: Access) -> Store
         return Err(refused(path, "it has no room for a tier: it is gone, or not set up"));
     }
     let unit_bytes = sys::block_device_sector(ordinary.raw()).map_err(failed)?;
-    Ok(Medium { kind: MediumKind::Block, ordinary, label_at, unit_bytes })
+    Ok(Medium { kind: MediumKind::Block, ordinary, label_at, unit_bytes, remote: None })
 }
 
 /// The last whole page of a device.
@@ -119,6 +118,10 @@ pub struct DeviceSize {
 
 /// Measures the device at `path`, whoever uses it. Errors: it is no block device, or this user may not read it.
 pub fn measure(path: &Path) -> StoreResult<DeviceSize> {
+    if RemotePath::is_one(path) {
+        let device = Medium::open(path, Access::Read)?;
+        return measure_remote(path, &device);
+    }
     let failed = |errno| StoreError::new("open tier", path, errno);
     let name = c_path(path).map_err(failed)?;
     let flags = Access::Read.flags();
@@ -135,11 +138,22 @@ pub fn measure(path: &Path) -> StoreResult<DeviceSize> {
     Ok(DeviceSize { bytes_max, tier_bytes: label.map(|label| label.bytes) })
 }
 
+fn measure_remote(path: &Path, device: &Medium) -> StoreResult<DeviceSize> {
+    let bytes_max = device.label_at;
+    let mut page = [0; PAGE as usize];
+    let remote = device.remote.as_ref().ok_or(refused(path, NOT_A_DEVICE))?;
+    // SAFETY: the page is writable and used here only.
+    unsafe { remote.read(page.as_mut_ptr(), page.len(), bytes_max) }
+        .map_err(|error| StoreError::new("open tier", path, cairn_core::Error::from(error)))?;
+    let label = MediumKind::Remote.checked(label::decode(&page), bytes_max).ok();
+    Ok(DeviceSize { bytes_max, tier_bytes: label.map(|label| label.bytes) })
+}
+
 fn open_alone(path: &Path) -> StoreResult<(MediaFile, Result<Label, Wrong>)> {
     let (device, label) = MediaFile::open_any(path, libc::LOCK_EX, Access::ReadWrite)?;
-    match device.kind() {
-        MediumKind::Block => Ok((device, label)),
-        MediumKind::File | MediumKind::Dax => Err(refused(path, NOT_A_DEVICE)),
+    match device.kind().is_device() {
+        true => Ok((device, label)),
+        false => Err(refused(path, NOT_A_DEVICE)),
     }
 }
 
@@ -181,33 +195,30 @@ impl MediaFile {
             held => return Err(failed(Errno(libc::EEXIST)).advise(held.describe())),
         }
         let page = label::encode(&Label { bytes, identity });
-        put(device.descriptor(), device.label_at(), &page)
-            .and_then(|()| sys::fsync(device.ordinary()))
-            .map_err(failed)
+        device.put_bytes(device.label_at(), &page).and_then(|()| device.sync()).map_err(failed)
     }
 
     /// Makes the device look as if nobody had ever used it. What it does not hold any more it may forget.
     pub(crate) fn empty(&self) -> SysResult<()> {
         // Not every device can.
-        let _ = sys::block_device_discard(self.ordinary(), 0, Media::bytes(self));
+        let _ = self.discard_all();
         self.clear_ends()
     }
 
     /// Zeros the beginning, and then the end with the label: until that is gone, it can be done again.
     fn clear_ends(&self) -> SysResult<()> {
-        let device = self.descriptor();
-        for end in ends(size(device)?) {
-            put_zeros(device, end)?;
-            sys::fdatasync(device.raw())?;
+        for end in ends(self.device_bytes()?) {
+            let zeros = vec![0; (end.end - end.start) as usize];
+            self.put_bytes(end.start, &zeros)?;
+            self.sync()?;
         }
         Ok(())
     }
 
     /// What stands at both ends of the device.
     fn ends(&self) -> SysResult<Ends> {
-        let device = self.descriptor();
-        let bytes = size(device)?;
-        let [head, tail] = ends(bytes).map(|range| read(device, range));
+        let bytes = self.device_bytes()?;
+        let [head, tail] = ends(bytes).map(|range| self.bytes_at(range));
         Ok(Ends { head: head?, tail: tail?, bytes })
     }
 }

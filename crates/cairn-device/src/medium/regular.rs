@@ -27,7 +27,7 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, stat: &libc::stat) -> St
         return Err(refused(path, advice));
     }
     let unit_bytes = u64::try_from(stat.st_blksize).unwrap_or(u64::MAX);
-    Ok(Medium { kind: MediumKind::File, ordinary, label_at, unit_bytes })
+    Ok(Medium { kind: MediumKind::File, ordinary, label_at, unit_bytes, remote: None })
 }
 
 impl MediaFile {

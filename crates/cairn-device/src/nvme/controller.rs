@@ -44,9 +44,10 @@ pub trait Fabric {
     /// A queue's connection.
     type Transport: Transport;
 
-    /// Connects. Errors: it is not so far at `deadline`.
+    /// Connects what is to be the queue of that number, 0 for the admin queue. Errors: it is not so far at `deadline`.
     fn connect(
         &self,
+        queue: u16,
         depth: usize,
         capsule_data_bytes: usize,
         deadline: Instant,
@@ -101,7 +102,7 @@ impl<F: Fabric> Controller<F> {
     /// Connects to a controller of `subsystem`, enables it and learns what it is.
     pub fn connect(fabric: F, subsystem: &Nqn, settings: &Settings) -> Result<Controller<F>> {
         let deadline = Instant::now() + settings.timeout;
-        let transport = fabric.connect(ADMIN_DEPTH, ADMIN_CAPSULE_DATA_BYTES, deadline)?;
+        let transport = fabric.connect(0, ADMIN_DEPTH, ADMIN_CAPSULE_DATA_BYTES, deadline)?;
         let keep_alive_ms = settings.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
         let connect = Command::Connect {
             queue: 0,
@@ -176,7 +177,7 @@ impl<F: Fabric> Controller<F> {
             0 => depth,
             most => depth.min(usize::from(most)),
         };
-        let mut transport = self.fabric.connect(depth, capsule, deadline)?;
+        let mut transport = self.fabric.connect(self.queues + 1, depth, capsule, deadline)?;
         let connect = Command::Connect {
             queue: self.queues + 1,
             entries: depth as u32 + 1,

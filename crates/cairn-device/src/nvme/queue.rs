@@ -99,21 +99,42 @@ impl<T: Transport> Queue<T> {
 
     /// Reads whole blocks.
     pub fn read(&mut self, offset: u64, target: &mut [u8]) -> Result<()> {
-        let start = target.as_mut_ptr();
-        self.check(offset, target.len() as u64)?;
-        self.in_pieces("read", target.len(), |queue, at, length| {
-            // SAFETY: the piece lies in the target, which is borrowed until all pieces have ended.
-            unsafe { queue.submit_read(offset + at as u64, start.wrapping_add(at), length) }
-        })
+        // SAFETY: the target is borrowed until all pieces have ended.
+        unsafe { self.read_to(offset, target.as_mut_ptr(), target.len()) }
     }
 
     /// Writes whole blocks. Durable after `flush`.
     pub fn write(&mut self, offset: u64, source: &[u8]) -> Result<()> {
-        let start = source.as_ptr();
-        self.check(offset, source.len() as u64)?;
-        self.in_pieces("write", source.len(), |queue, at, length| {
-            // SAFETY: the piece lies in the source, which is borrowed until all pieces have ended.
-            unsafe { queue.submit_write(offset + at as u64, start.wrapping_add(at), length) }
+        // SAFETY: the source is borrowed until all pieces have ended.
+        unsafe { self.write_from(offset, source.as_ptr(), source.len()) }
+    }
+
+    /// As `read`.
+    ///
+    /// # Safety
+    /// `target` is writable for `length` bytes, and nobody else uses them.
+    pub unsafe fn read_to(&mut self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
+        self.check(offset, length as u64)?;
+        self.in_pieces("read", length, |queue, at, length| {
+            // SAFETY: the piece lies in the target, and has ended when this function returns.
+            unsafe { queue.submit_read(offset + at as u64, target.wrapping_add(at), length) }
+        })
+    }
+
+    /// As `write`.
+    ///
+    /// # Safety
+    /// `source` is readable for `length` bytes.
+    pub unsafe fn write_from(
+        &mut self,
+        offset: u64,
+        source: *const u8,
+        length: usize,
+    ) -> Result<()> {
+        self.check(offset, length as u64)?;
+        self.in_pieces("write", length, |queue, at, length| {
+            // SAFETY: the piece lies in the source, and has ended when this function returns.
+            unsafe { queue.submit_write(offset + at as u64, source.wrapping_add(at), length) }
         })
     }
 

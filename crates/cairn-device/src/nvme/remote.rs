@@ -61,6 +61,19 @@ impl<F: Fabric + Clone> Remote<F> {
         Ok(Remote { fabric, subsystem, namespace, settings, patience, traits, connection })
     }
 
+    /// One that is known already, and will be connected when it is needed.
+    pub fn known(
+        fabric: F,
+        subsystem: &Nqn,
+        settings: &Settings,
+        patience: Duration,
+        traits: &Traits,
+    ) -> Remote<F> {
+        let (subsystem, settings, traits) = (subsystem.clone(), settings.clone(), *traits);
+        let (namespace, connection) = (traits.namespace, None);
+        Remote { fabric, subsystem, namespace, settings, patience, traits, connection }
+    }
+
     /// What it is.
     pub fn traits(&self) -> &Traits {
         &self.traits
@@ -74,6 +87,29 @@ impl<F: Fabric + Clone> Remote<F> {
     /// Writes whole blocks.
     pub fn write(&mut self, offset: u64, source: &[u8]) -> Result<()> {
         self.insist(|queue| queue.write(offset, source))
+    }
+
+    /// As `read`.
+    ///
+    /// # Safety
+    /// `target` is writable for `length` bytes, and nobody else uses them.
+    pub unsafe fn read_to(&mut self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.insist(|queue| unsafe { queue.read_to(offset, target, length) })
+    }
+
+    /// As `write`.
+    ///
+    /// # Safety
+    /// `source` is readable for `length` bytes.
+    pub unsafe fn write_from(
+        &mut self,
+        offset: u64,
+        source: *const u8,
+        length: usize,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.insist(|queue| unsafe { queue.write_from(offset, source, length) })
     }
 
     /// Makes durable what was written.

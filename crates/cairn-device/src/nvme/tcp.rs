@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::checksum;
+use crate::descriptor::Descriptor;
 use crate::sys::SysResult;
 
 use super::controller::Fabric;
@@ -100,9 +101,15 @@ struct Arrival {
 unsafe impl Send for TcpTransport {}
 
 impl TcpTransport {
-    /// Connects and agrees on terms. Errors: it is not so far at `deadline`.
-    pub fn connect(address: &SocketAddr, terms: Terms, deadline: Instant) -> Result<TcpTransport> {
-        let socket = Socket::connect(address, deadline)
+    /// Connects and agrees on terms; the socket takes a `number` that was reserved for it. Errors: it is not so far at
+    /// `deadline`.
+    pub fn connect(
+        address: &SocketAddr,
+        number: Option<i32>,
+        terms: Terms,
+        deadline: Instant,
+    ) -> Result<TcpTransport> {
+        let socket = Socket::connect(address, number, deadline)
             .map_err(|errno| Error::System { action: "connect", errno })?;
         let mut transport = TcpTransport {
             socket: Some(socket),
@@ -497,6 +504,21 @@ pub struct TcpFabric {
     pub header_digest: bool,
     /// Digests of data, if the controller can.
     pub data_digest: bool,
+    /// Numbers, made by `reserve`, that the sockets of the admin queue and of the one I/O queue are to have; they stay
+    /// open when a connection ends.
+    pub numbers: Option<[i32; 2]>,
+}
+
+impl TcpFabric {
+    /// Controllers at that address; connections without digests.
+    pub fn new(address: SocketAddr) -> TcpFabric {
+        TcpFabric { address, header_digest: false, data_digest: false, numbers: None }
+    }
+}
+
+/// A number that sockets can have in turn, and nothing else meanwhile.
+pub fn reserve() -> SysResult<Descriptor> {
+    Socket::unconnected(libc::AF_INET)
 }
 
 impl Fabric for TcpFabric {
@@ -504,6 +526,7 @@ impl Fabric for TcpFabric {
 
     fn connect(
         &self,
+        queue: u16,
         depth: usize,
         capsule_data_bytes: usize,
         deadline: Instant,
@@ -511,6 +534,7 @@ impl Fabric for TcpFabric {
         let TcpFabric { header_digest, data_digest, .. } = *self;
         let transfers_max = TRANSFERS_MAX;
         let terms = Terms { header_digest, data_digest, transfers_max, depth, capsule_data_bytes };
-        TcpTransport::connect(&self.address, terms, deadline)
+        let number = self.numbers.map(|[admin, io]| if queue == 0 { admin } else { io });
+        TcpTransport::connect(&self.address, number, terms, deadline)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Must stay true: no call waits but `wait`; the descriptor is close-on-exec and has a high number.
 
+use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,19 +13,28 @@ use crate::sys::{self, Errno, SysResult};
 /// A piece of memory, as the kernel takes it.
 pub type Part = libc::iovec;
 
-/// A connected socket.
+/// A connected socket. One with a reserved number ends its connection when it is dropped, but keeps the number.
 #[derive(Debug)]
-pub struct Socket(Descriptor);
+pub struct Socket {
+    descriptor: ManuallyDrop<Descriptor>,
+    is_reserved: bool,
+}
 
 impl Socket {
-    /// Connects. Errors: the kernel's; `ETIMEDOUT` past `deadline`.
-    pub fn connect(address: &SocketAddr, deadline: Instant) -> SysResult<Socket> {
+    /// Connects; takes the place of what has `number`. Errors: the kernel's; `ETIMEDOUT` past `deadline`.
+    pub fn connect(
+        address: &SocketAddr,
+        number: Option<i32>,
+        deadline: Instant,
+    ) -> SysResult<Socket> {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let arguments = [family.into(), kind.into(), libc::IPPROTO_TCP.into()];
-        // SAFETY: no pointers are passed.
-        let raw = unsafe { sys::call(libc::SYS_socket, arguments) }?;
-        let socket = Socket(Descriptor::from_raw(raw as i32).raise());
+        let mut descriptor = Socket::unconnected(family)?;
+        if let Some(number) = number {
+            sys::dup3(descriptor.raw(), number, libc::O_CLOEXEC)?;
+            descriptor = Descriptor::from_raw(number);
+        }
+        let descriptor = ManuallyDrop::new(descriptor);
+        let socket = Socket { descriptor, is_reserved: number.is_some() };
         socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         let (storage, length) = encode(address);
         let arguments =
@@ -35,6 +45,15 @@ impl Socket {
             result => drop(result?),
         }
         Ok(socket)
+    }
+
+    /// A socket of TCP that is not connected.
+    pub fn unconnected(family: i32) -> SysResult<Descriptor> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let arguments = [family.into(), kind.into(), libc::IPPROTO_TCP.into()];
+        // SAFETY: no pointers are passed.
+        let raw = unsafe { sys::call(libc::SYS_socket, arguments) }?;
+        Ok(Descriptor::from_raw(raw as i32).raise())
     }
 
     fn finish_connecting(&self, deadline: Instant) -> SysResult<()> {
@@ -50,7 +69,7 @@ impl Socket {
     }
 
     fn raw(&self) -> libc::c_long {
-        self.0.raw().into()
+        self.descriptor.raw().into()
     }
 
     fn set_option(&self, level: i32, name: i32, value: i32) -> SysResult<()> {
@@ -117,7 +136,7 @@ impl Socket {
 
     /// Waits for one of `events` (`POLLIN` and the like), or the end of the connection, until `deadline`, or a signal.
     pub fn wait(&self, events: i16, deadline: Instant) -> SysResult<bool> {
-        let mut entry = libc::pollfd { fd: self.0.raw(), events, revents: 0 };
+        let mut entry = libc::pollfd { fd: self.descriptor.raw(), events, revents: 0 };
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_SLEEP);
         let limit = libc::timespec {
             tv_sec: left.as_secs() as i64,
@@ -129,6 +148,20 @@ impl Socket {
         match unsafe { sys::call(libc::SYS_ppoll, arguments) } {
             Err(Errno(libc::EINTR)) => Ok(false),
             result => Ok(result? > 0),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        match self.is_reserved {
+            true => {
+                let arguments = [self.raw(), libc::SHUT_RDWR.into()];
+                // SAFETY: no pointers are passed. One that is not connected any more is as good.
+                let _ = unsafe { sys::call(libc::SYS_shutdown, arguments) };
+            }
+            // SAFETY: it is not used after this.
+            false => unsafe { ManuallyDrop::drop(&mut self.descriptor) },
         }
     }
 }

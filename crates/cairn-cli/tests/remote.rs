@@ -1,0 +1,132 @@
+//! A store on a namespace of another machine, which is `cairn target` here.
+
+mod common;
+
+use common::Sandbox;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const NAME: &str = "nqn.2026-11.test:remote";
+
+/// Where another target is, with a namespace 2 of the name that the tests of `cairn-agent` expect, which may hold anything.
+const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
+
+/// A target that is ended with the test.
+struct Target {
+    child: Option<Child>,
+    tier: String,
+    address: String,
+}
+
+impl Target {
+    /// Exports the file of the sandbox at an address, any port of it if that is 0.
+    fn start(sandbox: &Sandbox, address: &str) -> Target {
+        let export = format!("file:{}", sandbox.work().join("export").display());
+        let all = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
+        let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
+        let stdout = child.stdout.take().expect("it is a pipe");
+        let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
+        let report = documents.next().expect("it says where it is").expect("JSON");
+        let address = report["address"].as_str().expect("an address").to_string();
+        Target { child: Some(child), tier: format!("nvme-tcp://{address}/{NAME}?nsid=1"), address }
+    }
+
+    /// That of the variable, or ours.
+    fn any(sandbox: &Sandbox) -> Target {
+        let Ok(address) = std::env::var(PEER_VARIABLE) else {
+            return Target::start(sandbox, "127.0.0.1:0");
+        };
+        let tier = format!("nvme-tcp://{address}/nqn.2026-11.io.cairn:interop?nsid=2");
+        Target { child: None, tier, address }
+    }
+
+    fn end(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = (child.kill(), child.wait());
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn exporting() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let file = fs::File::create(sandbox.work().join("export")).expect("makes");
+    file.set_len(64 << 20).expect("has room");
+    sandbox
+}
+
+/// Kills the agent and removes what is in memory.
+fn lose_memory(sandbox: &Sandbox, job: &str) {
+    if let Some(agent) = sandbox.agent_if_any(job) {
+        common::kill("KILL", agent.into());
+    }
+    fs::remove_dir_all(sandbox.store(job)).expect("removes");
+}
+
+const WRITE: &str = "cd /cairn && mkdir d && for i in 1 2 3; do seq $i 200000 >d/f$i; done && \
+    echo more >>d/f1 && truncate -s 1000 d/f2 && mv d/f3 g && sync d/f1 && cksum d/f1 d/f2 g";
+const READ: &str = "cd /cairn && cksum d/f1 d/f2 g";
+
+#[test]
+fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
+    let sandbox = exporting();
+    let target = Target::any(&sandbox);
+    let run = |job: &str, script: &str| {
+        let tier = ["--tier", &target.tier, "--yes"];
+        let all = [&["run", "--job", job], &tier[..], &["--", "bash", "-c", script]].concat();
+        sandbox.cairn(&all)
+    };
+    let written = run("first", WRITE).succeeds().stdout;
+    let resumed = run("first", READ).succeeds().stdout;
+    assert_eq!(resumed, written, "read by other processes");
+    sandbox.cairn(&["status", "first"]).succeeds().says(&target.tier);
+    run("second", "true").ends_with(2).says("another store uses it");
+    lose_memory(&sandbox, "first");
+    sandbox.cairn(&["fsck", &target.tier]).succeeds();
+    let recovered = run("second", READ).succeeds().stdout;
+    assert_eq!(recovered, written, "after the memory was lost");
+    sandbox.cairn(&["rm", "second", "--discard"]).succeeds();
+    let empty = run("third", "ls -A /cairn").succeeds().stdout;
+    assert_eq!(empty, "", "a store that was removed leaves nothing behind");
+}
+
+#[test]
+fn target_is_started_again_under_programs_then_nothing_fails() {
+    const ROUNDS: &str =
+        "cd $D && touch $BEGUN && for i in $(seq 30); do seq $i 60000 >f$((i % 4)); done; cksum f*";
+    let sandbox = exporting();
+    let mut target = Target::start(&sandbox, "127.0.0.1:0");
+    let plain = sandbox.work().join("plain");
+    fs::create_dir(&plain).expect("makes");
+    let script = |directory: &Path, begun: &str| {
+        let begun = sandbox.work().join(begun);
+        format!("D={} BEGUN={}; {ROUNDS}", directory.display(), begun.display())
+    };
+    let here = Command::new("bash").args(["-c", &script(&plain, "x")]).output().expect("runs");
+    let script = script(Path::new("/cairn"), "begun");
+    let run = ["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", &script];
+    let mut run = sandbox.command(&run);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    common::eventually("the program runs", || sandbox.work().join("begun").exists());
+    target.end();
+    let _again = Target::start(&sandbox, &target.address);
+    let there = run.wait_with_output().expect("ends");
+    assert_eq!(String::from_utf8_lossy(&there.stdout), String::from_utf8_lossy(&here.stdout));
+}
+
+#[test]
+fn files_there_cannot_be_mapped() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let program = "import mmap\nf = open('/cairn/f', 'w+b'); f.write(bytes(8192)); f.flush()\n\
+        try: mmap.mmap(f.fileno(), 8192)\nexcept OSError as error: print(error.errno)";
+    let run = ["run", "--tier", &target.tier, "--discard", "--", "python3", "-c", program];
+    sandbox.cairn(&run).succeeds().prints(&format!("{}\n", libc::ENODEV));
+}

@@ -1,0 +1,238 @@
+//! A namespace on another machine for all threads of a process, and for its children after `fork`: each process has a
+//! connection of its own, made when it first needs one.
+//!
+//! Must stay true: one thread at a time uses the connection. A child never touches the one it inherited, neither its
+//! sockets nor its memory: the marks that say whose it is are wiped in it. The sockets have the same two numbers for as long
+//! as this lives, so that whoever keeps the application from closing them needs to be told once.
+//! Does not make concurrent calls fast.
+
+use core::cell::UnsafeCell;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::descriptor::Descriptor;
+use crate::mapping::LocalTable;
+use crate::sys;
+
+use super::controller::Settings;
+use super::error::{Error, Result};
+use super::queue::Traits;
+use super::remote::Remote;
+use super::tcp::{self, TcpFabric};
+use super::wire::Nqn;
+
+/// For how long a call tries before it fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often who waits for the connection lets others run before it sleeps, and for how long it sleeps.
+const YIELDS: u32 = 50;
+const WAIT: Duration = Duration::from_micros(50);
+
+// Marks, wiped in a child.
+const LOCKED: usize = 0;
+const OURS: usize = 1;
+
+/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RemotePath {
+    /// The target.
+    pub address: SocketAddr,
+    /// Its subsystem.
+    pub subsystem: Nqn,
+    /// The namespace in it.
+    pub namespace: u32,
+}
+
+impl RemotePath {
+    /// Whether a path looks like one; those of files do not once they are absolute and normal.
+    pub fn is_one(path: &Path) -> bool {
+        path.as_os_str().as_encoded_bytes().starts_with(b"//")
+    }
+
+    /// Reads a path; without a namespace it is the first one.
+    pub fn parse(path: &Path) -> Option<RemotePath> {
+        let (address, rest) = path.to_str()?.strip_prefix("//")?.split_once('/')?;
+        let (name, namespace) = match rest.split_once("?nsid=") {
+            Some((name, number)) => (name, number.parse().ok().filter(|&number| number > 0)?),
+            None => (rest, 1),
+        };
+        Some(RemotePath { address: address.parse().ok()?, subsystem: Nqn::new(name)?, namespace })
+    }
+}
+
+impl core::fmt::Display for RemotePath {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "//{}/{}?nsid={}", self.address, self.subsystem, self.namespace)
+    }
+}
+
+/// A namespace.
+pub struct SharedRemote {
+    place: RemotePath,
+    settings: Settings,
+    traits: Traits,
+    /// Numbers of the sockets: admin and I/O.
+    numbers: [Descriptor; 2],
+    marks: LocalTable,
+    connection: UnsafeCell<ManuallyDrop<Remote<TcpFabric>>>,
+}
+
+// SAFETY: the connection is reached by the thread that has set the mark LOCKED, one at a time.
+unsafe impl Sync for SharedRemote {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for SharedRemote {}
+
+impl SharedRemote {
+    /// Connects.
+    pub fn open(place: &RemotePath) -> Result<SharedRemote> {
+        let failed = |errno| Error::System { action: "prepare a connection", errno };
+        let settings = Settings::new(sys::random().map_err(failed)?);
+        let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
+        let marks = LocalTable::new(2).map_err(failed)?;
+        let fabric = fabric(place, &numbers);
+        let remote =
+            Remote::connect(fabric, &place.subsystem, place.namespace, &settings, PATIENCE)?;
+        marks.entries()[OURS].store(1, Ordering::Relaxed);
+        let (traits, place) = (*remote.traits(), place.clone());
+        let connection = UnsafeCell::new(ManuallyDrop::new(remote));
+        Ok(SharedRemote { place, settings, traits, numbers, marks, connection })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.traits.shape.bytes()
+    }
+
+    /// What is read and written is a multiple of this.
+    pub fn block_bytes(&self) -> u64 {
+        self.traits.shape.block_bytes()
+    }
+
+    /// Whether it refuses to be written.
+    pub fn is_write_protected(&self) -> bool {
+        self.traits.shape.is_write_protected
+    }
+
+    /// Calls `visit` with each descriptor that is kept open.
+    pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
+        self.numbers.iter().for_each(|number| visit(number.raw()));
+    }
+
+    /// Fetches whole blocks.
+    ///
+    /// # Safety
+    /// `target` is writable for `length` bytes, and nobody else uses them.
+    pub unsafe fn read(&self, target: *mut u8, length: usize, at: u64) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.with(|remote| unsafe { remote.read_to(at, target, length) })
+    }
+
+    /// Stores whole blocks.
+    ///
+    /// # Safety
+    /// `source` is readable for `length` bytes.
+    pub unsafe fn write(&self, source: *const u8, length: usize, at: u64) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.with(|remote| unsafe { remote.write_from(at, source, length) })
+    }
+
+    /// Makes durable what was stored.
+    pub fn flush(&self) -> Result<()> {
+        self.with(Remote::flush)
+    }
+
+    /// Tells the target that nobody needs what whole blocks hold.
+    pub fn discard(&self, at: u64, length: u64) -> Result<()> {
+        self.with(|remote| remote.discard(at, length))
+    }
+
+    /// Does something on this process's connection, alone.
+    fn with<T>(&self, act: impl FnOnce(&mut Remote<TcpFabric>) -> Result<T>) -> Result<T> {
+        let _turn = Turn::take(self.mark(LOCKED));
+        let connection = self.connection.get();
+        if self.mark(OURS).load(Ordering::Relaxed) == 0 {
+            let (subsystem, settings) = (&self.place.subsystem, &self.settings);
+            let fabric = fabric(&self.place, &self.numbers);
+            let fresh = Remote::known(fabric, subsystem, settings, PATIENCE, &self.traits);
+            // SAFETY: this thread alone has the connection. What stood there is the parent's and is not dropped.
+            unsafe { connection.write(ManuallyDrop::new(fresh)) };
+            self.mark(OURS).store(1, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        act(unsafe { &mut *connection })
+    }
+
+    fn mark(&self, index: usize) -> &AtomicU8 {
+        &self.marks.entries()[index]
+    }
+}
+
+impl Drop for SharedRemote {
+    fn drop(&mut self) {
+        if self.mark(OURS).load(Ordering::Relaxed) != 0 {
+            // SAFETY: it is this process's, and nobody uses it any more.
+            unsafe { ManuallyDrop::drop(self.connection.get_mut()) };
+        }
+    }
+}
+
+impl core::fmt::Debug for SharedRemote {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "SharedRemote({})", self.place)
+    }
+}
+
+fn fabric(place: &RemotePath, numbers: &[Descriptor; 2]) -> TcpFabric {
+    TcpFabric {
+        address: place.address,
+        header_digest: false,
+        data_digest: false,
+        numbers: Some([numbers[0].raw(), numbers[1].raw()]),
+    }
+}
+
+/// The connection is this thread's until this is dropped.
+struct Turn<'a>(&'a AtomicU8);
+
+impl Turn<'_> {
+    fn take(mark: &AtomicU8) -> Turn<'_> {
+        let mut round = 0;
+        while mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            round += 1;
+            match round < YIELDS {
+                true => sys::sched_yield(),
+                // A sleep that is cut short is as good.
+                false => drop(sys::nanosleep(WAIT)),
+            }
+        }
+        Turn(mark)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_namespaces_are_told_from_those_of_files() {
+        let text = "//10.0.0.5:4420/nqn.2026-11.io.cairn:target?nsid=2";
+        let place = RemotePath::parse(Path::new(text)).unwrap();
+        assert_eq!((place.to_string().as_str(), place.namespace), (text, 2));
+        let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x")).unwrap();
+        assert_eq!((place.address.port(), place.namespace), (4420, 1));
+        for path in
+            ["/nvme/file", "//host/nqn.x", "//1.2.3.4:1/x", "//1.2.3.4:1/nqn.x?nsid=0", "//"]
+        {
+            assert_eq!(RemotePath::parse(Path::new(path)), None, "{path}");
+        }
+        assert!(!RemotePath::is_one(Path::new("/nvme/file")));
+    }
+}
