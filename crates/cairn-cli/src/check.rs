@@ -10,7 +10,7 @@ use crate::elf::{self, Image, Library, RawCalls, Unreadable};
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::trial::{self, Trial};
-use cairn_posix::decisions::{self, PAST};
+use cairn_posix::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,12 +56,13 @@ Examples:
 
 Without a run the program, its interpreter and the libraries it needs are read: whether Cairn's
 library gets into it at all, which functions it takes that are refused or go past Cairn, and which
-calls of the kernel about files are in its code. A function that it takes need not be called. With
-a run, in memory, and of which nothing is kept, only what happened counts; files outside the prefix
-are the real ones.
+calls of the kernel about files are in its code. A function that it takes need not be called; one
+that would have to be told a path below the prefix is only noted. With a run, in memory, and of
+which nothing is kept, only what happened counts; files outside the prefix are the real ones.
 
 Not seen in a run: paths relative to a directory of the store in a call that goes past the C
-library; what a ring does once it was set up; what the program does with other arguments. A program
+library; what a ring does once it was set up; fwprintf and its like, which are missed even so if the
+program takes them; what the program does with other arguments. A program
 that is tried out gains no rights by setuid; what it leaves running has two seconds to end.
 
 Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and they are named; 4 the
@@ -105,6 +106,9 @@ struct Finding {
     file: String,
     /// What to do.
     advice: String,
+    /// A run would show it, or show that it does not matter.
+    #[serde(skip)]
+    is_shown_by_run: bool,
 }
 
 /// What was found.
@@ -169,8 +173,10 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
 
 /// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
-    let failed =
-        |source: io::Error| Error::Execute { command: name.to_string_lossy().into_owned(), source };
+    let failed = |errno| {
+        let source = io::Error::from_raw_os_error(errno);
+        Error::Execute { command: name.to_string_lossy().into_owned(), source }
+    };
     let candidates: Vec<PathBuf> = match name.as_bytes().contains(&b'/') {
         true => vec![PathBuf::from(name)],
         false => {
@@ -181,11 +187,9 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
     let files: Vec<PathBuf> = candidates.into_iter().filter(|path| path.is_file()).collect();
     match (files.iter().find(|path| may_execute(path)), files.first()) {
         (Some(found), _) => Ok(found.clone()),
-        (None, Some(_)) => Err(failed(io::ErrorKind::PermissionDenied.into())),
-        (None, None) if Path::new(name).is_dir() => {
-            Err(failed(io::ErrorKind::PermissionDenied.into()))
-        }
-        (None, None) => Err(failed(io::ErrorKind::NotFound.into())),
+        (None, Some(_)) => Err(failed(libc::EACCES)),
+        (None, None) if Path::new(name).is_dir() => Err(failed(libc::EACCES)),
+        (None, None) => Err(failed(libc::ENOENT)),
     }
 }
 
@@ -196,7 +200,8 @@ fn may_execute(path: &Path) -> bool {
 impl CheckReport {
     fn find(&mut self, weight: Weight, file: &Path, what: impl Into<String>, advice: &str) {
         let file = escaped(file.as_os_str().as_bytes());
-        self.findings.push(Finding { weight, what: what.into(), file, advice: advice.to_owned() });
+        let (what, advice) = (what.into(), advice.to_owned());
+        self.findings.push(Finding { weight, what, file, advice, is_shown_by_run: true });
     }
 
     /// Looks at a program that is executed as the interpreter of so many scripts.
@@ -313,15 +318,18 @@ impl CheckReport {
 
     /// What a program or library may do that is not served: a finding for each reason.
     fn judge(&mut self, path: &Path, image: &Image) {
-        let mut by_reason: BTreeMap<(String, &str), Vec<&str>> = BTreeMap::new();
+        let mut by_reason: BTreeMap<(Reason, &str), Vec<&str>> = BTreeMap::new();
         for name in &image.imports {
-            if let Some(reason) = reason_against(name) {
+            if let Some(reason) = Reason::against(name) {
                 by_reason.entry((reason, advice(name))).or_default().push(name);
             }
         }
         for ((reason, advice), names) in by_reason {
-            let what = format!("takes {}: {reason}", names.join(", "));
-            self.find(Weight::Missed, path, what, advice);
+            let what = format!("takes {}: {}", names.join(", "), reason.text);
+            self.find(reason.weight, path, what, advice);
+            if let Some(found) = self.findings.last_mut() {
+                found.is_shown_by_run = reason.is_shown_by_run;
+            }
         }
         self.judge_raw_calls(path, &image.raw_calls);
     }
@@ -349,7 +357,9 @@ impl CheckReport {
         let program = self.program.clone();
         if trial.blind.is_none() {
             let missed = self.findings.iter_mut().filter(|found| found.weight == Weight::Missed);
-            missed.for_each(|found| found.weight = Weight::Note);
+            missed
+                .filter(|found| found.is_shown_by_run)
+                .for_each(|found| found.weight = Weight::Note);
         }
         for calls in trial.calls.not_served() {
             let errno = calls.errno.as_ref().map(|errno| format!(" ({errno})"));
@@ -400,7 +410,7 @@ impl CheckReport {
                 run.calls.summary()
             ));
         }
-        for Finding { weight, what, file, advice } in &self.findings {
+        for Finding { weight, what, file, advice, .. } in &self.findings {
             let weight = match weight {
                 Weight::OutOfReach => "out of reach",
                 Weight::Missed => "missed",
@@ -425,15 +435,29 @@ impl CheckReport {
     }
 }
 
-/// Why a function that a program takes may not be served, if so.
-fn reason_against(name: &str) -> Option<String> {
-    let mut refusals = decisions::refusals(name);
-    let always = refusals.find(|refusal| refusal.is_unconditional() && !refusal.is_usual());
-    let reason = match always {
-        Some(refusal) => format!("refused with {}", refusal.errno),
-        None => format!("never served, they {}", decisions::family_of(PAST, name)?.why),
-    };
-    Some(reason.replace('`', ""))
+/// Why a function that a program takes may not be served.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Reason {
+    weight: Weight,
+    text: String,
+    is_shown_by_run: bool,
+}
+
+impl Reason {
+    /// That against `name`, if there is one. What needs a path below the prefix to matter is hardly ever given one.
+    fn against(name: &str) -> Option<Reason> {
+        let mut refusals = decisions::refusals(name);
+        let always = refusals.find(|refusal| refusal.is_unconditional() && !refusal.is_usual());
+        let (weight, text, is_shown_by_run) = if let Some(refusal) = always {
+            (Weight::Missed, format!("refused with {}", refusal.errno), true)
+        } else if let Some(family) = decisions::family_of(WIDE, name) {
+            (Weight::Missed, format!("{}; a run does not show that", family.why), false)
+        } else {
+            let family = decisions::family_of(PAST, name)?;
+            (Weight::Note, format!("such functions {}", family.why), true)
+        };
+        Some(Reason { weight, text: text.replace('`', ""), is_shown_by_run })
+    }
 }
 
 /// What the first line of a script names: the interpreter, or what `env` is to look for.

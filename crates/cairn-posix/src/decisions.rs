@@ -139,7 +139,8 @@ pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "fgetwc getwc fgetwc_unlocked getwc_unlocked getwchar getwchar_unlocked ungetwc fputwc putwc fputwc_unlocked \
                 putwc_unlocked putwchar putwchar_unlocked fputws fputws_unlocked fgetws fgetws_unlocked __fgetws_chk \
-                __fgetws_unlocked_chk",
+                __fgetws_unlocked_chk vfwprintf vwprintf __vfwprintf_chk __vwprintf_chk vfwscanf vwscanf __isoc99_vfwscanf \
+                __isoc99_vwscanf __isoc23_vfwscanf __isoc23_vwscanf",
         errno: "EOPNOTSUPP",
         case: "always",
     },
@@ -169,6 +170,7 @@ pub const PASSED: &[Family] = &[
                 __isoc99_vfscanf __isoc99_vscanf __isoc23_fscanf __isoc23_scanf __isoc23_vfscanf __isoc23_vscanf __overflow \
                 __printf_chk __uflow __underflow __vfprintf_chk __vfscanf __vprintf_chk _IO_*",
     },
+    Family { why: "tell whether a stream is wide, which one of ours is not", names: "fwide" },
     Family {
         why: "print on `stderr` or on a stream they are given",
         names: "argp_error argp_failure argp_help argp_parse argp_state_help argp_usage err error error_at_line errx fmtmsg \
@@ -250,14 +252,16 @@ pub const PASSED: &[Family] = &[
     },
 ];
 
-/// About files, and never served for ours: these calls go past us, and fail.
+/// About streams, and never served for ours: wide characters with any number of arguments, which cannot be received. Nothing
+/// tells that they were called.
+pub const WIDE: &[Family] = &[Family {
+    why: "work on a wide stream, which a stream of ours never is: they give -1",
+    names: "fwprintf fwscanf wprintf wscanf __fwprintf_chk __wprintf_chk __isoc99_fwscanf __isoc99_wscanf __isoc23_fwscanf \
+            __isoc23_wscanf __woverflow __wuflow __wunderflow",
+}];
+
+/// About files, and never served for ours: these calls take a path to the kernel past us, and fail.
 pub const PAST: &[Family] = &[
-    Family {
-        why: "work on a wide stream, which a stream of ours never is: they give -1",
-        names: "fwide fwprintf fwscanf vfwprintf vfwscanf vwprintf vwscanf wprintf wscanf __fwprintf_chk __isoc99_fwscanf \
-                __isoc99_vfwscanf __isoc99_vwscanf __isoc99_wscanf __isoc23_fwscanf __isoc23_vfwscanf __isoc23_vwscanf \
-                __isoc23_wscanf __vfwprintf_chk __vwprintf_chk __woverflow __wprintf_chk __wuflow __wunderflow",
-    },
     Family {
         why: "take a path to the kernel's own, which says `ENOENT` below the prefix",
         names: "acct chroot pivot_root mount umount umount2 mount_setattr move_mount swapon swapoff quotactl uselib revoke \

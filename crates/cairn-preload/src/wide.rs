@@ -2,9 +2,10 @@
 //! C library see that and refuse, but those here would read its missing wide buffer and crash.
 //!
 //! They fail with EOPNOTSUPP, and the stream's error indicator is set: a reader that tests `ferror` is not told that
-//! the file ended.
+//! the file ended. So do those that take a list of arguments. Those with any number of them (`fwprintf`) cannot be received
+//! whole, and on other streams nothing may be lost; the C library gives -1 for them.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use libc::{FILE, size_t, wchar_t};
 
@@ -14,6 +15,8 @@ use crate::streams;
 
 /// `wint_t`.
 type Wide = u32;
+/// `va_list`, which is passed by its address.
+type List = *mut c_void;
 /// `WEOF`.
 const END: Wide = u32::MAX;
 /// The error indicator in a stream's first word, as `ferror_unlocked` of the C library's headers has it.
@@ -70,4 +73,18 @@ wide_hooks! {
         on stream, else core::ptr::null_mut();
     fn __fgetws_unlocked_chk(target: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t,
         on stream, else core::ptr::null_mut();
+    fn vfwprintf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, on stream, else -1;
+    fn vwprintf(format: *const wchar_t, list: List) -> c_int, on streams::standard_stream(1), else -1;
+    fn __vfwprintf_chk(stream: *mut FILE, checks: c_int, format: *const wchar_t, list: List) -> c_int,
+        on stream, else -1;
+    fn __vwprintf_chk(checks: c_int, format: *const wchar_t, list: List) -> c_int,
+        on streams::standard_stream(1), else -1;
+    fn vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, on stream, else -1;
+    fn vwscanf(format: *const wchar_t, list: List) -> c_int, on streams::standard_stream(0), else -1;
+    fn __isoc99_vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, on stream, else -1;
+    fn __isoc99_vwscanf(format: *const wchar_t, list: List) -> c_int,
+        on streams::standard_stream(0), else -1;
+    fn __isoc23_vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, on stream, else -1;
+    fn __isoc23_vwscanf(format: *const wchar_t, list: List) -> c_int,
+        on streams::standard_stream(0), else -1;
 }
