@@ -288,10 +288,11 @@ impl Microfs {
     }
 }
 
-/// Errors: `OutOfRange`.
+/// Errors: `OutOfRange`; `Invalid` if it holds a zero byte, which ends a name in a listing.
 fn check_name(name: &[u8]) -> Result<()> {
     match name.is_empty() || name.len() > EXTENDED_NAME_BYTES_MAX {
         true => Err(Error::OutOfRange),
+        false if name.contains(&0) => Err(Error::Invalid),
         false => Ok(()),
     }
 }
