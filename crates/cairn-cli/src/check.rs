@@ -9,16 +9,16 @@ use crate::calls::{CallReport, advice};
 use crate::elf::{self, Image, Library, RawCalls, Unreadable};
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
+use crate::rights::rights_gained;
 use crate::trial::{self, Trial};
 use cairn_posix::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Nothing of the program's is served.
@@ -377,6 +377,12 @@ impl CheckReport {
             let advice = calls.advice.unwrap_or("let it use the C library for files");
             self.find(Weight::Missed, Path::new(&calls.file), what, advice);
         }
+        for (path, rights) in &trial.gaining {
+            let what = format!(
+                "was executed and {rights}: nothing is served to it, nor to what it starts"
+            );
+            self.find(Weight::Missed, path, what, "run a copy without that");
+        }
         if let Some(why) = &trial.blind {
             let what = format!("calls past the C library were not looked for: {why}");
             self.find(Weight::Note, &program, what, "allow seccomp to see them");
@@ -469,32 +475,6 @@ fn interpreter_of(bytes: &[u8]) -> Option<PathBuf> {
     let is_name = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
     let looked_for = words.find(is_name).filter(|_| first.ends_with(b"/env"));
     Some(PathBuf::from(OsStr::from_bytes(looked_for.unwrap_or(first))))
-}
-
-/// What rights a program gains when this user executes it: then the dynamic linker takes nothing from the environment.
-fn rights_gained(path: &Path) -> Option<&'static str> {
-    let found = fs::metadata(path).ok()?;
-    let is_ignored = rustix::fs::statvfs(path)
-        .is_ok_and(|system| system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if is_ignored {
-        None
-    } else if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
-        Some("is set-user-ID")
-    } else if found.mode() & libc::S_ISGID != 0 && found.gid() != group {
-        Some("is set-group-ID")
-    } else if user != 0 && has_capabilities(path) {
-        Some("has file capabilities")
-    } else {
-        None
-    }
-}
-
-fn has_capabilities(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let name = c"security.capability";
-    // SAFETY: both are terminated; without room only the size is asked for.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
 #[cfg(test)]

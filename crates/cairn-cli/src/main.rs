@@ -33,6 +33,7 @@ mod progress;
 mod ranks;
 mod request;
 mod restore;
+mod rights;
 mod rm;
 mod room;
 mod run;

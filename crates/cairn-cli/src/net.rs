@@ -5,10 +5,12 @@
 //! arguments, and then carries them out as they are: nothing is changed. That costs some microseconds a call.
 //! Must stay true: every call that is stopped is let go, whatever looking at it gave.
 //! Does not see: paths relative to a directory of ours, what a ring does once it is set up, what the C library itself writes
-//! to a descriptor of ours. A program under a filter gains no rights by setuid.
+//! to a descriptor of ours. A program under a filter gains no rights when it is executed; those that would are noted.
 
 use crate::kernel_calls::{self, KERNEL_CALLS, KernelCall};
+use crate::rights::rights_gained;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -52,8 +54,17 @@ pub struct Catch {
     pub file: String,
 }
 
-/// What was caught, how often; or why there was no net.
-pub type Caught = Result<BTreeMap<Catch, u64>, io::Error>;
+/// What was in the net.
+#[derive(Debug, Default)]
+pub struct Haul {
+    /// Calls that concerned files of the store, and how often they were made.
+    pub calls: BTreeMap<Catch, u64>,
+    /// Programs that were executed and would gain rights if there were no filter, and which.
+    pub gaining: BTreeMap<PathBuf, &'static str>,
+}
+
+/// What was caught, or why there was no net.
+pub type Caught = io::Result<Haul>;
 
 /// A net for one command.
 pub struct Net {
@@ -84,7 +95,7 @@ impl Net {
             mount: PathBuf::from(mount),
             handles: store.join("handles"),
             is_over: is_over.clone(),
-            caught: BTreeMap::new(),
+            caught: Haul::default(),
         };
         let (sender, caught) = mpsc::channel();
         std::thread::spawn(move || sender.send(catcher.run(&ours)));
@@ -215,7 +226,7 @@ struct Catcher {
     /// Where placeholders stand.
     handles: PathBuf,
     is_over: Arc<AtomicBool>,
-    caught: BTreeMap<Catch, u64>,
+    caught: Haul,
 }
 
 impl Catcher {
@@ -267,8 +278,9 @@ impl Catcher {
         if unsafe { libc::ioctl(listener.as_raw_fd(), receive, &raw mut stopped) } != 0 {
             return;
         }
+        self.examine_program(&stopped);
         if let Some(catch) = self.examine(&stopped) {
-            *self.caught.entry(catch).or_default() += 1;
+            *self.caught.calls.entry(catch).or_default() += 1;
         }
         // SAFETY: plain data, for which zero is a value.
         let mut go_on: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
@@ -301,23 +313,22 @@ impl Catcher {
         })
     }
 
+    /// Notes a program that is executed, if it would gain rights.
+    fn examine_program(&mut self, stopped: &libc::seccomp_notif) {
+        if libc::c_long::from(stopped.data.nr) != libc::SYS_execve {
+            return;
+        }
+        let Some(path) = text_at(stopped.pid, stopped.data.args[0]) else { return };
+        let directory = fs::read_link(format!("/proc/{}/cwd", stopped.pid)).unwrap_or_default();
+        let path = directory.join(path);
+        if let Some(rights) = rights_gained(&path) {
+            self.caught.gaining.insert(path, rights);
+        }
+    }
+
     /// The path at an address of a process, if it leads below the prefix.
     fn path(&self, pid: u32, address: u64) -> Option<PathBuf> {
-        let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
-        let mut bytes = [0; PATH_BYTES_MAX];
-        let mut filled = 0;
-        // A page at a time: the next one may not be there.
-        while filled < bytes.len() && !bytes[..filled].contains(&0) {
-            let at = address.checked_add(filled as u64)?;
-            let left_in_page = 4096 - (at % 4096) as usize;
-            let end = bytes.len().min(filled + left_in_page);
-            match memory.read_at(&mut bytes[filled..end], at) {
-                Ok(0) | Err(_) => return None,
-                Ok(read) => filled += read,
-            }
-        }
-        let end = bytes.iter().position(|&byte| byte == 0)?;
-        let path = plain(Path::new(std::ffi::OsStr::from_bytes(&bytes[..end])));
+        let path = plain(&text_at(pid, address)?);
         path.starts_with(&self.mount).then_some(path)
     }
 
@@ -328,6 +339,25 @@ impl Catcher {
             number >= 0 && link.is_ok_and(|target| target.starts_with(&self.handles))
         })
     }
+}
+
+/// The path at an address of a process; none if there is none.
+fn text_at(pid: u32, address: u64) -> Option<PathBuf> {
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let mut bytes = [0; PATH_BYTES_MAX];
+    let mut filled = 0;
+    // A page at a time: the next one may not be there.
+    while filled < bytes.len() && !bytes[..filled].contains(&0) {
+        let at = address.checked_add(filled as u64)?;
+        let left_in_page = 4096 - (at % 4096) as usize;
+        let end = bytes.len().min(filled + left_in_page);
+        match memory.read_at(&mut bytes[filled..end], at) {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => filled += read,
+        }
+    }
+    let end = bytes.iter().position(|&byte| byte == 0)?;
+    Some(PathBuf::from(OsStr::from_bytes(&bytes[..end])))
 }
 
 /// Whether the instruction is in a library that serves.

@@ -12,8 +12,9 @@ use crate::net::{Catch, Net};
 use crate::request::{Request, StoreArguments};
 use crate::run::{execute, exit_code};
 use crate::settings::RunSettings;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What happened.
@@ -22,6 +23,8 @@ pub struct Trial {
     pub exit_code: i32,
     /// What it and its children called, past the C library, too.
     pub calls: CallReport,
+    /// Programs that were executed and would gain rights outside a trial, and which.
+    pub gaining: BTreeMap<PathBuf, &'static str>,
     /// Why calls past the C library were not seen.
     pub blind: Option<String>,
 }
@@ -53,15 +56,17 @@ fn try_out(claim: &Claim, library: &Path, command: &[OsString]) -> Result<Trial>
     let caught = net.map(|net| net.and_then(Net::haul));
     let ran = result?;
     let mut calls = calls::load(store)?.unwrap_or_default();
+    let mut gaining = BTreeMap::new();
     let blind = match caught {
         Some(Ok(caught)) => {
-            caught.into_iter().for_each(|(catch, number)| calls.add(missed(catch, number)));
+            caught.calls.into_iter().for_each(|(catch, number)| calls.add(missed(catch, number)));
+            gaining = caught.gaining;
             None
         }
         Some(Err(error)) => Some(cairn_agent::error::why(&error)),
         None => None,
     };
-    Ok(Trial { exit_code: exit_code(ran.status), calls, blind })
+    Ok(Trial { exit_code: exit_code(ran.status), calls, gaining, blind })
 }
 
 /// A call that went past the C library, or through a function of it that Cairn does not stand before.

@@ -176,6 +176,11 @@ fn program_that_gains_rights_is_out_of_reach() {
     }
     for (mode, what) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
         fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).expect("changes the mode");
+        // Also if it is a child, which gains nothing in a trial.
+        let child = sandbox.cairn(&["check", "--json", "sh", "-c", "./gains; ./gains; true"]);
+        let report = of_check(&child);
+        let seen = finds(&report, "missed", &["was executed and is ", what, "gains"]);
+        assert!(!sees_past_the_library(&report) || seen, "{report:#}");
         let report = check(&sandbox, &[text(&copy)], OUT_OF_REACH);
         assert!(finds(&report, "out-of-reach", &[what, "LD_PRELOAD"]), "{report:#}");
     }

@@ -1,0 +1,34 @@
+//! Rights that a program gains by being executed. The dynamic linker then takes nothing from the environment, so that Cairn's
+//! library is not in it.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What rights a program gains when this user executes it: then the dynamic linker takes nothing from the environment.
+pub fn rights_gained(path: &Path) -> Option<&'static str> {
+    let found = fs::metadata(path).ok()?;
+    let is_ignored = rustix::fs::statvfs(path)
+        .is_ok_and(|system| system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if is_ignored {
+        None
+    } else if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
+        Some("is set-user-ID")
+    } else if found.mode() & libc::S_ISGID != 0 && found.gid() != group {
+        Some("is set-group-ID")
+    } else if user != 0 && has_capabilities(path) {
+        Some("has file capabilities")
+    } else {
+        None
+    }
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let name = c"security.capability";
+    // SAFETY: both are terminated; without room only the size is asked for.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
