@@ -4,7 +4,8 @@
 
 # Leaves in $prologue how a script runs N ranks: ranks N COMMAND…
 prologue_of() {
-    prologue='export HOME=$PWD OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    prologue="export TAG=${scratch##*.}"'
+export HOME=$PWD OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 launches="/usr/bin/python3 $B/../sources/launches.py"'
     case $1 in
     openmpi) prologue+='

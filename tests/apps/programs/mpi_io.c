@@ -1,6 +1,7 @@
-/* MPI-IO on one shared file: mpi_io DIRECTORY [unlocked]. Every rank writes its part, reads what the others wrote, and compares;
+/* MPI-IO on one shared file: TAG=… mpi_io DIRECTORY [unlocked]. Every rank writes its part, reads what the others wrote, and compares;
  * rank 0 says how each step went. What the files hold in the end depends on the number of ranks alone. "unlocked" is for a library
- * that takes no locks in atomic mode, so that calls that overlap in time are torn on every file system. */
+ * that takes no locks in atomic mode, so that calls that overlap in time are torn on every file system. TAG is in all names: the
+ * semaphores of OMPIO's shared pointers are named after the file, without its directory, and are the whole machine's. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 enum { BLOCK = 5000, ROUNDS = 40, SIDE = 96 };
 
 static int rank, size, unlocked;
-static const char *directory;
+static const char *directory, *tag;
 
 static unsigned char byte_at(long long offset) { return (unsigned char)(offset * 2654435761u >> 13 ^ offset); }
 
@@ -44,7 +45,7 @@ static MPI_File open_file(const char *name, int mode)
 {
     char path[4096];
     MPI_File file = MPI_FILE_NULL;
-    snprintf(path, sizeof path, "%s/%s", directory, name);
+    snprintf(path, sizeof path, "%s/%s.%s", directory, name, tag);
     int error = MPI_File_open(MPI_COMM_WORLD, path, mode, MPI_INFO_NULL, &file);
     if (error != MPI_SUCCESS)
         say(name, error, 0);
@@ -284,7 +285,7 @@ static void sizes_and_modes(void)
     MPI_File_close(&file);
     file = open_file("gone", MAKE);
     MPI_File_close(&file);
-    snprintf(path, sizeof path, "%s/gone", directory);
+    snprintf(path, sizeof path, "%s/gone.%s", directory, tag);
     say("removed", rank ? MPI_SUCCESS : MPI_File_delete(path, MPI_INFO_NULL), 0);
     open_file("gone", MPI_MODE_RDONLY);
 }
@@ -297,6 +298,7 @@ int main(int count, char **arguments)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     directory = arguments[1];
     unlocked = count > 2;
+    tag = getenv("TAG") ? getenv("TAG") : "0";
     MPI_File_set_errhandler(MPI_FILE_NULL, MPI_ERRORS_RETURN);
     setvbuf(stdout, NULL, _IOLBF, 0);
 
