@@ -33,7 +33,7 @@ unsigned cairn_version(void);
 /* Attaches this process to the store of `job`, an existing job of the same user on this node, as `cairn exec` does for a new
    one: from now on its files are below `prefix`, an absolute path, or where the job has them if that is NULL. Programs that
    this process executes inherit that if they have the library. Without the environment of `cairn run` no agent is started.
-   Call it before other threads use files.
+   Call it before other threads use files, and before signal handlers are set that do: EDEADLK is for those that were.
      EINVAL  `job` is no name of a job, or `prefix` no absolute path
      ENODEV  there is no such job
      EBUSY   this process has a store
@@ -128,7 +128,7 @@ int cairn_hint(const char *path, int kind);
 
 /* Waits until the file `path`, or every file if that is NULL, is safe at `level`, for at most `timeout_ms` milliseconds; -1: for
    ever, 0: only looks. A file that is open for writing, by whomever, is not safe at CAIRN_LEVEL_PERSIST until it is closed. At
-   CAIRN_LEVEL_NODE all that was written so far is made as durable as an fsync makes it.
+   CAIRN_LEVEL_NODE all that was written so far, other than by mappings, is made as durable as an fsync makes it.
      EINVAL     no such level or timeout; `path` is no regular file below the prefix
      ENOTSUP    level 2; or the job has no persist directory
      ESRCH      its agent is dead (`cairn drain` starts another)

@@ -153,7 +153,8 @@ const ABSENT: u8 = 3;
 const RETIRED: u8 = 4;
 
 struct Cell(UnsafeCell<Configuration>);
-// SAFETY: written only by the one thread that moved STATE from UNREAD to READING, read only once it is PRESENT.
+// SAFETY: written only by the one thread that moved STATE to READING, from UNREAD or ABSENT, where nobody has what to read;
+// read only while it is PRESENT.
 unsafe impl Sync for Cell {}
 
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);

@@ -1,8 +1,8 @@
 //! The one mount of this process: attached on first use, shared by all its threads.
 //!
-//! Invariant: once attached, the mount stays for the life of the process, or until the program gives it up; a forked child keeps the mapping and takes
-//! a slot of its own. After a caught panic every call of ours fails with EIO: the application goes on, but we no
-//! longer trust what we know.
+//! Invariant: once attached, the mount stays for the life of the process, or until the program gives it up; a forked
+//! child keeps the mapping and takes a slot of its own. After a caught panic every call of ours fails with EIO: the
+//! application goes on, but we no longer trust what we know.
 //! Does not decide which calls are ours; `path.rs` and `table.rs` do.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -44,6 +44,10 @@ pub fn regions(
     let padded_length = mount.fs().geometry().hugeblock_bytes;
     for (index, region) in found[..look.count].iter().enumerate() {
         let memory = memory_of(mount, region.tier)?;
+        let end = region.tier_offset.checked_add(padded_length.into());
+        if end.is_none_or(|end| end > mount.tier(region.tier).map_or(0, |tier| tier.bytes())) {
+            return Err(Errno(libc::EIO));
+        }
         let address = match memory {
             Some(_) => Some(base(mount, region.tier)?.wrapping_add(region.tier_offset as usize)),
             None => None,
@@ -92,6 +96,8 @@ fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let bytes = usize::try_from(device.bytes()).map_err(|_| Errno(libc::ENOMEM))?;
     let new =
         sys::mmap(bytes, libc::PROT_READ, libc::MAP_SHARED, memory.descriptor, memory.offset)?;
+    // SAFETY: the new mapping is ours; leaving it out of core dumps changes nothing else. If that fails, they are larger.
+    let _ = unsafe { sys::madvise(new, bytes, libc::MADV_DONTDUMP) };
     place.store(new, Ordering::Release);
     Ok(new)
 }
