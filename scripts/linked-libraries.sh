@@ -57,9 +57,9 @@ entry() {
 }
 
 # What is no plain hook. __libc_start_main must not enter code that needs relocations or thread-local storage, which a static
-# program does not have yet; it registers what is to be done at the end. dlsym is there in dynamic programs only.
+# program does not have yet; it registers what is to be done at the end.
 beginning() {
-    printf '.section .note.GNU-stack, ""\n.text\n.globl __wrap___libc_start_main, __cairn_dlsym\n.weak dlsym\n'
+    printf '.section .note.GNU-stack, ""\n.text\n.globl __wrap___libc_start_main\n'
     case $machine in
     x86_64)
         cat <<'ASSEMBLY'
@@ -68,13 +68,6 @@ __wrap___libc_start_main:
     mov %r9, __cairn_destructors(%rip)
     lea __cairn_finish(%rip), %r9
     jmp __real___libc_start_main@PLT
-.type __cairn_dlsym, @function
-__cairn_dlsym:
-    mov dlsym@GOTPCREL(%rip), %rax
-    test %rax, %rax
-    je 1f
-    jmp *%rax
-1:  ret
 ASSEMBLY
         ;;
     aarch64)
@@ -86,13 +79,45 @@ __wrap___libc_start_main:
     adrp x5, __cairn_finish
     add x5, x5, :lo12:__cairn_finish
     b __real___libc_start_main
+ASSEMBLY
+        ;;
+    esac
+}
+
+# dlsym, which only dynamic programs have, and the functions it is used with; those are not needed, because the list of next
+# functions is asked first, and the linker would print a warning for each static program that has them.
+dynamic_linker() {
+    printf '.globl __cairn_dlsym, __cairn_dlopen, __cairn_dlclose\n.weak dlsym\n'
+    case $machine in
+    x86_64)
+        cat <<'ASSEMBLY'
+.type __cairn_dlsym, @function
+__cairn_dlsym:
+    mov dlsym@GOTPCREL(%rip), %rax
+    test %rax, %rax
+    je __cairn_dlopen
+    jmp *%rax
+.type __cairn_dlopen, @function
+.type __cairn_dlclose, @function
+__cairn_dlopen:
+__cairn_dlclose:
+    xor %eax, %eax
+    ret
+ASSEMBLY
+        ;;
+    aarch64)
+        cat <<'ASSEMBLY'
 .type __cairn_dlsym, %function
 __cairn_dlsym:
     adrp x16, :got:dlsym
     ldr x16, [x16, :got_lo12:dlsym]
-    cbz x16, 1f
+    cbz x16, __cairn_dlopen
     br x16
-1:  mov x0, #0
+.type __cairn_dlopen, %function
+.type __cairn_dlclose, %function
+__cairn_dlopen:
+__cairn_dlclose:
+    mov x0, #0
     ret
 ASSEMBLY
         ;;
@@ -116,7 +141,7 @@ grep -vx '__libc_start_main' "$hooks" | sort >"$scratch/hooks"
 missing=$(comm -23 "$scratch/hooks" "$scratch/defined")
 [ -z "$missing" ] || { printf 'linked-libraries: %s has no hooks for: %s\n' "$built" "$missing" >&2 && exit 1; }
 sed 's/.*/& __cairn_hook_&/' "$scratch/hooks" >"$scratch/renamed"
-echo 'dlsym __cairn_dlsym' >>"$scratch/renamed"
+printf '%s __cairn_%s\n' dlsym dlsym dlopen dlopen dlclose dlclose >>"$scratch/renamed"
 { sed 's/^/__cairn_hook_/' "$scratch/hooks" && grep -E '^(__)?cairn_' "$scratch/defined"; } >"$scratch/visible"
 objcopy --strip-unneeded --redefine-syms="$scratch/renamed" --keep-global-symbols="$scratch/visible" \
     "$scratch/whole.o" "$scratch/cairn.o"
@@ -125,6 +150,7 @@ plain_functions >"$scratch/plain"
 mkdir "$scratch/members"
 {
     beginning
+    dynamic_linker
     comm -12 "$scratch/hooks" "$scratch/plain" | while read -r name; do entry "$name"; done
 } >"$scratch/members/wrap.s"
 comm -23 "$scratch/hooks" "$scratch/plain" | while read -r name; do

@@ -12,6 +12,7 @@ use std::ffi::CString;
 use cairn_posix::{Result, configuration, rank};
 
 use crate::answer::{errno, guarded, set_errno};
+use crate::next;
 
 const SUCCESS: c_int = 0;
 /// Not success, of any MPI.
@@ -30,6 +31,9 @@ fn tell(result: c_int, act: fn() -> Result<()>) {
 /// MPI's function of this name, whose hook is `ours`. A library that was loaded for one module alone, as Python loads what
 /// is imported, is not behind us in the order in which names are looked up: then it is looked for in what is loaded.
 fn find(name: &CStr, ours: *mut c_void) -> Option<*mut c_void> {
+    if let Some(next) = next::from_archive(name) {
+        return Some(next);
+    }
     // SAFETY: the name is terminated.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !next.is_null() {

@@ -36,8 +36,8 @@ impl Next {
     fn look_up(&self) -> *mut c_void {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            found = match linked().iter().find(|linked| linked.is(self.name)) {
-                Some(linked) => linked.function,
+            found = match from_archive(self.name) {
+                Some(function) => function,
                 None if is_linked() && !is_superseded() => core::ptr::null_mut(),
                 // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
                 None => unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) },
@@ -109,6 +109,11 @@ fn linked() -> &'static [Linked] {
         // SAFETY: the linker put entries of this type, and nothing else, between the two.
         false => unsafe { core::slice::from_raw_parts(start, bytes / size_of::<Linked>()) },
     }
+}
+
+/// What the linker found behind our function of this name, in a program that has the archive.
+pub fn from_archive(name: &CStr) -> Option<*mut c_void> {
+    linked().iter().find(|linked| linked.is(name)).map(|linked| linked.function)
 }
 
 /// Whether this copy of the library was linked into the program from the archive.
