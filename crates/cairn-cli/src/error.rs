@@ -456,6 +456,17 @@ pub enum Error {
         /// Where it was looked for.
         looked_for: String,
     },
+    /// Programs would not be served.
+    #[error(
+        "files below the prefix cannot be served: {}: {reason}; install that again with the command, or start the \
+         program all the same with CAIRN_RUN_PROBE=never", library.display()
+    )]
+    Unserved {
+        /// The library that is loaded into them.
+        library: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Something that programs are linked with is missing.
     #[error("cannot find {file} (looked for {looked_for}); it comes with: make install")]
     NotInstalled {
@@ -512,6 +523,7 @@ impl Error {
             | Error::TierDamaged { .. }
             | Error::NoPreload { .. }
             | Error::NotInstalled { .. }
+            | Error::Unserved { .. }
             | Error::PreloadPath { .. }
             | Error::Listen { .. }
             | Error::Remote { .. }

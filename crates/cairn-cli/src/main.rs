@@ -29,6 +29,7 @@ mod numa;
 mod offline;
 mod output;
 mod plan;
+mod probe;
 mod progress;
 mod ranks;
 mod request;
@@ -96,6 +97,8 @@ enum Action {
     Discover(discover::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
+    #[command(hide = true)]
+    Probe(probe::Arguments),
     Config(config::Arguments),
     Completions(completions::CompletionArguments),
     Man(completions::ManArguments),
@@ -128,6 +131,9 @@ fn act(line: CommandLine) -> Result<i32> {
         // Before anything is opened: the agent starts by closing what it inherited.
         return agent::run(arguments).map(|()| 0);
     }
+    if let Action::Probe(arguments) = &line.action {
+        return Ok(probe::run(arguments));
+    }
     let settings = Settings::load(Path::new("."))?;
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
     let context = Context { roots, settings, json: line.json };
@@ -148,6 +154,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Target(arguments) => target::run(&context, &arguments),
         Action::Discover(arguments) => discover::run(&context, &arguments),
         Action::Agent(arguments) => agent::run(&arguments),
+        Action::Probe(arguments) => return Ok(probe::run(&arguments)),
         Action::Config(arguments) => config::run(&arguments),
         Action::Completions(arguments) => {
             completions::completions(CommandLine::command(), &arguments);

@@ -10,6 +10,7 @@ use crate::drain::{DrainReport, drain_with};
 use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
+use crate::probe;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
 use crate::store::OpenStore;
@@ -128,6 +129,7 @@ pub fn execute(
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
     let agent = claim.store.agent()?;
+    probe::check(&claim.store, library)?;
     let launches_before = ranks::launches(claim.store.directory())?.len();
     if counts_calls {
         calls::prepare(&claim.store)?;
