@@ -8,7 +8,7 @@ use super::admin::Admin;
 use super::io;
 use super::subsystem::{Controller, Subsystem};
 use cairn_device::checksum;
-use cairn_device::nvme::wire::command::QueueKind;
+use cairn_device::nvme::wire::command::{QueueKind, RANGE_BYTES, RANGES_MAX};
 use cairn_device::nvme::wire::fabrics::{
     ANY_CONTROLLER, CONNECT_DATA_BYTES, ConnectData, DISCOVERY_NQN,
 };
@@ -31,6 +31,8 @@ const GREETING: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
 /// Most entries of an admin queue.
 const ADMIN_ENTRIES_MAX: u32 = 128;
+/// Most data of a command that deallocates.
+const RANGES_BYTES_MAX: u64 = (RANGES_MAX * RANGE_BYTES) as u64;
 /// SQHD of a queue without flow control.
 const NO_FLOW_CONTROL: u16 = 0xffff;
 
@@ -239,14 +241,19 @@ impl Connection {
         if bytes_out.max(bytes_in) > self.subsystem.limits().transfer_bytes() {
             return Err(Status::INVALID_FIELD.for_good());
         }
-        let fits = |length: u32, bytes: u64| u64::from(length) == bytes;
+        // Linux sends room for the most ranges that there can be, however few it means.
+        let room = match command {
+            Command::Deallocate { .. } => RANGES_BYTES_MAX,
+            _ => bytes_out.max(bytes_in),
+        };
+        let fits = |length: u32| (bytes_out.max(bytes_in)..=room).contains(&length.into());
         match entry.data_pointer()? {
             DataPointer::InCapsule { offset: 0, length } if bytes_out > 0 => {
-                let is_there = length as usize == in_capsule && fits(length, bytes_out);
+                let is_there = length as usize == in_capsule && fits(length);
                 if is_there { Ok(0) } else { Err(Status::DATA_LENGTH_INVALID.for_good()) }
             }
-            DataPointer::Transport { length } if fits(length, bytes_out.max(bytes_in)) => {
-                Ok(bytes_out as usize)
+            DataPointer::Transport { length } if fits(length) => {
+                Ok(if bytes_out > 0 { length as usize } else { 0 })
             }
             // What has no data need not say so.
             _ if bytes_out == 0 && bytes_in == 0 => Ok(0),

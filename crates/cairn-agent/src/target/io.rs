@@ -28,9 +28,9 @@ pub(super) fn execute(
         Command::WriteZeroes { namespace, blocks, may_deallocate } => {
             subsystem.namespace(namespace)?.zero(blocks, may_deallocate)
         }
-        Command::Deallocate { namespace, .. } => {
+        Command::Deallocate { namespace, ranges } => {
             let namespace = subsystem.namespace(namespace)?;
-            data.chunks_exact(RANGE_BYTES).try_for_each(|range| {
+            data.chunks_exact(RANGE_BYTES).take(ranges as usize).try_for_each(|range| {
                 let range = range.try_into().expect("chunks of that length");
                 namespace.zero(decode_range(range), true)
             })
