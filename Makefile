@@ -54,7 +54,7 @@ guest: ## Two memory nodes, memory limits and persistent memory, on machines of 
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/guest.sh tests/guest/*.sh
 
-interop: ## The NVMe/TCP initiator, and a store, on the target of a Linux kernel, on a machine under QEMU
+interop: ## The NVMe/TCP initiator, a store, and cairn target against a Linux kernel, on a machine under QEMU
 	@scripts/setup.sh build interop
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/interop.sh

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, on a machine of its own under QEMU.
+# Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, and the kernel's initiator on `cairn target`, on a machine of
+# its own under QEMU.
 #
 #   scripts/interop.sh [TEST…]     those tests of crates/cairn-agent/tests/nvme and crates/cairn-cli/tests/remote.rs, or all
 #
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
-# file in memory with blocks of 4 KiB.
+# file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
+# discards it, with and without digests.
 #
 # What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
 # itself after GUEST_SECONDS_MAX; no kernel is installed.
@@ -16,11 +18,13 @@ readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-600}
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
 readonly START_SECONDS_MAX=120
 readonly SUBSYSTEM=nqn.2026-11.io.cairn:interop
-readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp crc32c_generic)
+readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic)
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/target/interop
+cairn=${CAIRN:-$top/target/debug/cairn}
 guest=
+target=
 
 fail() {
     printf 'interop: %s\n' "$1" >&2
@@ -61,7 +65,7 @@ pack_modules() {
     done <"$work/modules"
 }
 
-# The guest's first process: makes the target and waits for its end.
+# The guest's first process: uses the target that is there, makes one of its own and waits for its end.
 write_init() {
     cat <<'INIT'
 #!/bin/busybox sh
@@ -74,6 +78,22 @@ for module in /modules/*; do
     case $module in *-brd.ko) insmod "$module" rd_nr=1 rd_size=65536 ;; *) insmod "$module" ;; esac
 done
 ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0 && ip route add default via 10.0.2.2
+dd if=/dev/urandom of=/memory/random bs=1M count=8 2>/dev/null
+host=11111111-2222-3333-4444-555555555555
+# initiate OPTIONS: uses the other machine's namespace over one connection.
+initiate() {
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$(option port),nqn=$(option subsystem),hostid=$host,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$host$1" \
+        >/dev/nvme-fabrics || return 1
+    local device= tries=100 status=1
+    until device=$(ls /dev/nvme*n1 2>/dev/null) || [ $tries -eq 0 ]; do sleep 0.1; tries=$((tries - 1)); done
+    dd if=/memory/random of="$device" bs=1M oflag=direct conv=fsync 2>/dev/null &&
+        dd if="$device" bs=64K count=128 iflag=direct 2>/dev/null | cmp - /memory/random &&
+        blkdiscard -o 4096 -l 65536 "$device" &&
+        [ -z "$(dd if="$device" bs=4K skip=1 count=16 iflag=direct 2>/dev/null | tr -d '\\0')" ] && status=0
+    echo 1 | tee /sys/class/nvme/nvme*/delete_controller >/dev/null
+    return $status
+}
+initiate '' && initiate ,hdr_digest,data_digest && echo 'interop: initiator works'
 mount -t configfs configfs /sys/kernel/config
 truncate -s 64M /memory/file
 cd /sys/kernel/config/nvmet
@@ -97,11 +117,11 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Starts the guest, whose port 4420 is then $1 here, and returns when its target is there.
+# Starts the guest, whose port 4420 is then $1 here, and which uses the target at port $2, and returns when its own is there.
 start() {
     timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel "$GUEST_ACCELERATOR" -cpu max -smp 1 -m 512M -kernel "$work/kernel" -initrd "$work/start.cpio" \
-        -append "console=ttyS0 quiet loglevel=4 panic=-1 interop.subsystem=$SUBSYSTEM interop.seconds=$GUEST_SECONDS_MAX" \
+        -append "console=ttyS0 quiet loglevel=4 panic=-1 interop.subsystem=$SUBSYSTEM interop.port=$2 interop.seconds=$GUEST_SECONDS_MAX" \
         -netdev "user,id=net,hostfwd=tcp:127.0.0.1:$1-:4420" -device virtio-net-pci,netdev=net,romfile= \
         -serial "file:$work/console.log" </dev/null &
     guest=$!
@@ -114,15 +134,25 @@ start() {
     done
 }
 
-end_guest() {
-    [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+end_all() {
+    local process
+    for process in $guest $target; do
+        kill "$process" 2>/dev/null || true
+    done
 }
 
+[ -x "$cairn" ] || fail "there is no $cairn; run: cargo build -p cairn-preload -p cairn-cli"
 prepare
-trap end_guest EXIT
+trap end_all EXIT
 : >"$work/console.log"
 port=$(free_port)
-start "$port"
+own_port=$(free_port)
+"$cairn" target --listen "127.0.0.1:$own_port" --nqn "$SUBSYSTEM" ram:32M >/dev/null &
+target=$!
+start "$port" "$own_port"
+grep -q '^interop: initiator works' "$work/console.log" ||
+    fail "the kernel's initiator does not get on with cairn target; see $work/console.log"
+echo "interop: the kernel's initiator works on cairn target"
 cd "$top"
 echo "interop: the kernel's target is at port $port"
 export CAIRN_NVME_PEER=127.0.0.1:$port
