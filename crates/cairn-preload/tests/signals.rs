@@ -28,3 +28,13 @@ fn threads_killed_in_the_middle_leave_files_that_can_be_continued() {
 fn sigaction_tells_what_was_set_through_it() {
     same_on_both("signals", "flags_of_a_handler_hold");
 }
+
+#[test]
+fn checkpoints_that_a_handler_writes_thousands_of_times_are_whole() {
+    same_on_both("signals", "handler_writes_checkpoints");
+}
+
+#[test]
+fn checkpoints_that_threads_of_a_timer_write_are_whole() {
+    same_on_both("signals", "threads_of_a_timer_write_checkpoints");
+}

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/time.h>
+#include <time.h>
 
 enum { SIGNALS = 100, RECORD = 5000, THREADS = 4, WRITES = 20 };
 
@@ -76,6 +77,84 @@ static void timer_writes(void) {
     MUST(setitimer(ITIMER_REAL, &never, NULL) == 0);
     MUST(size_of("main") == records * RECORD && size_of("side") == 8 * handled);
     printf("%d handled or more\n", SIGNALS);
+}
+
+enum { CHECKPOINTS = 2000, THREAD_CHECKPOINTS = 200 };
+
+/* A checkpoint: whole under its name, or not there. */
+static void write_checkpoint(long number) {
+    static char content[RECORD];
+    memset(content, 'a' + number % 26, sizeof content);
+    int file = open("checkpoint.new", O_CREAT | O_TRUNC | O_WRONLY, 0644);
+    MUST(file >= 0 && write(file, content, RECORD / 2) == RECORD / 2);
+    MUST(write(file, content, RECORD / 2) == RECORD / 2 && close(file) == 0);
+    MUST(rename("checkpoint.new", "checkpoint") == 0);
+}
+
+/* The newest checkpoint, whole, seen at any moment. */
+static void look_at_checkpoint(void) {
+    char seen[RECORD + 1];
+    int file = open("checkpoint", O_RDONLY);
+    if (file < 0) return;
+    long length = read(file, seen, sizeof seen);
+    MUST(length == RECORD && close(file) == 0);
+    for (long at = 0; at < RECORD; at++) MUST(seen[at] == seen[0]);
+}
+
+static void checkpoint_in_handler(int signal) {
+    int before = errno;
+    (void)signal;
+    write_checkpoint(handled++);
+    errno = before;
+}
+
+/* Half of them come from the clock, the others from a process that asks for them. */
+static void handler_writes_checkpoints(void) {
+    int file = create("main", 0);
+    /* One at a time, as programs do that write files in handlers. */
+    struct sigaction action = {.sa_handler = checkpoint_in_handler, .sa_flags = SA_RESTART};
+    MUST(sigfillset(&action.sa_mask) == 0);
+    MUST(sigaction(SIGALRM, &action, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    struct itimerval often = {{0, 200}, {0, 200}}, never = {0};
+    pid_t target = getpid(), asker = fork();
+    if (asker == 0)
+        for (;;) {
+            if (kill(target, SIGUSR1) != 0) _exit(0);
+            usleep(200);
+        }
+    MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (long written = 1; handled < CHECKPOINTS; written++) {
+        MUST(write(file, record, RECORD) == RECORD);
+        look_at_checkpoint();
+        if (written % 64 == 0) MUST(ftruncate(file, 0) == 0 && lseek(file, 0, SEEK_SET) == 0);
+        for (volatile int work = 0; work < 10000; work++) {}
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL) == 0 && kill(asker, SIGKILL) == 0 && ended(asker) == 128 + SIGKILL);
+    look_at_checkpoint();
+    printf("%d checkpoints or more, main: whole records: %d\n", CHECKPOINTS, size_of("main") % RECORD == 0);
+}
+
+static void checkpoint_in_thread(union sigval unused) {
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    (void)unused;
+    if (pthread_mutex_trylock(&one) != 0) return;
+    write_checkpoint(handled++);
+    pthread_mutex_unlock(&one);
+}
+
+static void threads_of_a_timer_write_checkpoints(void) {
+    int file = create("main", 0);
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = checkpoint_in_thread};
+    struct itimerspec often = {{0, 500000}, {0, 500000}};
+    timer_t timer;
+    MUST(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &often, NULL) == 0);
+    for (long written = 1; handled < THREAD_CHECKPOINTS; written++) {
+        MUST(write(file, record, RECORD) == RECORD);
+        look_at_checkpoint();
+        if (written % 64 == 0) MUST(ftruncate(file, 0) == 0 && lseek(file, 0, SEEK_SET) == 0);
+    }
+    MUST(timer_delete(timer) == 0);
+    printf("%d checkpoints or more, main: whole records: %d\n", THREAD_CHECKPOINTS, size_of("main") % RECORD == 0);
 }
 
 static void jump(int signal) {
@@ -167,6 +246,8 @@ static const struct scene scenes[] = {
     {"timer_writes", timer_writes},
     {"handler_jumps_out_of_a_write", handler_jumps_out_of_a_write},
     {"threads_are_killed_in_the_middle", threads_are_killed_in_the_middle},
+    {"handler_writes_checkpoints", handler_writes_checkpoints},
+    {"threads_of_a_timer_write_checkpoints", threads_of_a_timer_write_checkpoints},
     {"flags_of_a_handler_hold", flags_of_a_handler_hold},
 };
 
