@@ -1,7 +1,7 @@
 //! Whether programs that are started in a job are served, found out before the job starts: a process of ours, which the library is
-//! loaded into as into any other, uses a file below the prefix.
+//! loaded into as into any other, looks at the prefix.
 //!
-//! Must stay true: nothing is left in the store. It says what is wrong and what to do; the library itself cannot.
+//! Must stay true: nothing is written to the store, which may be full or fail. The command says what is wrong and what to do; the library itself cannot.
 //! Does not look at the job's own program; `cairn check` does.
 
 use crate::error::{Error, Result};
@@ -9,17 +9,15 @@ use crate::launch;
 use crate::store::OpenStore;
 use cairn_agent::error::why;
 use clap::Args;
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsString, c_char, c_int};
 use std::fs;
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// Variable that, set to `never`, leaves the probe out.
 const VARIABLE: &str = "CAIRN_RUN_PROBE";
-/// What is written and read again.
-const TEXT: &[u8] = b"served";
 
 /// Find out whether files below the prefix are served here (started by `cairn run`).
 #[derive(Args, Debug)]
@@ -69,29 +67,39 @@ pub fn run(arguments: &Arguments) -> i32 {
 }
 
 fn find_out(mount: &Path) -> std::result::Result<(), String> {
-    // SAFETY: the name is terminated; what is found is not called.
-    if unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cairn_version".as_ptr()) }.is_null() {
+    // SAFETY: the name is terminated.
+    let prefix = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cairn_prefix".as_ptr()) };
+    if prefix.is_null() {
         // SAFETY: takes nothing, and returns a text that stays.
         let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy();
         return Err(format!("it is not Cairn's, or glibc {version} did not load it"));
     }
-    use_a_file(mount).map_err(|source| {
+    // SAFETY: the function of this name in Cairn's library has this type, as `cairn.h` says.
+    let prefix: Prefix = unsafe { std::mem::transmute(prefix) };
+    look_at(mount, prefix).map_err(|source| {
         let mount = mount.display();
-        format!("no file can be used below {mount}: {}; library and command may be of different versions", why(&source))
+        format!(
+            "{mount} is not a directory of the store: {}; library and command may be of different versions",
+            why(&source)
+        )
     })
 }
 
-/// A file that never gets a name.
-fn use_a_file(mount: &Path) -> io::Result<()> {
-    let flags = libc::O_TMPFILE | libc::O_EXCL;
-    let mut options = fs::File::options();
-    let mut file = options.read(true).write(true).custom_flags(flags).mode(0o600).open(mount)?;
-    let mut seen = Vec::new();
-    file.write_all(TEXT)?;
-    file.rewind()?;
-    file.read_to_end(&mut seen)?;
-    match seen == TEXT {
+/// `cairn_prefix` of `cairn.h`.
+type Prefix = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+
+/// Whether this process has a store at `mount`, whose files it can look at. Nothing is written: a store may be full, or its device
+/// gone, and programs are served.
+fn look_at(mount: &Path, prefix: Prefix) -> io::Result<()> {
+    let mut text = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the function stores at most so many bytes.
+    let length = unsafe { prefix(text.as_mut_ptr().cast(), text.len()) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    if text.get(..length) != Some(mount.as_os_str().as_bytes()) {
+        return Err(io::Error::other("the library knows another prefix"));
+    }
+    match fs::metadata(mount)?.is_dir() {
         true => Ok(()),
-        false => Err(io::Error::other("what is read is not what was written")),
+        false => Err(io::ErrorKind::NotADirectory.into()),
     }
 }
