@@ -35,8 +35,11 @@ use socket::Socket;
 
 pub use commands::DEPTH_MAX;
 
-/// How often it is looked for an answer before the thread sleeps: as often as that has helped lately, within these.
-const LOOKS: core::ops::RangeInclusive<u32> = 1..=64;
+/// How often it is looked for an answer before the thread sleeps: as often as that has helped lately, or would have, within
+/// these.
+const LOOKS: core::ops::RangeInclusive<u32> = 1..=128;
+/// Sleeping for less was not worth it.
+const SHORT_SLEEP: Duration = Duration::from_micros(50);
 /// How many R2T of a command a controller may have under way.
 const TRANSFERS_MAX: u32 = 4;
 /// For how long the reason for ending a connection may occupy the one who ends it.
@@ -192,9 +195,15 @@ impl TcpTransport {
                 core::hint::spin_loop();
                 continue;
             }
-            self.looks = (self.looks / 2).max(*LOOKS.start());
             looks = 0;
-            if !self.sleep(deadline)? && Instant::now() >= deadline {
+            let before = Instant::now();
+            let is_ready = self.sleep(deadline)?;
+            let now = Instant::now();
+            self.looks = match is_ready && now - before < SHORT_SLEEP {
+                true => (self.looks * 2).min(*LOOKS.end()),
+                false => (self.looks / 2).max(*LOOKS.start()),
+            };
+            if !is_ready && now >= deadline {
                 return Ok(());
             }
         }
