@@ -9,6 +9,7 @@
 //! Does not authenticate hosts yet: whoever reaches the port reads and writes everything.
 
 mod admin;
+mod buffers;
 mod connection;
 mod io;
 mod namespace;

@@ -5,6 +5,7 @@
 //! Does not know commands; `admin` and `io` do.
 
 use super::admin::Admin;
+use super::buffers::Buffers;
 use super::io;
 use super::subsystem::{Controller, Subsystem};
 use cairn_device::checksum;
@@ -75,6 +76,7 @@ struct Awaited {
     entry: Entry,
     command: Command,
     data: Vec<u8>,
+    length: usize,
     arrived: usize,
     is_damaged: bool,
 }
@@ -104,7 +106,7 @@ pub(super) struct Connection {
     next_tag: u16,
     /// Commands whose data were not asked for yet.
     waiting: VecDeque<(Entry, Command, usize)>,
-    buffer: Vec<u8>,
+    buffers: Buffers,
 }
 
 impl Connection {
@@ -126,7 +128,7 @@ impl Connection {
             awaited_bytes: 0,
             next_tag: 0,
             waiting: VecDeque::new(),
-            buffer: Vec::new(),
+            buffers: Buffers::default(),
         })
     }
 
@@ -205,19 +207,32 @@ impl Connection {
                 "more data in a capsule than it may have",
             ));
         }
-        let mut data = vec![0; frame.data_bytes];
-        let is_intact = self.receive_data(frame, &mut data)?;
+        let length = frame.data_bytes;
+        let mut data = self.buffers.take(length);
+        let is_intact = self.receive_data(frame, &mut data[..length])?;
         self.flow.advance();
-        let command = match Command::decode(&entry, kind) {
-            Ok(command) => command,
-            Err(status) => return self.answer(&entry, Err(status.for_good())),
+        let done = match Command::decode(&entry, kind) {
+            Ok(command) => self.begin(&entry, &command, &data[..length], is_intact),
+            Err(status) => self.answer(&entry, Err(status.for_good())),
         };
-        match self.placement(&entry, &command, data.len()) {
-            Err(status) => self.answer(&entry, Err(status)),
-            Ok(_) if !is_intact => self.answer(&entry, Err(Status::TRANSIENT_TRANSPORT)),
-            Ok(0) => self.execute(&entry, &command, &data),
+        self.buffers.give(data);
+        done
+    }
+
+    /// Does a command that came with these data, or asks for those that did not.
+    fn begin(
+        &mut self,
+        entry: &Entry,
+        command: &Command,
+        data: &[u8],
+        is_intact: bool,
+    ) -> Result<(), End> {
+        match self.placement(entry, command, data.len()) {
+            Err(status) => self.answer(entry, Err(status)),
+            Ok(_) if !is_intact => self.answer(entry, Err(Status::TRANSIENT_TRANSPORT)),
+            Ok(0) => self.execute(entry, command, data),
             Ok(length) => {
-                self.waiting.push_back((entry, command, length));
+                self.waiting.push_back((*entry, *command, length));
                 self.ask_for_data()
             }
         }
@@ -272,10 +287,10 @@ impl Connection {
             while self.awaited.contains_key(&self.next_tag) {
                 self.next_tag = self.next_tag.wrapping_add(1);
             }
-            let (tag, data) = (self.next_tag, vec![0; length]);
+            let (tag, data) = (self.next_tag, self.buffers.take(length));
             self.next_tag = self.next_tag.wrapping_add(1);
             self.awaited_bytes += length;
-            let awaited = Awaited { entry, command, data, arrived: 0, is_damaged: false };
+            let awaited = Awaited { entry, command, data, length, arrived: 0, is_damaged: false };
             self.awaited.insert(tag, awaited);
             let command_id = entry.command_id();
             let transfer = Transfer { command_id, tag, offset: 0, length: length as u32 };
@@ -297,8 +312,8 @@ impl Connection {
             return Err(malformed(Fault::Sequence, "data that do not follow the last ones"));
         }
         let end = awaited.arrived + transfer.length as usize;
-        let is_end = end == awaited.data.len();
-        let place = awaited.data.get_mut(awaited.arrived..end);
+        let is_end = end == awaited.length;
+        let place = awaited.data[..awaited.length].get_mut(awaited.arrived..end);
         let place =
             place.ok_or_else(|| malformed(Fault::OutOfRange, "data that were not asked for"))?;
         if is_last != is_end {
@@ -310,11 +325,15 @@ impl Connection {
             self.awaited.insert(transfer.tag, awaited);
             return Ok(());
         }
-        self.awaited_bytes -= awaited.data.len();
+        self.awaited_bytes -= awaited.length;
         match awaited.is_damaged {
             true => self.answer(&awaited.entry, Err(Status::TRANSIENT_TRANSPORT))?,
-            false => self.execute(&awaited.entry, &awaited.command, &awaited.data)?,
+            false => {
+                let data = &awaited.data[..awaited.length];
+                self.execute(&awaited.entry, &awaited.command, data)?;
+            }
         }
+        self.buffers.give(awaited.data);
         self.ask_for_data()
     }
 
@@ -336,28 +355,32 @@ impl Connection {
             let connected = self.connect(command, data);
             return self.answer(entry, connected);
         }
-        let mut buffer = core::mem::take(&mut self.buffer);
-        buffer.clear();
-        let result = match &mut self.role {
-            Role::New => Err(Status::SEQUENCE_ERROR),
+        match &mut self.role {
+            Role::New => self.answer(entry, Err(Status::SEQUENCE_ERROR)),
             Role::Admin(admin) => {
-                let local = self.stream.local_addr()?;
-                match admin.execute(entry.command_id(), command, local, &mut buffer) {
+                let (local, mut page) = (self.stream.local_addr()?, Vec::new());
+                match admin.execute(entry.command_id(), command, local, &mut page) {
                     // It is answered when something happens.
-                    Ok(None) => return Ok(()),
-                    Ok(Some(result)) => Ok(result),
-                    Err(status) => Err(status),
+                    Ok(None) => Ok(()),
+                    Ok(Some(result)) if !page.is_empty() => self.answer_with(entry, result, &page),
+                    Ok(Some(result)) => self.answer(entry, Ok(result)),
+                    Err(status) => self.answer(entry, Err(status)),
                 }
             }
-            Role::Io(controller, _) if !controller.is_enabled() => Err(Status::SEQUENCE_ERROR),
-            Role::Io(..) => io::execute(&self.subsystem, command, data, &mut buffer).map(|()| 0),
-        };
-        let done = match result {
-            Ok(result) if !buffer.is_empty() => self.answer_with(entry, result, &buffer),
-            result => self.answer(entry, result),
-        };
-        self.buffer = buffer;
-        done
+            Role::Io(controller, _) if !controller.is_enabled() => {
+                self.answer(entry, Err(Status::SEQUENCE_ERROR))
+            }
+            Role::Io(..) => {
+                let mut answer = self.buffers.take(0);
+                let done = match io::execute(&self.subsystem, command, data, &mut answer) {
+                    Ok(0) => self.answer(entry, Ok(0)),
+                    Ok(length) => self.answer_with(entry, 0, &answer[..length]),
+                    Err(status) => self.answer(entry, Err(status)),
+                };
+                self.buffers.give(answer);
+                done
+            }
+        }
     }
 
     /// Makes the connection a queue.

@@ -1,27 +1,33 @@
 //! The commands of I/O queues.
 
+use super::buffers::ensure;
 use super::subsystem::Subsystem;
 use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_device::nvme::wire::{Command, Status};
 
-/// Does a command with the data that came with it; what it returns is put into the empty `answer`.
+/// Does a command with the data that came with it; what it returns is put at the beginning of `answer`, and so many bytes
+/// they are.
 pub(super) fn execute(
     subsystem: &Subsystem,
     command: &Command,
     data: &[u8],
     answer: &mut Vec<u8>,
-) -> Result<(), Status> {
+) -> Result<usize, Status> {
     match *command {
-        Command::Flush { namespace } => subsystem.namespace(namespace)?.flush(),
         Command::Read { namespace, blocks } => {
             let namespace = subsystem.namespace(namespace)?;
-            answer.resize((blocks.count as usize) << namespace.shape().block_shift, 0);
-            let read = namespace.read(blocks, answer);
-            if read.is_err() {
-                answer.clear();
-            }
-            read
+            let length = (blocks.count as usize) << namespace.shape().block_shift;
+            ensure(answer, length);
+            namespace.read(blocks, &mut answer[..length]).map(|()| length)
         }
+        _ => change(subsystem, command, data).map(|()| 0),
+    }
+}
+
+/// Does a command that returns nothing.
+fn change(subsystem: &Subsystem, command: &Command, data: &[u8]) -> Result<(), Status> {
+    match *command {
+        Command::Flush { namespace } => subsystem.namespace(namespace)?.flush(),
         Command::Write { namespace, blocks, is_durable } => {
             subsystem.namespace(namespace)?.write(blocks, data, is_durable)
         }
