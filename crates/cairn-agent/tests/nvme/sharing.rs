@@ -41,13 +41,27 @@ fn threads_take_turns() {
     });
 }
 
+/// Which ports the sockets have.
+fn ports(remote: &SharedRemote) -> Vec<u16> {
+    let mut numbers = Vec::new();
+    remote.descriptors(&mut |number| numbers.push(number));
+    let port = |number| {
+        // SAFETY: plain integers, for which zero is a value.
+        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most so many bytes to the address, and their number.
+        unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut length) };
+        address.sin_port
+    };
+    numbers.into_iter().map(port).collect()
+}
+
 #[test]
 fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone() {
     let peer = Peer::start();
     let remote = open(&peer);
     assert!(use_it(&remote, 40));
-    let mut numbers = Vec::new();
-    remote.descriptors(&mut |number| numbers.push(number));
+    let before = ports(&remote);
     let children: Vec<i32> = (41..44)
         .map(|seed| {
             // SAFETY: the child uses the namespace and ends. No other thread of this test holds a lock of the allocator
@@ -55,8 +69,9 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
             match unsafe { libc::fork() } {
                 0 => {
                     let is_fine = use_it(&remote, seed);
+                    let are_new = ports(&remote).iter().all(|port| !before.contains(port));
                     // SAFETY: ends the child without the parent's exit handlers.
-                    unsafe { libc::_exit(i32::from(!is_fine)) }
+                    unsafe { libc::_exit(i32::from(!is_fine) + 2 * i32::from(!are_new)) }
                 }
                 child => child,
             }
@@ -70,7 +85,5 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
         assert_eq!(status, 0);
     }
     assert!(use_it(&remote, 48), "afterwards");
-    let mut after = Vec::new();
-    remote.descriptors(&mut |number| after.push(number));
-    assert_eq!(after, numbers, "the numbers stay");
+    assert_eq!(ports(&remote), before, "the parent's connection was never broken");
 }
