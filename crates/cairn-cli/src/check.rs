@@ -62,8 +62,9 @@ which nothing is kept, only what happened counts; files outside the prefix are t
 
 Not seen in a run: paths relative to a directory of the store in a call that goes past the C
 library; what a ring does once it was set up; fwprintf and its like, which are missed even so if the
-program takes them; what the program does with other arguments. A program
-that is tried out gains no rights by setuid; what it leaves running has two seconds to end.
+program takes them; what the program does with other arguments. A program that is tried out gains no
+rights by setuid; what it leaves running has two seconds to end. With --json, what it prints goes to
+standard error.
 
 Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and they are named; 4 the
 program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 it could not

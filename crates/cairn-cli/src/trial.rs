@@ -14,6 +14,7 @@ use crate::run::{execute, exit_code};
 use crate::settings::RunSettings;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,16 +40,25 @@ pub fn run(context: &Context, mount: Option<String>, command: &[OsString]) -> Re
     let words: Vec<String> =
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let claim = Claim::create(&context.roots, &request, &words)?;
-    let result = try_out(&claim, &library, command);
+    let result = try_out(&claim, &library, command, context.json);
     let removed = claim.remove();
     let trial = result?;
     removed.map(|()| trial)
 }
 
-fn try_out(claim: &Claim, library: &Path, command: &[OsString]) -> Result<Trial> {
+/// If `report_is_output`, what the program prints goes to standard error, beside the report and not into it.
+fn try_out(
+    claim: &Claim,
+    library: &Path,
+    command: &[OsString],
+    report_is_output: bool,
+) -> Result<Trial> {
     let store = &claim.store;
     let mut net = None;
     let below = |command: &mut Command| {
+        if report_is_output {
+            command.stdout(io::stderr());
+        }
         net = Some(Net::below(command, &store.job.mount, store.directory()));
     };
     let result = execute(claim, library, command, true, below);

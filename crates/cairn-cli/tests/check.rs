@@ -80,10 +80,9 @@ fn check(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
     report
 }
 
-/// The report, which follows what the program printed.
+/// The report, which stands alone whatever the program printed.
 fn of_check(ran: &Ran) -> Value {
-    let start = ran.stdout.find("{\n").expect("a document");
-    serde_json::from_str(&ran.stdout[start..]).expect("JSON")
+    serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
 /// Whether there is a finding of this weight that says all of `parts`.
@@ -340,6 +339,15 @@ fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
     assert_eq!(report["run"]["not_served"], 3, "{report:#}");
 }
 
+#[test]
+fn report_stands_alone_whatever_the_program_prints() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.cairn(&["check", "--json", "echo", "printed", "{"]).ends_with(SERVED);
+    assert_eq!(of_check(&ran)["run"]["exit_code"], 0);
+    assert!(ran.stderr.contains("printed {"), "{}", ran.stderr);
+    sandbox.cairn(&["check", "echo", "printed"]).succeeds().says("printed\n");
+}
+
 /// In a trial that is itself tried out: only one can stop the calls of a process.
 #[test]
 #[cfg(target_arch = "x86_64")]
@@ -388,7 +396,7 @@ fn what_a_child_does_is_said_of_the_child() {
     let script =
         format!("echo x >/cairn/f; cat /cairn/f; {}; mkfifo /cairn/p; exit 7", text(&still));
     let ran = sandbox.cairn(&["check", "--json", "bash", "-c", &script]).ends_with(MISSED);
-    assert!(ran.stdout.starts_with("x\n"), "{}", ran.stdout);
+    assert!(ran.stderr.starts_with("x\n"), "{}", ran.stderr);
     let report = of_check(&ran);
     assert_eq!(report["run"]["exit_code"], 7);
     assert!(finds(&report, "missed", &["called mkfifo of /cairn/p 1 time", "EPERM"]), "{report:#}");
