@@ -13,9 +13,9 @@ const WRAPPED: &str = include_str!("../../cairn-preload/wrapped.txt");
 
 const EXAMPLES: &str = "\
 Examples:
-  cc $(cairn config --cflags) -o app app.c $(cairn config --ldflags --libs)
+  cc $(cairn config --cflags) -o app app.c $(cairn config --libs)
       linked with libcairn.so: calls the functions of cairn.h, and needs no `cairn run`
-  cc -static $(cairn config --cflags) -o app app.c $(cairn config --ldflags --libs --static)
+  cc -static $(cairn config --cflags) -o app app.c $(cairn config --libs --static)
       linked with libcairn.a: a static program whose files below the prefix are served under `cairn run`
   cmake -DCMAKE_EXE_LINKER_FLAGS=\"$(cairn config --ldflags --static)\" ...
       the same for a build system";
@@ -31,7 +31,7 @@ pub struct Arguments {
     /// For the linker, before the libraries: where they are, and which functions are diverted
     #[arg(long, group = "what")]
     ldflags: bool,
-    /// For the linker, last: the library
+    /// For the linker, last: the library, and what --ldflags prints if that is not asked for as well
     #[arg(long, group = "what")]
     libs: bool,
     /// The archive libcairn.a instead of libcairn.so
@@ -49,7 +49,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         flags.push(format!("-I{}", directory.display()));
     }
     let library = if arguments.archive { "libcairn.a" } else { "libcairn.so" };
-    if arguments.ldflags {
+    // Without these the archive would be linked and divert nothing.
+    if arguments.ldflags || arguments.libs {
         let directory = find(beside, library, &["", "../lib", "../lib64"])?;
         flags.push(format!("-L{}", directory.display()));
         match arguments.archive {

@@ -142,7 +142,7 @@ impl Link {
         let all = FLAGS.get_or_init(|| {
             link_libraries();
             let config = |first: &[&str], more: &[&str]| {
-                let asked = [&["config", "--cflags", "--ldflags", "--libs"], more].concat();
+                let asked = [&["config", "--cflags", "--libs"], more].concat();
                 let output = Command::new(cairn()).args(asked).output().expect("cairn starts");
                 assert!(output.status.success(), "{}", errors(&output));
                 let printed = text(&output);
