@@ -5,7 +5,7 @@
 //! overwritten.
 
 use cairn_agent::error::why;
-use cairn_device::StoreError;
+use cairn_device::{StoreError, nvme};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -440,12 +440,15 @@ pub enum Error {
         source: io::Error,
     },
     /// A controller on another machine does not do as it should.
-    #[error("NVMe over TCP to {address}: {source}; is there a target, and may this host use it?")]
+    #[error(
+        "NVMe over TCP to {address}: {}; is there a target, and may this host use it?",
+        why_remote(source)
+    )]
     Remote {
         /// Where it is.
         address: SocketAddr,
         /// What is wrong.
-        source: cairn_device::nvme::Error,
+        source: nvme::Error,
     },
     /// The interposer library is missing.
     #[error(
@@ -506,6 +509,16 @@ pub enum Error {
     /// Of the layers below.
     #[error("{0}")]
     Agent(#[from] cairn_agent::Error),
+}
+
+/// The text of an error of NVMe, a system call's without its number.
+fn why_remote(source: &nvme::Error) -> String {
+    match source {
+        nvme::Error::System { action, errno } => {
+            format!("cannot {action}: {}", why(&io::Error::from_raw_os_error(errno.0)))
+        }
+        other => other.to_string(),
+    }
 }
 
 impl Error {

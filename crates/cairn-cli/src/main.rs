@@ -64,15 +64,24 @@ Start with:
 which lets the program write its checkpoints below /cairn at the speed of memory, and brings them
 to /scratch/out as plain, verified files while it goes on. `cairn COMMAND --help` has examples.";
 
+/// Where the help of a command lists what every command takes.
+const BEHIND_THE_COMMANDS_OWN: usize = 900;
+
 /// Checkpoint at memory speed: a store in memory for one job, drained to plain files.
 #[derive(Parser, Debug)]
 #[command(name = "cairn", version, after_help = OVERVIEW, infer_subcommands = true)]
 struct CommandLine {
     /// Where stores are kept [default: the first with room of /dev/shm, $XDG_RUNTIME_DIR, /tmp]
-    #[arg(long, global = true, value_name = "DIR", env = "CAIRN_STORE_ROOT")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "CAIRN_STORE_ROOT",
+        display_order = BEHIND_THE_COMMANDS_OWN
+    )]
     store_root: Option<PathBuf>,
     /// Print one JSON document instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = BEHIND_THE_COMMANDS_OWN)]
     json: bool,
     #[command(subcommand)]
     action: Action,

@@ -55,6 +55,8 @@ Exit codes: those of the command (128 + N if signal N killed it); 127 command no
 executable; 75 the command succeeded but its files could not all be drained (the store is kept);
 2 the request was refused, nothing was changed.
 
+The report at the end, on standard error, is one JSON document with --json.
+
 Options come from the command line, else from CAIRN_RUN_JOB, CAIRN_RUN_TIER, ..., else from the
 section [run] of cairn.toml in the current directory.";
 

@@ -22,8 +22,8 @@ Examples:
   cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
 
-A file must be there, and have the size that the namespace is to have. What is in memory is gone when the
-command ends. Hosts are not authenticated: listen only where nobody else is.";
+A file must be there, and have the size that the namespace is to have. What is in memory is gone
+when the command ends. Hosts are not authenticated: listen only where nobody else is.";
 
 /// Export memory or files as NVMe namespaces over TCP.
 #[derive(Args, Debug)]

@@ -179,7 +179,9 @@ fn every_command_explains_itself_with_examples() {
     for command in [
         "run",
         "exec",
+        "check",
         "status",
+        "calls",
         "ls",
         "cp",
         "drain",
