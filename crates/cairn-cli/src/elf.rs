@@ -3,13 +3,14 @@
 //! Must stay true: the file may be anybody's; what cannot be read as it should be is an error or left out, never believed.
 //! Does not judge; `check.rs` does.
 
+use crate::confined;
 use crate::kernel_calls::{self, KernelCall};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, SectionFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// How the file begins.
 const MAGIC: &[u8] = b"\x7fELF";
@@ -193,17 +194,10 @@ pub struct Library {
     pub path: PathBuf,
 }
 
-/// What a program needs, directly or not, as its dynamic linker finds it. Errors: that cannot be executed, or why it refuses the
-/// program.
+/// What a program needs, directly or not, as its dynamic linker finds it. Errors: those of `confined::output`.
 pub fn libraries(interpreter: &Path, program: &Path) -> std::io::Result<Vec<Library>> {
     let mut command = Command::new(interpreter);
-    command.arg("--list").arg(program).env_remove("LD_PRELOAD").stdin(Stdio::null());
-    let output = command.output()?;
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        return Err(std::io::Error::other(complaint.lines().last().unwrap_or_default().to_owned()));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = confined::output(command.arg("--list").arg(program).env_remove("LD_PRELOAD"))?;
     let found = text.lines().filter_map(library);
     Ok(found.filter(|library| library.path != interpreter).collect())
 }

@@ -9,6 +9,7 @@
 
 use crate::kernel_calls::{self, KERNEL_CALLS, KernelCall};
 use crate::rights::rights_gained;
+use crate::seccomp::{self, Filter};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -35,11 +36,6 @@ const KERNEL_OLDEST: (u32, u32) = (5, 5);
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 /// Libraries whose calls on descriptors of ours are part of serving them, or of finding out that they are ours.
 const SERVING: [&str; 2] = ["libcairn_preload.so", "libc.so.6"];
-
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
 
 /// A call that reached the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,44 +120,19 @@ fn check_kernel() -> io::Result<()> {
 
 /// Stops the calls that are known to be about files.
 fn filter() -> Vec<libc::sock_filter> {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let offset = |field: usize| u32::try_from(field).expect("a small structure");
-    let mut steps = vec![
-        step(LOAD, 0, 0, offset(std::mem::offset_of!(libc::seccomp_data, arch))),
-        step(JUMP_IF_EQUAL, 1, 0, ARCHITECTURE),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-        step(LOAD, 0, 0, offset(std::mem::offset_of!(libc::seccomp_data, nr))),
-    ];
+    let mut filter = Filter::new(libc::SECCOMP_RET_ALLOW);
     for call in KERNEL_CALLS {
-        steps.push(step(JUMP_IF_EQUAL, 0, 1, call.number as u32));
-        steps.push(step(RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
+        filter.rule(call.number, libc::SECCOMP_RET_USER_NOTIF);
     }
-    steps.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    steps
+    filter.finish(libc::SECCOMP_RET_ALLOW)
 }
 
 /// Sets the filter for this thread and all that it starts; calls that it stops are told to the descriptor.
 fn set_filter(steps: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    let program = libc::sock_fprog {
-        len: u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        filter: steps.as_ptr().cast_mut(),
-    };
-    // SAFETY: the call takes numbers; the filter and its steps live for the second one, which only reads them.
-    let listener = unsafe {
-        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
-    };
-    match RawFd::try_from(listener) {
-        // SAFETY: the kernel has just made it for us.
-        Ok(listener) if listener >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(listener) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let listener = seccomp::install(steps, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let listener = RawFd::try_from(listener).map_err(|_| io::ErrorKind::InvalidData)?;
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(listener) })
 }
 
 /// Room for one descriptor beside a message: a header of 16 bytes, and 4 in as many as it is aligned to.

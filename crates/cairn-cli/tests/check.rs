@@ -449,6 +449,34 @@ fn file_that_is_no_program_of_this_machine_is_out_of_reach() {
     assert!(finds(&report, "out-of-reach", &["cannot be read as a program"]), "{report:#}");
 }
 
+/// Mechanism: the static view asked the dynamic linker that the file names for its libraries, by executing it; and even the
+/// system's executes code of a library that the file names as an auditor.
+/// Consequence: looking at a program ran what it wanted.
+/// Fix: what is executed for that may only read files (`confined.rs`).
+#[test]
+fn program_that_is_only_looked_at_carries_nothing_out() {
+    let sandbox = Sandbox::new();
+    let made = sandbox.work().join("made");
+    let makes = format!("creat(\"{}\", 0600)", text(&made));
+    let own = compile(
+        &sandbox,
+        "own-linker",
+        &format!("int main() {{ return {makes} < 0; }}"),
+        &["-static"],
+    );
+    let asks = format!("-Wl,--dynamic-linker={}", text(&own));
+    let program = compile(&sandbox, "asks", WRITES, &[&asks]);
+    check(&sandbox, &[text(&program)], OUT_OF_REACH);
+    assert!(!made.exists(), "its dynamic linker was let do what it wanted");
+
+    let source = format!("unsigned la_version(unsigned version) {{ {makes}; return version; }}");
+    let auditor = compile(&sandbox, "auditor.so", &source, &["-shared", "-fPIC"]);
+    let audited = format!("-Wl,--audit={}", text(&auditor));
+    let program = compile(&sandbox, "audited", WRITES, &[&audited]);
+    check(&sandbox, &[text(&program)], SERVED);
+    assert!(!made.exists(), "its auditor was let do what it wanted");
+}
+
 #[test]
 fn trial_keeps_nothing_and_uses_nothing_that_real_runs_use() {
     let sandbox = Sandbox::new();

@@ -1,0 +1,99 @@
+//! Filters of calls of the kernel (seccomp): what the tools that use one have in common.
+//!
+//! Must stay true: what is called between fork and exec allocates nothing.
+//! Does not decide what is filtered; `net.rs` and `confined.rs` do.
+
+use std::io;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+/// Where the arguments of a call stand in what a filter sees.
+const ARGUMENTS: usize = std::mem::offset_of!(libc::seccomp_data, args);
+
+const fn step(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+fn load(offset: usize) -> libc::sock_filter {
+    step(LOAD, 0, 0, u32::try_from(offset).expect("a small structure"))
+}
+
+/// What an argument of a call, of which the lower half is looked at, must not be.
+pub enum Forbidden {
+    /// One that has any of these bits.
+    AnyBit(u32),
+    /// This number or one above it.
+    AtLeast(u32),
+}
+
+/// A filter in the making: the first rule that a call fits decides.
+pub struct Filter(Vec<libc::sock_filter>);
+
+impl Filter {
+    /// `foreign` is what becomes of calls for another architecture, which have other numbers.
+    pub fn new(foreign: u32) -> Filter {
+        Filter(vec![
+            load(std::mem::offset_of!(libc::seccomp_data, arch)),
+            step(JUMP_IF_EQUAL, 1, 0, ARCHITECTURE),
+            step(RETURN, 0, 0, foreign),
+            load(std::mem::offset_of!(libc::seccomp_data, nr)),
+        ])
+    }
+
+    /// Calls of this number end in `action`.
+    pub fn rule(&mut self, number: libc::c_long, action: u32) {
+        self.0.extend([step(JUMP_IF_EQUAL, 0, 1, number as u32), step(RETURN, 0, 0, action)]);
+    }
+
+    /// Calls of this number end in `refusal` if their argument at `place` is forbidden, else they are carried out.
+    pub fn rule_unless(
+        &mut self,
+        number: libc::c_long,
+        (place, forbidden): (usize, Forbidden),
+        refusal: u32,
+    ) {
+        let (test, value) = match forbidden {
+            Forbidden::AnyBit(bits) => (JUMP_IF_ANY_BIT, bits),
+            Forbidden::AtLeast(number) => (JUMP_IF_AT_LEAST, number),
+        };
+        // Machines are little-endian: the lower half comes first.
+        self.0.extend([
+            step(JUMP_IF_EQUAL, 0, 4, number as u32),
+            load(ARGUMENTS + place * size_of::<u64>()),
+            step(test, 0, 1, value),
+            step(RETURN, 0, 0, refusal),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ]);
+    }
+
+    /// All other calls end in `action`.
+    pub fn finish(mut self, action: u32) -> Vec<libc::sock_filter> {
+        self.0.push(step(RETURN, 0, 0, action));
+        self.0
+    }
+}
+
+/// Sets the filter for this thread and all that it starts, which gain no rights any more. What the kernel answers: 0, or the
+/// descriptor that `flags` ask for.
+pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_long> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: steps.as_ptr().cast_mut(),
+    };
+    // SAFETY: the call takes numbers; the filter and its steps live for the second one, which only reads them.
+    let answer = unsafe {
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
