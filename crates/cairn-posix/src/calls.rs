@@ -169,11 +169,24 @@ pub fn is_wanted() -> bool {
 #[cold]
 pub fn count(symbol: &str, outcome: Outcome, path: &[u8]) {
     let Some(table) = table() else { return };
-    let Some(program) = program(table) else { return };
-    let code = outcome.code() | u64::from(program) << 24;
-    let entry = Entry::new(code, symbol.as_bytes(), SYMBOL_WORDS, path);
-    let counted = entry.place(&table.rows).map_or(&table.head, |index| &table.rows[index]);
-    counted.count.fetch_add(1, Ordering::Relaxed);
+    table.counter(program(table), symbol, outcome, path).fetch_add(1, Ordering::Relaxed);
+}
+
+impl Table {
+    /// Where such calls are counted: with those that found no room, if there is none for them or their program.
+    fn counter(
+        &self,
+        program: Option<u16>,
+        symbol: &str,
+        outcome: Outcome,
+        path: &[u8],
+    ) -> &AtomicU64 {
+        let place = program.and_then(|program| {
+            let code = outcome.code() | u64::from(program) << 24;
+            Entry::new(code, symbol.as_bytes(), SYMBOL_WORDS, path).place(&self.rows)
+        });
+        &place.map_or(&self.head, |index| &self.rows[index]).count
+    }
 }
 
 /// The table, mapped when first needed.
@@ -365,6 +378,19 @@ mod tests {
         for (place, word) in file[index * WORDS * 8..].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
+    }
+
+    /// Mechanism: a call of a program that found no room among the programs was counted nowhere.
+    /// Consequence: `cairn check` could say that nothing was missed of what it had not seen.
+    /// Fix: it is one of those that found no room.
+    #[test]
+    fn calls_of_a_program_that_found_no_room_are_not_forgotten() {
+        let mut words = vec![0_u64; BYTES / 8];
+        // SAFETY: a table is as many words, for which every value is valid, and lives as long as they do.
+        let table = unsafe { &*words.as_mut_ptr().cast::<Table>() };
+        let counter = |program| table.counter(program, "open", Outcome::Served, b"");
+        assert!(core::ptr::eq(counter(None), &table.head.count));
+        assert!(!core::ptr::eq(counter(Some(0)), &table.head.count));
     }
 
     #[test]
