@@ -100,22 +100,27 @@ pub struct CallReport {
     pub calls: Vec<Calls>,
 }
 
-/// Makes the file that programs count in, if the store has none yet.
+/// Makes the file that programs count in, if the store has none yet. Of several who make it at once the first one's stays:
+/// programs may be counting in it.
 pub fn prepare(store: &OpenStore) -> Result<()> {
     let path = file_of(store);
     if path.exists() {
         return Ok(());
     }
-    let unfinished = path.with_extension("new");
+    let unfinished = path.with_extension(std::process::id().to_string());
     let write = || -> io::Result<()> {
         // Written as a whole: a program that touches a page for which there is no memory would die.
         let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
         file.write_all(&calls::new_file())?;
-        fs::rename(&unfinished, &path)
+        fs::hard_link(&unfinished, &path)
     };
-    write().map_err(Error::file("make", &path))
+    let written = write();
+    let _ = fs::remove_file(&unfinished);
+    match written {
+        Err(_) if path.exists() => Ok(()),
+        written => written.map_err(Error::file("make", &path)),
+    }
 }
 
 /// What was counted in a store so far; none if nothing was to be.

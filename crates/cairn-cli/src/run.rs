@@ -204,7 +204,8 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
     let undrained = claim.store.job.persist.is_some() && !safety.is_complete();
-    let calls = if counts_calls { calls::load(&claim.store)? } else { None };
+    // Nor is what they made of the file of counts.
+    let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();
     let ending = Ending {
         roots: &context.roots,
         job: claim.store.job.clone(),
