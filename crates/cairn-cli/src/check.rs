@@ -254,7 +254,8 @@ impl CheckReport {
         match find_program(interpreter.as_os_str()) {
             Ok(interpreter) => self.look_at(&interpreter, depth + 1),
             Err(_) => {
-                let what = format!("its interpreter {} cannot be executed", interpreter.display());
+                let name = escaped(interpreter.as_os_str().as_bytes());
+                let what = format!("its interpreter {name} cannot be executed");
                 self.find(Weight::OutOfReach, path, what, "correct its first line");
                 Ok(())
             }
@@ -326,7 +327,8 @@ impl CheckReport {
             }
         }
         for ((reason, advice), names) in by_reason {
-            let what = format!("takes {}: {}", names.join(", "), reason.text);
+            let names = escaped(names.join(", ").as_bytes());
+            let what = format!("takes {names}: {}", reason.text);
             self.find(reason.weight, path, what, advice);
             if let Some(found) = self.findings.last_mut() {
                 found.is_shown_by_run = reason.is_shown_by_run;

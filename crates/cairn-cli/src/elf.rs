@@ -83,20 +83,31 @@ impl Image {
             is_relocatable: header.e_type(endian) == elf::ET_DYN,
             is_go: GO_SECTIONS.iter().any(|name| file.section_by_name(name).is_some()),
             has_cairn: file.section_by_name(CAIRN_SECTION).is_some(),
-            raw_calls: raw_calls(&file)?,
             ..Image::default()
         };
+        let mut budget = Budget(bytes.len() as u64);
+        if !find_raw_calls(&file, &mut budget, &mut image.raw_calls)? {
+            return Ok(Err(overlapping()));
+        }
+        let mut budget = Budget(bytes.len() as u64);
         for part in file.elf_program_headers() {
             if let Some(path) = part.interpreter(endian, bytes)? {
                 image.interpreter = Some(PathBuf::from(String::from_utf8_lossy(path).into_owned()));
             }
             if let Some(mut notes) = part.notes(endian, bytes)? {
+                if !budget.take(part.p_filesz(endian)) {
+                    return Ok(Err(overlapping()));
+                }
                 while let Some(note) = notes.next()? {
                     image.is_go |= note.name() == GO_OWNER;
                 }
             }
         }
+        let mut budget = Budget(bytes.len() as u64);
         for import in file.imports()? {
+            if !budget.take(import.name().len() as u64) {
+                return Ok(Err(overlapping()));
+            }
             image.imports.insert(String::from_utf8_lossy(import.name()).into_owned());
         }
         Ok(Ok(image))
@@ -108,20 +119,38 @@ const fn elf_class() -> usize {
     MAGIC.len()
 }
 
-/// Calls of the kernel in the code, section by section.
-fn raw_calls(file: &File) -> object::Result<RawCalls> {
-    let mut calls = RawCalls::new();
+/// How much of a file is left to be read, if no two of its parts are the same bytes: else a small file could take hours.
+struct Budget(u64);
+
+impl Budget {
+    fn take(&mut self, bytes: u64) -> bool {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+fn overlapping() -> Unreadable {
+    Unreadable::Damaged("its parts are larger than the file".to_owned())
+}
+
+/// Calls of the kernel in the code, section by section. False: there is more code than the file has bytes.
+fn find_raw_calls(file: &File, budget: &mut Budget, calls: &mut RawCalls) -> object::Result<bool> {
     for section in file.sections() {
         let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
         if sh_flags & u64::from(elf::SHF_EXECINSTR) != 0 {
-            find_calls(section.data()?, &mut |number| {
+            let code = section.data()?;
+            if !budget.take(code.len() as u64) {
+                return Ok(false);
+            }
+            find_calls(code, &mut |number| {
                 if let Some(name) = name_of(number) {
                     *calls.entry(name).or_default() += 1;
                 }
             });
         }
     }
-    Ok(calls)
+    Ok(true)
 }
 
 /// The name of a call that is about files, or none if the number is not known; nothing if it is about something else.
@@ -199,7 +228,8 @@ pub fn libraries(interpreter: &Path, program: &Path) -> std::io::Result<Vec<Libr
     let mut command = Command::new(interpreter);
     let text = confined::output(command.arg("--list").arg(program).env_remove("LD_PRELOAD"))?;
     let found = text.lines().filter_map(library);
-    Ok(found.filter(|library| library.path != interpreter).collect())
+    // What it names is about to be read, and may be anything.
+    Ok(found.filter(|library| library.path != interpreter && library.path.is_file()).collect())
 }
 
 /// A line of the dynamic linker: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for what is asked for by its path.
@@ -255,6 +285,37 @@ mod tests {
         assert_eq!(Image::read(b"").err(), Some(Unreadable::NotElf));
         assert_eq!(Image::read(b"\x7fELF\x01").err(), Some(Unreadable::OtherMachine));
         assert!(matches!(Image::read(b"\x7fELF\x02\x01"), Err(Unreadable::Damaged(_))));
+    }
+
+    /// Mechanism: every section that says it is code was decoded, wherever it lies in the file.
+    /// Consequence: a file of thousands of sections that are all the same megabytes was decoded for hours.
+    /// Fix: no more is read than the file has bytes.
+    #[test]
+    fn sections_that_are_the_same_bytes_are_not_read_again_and_again() {
+        const HEADER: usize = 64;
+        const SECTIONS: u16 = 4;
+        const CODE: u64 = 512;
+        let mut file = std::fs::read(std::env::current_exe().expect("this program"))
+            .expect("reads")[..HEADER]
+            .to_vec();
+        // No program headers; section headers behind the file's, and any section for their names.
+        file[32..40].fill(0);
+        file[40..48].copy_from_slice(&(HEADER as u64).to_le_bytes());
+        file[56..58].fill(0);
+        file[60..62].copy_from_slice(&SECTIONS.to_le_bytes());
+        file[62..64].copy_from_slice(&1_u16.to_le_bytes());
+        for section in 0..u32::from(SECTIONS) {
+            let mut header = [0; HEADER];
+            header[4..8].copy_from_slice(&section.min(1).to_le_bytes());
+            header[8..16].copy_from_slice(&u64::from(elf::SHF_EXECINSTR).to_le_bytes());
+            header[32..40].copy_from_slice(&CODE.to_le_bytes());
+            file.extend(header);
+        }
+        file.resize(2 * CODE as usize, 0x90);
+        assert_eq!(Image::read(&file).err(), Some(overlapping()));
+        // With as much code as there is file it is read.
+        file.resize(4 * CODE as usize, 0x90);
+        assert!(Image::read(&file).is_ok());
     }
 
     #[test]

@@ -42,19 +42,26 @@ const SERVING: [&str; 2] = ["libcairn_preload.so", "libc.so.6"];
 pub struct Catch {
     /// The call's name.
     pub call: &'static str,
-    /// The path it was given, if it was one.
-    pub path: Option<PathBuf>,
     /// What called, as the kernel calls it.
     pub program: String,
     /// Its file.
     pub file: String,
 }
 
+/// What is known of calls that are alike.
+#[derive(Debug)]
+pub struct Made {
+    /// How often they were made.
+    pub times: u64,
+    /// The path that the first one was given, if it was one.
+    pub path: Option<PathBuf>,
+}
+
 /// What was in the net.
 #[derive(Debug, Default)]
 pub struct Haul {
-    /// Calls that concerned files of the store, and how often they were made.
-    pub calls: BTreeMap<Catch, u64>,
+    /// Calls that concerned files of the store.
+    pub calls: BTreeMap<Catch, Made>,
     /// Programs that were executed and would gain rights if there were no filter, and which.
     pub gaining: BTreeMap<PathBuf, &'static str>,
 }
@@ -250,8 +257,9 @@ impl Catcher {
             return;
         }
         self.examine_program(&stopped);
-        if let Some(catch) = self.examine(&stopped) {
-            *self.caught.calls.entry(catch).or_default() += 1;
+        if let Some((catch, path)) = self.examine(&stopped) {
+            let made = self.caught.calls.entry(catch).or_insert(Made { times: 0, path });
+            made.times += 1;
         }
         // SAFETY: plain data, for which zero is a value.
         let mut go_on: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
@@ -263,8 +271,8 @@ impl Catcher {
         };
     }
 
-    /// The call, if it concerns a file of the store. What the caller does meanwhile can only make us see too little.
-    fn examine(&self, stopped: &libc::seccomp_notif) -> Option<Catch> {
+    /// The call and the path in it, if it concerns a file of the store. What the caller does meanwhile can only make us see too little.
+    fn examine(&self, stopped: &libc::seccomp_notif) -> Option<(Catch, Option<PathBuf>)> {
         let data = &stopped.data;
         let call = kernel_calls::of_number(data.nr.into())?;
         let path = call.paths.iter().find_map(|&place| self.path(stopped.pid, data.args[place]));
@@ -273,15 +281,15 @@ impl Catcher {
             || self.is_on_descriptor(stopped, call)
                 && !is_serving(stopped.pid, data.instruction_pointer);
         let of_process = |name: &str| format!("/proc/{}/{name}", stopped.pid);
-        concerns_us.then(|| Catch {
+        let catch = || Catch {
             call: call.name,
-            path,
             program: fs::read_to_string(of_process("comm"))
                 .unwrap_or_default()
                 .trim_end()
                 .to_owned(),
             file: fs::read_link(of_process("exe")).unwrap_or_default().display().to_string(),
-        })
+        };
+        concerns_us.then(|| (catch(), path))
     }
 
     /// Notes a program that is executed, if it would gain rights.

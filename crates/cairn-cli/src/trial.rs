@@ -8,7 +8,7 @@ use crate::calls::{self, CallReport, Calls, Ended};
 use crate::claim::Claim;
 use crate::error::Result;
 use crate::launch;
-use crate::net::{Catch, Net};
+use crate::net::{Catch, Made, Net};
 use crate::request::{Request, StoreArguments};
 use crate::run::{execute, exit_code};
 use crate::settings::RunSettings;
@@ -69,7 +69,7 @@ fn try_out(
     let mut gaining = BTreeMap::new();
     let blind = match caught {
         Some(Ok(caught)) => {
-            caught.calls.into_iter().for_each(|(catch, number)| calls.add(missed(catch, number)));
+            caught.calls.into_iter().for_each(|(catch, made)| calls.add(missed(catch, made)));
             gaining = caught.gaining;
             None
         }
@@ -80,16 +80,16 @@ fn try_out(
 }
 
 /// A call that went past the C library, or through a function of it that Cairn does not stand before.
-fn missed(catch: Catch, calls: u64) -> Calls {
+fn missed(catch: Catch, made: Made) -> Calls {
     let text = |text: &str| crate::output::escaped(text.as_bytes());
     Calls {
         outcome: Ended::Missed,
         function: format!("{} of the kernel", catch.call),
         errno: None,
-        calls,
+        calls: made.times,
         program: text(&catch.program),
         file: text(&catch.file),
-        path: catch.path.map(|path| text(&path.to_string_lossy())),
+        path: made.path.map(|path| text(&path.to_string_lossy())),
         case: None,
         advice: None,
     }

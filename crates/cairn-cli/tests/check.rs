@@ -477,6 +477,35 @@ fn program_that_is_only_looked_at_carries_nothing_out() {
     assert!(!made.exists(), "its auditor was let do what it wanted");
 }
 
+/// Mechanism: calls past the C library were told apart by their paths.
+/// Consequence: a static program that looks at a million files was a million findings.
+/// Fix: one for each call and program, with a path for example.
+#[test]
+fn calls_that_differ_only_in_their_paths_are_one_finding() {
+    let sandbox = Sandbox::new();
+    let source = "#include <unistd.h>\nint main() { access(\"/cairn/a\", 0); access(\"/cairn/b\", 0); return 0; }";
+    let program = compile(&sandbox, "looks", source, &["-static"]);
+    let report = check(&sandbox, &["env", text(&program)], MISSED);
+    let findings = report["findings"].as_array().expect("a list");
+    let missed: Vec<&Value> = findings.iter().filter(|found| found["weight"] == "missed").collect();
+    assert_eq!(missed.len(), 1, "{report:#}");
+    let what = missed[0]["what"].as_str().unwrap_or_default();
+    assert!(what.contains("/cairn/a") && what.contains("2 times"), "{what}");
+}
+
+/// Mechanism: the interpreter that a script names was shown as it stands there.
+/// Consequence: a script that is only looked at could tell the terminal what to do.
+/// Fix: shown as text, as every name.
+#[test]
+fn names_in_hostile_files_are_shown_as_text() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.work().join("script");
+    executable(&script, b"#!/no\x1b[31m\xffwhere\n");
+    let ran = sandbox.cairn(&["check", text(&script)]).ends_with(OUT_OF_REACH);
+    assert!(!ran.stdout.contains('\x1b'), "{:?}", ran.stdout);
+    ran.says("its interpreter /no\\x1b[31m\\xffwhere cannot be executed");
+}
+
 #[test]
 fn trial_keeps_nothing_and_uses_nothing_that_real_runs_use() {
     let sandbox = Sandbox::new();
