@@ -13,6 +13,7 @@ mod buffers;
 mod connection;
 mod io;
 mod namespace;
+mod reservation;
 mod subsystem;
 
 pub use namespace::Namespace;

@@ -142,6 +142,7 @@ impl Admin {
             namespaces_max: self.subsystem.namespaces().count() as u32,
             can_deallocate: true,
             can_write_zeroes: true,
+            can_reserve: true,
             has_volatile_cache: true,
             has_asymmetric_access: false,
             subsystem: Some(self.subsystem.name().clone()),

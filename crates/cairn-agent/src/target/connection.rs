@@ -370,9 +370,10 @@ impl Connection {
             Role::Io(controller, _) if !controller.is_enabled() => {
                 self.answer(entry, Err(Status::SEQUENCE_ERROR))
             }
-            Role::Io(..) => {
+            Role::Io(controller, _) => {
                 let mut answer = self.buffers.take(0);
-                let done = match io::execute(&self.subsystem, command, data, &mut answer) {
+                let asked = io::Asked { host: controller.host_id(), command, data };
+                let done = match io::execute(&self.subsystem, &asked, &mut answer) {
                     Ok(0) => self.answer(entry, Ok(0)),
                     Ok(length) => self.answer_with(entry, 0, &answer[..length]),
                     Err(status) => self.answer(entry, Err(status)),

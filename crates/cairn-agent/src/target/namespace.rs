@@ -2,6 +2,7 @@
 //!
 //! Must stay true: ranges are checked against the size before anything is touched; it never grows.
 
+use super::reservation::Reservations;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -16,6 +17,7 @@ use std::path::Path;
 pub struct Namespace {
     file: File,
     shape: identify::Namespace,
+    reservations: Reservations,
 }
 
 impl Namespace {
@@ -52,7 +54,7 @@ impl Namespace {
         let is_usable =
             block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
         match is_usable {
-            true => Ok(Namespace { file, shape }),
+            true => Ok(Namespace { file, shape, reservations: Reservations::default() }),
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
     }
@@ -60,6 +62,11 @@ impl Namespace {
     /// What hosts are told of it.
     pub fn shape(&self) -> &identify::Namespace {
         &self.shape
+    }
+
+    /// Who may write to it.
+    pub(super) fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
     /// Fetches the first bytes of a range.

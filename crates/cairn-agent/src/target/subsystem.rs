@@ -3,6 +3,7 @@
 //! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
 
 use super::Namespace;
+use super::reservation::HostId;
 use cairn_device::nvme::wire::fabrics::{
     CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
 };
@@ -157,6 +158,11 @@ impl Controller {
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
         flag(configuration & CONFIGURATION_ENABLE != 0, STATUS_READY)
             | flag(configuration & CONFIGURATION_SHUTDOWN_MASK != 0, STATUS_SHUT_DOWN)
+    }
+
+    /// HOSTID of the host.
+    pub(super) fn host_id(&self) -> &HostId {
+        &self.host.host_id
     }
 
     pub(super) fn is_enabled(&self) -> bool {

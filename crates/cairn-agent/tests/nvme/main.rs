@@ -9,4 +9,5 @@ mod hostile;
 mod peer;
 mod proxy;
 mod reconnecting;
+mod reserving;
 mod sharing;

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::admin::Admin;
+use super::claim::Claim;
 use super::error::{Error, Result};
 use super::queue::{Queue, Traits, check_status};
 use super::transport::{Data, Transport};
@@ -69,6 +70,8 @@ pub struct Settings {
     pub depth: usize,
     /// Reads may be answered by their data alone.
     pub without_flow_control: bool,
+    /// How namespaces are wanted.
+    pub claim: Claim,
 }
 
 impl Settings {
@@ -81,6 +84,7 @@ impl Settings {
             timeout: Duration::from_secs(10),
             depth: 32,
             without_flow_control: true,
+            claim: Claim::None,
         }
     }
 }
@@ -209,6 +213,7 @@ impl<F: Fabric> Controller<F> {
             has_volatile_cache: self.identity.has_volatile_cache,
             can_write_zeroes: self.identity.can_write_zeroes,
             can_deallocate: self.identity.can_deallocate,
+            can_reserve: self.identity.can_reserve,
         }
     }
 

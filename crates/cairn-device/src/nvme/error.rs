@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::sys::Errno;
 
+use super::claim::Holder;
 use super::wire::Status;
 use super::wire::pdu::{Malformed, Terminate};
 
@@ -44,6 +45,11 @@ pub enum Error {
         /// How.
         status: Status,
     },
+    /// The namespace is another host's.
+    Reserved {
+        /// Whose.
+        holder: Holder,
+    },
     /// The controller or its namespace cannot be used.
     Unsuitable {
         /// Why.
@@ -58,7 +64,7 @@ impl Error {
     pub fn may_be_retried(self) -> bool {
         match self {
             Error::Refused { status, .. } => status.may_be_retried(),
-            Error::Unsuitable { .. } | Error::Invalid => false,
+            Error::Reserved { .. } | Error::Unsuitable { .. } | Error::Invalid => false,
             _ => true,
         }
     }
@@ -96,6 +102,10 @@ impl fmt::Display for Error {
             ),
             Error::TimedOut { awaited } => write!(formatter, "no {awaited} in time"),
             Error::Refused { command, status } => write!(formatter, "{command} failed: {status}"),
+            Error::Reserved { holder } => {
+                formatter.write_str("the namespace is reserved for the host ")?;
+                holder.host.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+            }
             Error::Unsuitable { why } => formatter.write_str(why),
             Error::Invalid => formatter.write_str("a range that is not one of whole blocks"),
         }

@@ -27,6 +27,8 @@ pub struct Traits {
     pub can_write_zeroes: bool,
     /// Dataset Management is supported.
     pub can_deallocate: bool,
+    /// Reservations are supported.
+    pub can_reserve: bool,
 }
 
 /// A connected I/O queue.
@@ -142,7 +144,7 @@ impl<T: Transport> Queue<T> {
     pub fn flush(&mut self) -> Result<()> {
         let flush = Command::Flush { namespace: self.traits.namespace };
         match self.traits.has_volatile_cache {
-            true => self.execute("flush", &flush, &[]),
+            true => self.execute("flush", &flush, Data::None),
             false => Ok(()),
         }
     }
@@ -158,7 +160,7 @@ impl<T: Transport> Queue<T> {
             let blocks = self.blocks(offset + at, bytes, most)?;
             let namespace = self.traits.namespace;
             let zero = Command::WriteZeroes { namespace, blocks, may_deallocate };
-            match self.execute("write zeroes", &zero, &[]) {
+            match self.execute("write zeroes", &zero, Data::None) {
                 Err(Error::Refused { status, .. }) if !status.may_be_retried() => {
                     self.traits.can_write_zeroes = false;
                 }
@@ -193,7 +195,7 @@ impl<T: Transport> Queue<T> {
             }
             let namespace = self.traits.namespace;
             let deallocate = Command::Deallocate { namespace, ranges: some.len() as u32 };
-            self.execute("discard", &deallocate, &ranges)?;
+            self.execute("discard", &deallocate, Data::of(&ranges))?;
         }
         Ok(())
     }
@@ -204,9 +206,14 @@ impl<T: Transport> Queue<T> {
     }
 
     /// Sends a command that is the only one under way, and waits for its end.
-    fn execute(&mut self, name: &'static str, command: &Command, data: &[u8]) -> Result<()> {
-        // SAFETY: the data are borrowed until the command has ended.
-        unsafe { self.transport.submit(command.encode(), Data::of(data)) }?;
+    pub(super) fn execute(
+        &mut self,
+        name: &'static str,
+        command: &Command,
+        data: Data,
+    ) -> Result<()> {
+        // SAFETY: the caller has lent the data until this returns; all errors end the connection.
+        unsafe { self.transport.submit(command.encode(), data) }?;
         check_status(name, self.wait()?.status)
     }
 

@@ -4,13 +4,14 @@
 //! Must stay true: a call succeeds only if all of it was done on one connection; what is repeated is the same bytes at the
 //! same place. After a new connection the namespace is the same one, or nothing is read or written any more.
 //! Does not notice that a target lost its memory between a write and the flush that follows on another connection.
-//! Does not fence: a write that was under way when a connection broke may still be done by the target, for as long as the
+//! Does not fence by itself: without a claim a write that was under way when a connection broke may still be done by the target, for as long as the
 //! network and the target hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
 
 use std::time::{Duration, Instant};
 
 use crate::sys;
 
+use super::claim::{self, Claim};
 use super::controller::{Controller, Fabric, Settings};
 use super::error::{Error, Result};
 use super::queue::{Queue, Traits};
@@ -40,7 +41,8 @@ struct Connection<F: Fabric> {
 impl<F: Fabric> Connection<F> {
     fn new(fabric: F, subsystem: &Nqn, namespace: u32, settings: &Settings) -> Result<Self> {
         let mut controller = Controller::connect(fabric, subsystem, settings)?;
-        let queue = controller.queue(namespace)?;
+        let mut queue = controller.queue(namespace)?;
+        claim::claim(&mut queue, &settings.host_id, settings.claim)?;
         Ok(Connection { controller, queue })
     }
 }
@@ -130,6 +132,13 @@ impl<F: Fabric + Clone> Remote<F> {
     /// To be called now and then while nothing else is: otherwise the controller forgets us.
     pub fn keep_alive(&mut self) -> Result<()> {
         self.insist(|_| Ok(()))
+    }
+
+    /// Lets other hosts have the namespace, and does not claim it any more.
+    pub fn release(&mut self) -> Result<()> {
+        self.settings.claim = Claim::None;
+        let host = self.settings.host_id;
+        self.insist(|queue| claim::release(queue, &host))
     }
 
     /// Ends the connection in an orderly way.

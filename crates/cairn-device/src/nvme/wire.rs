@@ -10,6 +10,7 @@ pub mod completion;
 pub mod fabrics;
 pub mod identify;
 pub mod pdu;
+pub mod reservation;
 
 pub use command::{Command, DataPointer, Entry};
 pub use completion::{Completion, Status};

@@ -4,6 +4,7 @@
 //! anybody relies on it.
 //! Does not choose command identifiers, nor how data travel; the transport does.
 
+use super::reservation::Step;
 use super::{Status, put, u16_at, u32_at, u64_at};
 
 /// Length of a submission queue entry.
@@ -41,6 +42,10 @@ const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 const WRITE_ZEROES: u8 = 0x08;
 const DATASET_MANAGEMENT: u8 = 0x09;
+const RESERVATION_REGISTER: u8 = 0x0d;
+const RESERVATION_REPORT: u8 = 0x0e;
+const RESERVATION_ACQUIRE: u8 = 0x11;
+const RESERVATION_RELEASE: u8 = 0x15;
 
 /// FUA of a read or write.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -48,6 +53,8 @@ const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 const MAY_DEALLOCATE: u32 = 1 << 25;
 /// AD of Dataset Management.
 const DEALLOCATE: u32 = 1 << 2;
+/// EDS of Reservation Report: hosts have identifiers of 16 bytes.
+const EXTENDED: u32 = 1;
 /// RAE of Get Log Page.
 const RETAIN_EVENT: u32 = 1 << 15;
 
@@ -251,6 +258,20 @@ pub enum Command {
         /// How many ranges: 1 to `RANGES_MAX`.
         ranges: u32,
     },
+    /// Reservation Register, Acquire or Release (Base 7.2, 7.3, 7.5). Carries keys.
+    Reserve {
+        /// NSID.
+        namespace: u32,
+        /// What is to be done.
+        step: Step,
+    },
+    /// Reservation Report (Base 7.4) with identifiers of 16 bytes. Returns `reservation::Report`.
+    ReservationReport {
+        /// NSID.
+        namespace: u32,
+        /// How many bytes, a multiple of 4, at least 4.
+        bytes: u64,
+    },
 }
 
 impl Command {
@@ -312,6 +333,23 @@ impl Command {
                 let mut entry = Entry::new(DATASET_MANAGEMENT, namespace);
                 entry.set_dword(10, ranges - 1);
                 entry.set_dword(11, DEALLOCATE);
+                entry
+            }
+            Command::Reserve { namespace, step } => {
+                let (opcode, action) = match step {
+                    Step::Register(action) => (RESERVATION_REGISTER, action),
+                    Step::Acquire(action) => (RESERVATION_ACQUIRE, action),
+                    Step::Release(action) => (RESERVATION_RELEASE, action),
+                };
+                let mut entry = Entry::new(opcode, namespace);
+                entry.set_dword(10, action);
+                entry
+            }
+            Command::ReservationReport { namespace, bytes } => {
+                assert!(bytes % 4 == 0 && (4..=1 << 34).contains(&bytes), "NUMD counts dwords");
+                let mut entry = Entry::new(RESERVATION_REPORT, namespace);
+                entry.set_dword(10, (bytes / 4 - 1) as u32);
+                entry.set_dword(11, EXTENDED);
                 entry
             }
         }
@@ -404,6 +442,16 @@ impl Command {
                 Ok(Command::Deallocate { namespace, ranges })
             }
             DATASET_MANAGEMENT => Err(Status::INVALID_FIELD),
+            RESERVATION_REGISTER => Ok(reserve(namespace, Step::Register(entry.dword(10)))),
+            RESERVATION_ACQUIRE => Ok(reserve(namespace, Step::Acquire(entry.dword(10)))),
+            RESERVATION_RELEASE => Ok(reserve(namespace, Step::Release(entry.dword(10)))),
+            RESERVATION_REPORT if entry.dword(11) & EXTENDED == 0 => {
+                Err(Status::HOST_ID_INCONSISTENT)
+            }
+            RESERVATION_REPORT => {
+                let bytes = (u64::from(entry.dword(10)) + 1) * 4;
+                Ok(Command::ReservationReport { namespace, bytes })
+            }
             _ => Err(Status::INVALID_OPCODE),
         }
     }
@@ -414,6 +462,8 @@ impl Command {
             Command::Connect { .. } => super::fabrics::CONNECT_DATA_BYTES as u64,
             Command::Write { blocks, .. } => u64::from(blocks.count) * block_bytes,
             Command::Deallocate { ranges, .. } => u64::from(*ranges) * RANGE_BYTES as u64,
+            Command::Reserve { step: Step::Release(_), .. } => 8,
+            Command::Reserve { .. } => 16,
             _ => 0,
         }
     }
@@ -422,11 +472,15 @@ impl Command {
     pub fn bytes_in(&self, block_bytes: u64) -> u64 {
         match self {
             Command::Identify { .. } => super::identify::PAGE_BYTES as u64,
-            Command::GetLogPage { bytes, .. } => *bytes,
+            Command::GetLogPage { bytes, .. } | Command::ReservationReport { bytes, .. } => *bytes,
             Command::Read { blocks, .. } => u64::from(blocks.count) * block_bytes,
             _ => 0,
         }
     }
+}
+
+fn reserve(namespace: u32, step: Step) -> Command {
+    Command::Reserve { namespace, step }
 }
 
 fn flag(is_set: bool, flag: u32) -> u32 {
@@ -478,6 +532,7 @@ pub fn decode_range(range: &[u8; RANGE_BYTES]) -> Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvme::wire::reservation;
 
     #[test]
     fn every_command_is_read_back_as_it_was_written() {
@@ -511,6 +566,10 @@ mod tests {
             Command::Write { namespace: 3, blocks, is_durable: true },
             Command::WriteZeroes { namespace: 4, blocks, may_deallocate: true },
             Command::Deallocate { namespace: 5, ranges: RANGES_MAX as u32 },
+            reserve(6, Step::Register(reservation::REPLACE | reservation::ANY_KEY)),
+            reserve(7, Step::Acquire(reservation::PREEMPT | reservation::WRITE_EXCLUSIVE)),
+            reserve(8, Step::Release(reservation::CLEAR)),
+            Command::ReservationReport { namespace: 9, bytes: 4096 },
         ];
         let queues = [(QueueKind::Admin, &admin[..]), (QueueKind::Io, &io[..])];
         for (queue, command) in

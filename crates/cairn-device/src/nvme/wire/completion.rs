@@ -65,12 +65,16 @@ impl Status {
     pub const DATA_LENGTH_INVALID: Status = Status(0x00f);
     /// SGL Descriptor Type Invalid.
     pub const DESCRIPTOR_INVALID: Status = Status(0x011);
+    /// Host Identifier Inconsistent Format.
+    pub const HOST_ID_INCONSISTENT: Status = Status(0x018);
     /// Transient Transport Error.
     pub const TRANSIENT_TRANSPORT: Status = Status(0x022);
     /// LBA Out of Range.
     pub const OUT_OF_RANGE: Status = Status(0x080);
     /// Capacity Exceeded.
     pub const CAPACITY_EXCEEDED: Status = Status(0x081);
+    /// Reservation Conflict.
+    pub const RESERVATION_CONFLICT: Status = Status(0x083);
     /// Asynchronous Event Request Limit Exceeded.
     pub const TOO_MANY_EVENT_REQUESTS: Status = Status(0x105);
     /// Invalid Log Page.
@@ -128,6 +132,8 @@ impl Status {
             (Status(0x020), "namespace is write protected"),
             (Status::TRANSIENT_TRANSPORT, "transient transport error"),
             (Status::OUT_OF_RANGE, "LBA out of range"),
+            (Status::HOST_ID_INCONSISTENT, "host identifier of another format"),
+            (Status::RESERVATION_CONFLICT, "reserved for another host"),
             (Status::CAPACITY_EXCEEDED, "capacity exceeded"),
             (Status(0x082), "namespace not ready"),
             (Status(0x083), "reservation conflict"),

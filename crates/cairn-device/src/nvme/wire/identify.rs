@@ -28,6 +28,10 @@ pub const EVENT_ACCESS_CHANGED: u32 = 1 << 11;
 const HAS_DATASET_MANAGEMENT: u16 = 1 << 2;
 /// ONCS: Write Zeroes.
 const HAS_WRITE_ZEROES: u16 = 1 << 3;
+/// ONCS: Reservations.
+const HAS_RESERVATIONS: u16 = 1 << 5;
+/// RESCAP: Write Exclusive, and keys may be ignored as version 1.3 says.
+const RESERVATION_TYPES: u8 = 1 << 1 | 1 << 7;
 /// CMIC: asymmetric access is reported.
 const HAS_ASYMMETRIC_ACCESS: u8 = 1 << 3;
 /// Smallest and largest logical block, as powers of two.
@@ -58,6 +62,8 @@ pub struct Controller {
     pub can_deallocate: bool,
     /// ONCS: Write Zeroes is supported.
     pub can_write_zeroes: bool,
+    /// ONCS: reservations are supported.
+    pub can_reserve: bool,
     /// VWC: what was written may be lost until it is flushed.
     pub has_volatile_cache: bool,
     /// CMIC: some ways to a namespace are better than others.
@@ -95,6 +101,7 @@ impl Controller {
             namespaces_max: u32_at(page, 516),
             can_deallocate: optional & HAS_DATASET_MANAGEMENT != 0,
             can_write_zeroes: optional & HAS_WRITE_ZEROES != 0,
+            can_reserve: optional & HAS_RESERVATIONS != 0,
             has_volatile_cache: page[525] & 1 != 0,
             has_asymmetric_access: page[76] & HAS_ASYMMETRIC_ACCESS != 0,
             subsystem: Nqn::decode(&page[768..1024]),
@@ -124,7 +131,8 @@ impl Controller {
         put(&mut page, 514, &self.commands_max.to_le_bytes());
         put(&mut page, 516, &self.namespaces_max.to_le_bytes());
         let optional = flag(self.can_deallocate, HAS_DATASET_MANAGEMENT)
-            | flag(self.can_write_zeroes, HAS_WRITE_ZEROES);
+            | flag(self.can_write_zeroes, HAS_WRITE_ZEROES)
+            | flag(self.can_reserve, HAS_RESERVATIONS);
         put(&mut page, 520, &optional.to_le_bytes());
         page[525] = u8::from(self.has_volatile_cache);
         // SGLS: SGLs, an offset into the capsule, and data that the transport brings.
@@ -184,6 +192,7 @@ impl Namespace {
         for at in [0, 8, 16] {
             put(&mut page, at, &self.blocks.to_le_bytes());
         }
+        page[31] = RESERVATION_TYPES;
         // DLFEAT: deallocated blocks read as zeros.
         page[33] = 1;
         put(&mut page, 92, &self.access_group.to_le_bytes());
@@ -258,6 +267,7 @@ mod tests {
             namespaces_max: 1,
             can_deallocate: true,
             can_write_zeroes: true,
+            can_reserve: true,
             has_volatile_cache: true,
             has_asymmetric_access: false,
             subsystem: Nqn::new("nqn.2026-11.example:store"),

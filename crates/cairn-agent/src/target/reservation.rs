@@ -1,0 +1,222 @@
+//! Who may write to a namespace (Base 8.19): hosts register keys, and one of them may reserve it.
+//!
+//! Must stay true: when a host has lost the reservation, nothing that it sent is done any more: what was being done has ended
+//! before the command that took it is answered.
+//! Does not outlive the target; and knows one type, Write Exclusive: the holder writes, everybody reads.
+
+use cairn_device::nvme::wire::Status;
+use cairn_device::nvme::wire::reservation::{
+    self, ACTION, ANY_KEY, HOSTS_MAX, KEEP, Registrant, Report, Step, TYPE, WRITE_EXCLUSIVE,
+};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// HOSTID.
+pub(super) type HostId = [u8; 16];
+
+const CONFLICT: Status = Status::RESERVATION_CONFLICT;
+
+/// The hosts of a namespace.
+#[derive(Debug, Default)]
+pub struct Reservations {
+    table: RwLock<Report>,
+}
+
+/// As long as it lives nobody loses the reservation.
+pub(super) struct Permit<'a> {
+    _table: RwLockReadGuard<'a, Report>,
+}
+
+impl Reservations {
+    /// Lets this host write. Errors: the namespace is another one's.
+    pub(super) fn permit(&self, host: &HostId) -> Result<Permit<'_>, Status> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        match table.holder().is_none_or(|holder| holder.host == *host) {
+            true => Ok(Permit { _table: table }),
+            false => Err(CONFLICT.for_good()),
+        }
+    }
+
+    /// Does a command of a host with the keys that came with it.
+    pub(super) fn execute(&self, host: &HostId, step: Step, keys: [u64; 2]) -> Result<(), Status> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let done = match step {
+            Step::Register(action) => register(&mut table, host, action, keys),
+            Step::Acquire(action) => acquire(&mut table, host, action, keys),
+            Step::Release(action) => release(&mut table, host, action, keys[0]),
+        };
+        done.map_err(Status::for_good)
+    }
+
+    /// What everybody may know.
+    pub(super) fn report(&self) -> Vec<u8> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).encode()
+    }
+}
+
+fn register(
+    table: &mut Report,
+    host: &HostId,
+    action: u32,
+    [before, key]: [u64; 2],
+) -> Result<(), Status> {
+    if action & KEEP == KEEP {
+        // What is kept here ends with the target.
+        return Err(Status::INVALID_FIELD);
+    }
+    let place = table.hosts.iter().position(|registrant| registrant.host == *host);
+    let is_named = |at: usize| action & ANY_KEY != 0 || table.hosts[at].key == before;
+    match (action & ACTION, place) {
+        (reservation::REGISTER, Some(at)) if table.hosts[at].key == key => return Ok(()),
+        (reservation::REGISTER, None) if table.hosts.len() < HOSTS_MAX => {
+            table.hosts.push(Registrant { host: *host, key, is_holder: false });
+        }
+        (reservation::REGISTER, None) => return Err(Status::INTERNAL_ERROR),
+        (reservation::UNREGISTER, Some(at)) if is_named(at) => drop(table.hosts.remove(at)),
+        (reservation::REPLACE, Some(at)) if is_named(at) => table.hosts[at].key = key,
+        (reservation::REGISTER | reservation::UNREGISTER | reservation::REPLACE, _) => {
+            return Err(CONFLICT);
+        }
+        _ => return Err(Status::INVALID_FIELD),
+    }
+    table.generation = table.generation.wrapping_add(1);
+    Ok(())
+}
+
+fn acquire(
+    table: &mut Report,
+    host: &HostId,
+    action: u32,
+    [key, victim]: [u64; 2],
+) -> Result<(), Status> {
+    check_registered(table, host, key)?;
+    if action & TYPE != WRITE_EXCLUSIVE {
+        return Err(Status::INVALID_FIELD);
+    }
+    let holder = table.holder().map(|holder| (holder.host, holder.key));
+    match (action & ACTION, holder) {
+        (reservation::ACQUIRE, None) => {}
+        (reservation::ACQUIRE, Some((holder, _))) if holder == *host => {}
+        (reservation::ACQUIRE, Some(_)) => return Err(CONFLICT),
+        (reservation::PREEMPT | reservation::PREEMPT_AND_ABORT, holder) => {
+            let is_other = |registrant: &Registrant| registrant.key != victim;
+            if victim == 0 || table.hosts.iter().all(is_other) {
+                return Err(CONFLICT);
+            }
+            table.hosts.retain(|registrant| registrant.host == *host || is_other(registrant));
+            table.generation = table.generation.wrapping_add(1);
+            if holder.is_none_or(|(_, key)| key != victim) {
+                return Ok(());
+            }
+        }
+        _ => return Err(Status::INVALID_FIELD),
+    }
+    for registrant in &mut table.hosts {
+        registrant.is_holder = registrant.host == *host;
+    }
+    Ok(())
+}
+
+fn release(table: &mut Report, host: &HostId, action: u32, key: u64) -> Result<(), Status> {
+    check_registered(table, host, key)?;
+    match action & ACTION {
+        reservation::RELEASE => {
+            for registrant in table.hosts.iter_mut().filter(|other| other.host == *host) {
+                registrant.is_holder = false;
+            }
+        }
+        reservation::CLEAR => {
+            table.hosts.clear();
+            table.generation = table.generation.wrapping_add(1);
+        }
+        _ => return Err(Status::INVALID_FIELD),
+    }
+    Ok(())
+}
+
+/// Errors: the host has not registered this key.
+fn check_registered(table: &Report, host: &HostId, key: u64) -> Result<(), Status> {
+    if table.key_of(host) == Some(key) { Ok(()) } else { Err(CONFLICT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reservation::{ACQUIRE, CLEAR, PREEMPT_AND_ABORT, REGISTER, RELEASE, REPLACE, UNREGISTER};
+
+    const ONE: HostId = [1; 16];
+    const OTHER: HostId = [2; 16];
+    const REFUSED: Result<(), Status> = Err(CONFLICT);
+
+    fn both_registered() -> Reservations {
+        let all = Reservations::default();
+        all.execute(&ONE, Step::Register(REGISTER), [0, 11]).unwrap();
+        all.execute(&OTHER, Step::Register(REGISTER), [0, 22]).unwrap();
+        all
+    }
+
+    fn step(all: &Reservations, host: &HostId, step: Step, keys: [u64; 2]) -> Result<(), Status> {
+        all.execute(host, step, keys).map_err(Status::code)
+    }
+
+    fn may_write(all: &Reservations) -> [bool; 2] {
+        [ONE, OTHER].map(|host| all.permit(&host).is_ok())
+    }
+
+    #[test]
+    fn second_host_is_refused_until_the_first_releases() {
+        let all = both_registered();
+        assert_eq!(may_write(&all), [true, true], "nobody has reserved it");
+        let acquire = Step::Acquire(ACQUIRE | WRITE_EXCLUSIVE);
+        assert_eq!(step(&all, &ONE, acquire, [11, 0]), Ok(()));
+        assert_eq!(step(&all, &ONE, acquire, [11, 0]), Ok(()), "again");
+        assert_eq!(step(&all, &OTHER, acquire, [22, 0]), REFUSED);
+        assert_eq!(may_write(&all), [true, false]);
+        assert_eq!(step(&all, &OTHER, Step::Release(RELEASE), [22, 0]), Ok(()));
+        assert_eq!(may_write(&all), [true, false], "it was not theirs");
+        assert_eq!(step(&all, &ONE, Step::Release(RELEASE), [11, 0]), Ok(()));
+        assert_eq!(step(&all, &OTHER, acquire, [22, 0]), Ok(()));
+        assert_eq!(may_write(&all), [false, true]);
+    }
+
+    #[test]
+    fn host_that_was_put_out_neither_writes_nor_is_registered() {
+        let all = both_registered();
+        let acquire = Step::Acquire(ACQUIRE | WRITE_EXCLUSIVE);
+        step(&all, &ONE, acquire, [11, 0]).unwrap();
+        let preempt = Step::Acquire(PREEMPT_AND_ABORT | WRITE_EXCLUSIVE);
+        assert_eq!(step(&all, &OTHER, preempt, [22, 33]), REFUSED, "nobody has this key");
+        assert_eq!(step(&all, &OTHER, preempt, [22, 11]), Ok(()));
+        assert_eq!(may_write(&all), [false, true]);
+        assert_eq!(step(&all, &ONE, acquire, [11, 0]), REFUSED);
+        step(&all, &ONE, Step::Register(REGISTER), [0, 11]).unwrap();
+        assert_eq!(step(&all, &ONE, acquire, [11, 0]), REFUSED, "registered again");
+    }
+
+    #[test]
+    fn keys_are_kept_to_and_a_registration_takes_the_reservation_with_it() {
+        let all = both_registered();
+        let acquire = Step::Acquire(ACQUIRE | WRITE_EXCLUSIVE);
+        assert_eq!(step(&all, &ONE, acquire, [12, 0]), REFUSED);
+        assert_eq!(step(&all, &ONE, Step::Register(REGISTER), [0, 12]), REFUSED);
+        assert_eq!(step(&all, &ONE, Step::Register(REPLACE), [12, 13]), REFUSED);
+        assert_eq!(step(&all, &ONE, Step::Register(REPLACE | ANY_KEY), [0, 13]), Ok(()));
+        assert_eq!(step(&all, &ONE, acquire, [13, 0]), Ok(()));
+        assert_eq!(step(&all, &ONE, Step::Register(UNREGISTER), [13, 0]), Ok(()));
+        assert_eq!(may_write(&all), [true, true]);
+        assert_eq!(step(&all, &OTHER, acquire, [22, 0]), Ok(()));
+        assert_eq!(step(&all, &OTHER, Step::Release(CLEAR), [22, 0]), Ok(()));
+        assert_eq!(may_write(&all), [true, true]);
+        let keep = Step::Register(REGISTER | KEEP);
+        assert_eq!(step(&all, &ONE, keep, [0, 1]), Err(Status::INVALID_FIELD));
+    }
+
+    #[test]
+    fn reservation_is_not_taken_in_the_middle_of_a_write() {
+        let all = both_registered();
+        step(&all, &ONE, Step::Acquire(ACQUIRE | WRITE_EXCLUSIVE), [11, 0]).unwrap();
+        let permit = all.permit(&ONE).unwrap();
+        assert!(all.table.try_write().is_err(), "who takes it waits");
+        drop(permit);
+        assert!(all.table.try_write().is_ok());
+    }
+}

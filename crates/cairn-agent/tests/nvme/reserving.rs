@@ -1,0 +1,157 @@
+//! Hosts that claim one namespace. Only against Cairn's target: other tests use that of another peer at the same time.
+
+use crate::peer::{Peer, pattern, settings, subsystem};
+use cairn_agent::target::Limits;
+use cairn_device::nvme::Error;
+use cairn_device::nvme::claim::Claim;
+use cairn_device::nvme::controller::Settings;
+use cairn_device::nvme::remote::Remote;
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::Status;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const PIECE: usize = 64 << 10;
+
+type Host = Remote<TcpFabric>;
+
+fn connect(address: SocketAddr, settings: &Settings) -> Result<Host, Error> {
+    Remote::connect(TcpFabric::new(address), &subsystem(), 2, settings, PATIENCE)
+}
+
+/// Another host that wants the namespace in this way.
+fn wanting(claim: Claim) -> Settings {
+    Settings { claim, ..settings() }
+}
+
+fn is_reserved(result: &Result<(), Error>) -> bool {
+    let conflict = Status::RESERVATION_CONFLICT;
+    matches!(result, Err(Error::Refused { status, .. }) if status.code() == conflict)
+}
+
+#[test]
+fn one_of_the_hosts_that_claim_a_namespace_at_the_same_time_gets_it() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    for round in 0..20 {
+        let start = Barrier::new(4);
+        let hosts: Vec<_> = (0..4).map(|_| wanting(Claim::Exclusive)).collect();
+        let claims = thread::scope(|scope| {
+            let claim = |settings| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    connect(peer.address, settings)
+                })
+            };
+            let claiming: Vec<_> = hosts.iter().map(claim).collect();
+            claiming.into_iter().map(|one| one.join().expect("ends")).collect::<Vec<_>>()
+        });
+        let (mut winners, losers): (Vec<_>, Vec<_>) = claims.into_iter().partition(Result::is_ok);
+        assert_eq!(winners.len(), 1, "round {round}");
+        for loser in losers {
+            assert!(matches!(loser, Err(Error::Reserved { .. })));
+        }
+        let winner = winners.pop().and_then(Result::ok);
+        winner.expect("there is one").release().expect("given back");
+    }
+}
+
+#[test]
+fn second_host_is_told_whose_the_namespace_is_and_may_read_it() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let first = wanting(Claim::Exclusive);
+    let mut holder = connect(peer.address, &first).expect("claimed");
+    let mut process = connect(peer.address, &first).expect("another process of that host");
+    let refused = connect(peer.address, &wanting(Claim::Exclusive)).map(drop);
+    assert!(
+        matches!(refused, Err(Error::Reserved { holder }) if holder.host == first.host_id),
+        "{refused:?}"
+    );
+    let mut reader = connect(peer.address, &settings()).expect("connected");
+    let bytes = pattern(3, PIECE);
+    process.write(0, &bytes).expect("its own");
+    let mut again = vec![0; PIECE];
+    reader.read(0, &mut again).expect("reads");
+    assert!(again == bytes);
+    let changes = [
+        reader.write(0, &again),
+        reader.write_zeroes(0, PIECE as u64, true),
+        reader.discard(0, PIECE as u64),
+        reader.flush(),
+    ];
+    assert!(changes.iter().all(is_reserved), "{changes:?}");
+    holder.release().expect("given back");
+    reader.write(0, &again).expect("it is nobody's");
+    connect(peer.address, &wanting(Claim::Exclusive)).expect("it is free");
+}
+
+/// Passes everything on but what comes from the host while the gate is locked.
+struct Gate {
+    address: SocketAddr,
+    lock: Arc<Mutex<()>>,
+    arrived: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn start(target: SocketAddr) -> Gate {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+        let address = listener.local_addr().expect("it listens");
+        let gate = Gate { address, lock: Arc::default(), arrived: Arc::default() };
+        let (lock, arrived) = (Arc::clone(&gate.lock), Arc::clone(&gate.arrived));
+        thread::spawn(move || {
+            for host in listener.incoming().map_while(Result::ok) {
+                let Ok(target) = TcpStream::connect(target) else { break };
+                let clones = host.try_clone().and_then(|host| Ok((host, target.try_clone()?)));
+                let (from, to) = clones.expect("there are descriptors");
+                thread::spawn(move || pass(&target, &host, || ()));
+                let (lock, arrived) = (Arc::clone(&lock), Arc::clone(&arrived));
+                let wait = move || {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    drop(lock.lock());
+                };
+                thread::spawn(move || pass(&from, &to, wait));
+            }
+        });
+        gate
+    }
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream, wait: impl Fn()) {
+    let mut buffer = vec![0; 1 << 17];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        wait();
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+#[test]
+fn late_write_of_a_host_whose_namespace_was_taken_over_is_refused() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let gate = Gate::start(peer.address);
+    let mut dead = connect(gate.address, &wanting(Claim::Exclusive)).expect("claimed");
+    let (old, new) = (pattern(1, PIECE), pattern(2, PIECE));
+    dead.write(0, &old).expect("its own");
+    let closed = gate.lock.lock().expect("nobody panics");
+    let before = gate.arrived.load(Ordering::SeqCst);
+    let late = thread::spawn(move || (dead.write(0, &old), dead.keep_alive(), dead));
+    while gate.arrived.load(Ordering::SeqCst) == before {
+        thread::yield_now();
+    }
+    let mut heir = connect(peer.address, &wanting(Claim::TakeOver)).expect("taken over");
+    heir.write(0, &new).expect("its own");
+    drop(closed);
+    let (late, _, mut dead) = late.join().expect("ends");
+    assert!(is_reserved(&late), "{late:?}");
+    assert!(is_reserved(&dead.write(0, &new)) && is_reserved(&dead.flush()), "never again");
+    let mut again = vec![0; PIECE];
+    heir.read(0, &mut again).expect("reads");
+    assert!(again == new);
+}

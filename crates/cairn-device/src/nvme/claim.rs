@@ -1,0 +1,131 @@
+//! A namespace claimed for one machine: by a reservation, which all processes of the machine share.
+//!
+//! Must stay true: a claim succeeds only if the reservation is this host's when it is made; whose it is is never taken over
+//! without being asked to. Who is put out is refused by the controller from then on, and fails when it claims again.
+//! Does nothing where the controller has no reservations.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::error::{Error, Result};
+use super::queue::Queue;
+use super::transport::{Data, Transport};
+use super::wire::reservation::{
+    self, REPORT_BYTES, Registrant, Report, Step, WRITE_EXCLUSIVE, encode_keys,
+};
+use super::wire::{Command, Status};
+
+/// How often a claim begins anew because others register or release at the same time.
+const TRIES: u32 = 16;
+/// A key has the second of its making above these bits, and chance below.
+const KEY_CHANCE_BITS: u32 = 24;
+
+/// How a host wants to have a namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// As one of many.
+    None,
+    /// To be the only one that writes.
+    Exclusive,
+    /// The same, even if another host has it: that one never writes again.
+    TakeOver,
+}
+
+/// Who has a namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// HOSTID.
+    pub host: [u8; 16],
+    /// The key that it has registered.
+    pub key: u64,
+}
+
+impl Holder {
+    /// Since when, if it is a host that makes keys as we do.
+    pub fn since(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.key >> KEY_CHANCE_BITS)
+    }
+}
+
+/// Makes the namespace of a queue this host's. Errors: `Reserved` if it is another one's.
+pub fn claim<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16], claim: Claim) -> Result<()> {
+    if claim == Claim::None || !queue.traits().can_reserve {
+        return Ok(());
+    }
+    for _ in 0..TRIES {
+        let report = report(queue)?;
+        let holder = report.holder().copied();
+        if holder.is_some_and(|holder| holder.host == *host) {
+            return Ok(());
+        }
+        if let (Some(Registrant { host, key, .. }), Claim::Exclusive) = (holder, claim) {
+            return Err(Error::Reserved { holder: Holder { host, key } });
+        }
+        // Whoever was faster is seen in the next report.
+        unless_conflict(advance(queue, report.key_of(host), holder))?;
+    }
+    Err(Error::Unsuitable { why: "hosts fight for the namespace" })
+}
+
+/// Gives a namespace back that may be this host's.
+pub fn release<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16]) -> Result<()> {
+    if !queue.traits().can_reserve {
+        return Ok(());
+    }
+    match report(queue)?.key_of(host) {
+        Some(key) => step(queue, Step::Register(reservation::UNREGISTER), [key, 0]),
+        None => Ok(()),
+    }
+}
+
+/// One step to the reservation: registers, acquires, or puts the holder out.
+fn advance<T: Transport>(
+    queue: &mut Queue<T>,
+    key: Option<u64>,
+    holder: Option<Registrant>,
+) -> Result<()> {
+    match (key, holder) {
+        (None, _) => step(queue, Step::Register(reservation::REGISTER), [0, new_key()?]),
+        (Some(key), None) => {
+            step(queue, Step::Acquire(reservation::ACQUIRE | WRITE_EXCLUSIVE), [key, 0])
+        }
+        (Some(key), Some(holder)) => {
+            let preempt = reservation::PREEMPT_AND_ABORT | WRITE_EXCLUSIVE;
+            step(queue, Step::Acquire(preempt), [key, holder.key])
+        }
+    }
+}
+
+fn step<T: Transport>(queue: &mut Queue<T>, step: Step, keys: [u64; 2]) -> Result<()> {
+    let reserve = Command::Reserve { namespace: queue.traits().namespace, step };
+    let bytes = encode_keys(keys);
+    let length = reserve.bytes_out(1) as usize;
+    queue.execute("reserve", &reserve, Data::of(&bytes[..length]))
+}
+
+/// Who has registered, and who holds the reservation.
+pub fn report<T: Transport>(queue: &mut Queue<T>) -> Result<Report> {
+    let namespace = queue.traits().namespace;
+    let mut bytes = [0; REPORT_BYTES];
+    let ask = Command::ReservationReport { namespace, bytes: REPORT_BYTES as u64 };
+    queue.execute("report reservations", &ask, Data::into(&mut bytes))?;
+    let why = "the report of its reservations makes no sense";
+    Report::decode(&bytes).ok_or(Error::Unsuitable { why })
+}
+
+fn unless_conflict(result: Result<()>) -> Result<()> {
+    match result {
+        Err(Error::Refused { status, .. }) if status.code() == Status::RESERVATION_CONFLICT => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// A key that no other host has.
+fn new_key() -> Result<u64> {
+    let failed = |errno| Error::System { action: "make a key", errno };
+    let chance = crate::sys::random().map_err(failed)?;
+    let [first, second, third, ..] = chance.map(u64::from);
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    Ok(seconds << KEY_CHANCE_BITS | first << 16 | second << 8 | third)
+}
