@@ -20,7 +20,7 @@ Examples:
   cairn discover 10.0.0.5:8009
   cairn discover '[fe80::1]:4420'";
 
-/// Show which NVMe namespaces a machine exports over TCP.
+/// Show which NVMe subsystems a machine exports over TCP.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
