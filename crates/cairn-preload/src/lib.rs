@@ -58,5 +58,6 @@ mod submit;
 mod syscalls;
 mod terminals;
 mod trees;
+mod unwind;
 mod walks;
 mod wide;
