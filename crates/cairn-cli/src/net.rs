@@ -347,7 +347,8 @@ fn is_serving(pid: u32, instruction: u64) -> bool {
         let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
         range.is_some_and(|(start, end)| (number(start)..number(end)).contains(&instruction))
     });
-    line.is_some_and(|line| SERVING.iter().any(|name| line.ends_with(name)))
+    let file = line.and_then(|line| line.rsplit_once('/')).map(|(_, name)| name);
+    file.is_some_and(|name| SERVING.contains(&name))
 }
 
 /// A path without `.`, `..` and empty parts, as far as its text tells.

@@ -95,7 +95,9 @@ impl RankRecord {
             launch: launch.to_owned(),
             finalised,
         };
-        (long(0)? == MAGIC && !launch.contains(char::is_control)).then_some(record)
+        // Of a record that was cut off the rest is zeros.
+        let is_whole = record.process.pid_namespace != 0;
+        (long(0)? == MAGIC && is_whole && !launch.contains(char::is_control)).then_some(record)
     }
 
     /// Whether its process ended before it finalised MPI, as far as the caller can tell.
@@ -123,11 +125,19 @@ pub fn announce(store: i32, record: &RankRecord) -> SysResult<Place> {
     let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW;
     let list = Descriptor::open(store, NAME, flags, 0o600)?;
     let limit = sys::soft_limit(libc::RLIMIT_FSIZE)?.min(RECORDS_MAX * RECORD_BYTES as u64);
-    if sys::fstat(list.raw())?.st_size as u64 + RECORD_BYTES as u64 > limit {
+    let length = sys::fstat(list.raw())?.st_size as u64;
+    // Behind a record that a full file system took a part of, zeros make it as long as one.
+    let gap = length.next_multiple_of(RECORD_BYTES as u64) - length;
+    if length + gap + RECORD_BYTES as u64 > limit {
         return Err(Errno(libc::EFBIG));
     }
-    match sys::write(list.raw(), &record.encode())? {
-        RECORD_BYTES => Ok(Place(sys::position(list.raw())? - RECORD_BYTES as u64)),
+    let mut bytes = [0; 2 * RECORD_BYTES];
+    let written = &mut bytes[..gap as usize + RECORD_BYTES];
+    written[gap as usize..].copy_from_slice(&record.encode());
+    match sys::write(list.raw(), written)? {
+        whole if whole == written.len() => {
+            Ok(Place(sys::position(list.raw())? - RECORD_BYTES as u64))
+        }
         _ => Err(Errno(libc::ENOSPC)),
     }
 }
@@ -183,6 +193,20 @@ mod tests {
             launch: "openmpi:123@1".to_owned(),
             finalised: None,
         }
+    }
+
+    #[test]
+    fn record_that_was_cut_off_spoils_no_other() {
+        let (path, store) = directory("cut");
+        announce(store.raw(), &record(0)).unwrap();
+        let list_path = path.join(NAME.to_str().unwrap());
+        let whole = std::fs::read(&list_path).unwrap();
+        std::fs::write(&list_path, [&whole[..], &whole[..40]].concat()).unwrap();
+        let place = announce(store.raw(), &record(1)).unwrap();
+        finalise(store.raw(), place, Ok(())).unwrap();
+        let last = RankRecord { finalised: Some(Ok(())), ..record(1) };
+        assert_eq!(list(&store).unwrap(), [record(0), last]);
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]

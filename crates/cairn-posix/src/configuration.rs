@@ -279,7 +279,10 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
     // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the cell.
     let configuration = unsafe { &mut *CONFIGURATION.0.get() };
     for (variable, name) in configuration.variables.iter_mut().zip(INHERITED) {
-        let Some(mut value) = value_of(name) else { continue };
+        let Some(mut value) = value_of(name) else {
+            *variable = Variable::empty();
+            continue;
+        };
         if name == INHERITED[MOUNT] {
             while value.len() > 1 && value.ends_with(b"/") {
                 value = &value[..value.len() - 1];
@@ -289,11 +292,13 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
             return false;
         }
     }
-    if configuration.variables[SCOPE].value() == b"rank" {
-        if let Some(Rank { rank, local_size, .. }) = Rank::find(value_of) {
-            configuration.scope = Scope::Rank { rank, local_size: local_size.unwrap_or(1) };
+    let is_of_rank = configuration.variables[SCOPE].value() == b"rank";
+    configuration.scope = match is_of_rank.then(|| Rank::find(value_of)).flatten() {
+        Some(Rank { rank, local_size, .. }) => {
+            Scope::Rank { rank, local_size: local_size.unwrap_or(1) }
         }
-    }
+        None => Scope::Node,
+    };
     let mut initials = [0; 4];
     for name in configuration.mount().split(|&byte| byte == b'/') {
         if let Some(byte) = name.first() {
