@@ -13,6 +13,7 @@ const _: () = assert!(
 
 pub mod checksum;
 pub mod copy;
+pub mod crypto;
 mod dax;
 pub mod descriptor;
 pub mod device;
