@@ -5,6 +5,7 @@
 //! Must stay true: no I/O, no clock, no panic on any input; all numbers are little-endian; what a peer may get wrong is
 //! checked where it is decoded. Reserved fields are sent as zeros and ignored when received, as the specifications demand.
 
+pub mod auth;
 pub mod command;
 pub mod completion;
 pub mod fabrics;

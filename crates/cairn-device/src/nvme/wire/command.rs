@@ -36,6 +36,10 @@ const FABRICS: u8 = 0x7f;
 const PROPERTY_SET: u8 = 0x00;
 const CONNECT: u8 = 0x01;
 const PROPERTY_GET: u8 = 0x04;
+const AUTHENTICATION_SEND: u8 = 0x05;
+const AUTHENTICATION_RECEIVE: u8 = 0x06;
+/// SPSP0, SPSP1 and SECP: NVMe's own protocols of authentication.
+const SECURITY_PROTOCOL: [u8; 3] = [1, 1, 0xe9];
 // Opcodes of I/O commands (NVM 3.1).
 const FLUSH: u8 = 0x00;
 const WRITE: u8 = 0x01;
@@ -187,6 +191,16 @@ pub enum Command {
         /// To what.
         value: u32,
     },
+    /// Authentication Send (Base 6.2). Carries an `auth::Message`.
+    AuthenticationSend {
+        /// TL: how many bytes, at least 4.
+        bytes: u32,
+    },
+    /// Authentication Receive (Base 6.1). Returns an `auth::Message`, and zeros behind it.
+    AuthenticationReceive {
+        /// AL: how many bytes, at least 4.
+        bytes: u32,
+    },
     /// Identify (Base 5.17). Returns 4096 bytes.
     Identify {
         /// CNS: which page.
@@ -299,6 +313,10 @@ impl Command {
                 entry.set_dword(12, value);
                 entry
             }
+            Command::AuthenticationSend { bytes } => authentication(AUTHENTICATION_SEND, bytes),
+            Command::AuthenticationReceive { bytes } => {
+                authentication(AUTHENTICATION_RECEIVE, bytes)
+            }
             Command::Identify { page, namespace } => {
                 let mut entry = Entry::new(IDENTIFY, namespace);
                 entry.set_dword(10, u32::from(page));
@@ -390,6 +408,16 @@ impl Command {
                 // No property of 8 bytes may be set over a fabric.
                 true => Err(Status::INVALID_FIELD),
             },
+            kind @ (AUTHENTICATION_SEND | AUTHENTICATION_RECEIVE) => {
+                let bytes = entry.dword(11);
+                match entry.0[41..44] == SECURITY_PROTOCOL && bytes >= 4 {
+                    true if kind == AUTHENTICATION_SEND => {
+                        Ok(Command::AuthenticationSend { bytes })
+                    }
+                    true => Ok(Command::AuthenticationReceive { bytes }),
+                    false => Err(Status::INVALID_FIELD),
+                }
+            }
             _ => Err(Status::INVALID_FIELD),
         }
     }
@@ -460,6 +488,7 @@ impl Command {
     pub fn bytes_out(&self, block_bytes: u64) -> u64 {
         match self {
             Command::Connect { .. } => super::fabrics::CONNECT_DATA_BYTES as u64,
+            Command::AuthenticationSend { bytes } => u64::from(*bytes),
             Command::Write { blocks, .. } => u64::from(blocks.count) * block_bytes,
             Command::Deallocate { ranges, .. } => u64::from(*ranges) * RANGE_BYTES as u64,
             Command::Reserve { step: Step::Release(_), .. } => 8,
@@ -473,6 +502,7 @@ impl Command {
         match self {
             Command::Identify { .. } => super::identify::PAGE_BYTES as u64,
             Command::GetLogPage { bytes, .. } | Command::ReservationReport { bytes, .. } => *bytes,
+            Command::AuthenticationReceive { bytes } => u64::from(*bytes),
             Command::Read { blocks, .. } => u64::from(blocks.count) * block_bytes,
             _ => 0,
         }
@@ -485,6 +515,13 @@ fn reserve(namespace: u32, step: Step) -> Command {
 
 fn flag(is_set: bool, flag: u32) -> u32 {
     if is_set { flag } else { 0 }
+}
+
+fn authentication(kind: u8, bytes: u32) -> Entry {
+    let mut entry = Entry::fabrics(kind);
+    put(&mut entry.0, 41, &SECURITY_PROTOCOL);
+    entry.set_dword(11, bytes);
+    entry
 }
 
 fn on_blocks(opcode: u8, namespace: u32, blocks: Blocks, flags: u32) -> Entry {
@@ -547,6 +584,8 @@ mod tests {
             Command::PropertyGet { property: 0x1c, is_wide: false },
             Command::PropertyGet { property: 0, is_wide: true },
             Command::PropertySet { property: 0x14, value: 0x46_0001 },
+            Command::AuthenticationSend { bytes: 72 },
+            Command::AuthenticationReceive { bytes: 4096 },
             Command::Identify { page: 2, namespace: 0xffff_fffe },
             Command::GetLogPage {
                 page: 0x70,

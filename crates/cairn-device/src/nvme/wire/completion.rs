@@ -81,6 +81,10 @@ impl Status {
     pub const INVALID_LOG_PAGE: Status = Status(0x109);
     /// Connect Invalid Parameters.
     pub const CONNECT_INVALID: Status = Status(0x182);
+    /// Connect Invalid Host.
+    pub const HOST_INVALID: Status = Status(0x184);
+    /// Authentication Required.
+    pub const AUTHENTICATION_REQUIRED: Status = Status(0x191);
     /// Asymmetric Access Persistent Loss.
     pub const PERSISTENT_LOSS: Status = Status(0x301);
     /// Asymmetric Access Inaccessible.
@@ -142,8 +146,8 @@ impl Status {
             (Status(0x180), "connect: incompatible format"),
             (Status(0x181), "connect: controller busy"),
             (Status::CONNECT_INVALID, "connect: invalid parameters"),
-            (Status(0x184), "connect: this host may not use the subsystem"),
-            (Status(0x191), "authentication required"),
+            (Status::HOST_INVALID, "connect: this host may not use the subsystem"),
+            (Status::AUTHENTICATION_REQUIRED, "authentication required"),
             (Status(0x280), "write fault"),
             (Status(0x281), "unrecovered read error"),
             (Status::PERSISTENT_LOSS, "asymmetric access: persistent loss"),

@@ -13,6 +13,11 @@ pub const CONNECT_DATA_BYTES: usize = 1024;
 /// The controller identifier by which a host asks for a new controller.
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
+/// What the result of Connect says besides the controller if it wants authentication first (AUTHREQ): ASCR and ATR.
+pub const AUTHENTICATION_DEMANDED: u64 = 3 << 17;
+/// ATR: authentication, and no TLS.
+pub const AUTHENTICATION_ALONE: u64 = 1 << 17;
+
 /// Controller Capabilities (CAP).
 pub const PROPERTY_CAPABILITIES: u32 = 0x00;
 /// Version (VS).
