@@ -1,5 +1,5 @@
 //! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE]`.
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
@@ -147,7 +147,7 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
 }
 
-/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE]`. Without a size as a device.
+/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE]`. Without a size as a device.
 fn remote(text: &str) -> Result<TierRequest> {
     let (path, size) = remote_path(text)?;
     let wanted = size.map(|size| bytes(&size)).transpose()?;
@@ -167,16 +167,22 @@ pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
     let rest = text.strip_prefix("nvme-tcp://").ok_or_else(wrong)?;
     let (host, rest) = rest.split_once('/').ok_or_else(wrong)?;
     let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
-    let (mut namespace, mut size) = ("1", None);
+    let (mut namespace, mut size, mut secrets) = ("1", None, String::new());
     for option in options.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("nsid", number)) => namespace = number,
             Some(("size", text)) => size = Some(text.to_string()),
+            Some(("auth", source)) if source.starts_with("env:") => {
+                secrets = format!("&auth={source}");
+            }
+            Some(("auth", file)) => {
+                secrets = format!("&auth={}", absolute(Path::new(file))?.display());
+            }
             _ => return Err(wrong()),
         }
     }
     let address = resolve(host)?;
-    let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}"));
+    let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}{secrets}"));
     RemotePath::parse(&path).ok_or_else(wrong)?;
     Ok((path, size))
 }

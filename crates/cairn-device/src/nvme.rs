@@ -3,6 +3,7 @@
 //! ```text
 //! remote        a namespace, read and written in calls, over as many connections as that takes
 //! controller    connects, identifies, keeps alive      queue     reads, writes, flushes, discards
+//! auth          proves who both are, by what `secret` reads
 //!      └─────────────── transport: commands and their data ───────────┘
 //!                        tcp: NVMe/TCP      wire: its bytes, shared with the target
 //! ```
@@ -11,10 +12,12 @@
 
 mod admin;
 pub mod claim;
+pub mod auth;
 pub mod controller;
 pub mod error;
 pub mod queue;
 pub mod remote;
+pub mod secret;
 pub mod shared;
 pub mod tcp;
 pub mod transport;

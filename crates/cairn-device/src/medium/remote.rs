@@ -59,6 +59,7 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
         Error::System { errno, .. } => (errno, "is there a target?"),
         Error::TimedOut { .. } => (Errno(libc::ETIMEDOUT), "is there a target?"),
         Error::Refused { .. } => (Errno(libc::EACCES), "see cairn discover"),
+        Error::Unauthenticated { why } => (Errno(libc::EACCES), why),
         Error::Unsuitable { why } => (Errno(libc::ENODEV), why),
         _ => (Errno(libc::EPROTO), "the target does not keep to the protocol"),
     };

@@ -1,6 +1,7 @@
 //! A controller on another machine: from the first connection to its identity, its namespaces and its I/O queues (Base 3.5).
 //!
-//! Must stay true: a controller that was connected is enabled, and its pages were understood. The keep-alive timer is
+//! Must stay true: a controller that was connected is enabled, and its pages were understood; where there is a secret, each
+//! of its queues knows it. The keep-alive timer is
 //! the caller's to serve: `keep_alive` more often than that.
 //! Does not read or write namespaces; `queue` does. Does not reconnect; `remote` does.
 
@@ -8,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::admin::Admin;
 use super::claim::Claim;
+use super::auth;
 use super::error::{Error, Result};
 use super::queue::{Queue, Traits, check_status};
+use super::secret::{SecretSource, Secrets};
 use super::transport::{Data, Transport};
 use super::wire::fabrics::{
     self, ANY_CONTROLLER, Capabilities, ConnectData, DISCOVERY_ENTRIES_MAX, DISCOVERY_ENTRY_BYTES,
@@ -37,8 +40,6 @@ const ADMIN_ENTRIES: u32 = 32;
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// How often a discovery log that changes while it is read is read again.
 const DISCOVERY_TRIES: u32 = 5;
-/// What a controller that wants to be asked for a password says in the result of Connect (AUTHREQ).
-const AUTHENTICATION_REQUIRED: u64 = 3 << 17;
 
 /// How queues of a controller are connected: over TCP, or something else.
 pub trait Fabric {
@@ -72,6 +73,8 @@ pub struct Settings {
     pub without_flow_control: bool,
     /// How namespaces are wanted.
     pub claim: Claim,
+    /// Where it is read who we are and how we prove that; controllers that do not want a proof are refused then.
+    pub secrets: Option<SecretSource>,
 }
 
 impl Settings {
@@ -85,7 +88,12 @@ impl Settings {
             depth: 32,
             without_flow_control: true,
             claim: Claim::None,
+            secrets: None,
         }
+    }
+
+    fn read_secrets(&self) -> Result<Option<Secrets>> {
+        self.secrets.as_ref().map(SecretSource::read).transpose()
     }
 }
 
@@ -105,6 +113,9 @@ pub struct Controller<F: Fabric> {
 impl<F: Fabric> Controller<F> {
     /// Connects to a controller of `subsystem`, enables it and learns what it is.
     pub fn connect(fabric: F, subsystem: &Nqn, settings: &Settings) -> Result<Controller<F>> {
+        let secrets = settings.read_secrets()?;
+        let host = secrets.as_ref().map_or(&settings.host, |secrets| &secrets.name);
+        let settings = Settings { host: host.clone(), ..settings.clone() };
         let deadline = Instant::now() + settings.timeout;
         let transport = fabric.connect(0, ADMIN_DEPTH, ADMIN_CAPSULE_DATA_BYTES, deadline)?;
         let keep_alive_ms = settings.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
@@ -122,7 +133,10 @@ impl<F: Fabric> Controller<F> {
             host: settings.host.clone(),
         };
         let result = admin.execute("connect", &connect, Data::of(&data.encode()))?;
-        let id = controller_of(result)?;
+        let id = result as u16;
+        auth::settle(result, subsystem, secrets.as_ref(), |name, command, data| {
+            admin.execute(name, command, data)
+        })?;
         let capabilities = admin.enable()?;
         let page = admin.identify(identify::CNS_CONTROLLER, 0)?;
         let identity = identify::Controller::decode(&page)
@@ -131,7 +145,7 @@ impl<F: Fabric> Controller<F> {
         if events != 0 && !identity.is_discovery {
             admin.ask_for_events(events)?;
         }
-        let (settings, subsystem) = (settings.clone(), subsystem.clone());
+        let subsystem = subsystem.clone();
         Ok(Controller { fabric, settings, subsystem, admin, id, capabilities, identity, queues: 0 })
     }
 
@@ -194,7 +208,14 @@ impl<F: Fabric> Controller<F> {
             subsystem: self.subsystem.clone(),
             host: self.settings.host.clone(),
         };
-        connect_queue(&mut transport, &connect, &data, deadline)?;
+        let mut execute =
+            |name, command: &Command, data| execute(&mut transport, name, command, data, deadline);
+        let result = execute("connect", &connect, Data::of(&data.encode()))?;
+        if result as u16 != self.id {
+            return Err(Error::Malformed { what: "the queue of another controller" });
+        }
+        let secrets = self.settings.read_secrets()?;
+        auth::settle(result, &self.subsystem, secrets.as_ref(), execute)?;
         self.queues += 1;
         Ok(Queue::new(transport, traits, self.settings.timeout))
     }
@@ -289,35 +310,21 @@ pub fn discover<F: Fabric>(fabric: F, settings: &Settings) -> Result<Vec<Discove
     Ok(entries)
 }
 
-/// The controller's number in the result of Connect. Errors: it wants authentication first.
-fn controller_of(result: u64) -> Result<u16> {
-    match result & AUTHENTICATION_REQUIRED {
-        0 => Ok(result as u16),
-        _ => Err(Error::Unsuitable { why: "the controller demands authentication" }),
-    }
-}
-
-/// Makes a connection the I/O queue that `connect` says.
-fn connect_queue(
+/// Has a command done on a queue that does nothing else, and must succeed. `name` is for people.
+fn execute(
     transport: &mut impl Transport,
-    connect: &Command,
-    data: &ConnectData,
+    name: &'static str,
+    command: &Command,
+    data: Data,
     deadline: Instant,
-) -> Result<()> {
-    let bytes = data.encode();
-    // SAFETY: the bytes live until the command has ended, or the transport is abandoned.
-    unsafe { transport.submit(connect.encode(), Data::of(&bytes)) }?;
+) -> Result<u64> {
+    // SAFETY: whoever made `data` lent it until this returns; without an answer the transport is abandoned.
+    unsafe { transport.submit(command.encode(), data) }?;
     match transport.poll(deadline)? {
-        Some(ended) => {
-            check_status("connect", ended.status)?;
-            match controller_of(ended.result)? == data.controller {
-                true => Ok(()),
-                false => Err(Error::Malformed { what: "the queue of another controller" }),
-            }
-        }
+        Some(ended) => check_status(name, ended.status).map(|()| ended.result),
         None => {
             transport.abandon();
-            Err(Error::TimedOut { awaited: "answer to connect" })
+            Err(Error::TimedOut { awaited: "answer on a new queue" })
         }
     }
 }

@@ -55,6 +55,11 @@ pub enum Error {
         /// Why.
         why: &'static str,
     },
+    /// One of both could not prove who it is, or does not want to.
+    Unauthenticated {
+        /// Why, and what is to be done.
+        why: &'static str,
+    },
     /// An argument makes no sense: a range outside of the namespace, or not of whole blocks.
     Invalid,
 }
@@ -64,7 +69,10 @@ impl Error {
     pub fn may_be_retried(self) -> bool {
         match self {
             Error::Refused { status, .. } => status.may_be_retried(),
-            Error::Reserved { .. } | Error::Unsuitable { .. } | Error::Invalid => false,
+            Error::Reserved { .. }
+            | Error::Unsuitable { .. }
+            | Error::Unauthenticated { .. }
+            | Error::Invalid => false,
             _ => true,
         }
     }

@@ -21,6 +21,7 @@ use super::controller::Settings;
 use super::error::{Error, Result};
 use super::queue::Traits;
 use super::remote::Remote;
+use super::secret::SecretSource;
 use super::tcp::{self, TcpFabric};
 use super::wire::Nqn;
 
@@ -34,7 +35,8 @@ const WAIT: Duration = Duration::from_micros(50);
 const LOCKED: usize = 0;
 const OURS: usize = 1;
 
-/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N`.
+/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&auth=SOURCE`. As a text it is that without the source: which
+/// namespace it is does not depend on who asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemotePath {
     /// The target.
@@ -43,6 +45,8 @@ pub struct RemotePath {
     pub subsystem: Nqn,
     /// The namespace in it.
     pub namespace: u32,
+    /// Where the secrets are, if it is to be proven who both sides are.
+    pub secrets: Option<SecretSource>,
 }
 
 impl RemotePath {
@@ -54,11 +58,17 @@ impl RemotePath {
     /// Reads a path; without a namespace it is the first one.
     pub fn parse(path: &Path) -> Option<RemotePath> {
         let (address, rest) = path.to_str()?.strip_prefix("//")?.split_once('/')?;
-        let (name, namespace) = match rest.split_once("?nsid=") {
-            Some((name, number)) => (name, number.parse().ok().filter(|&number| number > 0)?),
-            None => (rest, 1),
-        };
-        Some(RemotePath { address: address.parse().ok()?, subsystem: Nqn::new(name)?, namespace })
+        let (name, options) = rest.split_once('?').unwrap_or((rest, "nsid=1"));
+        let (address, subsystem) = (address.parse().ok()?, Nqn::new(name)?);
+        let mut place = RemotePath { address, subsystem, namespace: 1, secrets: None };
+        for option in options.split('&') {
+            match option.split_once('=')? {
+                ("nsid", number) => place.namespace = number.parse().ok().filter(|&n| n > 0)?,
+                ("auth", source) => place.secrets = Some(SecretSource::parse(source)?),
+                _ => return None,
+            }
+        }
+        Some(place)
     }
 }
 
@@ -88,7 +98,10 @@ impl SharedRemote {
     /// Connects.
     pub fn open(place: &RemotePath) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
-        let settings = Settings::new(sys::random().map_err(failed)?);
+        let settings = Settings {
+            secrets: place.secrets.clone(),
+            ..Settings::new(sys::random().map_err(failed)?)
+        };
         let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
         let marks = LocalTable::new(2).map_err(failed)?;
         let fabric = fabric(place, &numbers);
@@ -228,9 +241,21 @@ mod tests {
         assert_eq!((place.to_string().as_str(), place.namespace), (text, 2));
         let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x")).unwrap();
         assert_eq!((place.address.port(), place.namespace), (4420, 1));
-        for path in
-            ["/nvme/file", "//host/nqn.x", "//1.2.3.4:1/x", "//1.2.3.4:1/nqn.x?nsid=0", "//"]
-        {
+        let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x?nsid=3&auth=/s/f")).unwrap();
+        assert_eq!(place.secrets, Some(SecretSource::File("/s/f".into())));
+        assert_eq!(place.to_string(), "//[::1]:4420/nqn.x?nsid=3", "the same for everybody");
+        let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x?auth=env:A")).unwrap();
+        assert_eq!(place.secrets, Some(SecretSource::Variable("A".into())));
+        for path in [
+            "/nvme/file",
+            "//host/nqn.x",
+            "//1.2.3.4:1/x",
+            "//1.2.3.4:1/nqn.x?nsid=0",
+            "//1.2.3.4:1/nqn.x?nsid=1&auth=relative",
+            "//1.2.3.4:1/nqn.x?nsid=1&auth=env:",
+            "//1.2.3.4:1/nqn.x?nsid=1&other=1",
+            "//",
+        ] {
             assert_eq!(RemotePath::parse(Path::new(path)), None, "{path}");
         }
         assert!(!RemotePath::is_one(Path::new("/nvme/file")));

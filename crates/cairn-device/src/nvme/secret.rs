@@ -1,0 +1,290 @@
+//! Secrets by which hosts and controllers prove who they are: `DHHC-1:HH:…:` as `nvme gen-dhchap-key` makes them (Base 8.13.5.8),
+//! and where they are kept.
+//!
+//! Must stay true: a secret is in no message, and is wiped when it is not needed any more. A file of secrets that others than
+//! its owner could read is refused.
+//! Does not keep secrets between connections: they are read again for each.
+
+use std::ffi::CString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::crypto::wiped::wipe;
+use crate::crypto::{Hash, Wiped};
+use crate::descriptor::Descriptor;
+use crate::sys::{self, Errno, SysResult};
+
+use super::error::{Error, Result};
+use super::wire::Nqn;
+use super::wire::auth::hash_of;
+
+/// What every secret starts with.
+const PREFIX: &[u8] = b"DHHC-1:";
+/// Lengths of secrets.
+const SECRET_BYTES: [usize; 3] = [32, 48, 64];
+/// Length of the checksum behind a secret.
+const CHECKSUM_BYTES: usize = 4;
+/// What is hashed behind a name when a secret is transformed.
+const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
+/// Longest file of secrets. With room for comments.
+const FILE_BYTES_MAX: usize = 64 << 10;
+/// Where nvme-cli keeps the name of the machine.
+const MACHINE_NAME: &str = "/etc/nvme/hostnqn";
+const NAMELESS: &str = "it is not said which host has the secret: write its name, nqn.…, as a line \
+                        before it, or into /etc/nvme/hostnqn";
+/// What stands before the name of a variable, in place of a path.
+const VARIABLE_PREFIX: &[u8] = b"env:";
+
+/// A secret.
+#[derive(Clone, Debug)]
+pub struct Secret {
+    bytes: Wiped,
+    /// With which hash it is transformed; none: it is used as it is.
+    hash: Option<Hash>,
+}
+
+impl Secret {
+    /// Reads the representation. Errors: what is wrong with it, without any of it.
+    pub fn parse(text: &[u8]) -> Result<Secret> {
+        let refused = |why| Error::Unauthenticated { why };
+        let nonsense = "the secret is not one: it reads DHHC-1:HH:BASE64:, as nvme gen-dhchap-key \
+                        makes them";
+        let rest = text.strip_prefix(PREFIX).ok_or(refused(nonsense))?;
+        let [b'0', digit @ b'0'..=b'3', b':', encoded @ .., b':'] = rest else {
+            return Err(refused(nonsense));
+        };
+        let hash = hash_of(digit - b'0');
+        let decoded = decode_base64(encoded).ok_or(refused(nonsense))?;
+        let length = decoded.len().saturating_sub(CHECKSUM_BYTES);
+        let is_length = match hash {
+            Some(hash) => length == hash.bytes(),
+            None => SECRET_BYTES.contains(&length),
+        };
+        if !is_length {
+            return Err(refused("the secret has another length than its kind has"));
+        }
+        let (bytes, checksum) = decoded.split_at(length);
+        match crc32(bytes).to_le_bytes() == checksum {
+            true => Ok(Secret { bytes: Wiped::copy_of(bytes), hash }),
+            false => Err(refused("the secret was mistyped: its checksum is wrong")),
+        }
+    }
+
+    /// The key of who has this secret and that name.
+    pub fn key_of(&self, name: &Nqn) -> Wiped {
+        match self.hash {
+            None => self.bytes.clone(),
+            Some(hash) => hash.mac(&self.bytes, &[name.as_str().as_bytes(), TRANSFORMATION]),
+        }
+    }
+}
+
+/// Who a host is, and how it proves that.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    /// The host's name.
+    pub name: Nqn,
+    /// Its secret.
+    pub host: Secret,
+    /// The controller's; without it the host believes that the controller is who it says.
+    pub controller: Option<Secret>,
+}
+
+impl Secrets {
+    /// Reads up to three lines: the host's name, its secret, the controller's secret. Without a name it is that of this
+    /// machine. Empty lines and those with # do not count.
+    pub fn parse(text: &[u8]) -> Result<Secrets> {
+        let refused = |why| Error::Unauthenticated { why };
+        let mut lines = lines(text).peekable();
+        let name = lines.next_if(|line| line.starts_with(b"nqn."));
+        let name = name.map_or_else(machine_name, to_name);
+        let host = lines.next().ok_or(refused("there is no secret where it should be"))?;
+        let host = Secret::parse(host)?;
+        let controller = lines.next().map(Secret::parse).transpose()?;
+        let why = "there are more than two secrets: the host's, and that of the controller";
+        match lines.next() {
+            Some(_) => Err(refused(why)),
+            None => Ok(Secrets { name: name.ok_or(refused(NAMELESS))?, host, controller }),
+        }
+    }
+}
+
+/// The name of a host in a line.
+fn to_name(line: &[u8]) -> Option<Nqn> {
+    Nqn::new(core::str::from_utf8(line).ok()?)
+}
+
+/// The name that nvme-cli has given to this machine.
+fn machine_name() -> Option<Nqn> {
+    to_name(read_all(Path::new(MACHINE_NAME), |_| Ok(())).ok()?.trim_ascii())
+}
+
+/// The secrets of the hosts that may connect to a target.
+#[derive(Clone, Debug)]
+pub struct HostSecrets(Vec<Secrets>);
+
+impl HostSecrets {
+    /// Reads a line for each host: its name, its secret, and, if it asks for that, the target's secret.
+    pub fn parse(text: &[u8]) -> Result<HostSecrets> {
+        let hosts = lines(text).map(HostSecrets::parse_line).collect::<Result<Vec<_>>>()?;
+        let why = "there is no host in the file; each line reads: HOSTNQN SECRET [TARGETSECRET]";
+        if hosts.is_empty() { Err(Error::Unauthenticated { why }) } else { Ok(HostSecrets(hosts)) }
+    }
+
+    /// Reads a file that its owner alone may read.
+    pub fn read(path: &Path) -> Result<HostSecrets> {
+        HostSecrets::parse(&read_private(path)?)
+    }
+
+    fn parse_line(line: &[u8]) -> Result<Secrets> {
+        let why = "a line of the file does not read: HOSTNQN SECRET [TARGETSECRET]";
+        let refused = || Error::Unauthenticated { why };
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let name = words.next().and_then(to_name).ok_or_else(refused)?;
+        let host = Secret::parse(words.next().ok_or_else(refused)?)?;
+        let controller = words.next().map(Secret::parse).transpose()?;
+        match words.next() {
+            Some(_) => Err(refused()),
+            None => Ok(Secrets { name, host, controller }),
+        }
+    }
+
+    /// Those of the host with that name.
+    pub fn of(&self, host: &Nqn) -> Option<&Secrets> {
+        self.0.iter().find(|secrets| secrets.name == *host)
+    }
+}
+
+/// The lines that say something.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"))
+}
+
+/// Where secrets are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SecretSource {
+    /// In a file that its owner alone may read.
+    File(PathBuf),
+    /// In a variable of the environment.
+    Variable(String),
+}
+
+impl SecretSource {
+    /// Reads `PATH`, which is absolute, or `env:NAME`.
+    pub fn parse(text: &str) -> Option<SecretSource> {
+        match text.as_bytes().strip_prefix(VARIABLE_PREFIX) {
+            Some(b"") => None,
+            Some(_) => Some(SecretSource::Variable(text[VARIABLE_PREFIX.len()..].to_string())),
+            None => text.starts_with('/').then(|| SecretSource::File(text.into())),
+        }
+    }
+
+    /// The secrets of a host.
+    pub fn read(&self) -> Result<Secrets> {
+        match self {
+            SecretSource::File(path) => Secrets::parse(&read_private(path)?),
+            SecretSource::Variable(name) => {
+                let why = "the variable that is to hold the secret is not set";
+                let text = std::env::var_os(name).ok_or(Error::Unauthenticated { why })?;
+                let mut text = text.into_vec();
+                let secrets = Secrets::parse(&text);
+                wipe(&mut text);
+                secrets
+            }
+        }
+    }
+}
+
+impl core::fmt::Display for SecretSource {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            SecretSource::File(path) => write!(formatter, "{}", path.display()),
+            SecretSource::Variable(name) => write!(formatter, "env:{name}"),
+        }
+    }
+}
+
+/// What a file of secrets holds. Errors: it cannot be read, or not by its owner alone.
+fn read_private(path: &Path) -> Result<Wiped> {
+    read_all(path, |mode| match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err("others may read the file with the secret; run: chmod 600 FILE"),
+    })
+}
+
+/// What a small file holds, if its mode is acceptable.
+fn read_all(
+    path: &Path,
+    check: impl Fn(u32) -> core::result::Result<(), &'static str>,
+) -> Result<Wiped> {
+    let refused = |why| Error::Unauthenticated { why };
+    let failed = |errno| Error::System { action: "read the file with the secret", errno };
+    let name = CString::new(path.as_os_str().as_bytes());
+    let name = name.map_err(|_| failed(Errno(libc::EINVAL)))?;
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map_err(failed)?;
+    let found = sys::fstat(file.raw()).map_err(failed)?;
+    if found.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(refused("the secret is not in a file, but in something else"));
+    }
+    check(found.st_mode).map_err(refused)?;
+    let length = usize::try_from(found.st_size).ok().filter(|&length| length <= FILE_BYTES_MAX);
+    let length = length.ok_or(refused("the file with the secret holds more than secrets"))?;
+    let mut text = Wiped::zeros(length);
+    fill(file.raw(), &mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Reads as much as there is room for, or there is.
+fn fill(file: i32, mut target: &mut [u8]) -> SysResult<()> {
+    while !target.is_empty() {
+        match sys::read(file, target) {
+            Ok(0) => return Ok(()),
+            Ok(count) => target = &mut target[count..],
+            Err(Errno(libc::EINTR)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a text in base64 (RFC 4648) with its padding; none if it is no such text.
+fn decode_base64(text: &[u8]) -> Option<Wiped> {
+    let digits = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
+    if text.len() % 4 != 0 || text.is_empty() {
+        return None;
+    }
+    let mut bytes = Wiped::zeros(digits.len() * 3 / 4);
+    let (mut pending, mut bits, mut at) = (0_u32, 0, 0);
+    for &digit in digits {
+        pending = pending << 6 | u32::from(base64_value(digit)?);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes[at] = (pending >> bits) as u8;
+            at += 1;
+        }
+    }
+    (pending & ((1 << bits) - 1) == 0).then_some(bytes)
+}
+
+fn base64_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'A'..=b'Z' => Some(digit - b'A'),
+        b'a'..=b'z' => Some(digit - b'a' + 26),
+        b'0'..=b'9' => Some(digit - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+/// The CRC-32 of Ethernet, by which mistyped secrets are found.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, _| sum >> 1 ^ 0xedb8_8320 & (sum & 1).wrapping_neg();
+    !bytes.iter().fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), step))
+}
+
+#[cfg(test)]
+mod tests;
