@@ -1,21 +1,23 @@
 //! A target: exports memory or files of this machine as namespaces over NVMe/TCP, to Cairn's initiator and to any other.
 //!
 //! ```text
-//! Target  one port ─► thread per connection: connection ─► admin │ io ─► namespace
+//! Target  one port ─► thread per connection: connection ─► guard, then admin │ io ─► namespace
 //!                                              └── subsystem: namespaces, controllers ──┘
 //! ```
 //! Must stay true: nothing that a host sends makes it read or write outside of a namespace, or hold more memory than the
 //! named limits; a host that breaks the rules loses its connection, and nobody else notices.
-//! Does not authenticate hosts yet: whoever reaches the port reads and writes everything.
+//! Without a `Guard` whoever reaches the port reads and writes everything. Does not encrypt.
 
 mod admin;
 mod buffers;
 mod connection;
+mod guard;
 mod io;
 mod namespace;
 mod reservation;
 mod subsystem;
 
+pub use guard::Guard;
 pub use namespace::Namespace;
 pub use subsystem::{Limits, Subsystem};
 

@@ -1,17 +1,20 @@
 //! One connection of a host: PDUs come in, commands are done one after the other, answers go out.
 //!
 //! Must stay true: of the data that a command has yet to receive, the host was asked for at most `awaited_bytes`; a PDU that
-//! does not fit ends the connection and says why (TCP 3.5). A command whose data came with a wrong digest is not done.
+//! does not fit ends the connection and says why (TCP 3.5). A command whose data came with a wrong digest is not done. Nothing
+//! is done, and no data are asked for, for a host that has yet to prove who it is.
 //! Does not know commands; `admin` and `io` do.
 
 use super::admin::Admin;
 use super::buffers::Buffers;
+use super::guard::{Check, Progress};
 use super::io;
 use super::subsystem::{Controller, Subsystem};
 use cairn_device::checksum;
+use cairn_device::nvme::wire::auth::MESSAGE_BYTES_MAX;
 use cairn_device::nvme::wire::command::{QueueKind, RANGE_BYTES, RANGES_MAX};
 use cairn_device::nvme::wire::fabrics::{
-    ANY_CONTROLLER, CONNECT_DATA_BYTES, ConnectData, DISCOVERY_NQN,
+    ANY_CONTROLLER, AUTHENTICATION_ALONE, CONNECT_DATA_BYTES, ConnectData, DISCOVERY_NQN,
 };
 use cairn_device::nvme::wire::pdu::{
     ADMIN_CAPSULE_DATA_BYTES, COMMON_BYTES, DIGEST_BYTES, Fault, Frame, Framing, Header,
@@ -26,7 +29,7 @@ use std::time::Duration;
 
 /// What is read beside data.
 const BUFFER_BYTES: usize = 64 << 10;
-/// How long a host may take until it has connected a queue.
+/// How long a host may take until it has connected a queue, and between its proofs.
 const GREETING: Duration = Duration::from_secs(30);
 /// Beyond the time that a host asked for it is forgiven so much.
 const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
@@ -97,6 +100,8 @@ pub(super) struct Connection {
     outgoing: Framing,
     is_initialized: bool,
     role: Role,
+    /// What the host has to prove before it is served.
+    check: Option<Check>,
     flow: Flow,
     /// The last header, for a host that is told what was wrong with it.
     header: Vec<u8>,
@@ -122,6 +127,7 @@ impl Connection {
             outgoing: Framing::PLAIN,
             is_initialized: false,
             role: Role::New,
+            check: None,
             flow: Flow { entries: 2, head: 0, is_controlled: true },
             header: Vec::new(),
             awaited: HashMap::new(),
@@ -227,6 +233,9 @@ impl Connection {
         data: &[u8],
         is_intact: bool,
     ) -> Result<(), End> {
+        if let Err(status) = self.admit(command) {
+            return self.answer(entry, Err(status));
+        }
         match self.placement(entry, command, data.len()) {
             Err(status) => self.answer(entry, Err(status)),
             Ok(_) if !is_intact => self.answer(entry, Err(Status::TRANSIENT_TRANSPORT)),
@@ -235,6 +244,18 @@ impl Connection {
                 self.waiting.push_back((*entry, *command, length));
                 self.ask_for_data()
             }
+        }
+    }
+
+    /// Errors: the host has to prove who it is before it may send that.
+    fn admit(&self, command: &Command) -> Result<(), Status> {
+        match command {
+            _ if self.check.is_none() => Ok(()),
+            Command::AuthenticationSend { bytes } | Command::AuthenticationReceive { bytes } => {
+                let fits = *bytes as usize <= MESSAGE_BYTES_MAX;
+                if fits { Ok(()) } else { Err(Status::INVALID_FIELD.for_good()) }
+            }
+            _ => Err(Status::AUTHENTICATION_REQUIRED.for_good()),
         }
     }
 
@@ -355,6 +376,9 @@ impl Connection {
             let connected = self.connect(command, data);
             return self.answer(entry, connected);
         }
+        if let Some(check) = self.check.take() {
+            return self.authenticate(entry, command, data, check);
+        }
         match &mut self.role {
             Role::New => self.answer(entry, Err(Status::SEQUENCE_ERROR)),
             Role::Admin(admin) => {
@@ -384,6 +408,35 @@ impl Connection {
         }
     }
 
+    /// Carries a message of the authentication, after which the host may be served, or has lost the connection.
+    fn authenticate(
+        &mut self,
+        entry: &Entry,
+        command: &Command,
+        data: &[u8],
+        mut check: Check,
+    ) -> Result<(), End> {
+        match *command {
+            Command::AuthenticationReceive { bytes } => match check.answer(bytes as usize) {
+                Ok(mut message) => {
+                    message.resize(bytes as usize, 0);
+                    self.answer_with(entry, 0, &message)?;
+                }
+                Err(status) => self.answer(entry, Err(status))?,
+            },
+            _ => {
+                check.take(data);
+                self.answer(entry, Ok(0))?;
+            }
+        }
+        match check.progress() {
+            Progress::Going => self.check = Some(check),
+            Progress::Failed => return Err(End::Gone),
+            Progress::Passed => self.set_timeout().map_err(|_| End::Gone)?,
+        }
+        Ok(())
+    }
+
     /// Makes the connection a queue.
     fn connect(&mut self, command: &Command, data: &[u8]) -> Result<u64, Status> {
         let invalid = Status::CONNECT_INVALID.for_good();
@@ -403,8 +456,12 @@ impl Connection {
         }
         let is_discovery = host.subsystem.as_str() == DISCOVERY_NQN;
         let is_ours = is_discovery || host.subsystem == *self.subsystem.name();
-        let id = match queue {
+        let check = match self.subsystem.guard() {
             _ if !is_ours => return Err(invalid),
+            Some(guard) if !is_discovery => Some(guard.check(&host.host, &host.subsystem)?),
+            _ => None,
+        };
+        let id = match queue {
             0 if host.controller != ANY_CONTROLLER => return Err(invalid),
             0 => self.connect_admin(&host, is_discovery, keep_alive_ms)?,
             _ => {
@@ -416,12 +473,15 @@ impl Connection {
                 controller.add_queue(queue, stream)?;
                 let id = controller.id;
                 self.role = Role::Io(controller, queue);
-                self.set_timeout(0)?;
                 id
             }
         };
         self.flow = Flow { entries, head: 1, is_controlled: !without_flow_control };
-        Ok(id.into())
+        self.check = check;
+        match self.check {
+            Some(_) => Ok(u64::from(id) | AUTHENTICATION_ALONE),
+            None => self.set_timeout().map(|()| id.into()),
+        }
     }
 
     fn connect_admin(
@@ -430,15 +490,18 @@ impl Connection {
         is_discovery: bool,
         keep_alive_ms: u32,
     ) -> Result<u16, Status> {
-        self.set_timeout(keep_alive_ms)?;
         let controller = self.subsystem.add_controller(host, keep_alive_ms)?;
         let id = controller.id;
         self.role = Role::Admin(Admin::new(Arc::clone(&self.subsystem), controller, is_discovery));
         Ok(id)
     }
 
-    /// How long the host may be silent; 0: for ever.
-    fn set_timeout(&self, keep_alive_ms: u32) -> Result<(), Status> {
+    /// Sets how long the host of a queue may be silent: as it said, which is for ever on I/O queues.
+    fn set_timeout(&self) -> Result<(), Status> {
+        let keep_alive_ms = match &self.role {
+            Role::Admin(admin) => admin.controller().keep_alive_ms,
+            _ => 0,
+        };
         let time = Duration::from_millis(keep_alive_ms.into()) + KEEP_ALIVE_GRACE;
         let time = (keep_alive_ms > 0).then_some(time);
         self.stream.set_read_timeout(time).map_err(|_| Status::INTERNAL_ERROR)

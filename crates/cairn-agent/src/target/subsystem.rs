@@ -2,8 +2,8 @@
 //!
 //! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
 
-use super::Namespace;
 use super::reservation::HostId;
+use super::{Guard, Namespace};
 use cairn_device::nvme::wire::fabrics::{
     CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
 };
@@ -59,13 +59,24 @@ pub struct Subsystem {
     name: Nqn,
     namespaces: Vec<Namespace>,
     limits: Limits,
+    guard: Option<Guard>,
     controllers: Mutex<HashMap<u16, Arc<Controller>>>,
 }
 
 impl Subsystem {
     /// The namespaces get the numbers from 1 on.
     pub fn new(name: Nqn, namespaces: Vec<Namespace>, limits: Limits) -> Subsystem {
-        Subsystem { name, namespaces, limits, controllers: Mutex::default() }
+        Subsystem { name, namespaces, limits, guard: None, controllers: Mutex::default() }
+    }
+
+    /// The same for hosts that prove who they are; anybody may discover it.
+    pub fn guarded(self, guard: Guard) -> Subsystem {
+        Subsystem { guard: Some(guard), ..self }
+    }
+
+    /// What hosts need to use it; none if anybody may.
+    pub(super) fn guard(&self) -> Option<&Guard> {
+        self.guard.as_ref()
     }
 
     /// Its name.

@@ -12,7 +12,7 @@ use cairn_device::nvme::wire::{Command, Completion};
 use std::time::{Duration, Instant};
 
 /// Sends a command and waits for its end.
-fn execute(transport: &mut TcpTransport, command: &Command, data: Data) -> Completion {
+pub fn execute(transport: &mut TcpTransport, command: &Command, data: Data) -> Completion {
     // SAFETY: whoever made `data` lent it until this returns.
     unsafe { transport.submit(command.encode(), data) }.expect("sent");
     let ended = transport.poll(Instant::now() + Duration::from_secs(20));

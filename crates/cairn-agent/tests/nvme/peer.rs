@@ -1,8 +1,9 @@
 //! The target of these tests, and hosts that connect to it.
 
-use cairn_agent::target::{Limits, Namespace, Subsystem, Target};
+use cairn_agent::target::{Guard, Limits, Namespace, Subsystem, Target};
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::queue::Queue;
+use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
 use cairn_device::nvme::wire::Nqn;
 use std::net::SocketAddr;
@@ -13,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
 /// What every peer exports.
 pub const SUBSYSTEM: &str = "nqn.2026-11.io.cairn:interop";
+/// The name under which it exports them to hosts that are authenticated.
+const GUARDED: &str = "nqn.2026-11.io.cairn:guarded";
 /// Its namespaces, with the size of their blocks.
 pub const NAMESPACES: [(u32, u64); 2] = [(1, 512), (2, 4096)];
 /// Size of each.
@@ -29,14 +32,28 @@ impl Peer {
     pub fn start() -> Peer {
         match std::env::var(PEER_VARIABLE) {
             Ok(address) => Peer { address: address.parse().expect("an address and a port") },
-            Err(_) => Peer { address: export(Limits::default()) },
+            Err(_) => Peer { address: export(open(Limits::default())) },
         }
+    }
+
+    /// The one that serves `guarded` to hosts that prove who they are; these lines are how ours knows them.
+    pub fn start_guarded(hosts: &str) -> Peer {
+        if !Peer::is_ours() {
+            return Peer::start();
+        }
+        let hosts = HostSecrets::parse(hosts.as_bytes()).expect("hosts and their secrets");
+        let subsystem = Subsystem::new(guarded(), namespaces(), Limits::default());
+        Peer { address: export(subsystem.guarded(Guard::new(hosts))) }
     }
 
     /// Cairn's own target with such limits; none where another one is tried.
     pub fn limited(limits: Limits) -> Option<Peer> {
-        let is_other = std::env::var_os(PEER_VARIABLE).is_some();
-        (!is_other).then(|| Peer { address: export(limits) })
+        Peer::is_ours().then(|| Peer { address: export(open(limits)) })
+    }
+
+    /// Whether peers are Cairn's own.
+    pub fn is_ours() -> bool {
+        std::env::var_os(PEER_VARIABLE).is_none()
     }
 
     pub fn fabric(&self) -> TcpFabric {
@@ -48,17 +65,29 @@ impl Peer {
     }
 }
 
-/// Starts Cairn's target, which lives as long as this process; where it is.
-fn export(limits: Limits) -> SocketAddr {
-    let namespaces = NAMESPACES.map(|(_, block_bytes)| {
+/// What anybody may use.
+fn open(limits: Limits) -> Subsystem {
+    Subsystem::new(subsystem(), namespaces(), limits)
+}
+
+fn namespaces() -> Vec<Namespace> {
+    let in_memory = |(_, block_bytes)| {
         Namespace::in_memory(NAMESPACE_BYTES, block_bytes).expect("there is memory")
-    });
-    let subsystem = Subsystem::new(subsystem(), namespaces.into(), limits);
+    };
+    NAMESPACES.map(in_memory).into()
+}
+
+/// Starts Cairn's target, which lives as long as this process; where it is.
+fn export(subsystem: Subsystem) -> SocketAddr {
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let target = Target::bind(anywhere, Arc::new(subsystem)).expect("there is a port");
     let address = target.address().expect("it listens");
     std::thread::spawn(move || target.serve());
     address
+}
+
+pub fn guarded() -> Nqn {
+    Nqn::new(GUARDED).expect("a valid name")
 }
 
 pub fn subsystem() -> Nqn {
