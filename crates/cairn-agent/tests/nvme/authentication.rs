@@ -114,8 +114,11 @@ fn wrong_secrets_are_refused_on_both_sides() {
     let peer = Peer::start_guarded(&hosts());
     let (host, [(_, secret), ..]) = (host("sha256", "ffdhe2048"), HASHES);
     let wrong_host = SecretFile::new(&[&host, STRANGE]);
-    let error = why(connect(&peer, &wrong_host.settings()));
-    assert!(error.contains("are not the same"), "{error}");
+    match connect(&peer, &wrong_host.settings()) {
+        // Linux may end the connection before its reason has arrived.
+        Err(Error::Closed) if !Peer::is_ours() => {}
+        refused => assert!(why(refused).contains("are not the same")),
+    }
     let wrong_target = SecretFile::new(&[&host, secret, STRANGE]);
     let error = why(connect(&peer, &wrong_target.settings()));
     assert!(error.contains("could not prove who it is"), "{error}");
