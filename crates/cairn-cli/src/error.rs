@@ -417,6 +417,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Secrets of hosts that cannot be used.
+    #[error("cannot use {}: {source}", path.display())]
+    Secrets {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: cairn_device::nvme::Error,
+    },
     /// A name of a subsystem that is none.
     #[error("{text:?} is not the name of a subsystem; write one like nqn.2026-11.io.cairn:target")]
     Nqn {

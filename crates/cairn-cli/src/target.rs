@@ -4,13 +4,14 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
-use cairn_agent::target::{Limits, Namespace, Subsystem, Target};
+use cairn_agent::target::{Guard, Limits, Namespace, Subsystem, Target};
+use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
 use clap::Args;
 use serde::Serialize;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The name of what is exported, unless another is given.
@@ -20,10 +21,14 @@ const EXAMPLES: &str = "\
 Examples:
   cairn target ram:8G                                     for initiators on this machine
   cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
+  cairn target --listen 10.0.0.5:4420 --auth hosts ram:8G
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
 
 A file must be there, and have the size that the namespace is to have. What is in memory is gone
-when the command ends. Hosts are not authenticated: listen only where nobody else is.";
+when the command ends. With --auth only hosts in FILE, with mode 0600, may connect, and prove by
+DH-HMAC-CHAP who they are. Each of its lines reads HOSTNQN SECRET [TARGETSECRET], with secrets as
+nvme gen-dhchap-key makes them; by the second one hosts can make sure of the target. Without --auth
+hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.";
 
 /// Export memory or files as NVMe namespaces over TCP.
 #[derive(Args, Debug)]
@@ -38,6 +43,9 @@ pub struct Arguments {
     /// Name of the subsystem
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NAME)]
     nqn: String,
+    /// Hosts that may connect, and their secrets
+    #[arg(long, value_name = "FILE")]
+    auth: Option<PathBuf>,
     /// Size of a logical block
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     block_size: u64,
@@ -50,6 +58,8 @@ pub struct TargetReport {
     nqn: String,
     /// Where it listens.
     address: SocketAddr,
+    /// Hosts have to prove who they are.
+    authenticates: bool,
     /// Sizes of the namespaces 1, 2, …
     namespace_bytes: Vec<u64>,
 }
@@ -60,13 +70,25 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let open = |export: &String| open(export, arguments.block_size);
     let namespaces = arguments.exports.iter().map(open).collect::<Result<Vec<_>>>()?;
     let namespace_bytes = namespaces.iter().map(|one| one.shape().bytes()).collect();
-    let subsystem = Arc::new(Subsystem::new(name, namespaces, Limits::default()));
+    let subsystem = Subsystem::new(name, namespaces, Limits::default());
+    let subsystem = Arc::new(match guard(arguments)? {
+        Some(guard) => subsystem.guarded(guard),
+        None => subsystem,
+    });
     let refused = |source| Error::Listen { address: arguments.listen, source };
     let target = Target::bind(arguments.listen, subsystem).map_err(refused)?;
     let address = target.address().map_err(refused)?;
-    let report = TargetReport { nqn: arguments.nqn.clone(), address, namespace_bytes };
+    let (nqn, authenticates) = (arguments.nqn.clone(), arguments.auth.is_some());
+    let report = TargetReport { nqn, address, authenticates, namespace_bytes };
     show(context, &report)?;
     target.serve()
+}
+
+/// Who may connect, if not everybody.
+fn guard(arguments: &Arguments) -> Result<Option<Guard>> {
+    let Some(path) = &arguments.auth else { return Ok(None) };
+    let refused = |source| Error::Secrets { path: path.clone(), source };
+    HostSecrets::read(path).map(Guard::new).map(Some).map_err(refused)
 }
 
 fn open(export: &str, block_bytes: u64) -> Result<Namespace> {
@@ -85,7 +107,8 @@ fn show(context: &Context, report: &TargetReport) -> Result<()> {
     if context.json {
         return output::json(report);
     }
-    output::line(&format!("{} at {}", report.nqn, report.address));
+    let hosts = if report.authenticates { ", for hosts with a secret" } else { "" };
+    output::line(&format!("{} at {}{hosts}", report.nqn, report.address));
     for (number, bytes) in (1..).zip(&report.namespace_bytes) {
         output::line(&format!("  namespace {number}: {}", size::human(*bytes)));
     }

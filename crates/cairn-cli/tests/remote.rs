@@ -5,6 +5,7 @@ mod common;
 use common::Sandbox;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -23,8 +24,13 @@ struct Target {
 impl Target {
     /// Exports the file of the sandbox at an address, any port of it if that is 0.
     fn start(sandbox: &Sandbox, address: &str) -> Target {
+        Target::start_with(sandbox, address, &[])
+    }
+
+    fn start_with(sandbox: &Sandbox, address: &str, options: &[&str]) -> Target {
         let export = format!("file:{}", sandbox.work().join("export").display());
         let all = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
+        let all = [&all[..], options].concat();
         let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
         let stdout = child.stdout.take().expect("it is a pipe");
         let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
@@ -129,4 +135,53 @@ fn files_there_cannot_be_mapped() {
         try: mmap.mmap(f.fileno(), 8192)\nexcept OSError as error: print(error.errno)";
     let run = ["run", "--tier", &target.tier, "--discard", "--", "python3", "-c", program];
     sandbox.cairn(&run).succeeds().prints(&format!("{}\n", libc::ENODEV));
+}
+
+/// Who the host of the tests is, and how it proves that; and how the target does.
+const HOST: &str = "nqn.2026-11.test:host";
+const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+const OF_TARGET: &str = "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
+
+/// Writes a file of secrets with that mode; its path.
+fn secrets(sandbox: &Sandbox, name: &str, text: &str, mode: u32) -> String {
+    let path = sandbox.work().join(name);
+    fs::write(&path, text).expect("has room");
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("is ours");
+    path.display().to_string()
+}
+
+#[test]
+fn target_that_demands_secrets_serves_who_knows_them_and_nobody_else() {
+    let sandbox = exporting();
+    let hosts = secrets(&sandbox, "hosts", &format!("{HOST} {SECRET} {OF_TARGET}\n"), 0o600);
+    let target = Target::start_with(&sandbox, "127.0.0.1:0", &["--auth", &hosts]);
+    let both = format!("{HOST}\n{SECRET}\n{OF_TARGET}\n");
+    let good = secrets(&sandbox, "good", &both, 0o600);
+    let open = secrets(&sandbox, "open", &both, 0o644);
+    let wrong = secrets(&sandbox, "wrong", &format!("{HOST}\n{OF_TARGET}\n"), 0o600);
+    let run = |auth: &str, script: &str| {
+        let tier = format!("{}{auth}", target.tier);
+        let all = ["run", "--job", "j", "--tier", &tier, "--", "bash", "-c", script];
+        sandbox.cairn(&all)
+    };
+    run("", "true").ends_with(2).says("write the host's secret into a file");
+    run(&format!("&auth={open}"), "true").ends_with(2).says("chmod 600");
+    run(&format!("&auth={wrong}"), "true").ends_with(2).says("are not the same");
+    let written = run(&format!("&auth={good}"), WRITE).succeeds();
+    let read = run(&format!("&auth={good}"), READ).succeeds();
+    assert_eq!(read.stdout, written.stdout, "by other processes, which prove themselves again");
+    let status = sandbox.cairn(&["--json", "status", "j"]).succeeds();
+    for said in [&written, &read, &status] {
+        assert!(!said.stdout.contains("DHHC") && !said.stderr.contains("DHHC"));
+    }
+    sandbox.cairn(&["rm", "j", "--discard"]).succeeds();
+}
+
+#[test]
+fn target_with_a_file_of_secrets_that_others_may_read_does_not_start() {
+    let sandbox = exporting();
+    let hosts = secrets(&sandbox, "hosts", &format!("{HOST} {SECRET}\n"), 0o640);
+    sandbox.cairn(&["target", "--auth", &hosts, "ram:1M"]).ends_with(2).says("chmod 600");
+    let hosts = secrets(&sandbox, "empty", "# nobody\n", 0o600);
+    sandbox.cairn(&["target", "--auth", &hosts, "ram:1M"]).ends_with(2).says("HOSTNQN SECRET");
 }
