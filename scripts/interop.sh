@@ -6,7 +6,9 @@
 #
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
 # file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
-# discards it, with and without digests.
+# discards it, with and without digests. Under a second name it exports both to hosts that prove who they are (DH-HMAC-CHAP), one
+# for each hash and group: those of crates/cairn-agent/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and
+# so there it is the kernel of its backports.
 #
 # What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
 # itself after GUEST_SECONDS_MAX; no kernel is installed.
@@ -18,7 +20,7 @@ readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-600}
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
 readonly START_SECONDS_MAX=120
 readonly SUBSYSTEM=nqn.2026-11.io.cairn:interop
-readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic)
+readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic hmac sha256_generic sha512_generic dh_generic)
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/target/interop
@@ -31,22 +33,40 @@ fail() {
     exit 1
 }
 
+# Makes apt look for packages in Debian 12's backports as well, for the rest of this script and nobody else.
+use_backports() {
+    local mirror
+    mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v '^#' | tr ' ' '\n' |
+        grep -E '^https?://.*/debian/?$' | head -n 1)
+    [ -n "$mirror" ] || fail 'no mirror of Debian is named in /etc/apt'
+    mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+    printf "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror %s main\n" bookworm bookworm-backports \
+        >"$work/apt/sources.list"
+    printf '%s "%s";\n' Dir::State::lists "$work/apt/lists" Dir::Cache "$work/apt/cache" \
+        Dir::Etc::sourcelist "$work/apt/sources.list" Dir::Etc::sourceparts /etc/apt/auth.conf.d \
+        Dir::Etc::preferencesparts /etc/apt/auth.conf.d APT::Default-Release bookworm-backports >"$work/apt/apt.conf"
+    export APT_CONFIG=$work/apt/apt.conf
+    apt-get -qq -o APT::Sandbox::User=root update || fail 'the lists of packages cannot be downloaded; apt-get says why above'
+}
+
 # Fetches kernel and busybox from the distribution, and packs what the guest starts with.
 prepare() {
     [ ! "$work/start.cpio" -nt "$0" ] || return 0
     rm -rf "$work" && mkdir -p "$work/packages" "$work/tree/bin" "$work/tree/modules"
     local kernel
-    kernel=$(apt-cache show linux-image-amd64 | sed -n 's/^Depends: \([^ ,]*\).*/\1/p' | head -n 1)
+    ! grep -q '^VERSION_CODENAME=bookworm' /etc/os-release || use_backports
+    kernel=$(apt-cache show --no-all-versions linux-image-amd64 | sed -n 's/^Depends: \([^ ,]*\).*/\1/p' | head -n 1)
     [ -n "$kernel" ] || fail 'the package linux-image-amd64 is unknown here; run: apt-get update'
     (cd "$work/packages" && apt-get -qq -o APT::Sandbox::User=root download "$kernel" busybox-static) ||
         fail 'kernel and busybox cannot be downloaded; apt-get says why above'
+    unset APT_CONFIG
     for package in "$work"/packages/*.deb; do
         dpkg -x "$package" "$work/unpacked"
     done
     cp "$work"/unpacked/boot/vmlinuz-* "$work/kernel"
     cp "$work/unpacked/bin/busybox" "$work/tree/bin/"
     pack_modules "$work"/unpacked/lib/modules/*
-    rm -r "$work/unpacked" "$work/packages"
+    rm -rf "$work/unpacked" "$work/packages" "$work/apt"
     write_init >"$work/tree/init"
     chmod 755 "$work/tree/init"
     (cd "$work/tree" && find . | cpio -o -H newc --quiet >"$work/new.cpio") && mv "$work/new.cpio" "$work/start.cpio"
@@ -60,7 +80,10 @@ pack_modules() {
         modprobe -d "${1%/lib/modules/*}" -S "${1##*/}" --show-depends "$module"
     done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' >"$work/modules"
     while read -r file; do
-        cp "$file" "$work/tree/modules/$number-${file##*/}"
+        case $file in
+            *.xz) file=${file%.xz} && xz -dc "$file.xz" >"$work/tree/modules/$number-${file##*/}" ;;
+            *) cp "$file" "$work/tree/modules/$number-${file##*/}" ;;
+        esac
         number=$((number + 1))
     done <"$work/modules"
 }
@@ -104,9 +127,26 @@ export_as() {
     mkdir "$namespace" && echo "$2" >"$namespace/device_path" && echo "$3" >"$namespace/buffered_io" &&
         echo 1 >"$namespace/enable"
 }
-export_as 1 /dev/ram0 0 && export_as 2 /memory/file 1 &&
-    mkdir ports/1 && cd ports/1 && echo ipv4 >addr_adrfam && echo tcp >addr_trtype && echo 0.0.0.0 >addr_traddr &&
-    echo 4420 >addr_trsvcid && ln -s "../../$subsystem" "subsystems/$(option subsystem)" && echo 'interop: ready'
+# admit HASH SECRET: lets hosts that use the hash, with each group, use the guarded subsystem.
+admit() {
+    for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
+        local name=nqn.2026-11.io.cairn:host-$1-$group
+        mkdir "hosts/$name" && echo "$2" >"hosts/$name/dhchap_key" && echo "$of_target" >"hosts/$name/dhchap_ctrl_key" &&
+            echo "hmac($1)" >"hosts/$name/dhchap_hash" && echo "$group" >"hosts/$name/dhchap_dhgroup" &&
+            ln -s "hosts/$name" "$guarded/allowed_hosts/$name" || return 1
+    done
+}
+export_as 1 /dev/ram0 0 && export_as 2 /memory/file 1 || exit 1
+guarded=subsystems/nqn.2026-11.io.cairn:guarded
+of_target=DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:
+mkdir "$guarded" && subsystem=$guarded && export_as 1 /dev/ram0 0 && export_as 2 /memory/file 1 &&
+    admit sha256 DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH: &&
+    admit sha384 DHHC-1:02:AgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fICEiIyQlJicoKSorLC0uLzAxZ5lb1w==: &&
+    admit sha512 DHHC-1:00:AwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0BBQgHVOkA=: ||
+    echo 'interop: no authentication'
+mkdir ports/1 && cd ports/1 && echo ipv4 >addr_adrfam && echo tcp >addr_trtype && echo 0.0.0.0 >addr_traddr &&
+    echo 4420 >addr_trsvcid && ln -s "../../subsystems/$(option subsystem)" "subsystems/$(option subsystem)" &&
+    ln -s "../../$guarded" "subsystems/${guarded#*/}" && echo 'interop: ready'
 sleep "$(option seconds)"
 poweroff -f
 INIT
