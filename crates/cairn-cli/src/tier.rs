@@ -147,9 +147,12 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
 }
 
-/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE]`. Without a size as a device.
+/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE][&take-over=yes]`. Without a size as a device.
 fn remote(text: &str) -> Result<TierRequest> {
-    let (path, size) = remote_path(text)?;
+    let RemoteTier { path, size, takes_over } = remote_tier(text)?;
+    if takes_over {
+        medium::take_over(&path).map_err(refused_device)?;
+    }
     let wanted = size.map(|size| bytes(&size)).transpose()?;
     let DeviceSize { bytes_max, tier_bytes } = measure(&path).map_err(refused_device)?;
     let bytes = wanted.unwrap_or(tier_bytes.unwrap_or(whole_blocks(bytes_max)));
@@ -163,14 +166,28 @@ fn remote(text: &str) -> Result<TierRequest> {
 /// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would have to look up; and
 /// the size, if it says one.
 pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
+    remote_tier(text).map(|tier| (tier.path, tier.size))
+}
+
+/// What the text of a tier on another machine says.
+struct RemoteTier {
+    path: PathBuf,
+    size: Option<String>,
+    /// Another machine that has claimed it is put out.
+    takes_over: bool,
+}
+
+fn remote_tier(text: &str) -> Result<RemoteTier> {
     let wrong = || Error::Tier { text: text.to_string() };
     let rest = text.strip_prefix("nvme-tcp://").ok_or_else(wrong)?;
     let (host, rest) = rest.split_once('/').ok_or_else(wrong)?;
     let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (mut namespace, mut size, mut secrets) = ("1", None, String::new());
+    let mut takes_over = false;
     for option in options.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("nsid", number)) => namespace = number,
+            Some(("take-over", "yes")) => takes_over = true,
             Some(("size", text)) => size = Some(text.to_string()),
             Some(("auth", source)) if source.starts_with("env:") => {
                 secrets = format!("&auth={source}");
@@ -184,7 +201,7 @@ pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
     let address = resolve(host)?;
     let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}{secrets}"));
     RemotePath::parse(&path).ok_or_else(wrong)?;
-    Ok((path, size))
+    Ok(RemoteTier { path, size, takes_over })
 }
 
 /// A tier's size: whole hugeblocks.

@@ -2,12 +2,18 @@
 
 mod common;
 
+use cairn_device::nvme::claim::Claim;
+use cairn_device::nvme::controller::Settings;
+use cairn_device::nvme::remote::Remote;
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::Nqn;
 use common::Sandbox;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const NAME: &str = "nqn.2026-11.test:remote";
 
@@ -101,6 +107,47 @@ fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
     sandbox.cairn(&["rm", "second", "--discard"]).succeeds();
     let empty = run("third", "ls -A /cairn").succeeds().stdout;
     assert_eq!(empty, "", "a store that was removed leaves nothing behind");
+}
+
+/// Another machine that claims what the target exports.
+fn claimant(target: &Target, claim: Claim) -> Remote<TcpFabric> {
+    let fabric = TcpFabric::new(target.address.parse().expect("an address"));
+    let settings = Settings { claim, ..Settings::new(*b"another machine!") };
+    let name = Nqn::new(NAME).expect("a name");
+    Remote::connect(fabric, &name, 1, &settings, Duration::from_secs(5)).expect("claimed")
+}
+
+#[test]
+fn store_on_a_namespace_of_another_machine_is_refused_until_it_takes_over_and_then_that_one_is() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let mut other = claimant(&target, Claim::Exclusive);
+    let run = |tier: &str, script: &str| {
+        sandbox.cairn(&["run", "--job", "job", "--tier", tier, "--", "bash", "-c", script])
+    };
+    run(&target.tier, "true").ends_with(2).says("if that machine is dead, add take-over=yes");
+    let taking = format!("{}&take-over=yes", target.tier);
+    run(&taking, WRITE).succeeds();
+    other.write(0, &[1; 4096]).expect_err("it was put out");
+    run(&target.tier, READ).succeeds();
+    let mut heir = claimant(&target, Claim::TakeOver);
+    let exported = || fs::read(sandbox.work().join("export")).expect("is there");
+    let before = exported();
+    let late = run(&target.tier, "cd /cairn && cp g h && sync h");
+    assert_ne!(late.code, Some(0), "a store that was put out goes on");
+    assert!(exported() == before, "it has written");
+    heir.write(0, &[2; 4096]).expect("it has taken over");
+}
+
+#[test]
+fn namespace_of_a_store_that_was_removed_is_free_for_other_machines() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    sandbox
+        .cairn(&["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", WRITE])
+        .succeeds();
+    sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    claimant(&target, Claim::Exclusive);
 }
 
 #[test]

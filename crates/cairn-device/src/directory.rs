@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use cairn_core::Error;
 
 use crate::descriptor::Descriptor;
+use crate::nvme::claim::Holder;
 use crate::sys::{self, Errno, SysResult};
 
 /// Why the store, or a part of it, could not be made or opened.
@@ -27,18 +28,26 @@ pub struct StoreError {
     pub refusal: Option<Error>,
     /// What the user can do about it; may be empty.
     pub advice: &'static str,
+    /// The machine that has it.
+    pub holder: Option<Box<Holder>>,
 }
 
 impl StoreError {
     /// The error for a failed attempt to `what` the file `path`.
     pub fn new(what: &'static str, path: &Path, cause: impl Cause) -> StoreError {
         let (errno, refusal) = (cause.number(), cause.refusal());
-        StoreError { what, path: path.to_owned(), errno, refusal, advice: "" }
+        StoreError { what, path: path.to_owned(), errno, refusal, advice: "", holder: None }
     }
 
     /// The same error with advice for the user.
     pub fn advise(mut self, advice: &'static str) -> StoreError {
         self.advice = advice;
+        self
+    }
+
+    /// The same error, because a machine has claimed it.
+    pub(crate) fn held_by(mut self, holder: Holder) -> StoreError {
+        self.holder = Some(Box::new(holder));
         self
     }
 }
@@ -48,6 +57,9 @@ impl core::fmt::Display for StoreError {
         // The standard library's text for an errno, which ends in "(os error N)".
         let reason = std::io::Error::from_raw_os_error(self.errno);
         write!(f, "cannot {} {}: {reason}", self.what, self.path.display())?;
+        if let Some(holder) = &self.holder {
+            write!(f, " (claimed by {holder})")?;
+        }
         if self.advice.is_empty() { Ok(()) } else { write!(f, "; {}", self.advice) }
     }
 }

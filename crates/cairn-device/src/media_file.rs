@@ -193,7 +193,7 @@ impl MediaFile {
             return Ok(());
         };
         let removed = match file.kind {
-            MediumKind::Block | MediumKind::Remote => file.empty(),
+            MediumKind::Block | MediumKind::Remote => file.empty().and_then(|()| file.release()),
             MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
             }
@@ -581,6 +581,11 @@ impl MediaFile {
             Some(remote) => Ok(remote.bytes() / PAGE as u64 * PAGE as u64),
             None => sys::block_device_bytes(self.ordinary.raw()),
         }
+    }
+
+    /// Lets other machines use what is on another one.
+    fn release(&self) -> SysResult<()> {
+        self.remote.as_ref().map_or(Ok(()), |remote| remote.release().map_err(errno_of))
     }
 
     /// Tells a device that nobody needs what its tier holds.

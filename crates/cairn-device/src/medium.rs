@@ -25,6 +25,7 @@ use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, contents, measure};
+pub use remote::take_over;
 
 const PAGE: u64 = MEDIA_BLOCK_BYTES as u64;
 /// For how long something that others have open is waited for: what was killed a moment ago may not have ended yet.

@@ -11,8 +11,8 @@
 //! as the controller has said, or with the connection. Whoever calls does the work: no thread, no lock.
 
 mod admin;
-pub mod claim;
 pub mod auth;
+pub mod claim;
 pub mod controller;
 pub mod error;
 pub mod queue;

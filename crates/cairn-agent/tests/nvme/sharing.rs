@@ -1,6 +1,7 @@
 //! One namespace used by the threads of a process, and by its children.
 
 use crate::peer::{PART_BYTES, Peer, SUBSYSTEM, pattern};
+use cairn_device::nvme::claim::Claim;
 use cairn_device::nvme::shared::{RemotePath, SharedRemote};
 use std::path::Path;
 use std::thread;
@@ -10,7 +11,7 @@ const PIECE: usize = 64 << 10;
 fn open(peer: &Peer) -> SharedRemote {
     let path = format!("//{}/{SUBSYSTEM}?nsid=2", peer.address);
     let place = RemotePath::parse(Path::new(&path)).expect("a path");
-    SharedRemote::open(&place).expect("connected")
+    SharedRemote::open(&place, *b"tests of sharing", Claim::None).expect("connected")
 }
 
 /// Writes bytes of this seed to a place of their own and reads them back.

@@ -46,6 +46,17 @@ impl Holder {
     }
 }
 
+impl core::fmt::Display for Holder {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("host ")?;
+        self.host.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))?;
+        match self.since().elapsed() {
+            Ok(time) => write!(formatter, " for {} min", time.as_secs() / 60),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
 /// Makes the namespace of a queue this host's. Errors: `Reserved` if it is another one's.
 pub fn claim<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16], claim: Claim) -> Result<()> {
     if claim == Claim::None || !queue.traits().can_reserve {

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use super::admin::Admin;
-use super::claim::Claim;
 use super::auth;
+use super::claim::Claim;
 use super::error::{Error, Result};
 use super::queue::{Queue, Traits, check_status};
 use super::secret::{SecretSource, Secrets};

@@ -111,10 +111,9 @@ impl fmt::Display for Error {
             Error::TimedOut { awaited } => write!(formatter, "no {awaited} in time"),
             Error::Refused { command, status } => write!(formatter, "{command} failed: {status}"),
             Error::Reserved { holder } => {
-                formatter.write_str("the namespace is reserved for the host ")?;
-                holder.host.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+                write!(formatter, "the namespace is reserved by {holder}")
             }
-            Error::Unsuitable { why } => formatter.write_str(why),
+            Error::Unsuitable { why } | Error::Unauthenticated { why } => formatter.write_str(why),
             Error::Invalid => formatter.write_str("a range that is not one of whole blocks"),
         }
     }

@@ -17,6 +17,7 @@ use crate::descriptor::Descriptor;
 use crate::mapping::LocalTable;
 use crate::sys;
 
+use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
 use super::queue::Traits;
@@ -95,13 +96,10 @@ unsafe impl Sync for SharedRemote {}
 unsafe impl Send for SharedRemote {}
 
 impl SharedRemote {
-    /// Connects.
-    pub fn open(place: &RemotePath) -> Result<SharedRemote> {
+    /// Connects, as the host with that identifier, and claims the namespace if that is wanted.
+    pub fn open(place: &RemotePath, host_id: [u8; 16], claim: Claim) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
-        let settings = Settings {
-            secrets: place.secrets.clone(),
-            ..Settings::new(sys::random().map_err(failed)?)
-        };
+        let settings = Settings { claim, secrets: place.secrets.clone(), ..Settings::new(host_id) };
         let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
         let marks = LocalTable::new(2).map_err(failed)?;
         let fabric = fabric(place, &numbers);
@@ -159,6 +157,11 @@ impl SharedRemote {
     /// Tells the target that nobody needs what whole blocks hold.
     pub fn discard(&self, at: u64, length: u64) -> Result<()> {
         self.with(|remote| remote.discard(at, length))
+    }
+
+    /// Lets other hosts claim it.
+    pub fn release(&self) -> Result<()> {
+        self.with(Remote::release)
     }
 
     /// Does something on this process's connection, alone.
