@@ -39,7 +39,8 @@ pub struct StoreArguments {
     pub mount: Option<String>,
     /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for persistent memory, each also
     /// with :SIZE; or nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where port,
-    /// number, size and FILE, which holds the secret of this host, may be left out; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
+    /// number, size and FILE, which holds the secret of this host, may be left out, and take-over=yes takes it from a machine
+    /// that is dead; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
     /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
     /// file system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a colon is followed
     /// by a size [default: ram]

@@ -1,5 +1,5 @@
 //! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE]`.
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE][&take-over=yes]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last

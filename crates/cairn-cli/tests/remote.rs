@@ -211,7 +211,7 @@ fn target_that_demands_secrets_serves_who_knows_them_and_nobody_else() {
         let all = ["run", "--job", "j", "--tier", &tier, "--", "bash", "-c", script];
         sandbox.cairn(&all)
     };
-    run("", "true").ends_with(2).says("write the host's secret into a file");
+    run("", "true").ends_with(2).says("add auth=FILE to the tier");
     run(&format!("&auth={open}"), "true").ends_with(2).says("chmod 600");
     run(&format!("&auth={wrong}"), "true").ends_with(2).says("are not the same");
     let written = run(&format!("&auth={good}"), WRITE).succeeds();

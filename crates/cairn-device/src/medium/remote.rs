@@ -16,11 +16,14 @@ use crate::directory::{StoreError, StoreResult};
 use crate::nvme::Error;
 use crate::nvme::claim::Claim;
 use crate::nvme::shared::{RemotePath, SharedRemote};
+use crate::nvme::wire::Status;
 use crate::sys::{self, Errno};
 
 use super::{Access, Medium, MediumKind, PAGE, refused};
 
 const ADVICE: &str = "write nvme-tcp://ADDRESS:PORT/NQN?nsid=NUMBER";
+const UNKNOWN_HOST: &str = "the target does not serve this host; if it serves those who prove who they are, write \
+     the host's name and secret into a file and add auth=FILE to the tier";
 /// What differs between machines, and from one start of a machine to the next.
 const BOOT: &CStr = c"/proc/sys/kernel/random/boot_id";
 
@@ -101,6 +104,9 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
     let (errno, advice) = match error {
         Error::System { errno, .. } => (errno, "is there a target?"),
         Error::TimedOut { .. } => (Errno(libc::ETIMEDOUT), "is there a target?"),
+        Error::Refused { status, .. } if status.code() == Status::HOST_INVALID => {
+            (Errno(libc::EACCES), UNKNOWN_HOST)
+        }
         Error::Refused { .. } => (Errno(libc::EACCES), "see cairn discover"),
         Error::Unauthenticated { why } => (Errno(libc::EACCES), why),
         Error::Unsuitable { why } => (Errno(libc::ENODEV), why),
