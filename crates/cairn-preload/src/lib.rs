@@ -58,6 +58,5 @@ mod submit;
 mod syscalls;
 mod terminals;
 mod trees;
-mod unwind;
 mod walks;
 mod wide;

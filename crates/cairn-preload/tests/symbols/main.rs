@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_posix::decisions::{Family, NOT_FILES, PASSED, PAST, REFUSED, WIDE, covers, family_of};
 use object::elf::{FileHeader64, STT_FUNC, STT_GNU_IFUNC};
-use object::read::elf::{Dyn as _, FileHeader as _, Sym as _};
+use object::read::elf::{FileHeader as _, Sym as _};
 use object::{Endianness, SymbolIndex};
 
 type Header = FileHeader64<Endianness>;
@@ -42,24 +42,6 @@ fn exported(object: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Names of the libraries that the dynamic linker loads with a shared object.
-fn needed(object: &Path) -> Vec<String> {
-    let bytes = fs::read(object).expect("the object is readable");
-    let data = &*bytes;
-    let header = Header::parse(data).expect("an ELF object of 64 bits");
-    let endian = header.endian().expect("a byte order");
-    let sections = header.sections(endian, data).expect("sections");
-    let (entries, strings) =
-        sections.dynamic(endian, data).expect("sections").expect("a dynamic section");
-    let strings = sections.strings(endian, data, strings).expect("strings");
-    entries
-        .iter()
-        .filter(|entry| entry.tag32(endian) == Some(object::elf::DT_NEEDED))
-        .map(|entry| entry.string(endian, strings).expect("a name"))
-        .map(|name| String::from_utf8(name.to_vec()).expect("ASCII"))
-        .collect()
-}
-
 fn any_covers(families: &'static [Family], name: &str) -> bool {
     family_of(families, name).is_some()
 }
@@ -74,15 +56,6 @@ fn hooks() -> BTreeSet<String> {
 /// Functions that are left to the C library.
 fn left() -> impl Iterator<Item = &'static Family> {
     PASSED.iter().chain(WIDE).chain(PAST)
-}
-
-/// Each other library would cost every process of a job some 0.1 ms. The unwinder is one (src/unwind.rs).
-#[test]
-fn library_is_loaded_with_nothing_that_a_process_does_not_have() {
-    let (c_library, linker) = ("libc.so.6", "ld-linux");
-    let mut others = needed(&common::library());
-    others.retain(|name| name != c_library && !name.starts_with(linker));
-    assert!(others.is_empty(), "src/unwind.rs or build.rs lacks what is used of {others:?}");
 }
 
 #[test]
