@@ -5,7 +5,7 @@
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use cairn_posix::{Errno, Result, configuration, kernel};
+use cairn_posix::{Errno, configuration, kernel};
 use libc::{FILE, pid_t};
 
 use crate::answer::{errno, set_errno};
@@ -105,32 +105,37 @@ pub unsafe extern "C-unwind" fn popen(
     let (ours, its, number) = if mode.reads { (reader, writer, 1) } else { (writer, reader, 0) };
     let others = shells().filter(|shell| !shell.stream.load(Ordering::Acquire).is_null());
     let others = others.map(|shell| shell.descriptor.load(Ordering::Relaxed));
+    // The stream first: without one there must be no shell that nobody waits for.
+    let text = if mode.reads { c"r" } else { c"w" };
+    // SAFETY: the mode is terminated.
+    let stream = unsafe { libc::fdopen(ours, text.as_ptr()) };
+    if stream.is_null() {
+        let number = errno();
+        let _ = (kernel::close(ours), kernel::close(its));
+        set_errno(number);
+        return stream;
+    }
     // SAFETY: the caller's own command.
     let started = unsafe { spawn::shell(command, (its, number), others) };
     let _ = kernel::close(its);
-    let opened = started.and_then(|process| open_stream(ours, &mode, process));
-    opened.unwrap_or_else(|Errno(number)| {
-        let _ = kernel::close(ours);
-        set_errno(number);
-        core::ptr::null_mut()
-    })
-}
-
-fn open_stream(descriptor: c_int, mode: &Mode, process: pid_t) -> Result<*mut FILE> {
-    if !mode.close_on_exec {
-        kernel::fcntl(descriptor, libc::F_SETFD, 0)?;
+    match started {
+        Ok(process) => {
+            if !mode.close_on_exec {
+                let _ = kernel::fcntl(ours, libc::F_SETFD, 0);
+            }
+            let shell = new_record();
+            shell.process.store(process, Ordering::Relaxed);
+            shell.descriptor.store(ours, Ordering::Relaxed);
+            shell.stream.store(stream, Ordering::Release);
+            stream
+        }
+        Err(Errno(number)) => {
+            // SAFETY: the stream made above, which nobody else knows.
+            unsafe { library!(fclose: fn(*mut FILE) -> c_int)(stream) };
+            set_errno(number);
+            core::ptr::null_mut()
+        }
     }
-    let text = if mode.reads { c"r" } else { c"w" };
-    // SAFETY: the mode is terminated.
-    let stream = unsafe { libc::fdopen(descriptor, text.as_ptr()) };
-    if stream.is_null() {
-        return Err(Errno(libc::ENOMEM));
-    }
-    let shell = new_record();
-    shell.process.store(process, Ordering::Relaxed);
-    shell.descriptor.store(descriptor, Ordering::Relaxed);
-    shell.stream.store(stream, Ordering::Release);
-    Ok(stream)
 }
 
 /// Closes the stream of a shell and waits for its end: its status, or -1.
