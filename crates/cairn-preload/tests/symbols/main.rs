@@ -1,7 +1,7 @@
 //! Every function of the C library that takes a file, a path, a descriptor or a stream is decided: served, refused, or
 //! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `cairn_posix::decisions` says.
 //!
-//! `cargo test -p cairn-preload --test symbols -- --ignored` writes the document anew.
+//! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` writes the document and the list of wrapped functions anew.
 //! Does not show that a hook does what it should; the other tests do.
 
 #[path = "../common/mod.rs"]
@@ -104,13 +104,19 @@ fn list_of_wrapped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("wrapped.txt")
 }
 
+/// Asserts that a file says `expected`, which is written to it before if somebody asks for that.
+fn assert_written(path: &Path, expected: &str) {
+    if std::env::var_os(WRITE_VARIABLE).is_some() {
+        fs::write(path, expected).expect("the file is writable");
+    }
+    let written = fs::read_to_string(path).expect("the file is there");
+    let advice = "cargo test -p cairn-preload --test symbols";
+    assert!(written == expected, "{} is out of date: {WRITE_VARIABLE}=1 {advice}", path.display());
+}
+
 #[test]
 fn list_of_wrapped_functions_is_what_the_library_exports() {
-    let written = fs::read_to_string(list_of_wrapped()).expect("wrapped.txt is there");
-    assert!(
-        written == wrapped(),
-        "wrapped.txt is out of date: cargo test -p cairn-preload --test symbols -- --ignored"
-    );
+    assert_written(&list_of_wrapped(), &wrapped());
 }
 
 fn sources() -> PathBuf {
@@ -158,11 +164,12 @@ fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     sorted.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ")
 }
 
+const WRITE_VARIABLE: &str = "CAIRN_WRITE_SYMBOLS";
 const INTRODUCTION: &str = "\
 Which functions are served for files below the mount prefix, which are refused, and which go to the C library as they
 are. What the calls do there is in [SEMANTICS.md](SEMANTICS.md).
 
-Written by `cargo test -p cairn-preload --test symbols -- --ignored` from what the preload library exports and from
+Written by `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` from what the preload library exports and from
 `crates/cairn-posix/src/decisions.rs`. The tests there fail if this page says something else, or if the C
 library of the machine exports a function about files that is not decided.";
 
@@ -219,16 +226,5 @@ fn page() -> PathBuf {
 
 #[test]
 fn page_of_symbols_is_what_the_library_exports() {
-    let written = fs::read_to_string(page()).expect("docs/SYMBOLS.md is there");
-    assert!(
-        written == document(),
-        "docs/SYMBOLS.md is out of date: cargo test -p cairn-preload --test symbols -- --ignored"
-    );
-}
-
-#[test]
-#[ignore = "writes docs/SYMBOLS.md and wrapped.txt"]
-fn write_page_of_symbols() {
-    fs::write(list_of_wrapped(), wrapped()).expect("the list is writable");
-    fs::write(page(), document()).expect("the page is writable");
+    assert_written(&page(), &document());
 }
