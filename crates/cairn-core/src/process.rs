@@ -285,13 +285,11 @@ impl Microfs {
     /// process itself. False, and nothing more is done, once the slot is another's: somebody else reaped it and it was
     /// taken again, or the child of a dead spawner introduced itself.
     pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
-        self.transact(|tx| match tx.slot_kept_by(slot, dead) {
-            Some(slot) => tx.abandon_pins(slot),
-            None => Ok(()),
-        })?;
         loop {
             let reaped = self.transact(|tx| {
                 let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
+                // Each time: until it has no slot, threads of a process that ends in an orderly way may begin more.
+                tx.abandon_pins(slot)?;
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
                         break;

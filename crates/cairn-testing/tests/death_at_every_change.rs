@@ -259,7 +259,7 @@ const OPERATIONS: [Operation; 23] = [
     },
     Operation {
         name: "reap and reclaim",
-        transactions: 4,
+        transactions: 3,
         act: |stage| {
             // A write in flight would keep the blocks of deleted files.
             stage.fs().abort_write(&stage.caller(), &stage.take_plan()).unwrap();

@@ -10,7 +10,7 @@
 mod descriptors;
 mod stage;
 
-use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
+use cairn_core::{Caller, Error, HandleId, OpenOptions, Position, ROOT, RenameMode, Result};
 use cairn_testing::driver::Process;
 use cairn_testing::random::for_each_seed;
 use cairn_testing::world::READ_WRITE;
@@ -593,4 +593,37 @@ fn growing() {
 #[test]
 fn file_is_cut_and_grown_then_what_is_between_is_zeros() {
     explore(growing);
+}
+
+/// A process ends in an orderly way while another thread of it goes on writing.
+fn ending() {
+    let stage = Stage::new(8, Defect::None);
+    let agent = stage.process();
+    let process = stage.process();
+    let handle = create(&process, b"file", b"");
+    let slot = process.slot;
+    stage.start(move |thread| {
+        let caller = Caller { slot, ..thread.caller() };
+        for at in 0..3 {
+            let at = Position::At(at * BLOCK as u64);
+            let Ok(mut write) = thread.begin_write(&caller, handle, at, &[1; BLOCK]) else { break };
+            thread.transfer(&mut write).expect("the tier takes bytes");
+            // Its process may have ended.
+            let _ = thread.commit(&caller, &mut write);
+        }
+    });
+    stage.start(move |other| {
+        process.fs.detach(slot, other.caller().now).expect("it is attached");
+    });
+    stage.settle(&agent);
+    drop(agent);
+    stage.end();
+}
+
+/// Mechanism: the writes of a process that ends were given up before the files it had open, in transactions of their own, so that
+/// another thread could begin a write between. Consequence: it was never given up: its blocks were lost, and nothing that was freed
+/// since was used again. Fix: they are given up in the transaction that frees the slot.
+#[test]
+fn process_ends_while_its_threads_write_then_nothing_of_them_is_left() {
+    explore(ending);
 }
