@@ -3,6 +3,7 @@
 //! Invariant: the kernel and the table agree after every call: a number that is replaced leaves the table before the
 //! kernel replaces it, a duplicate of ours enters it afterwards.
 
+use cairn_core::HandleId;
 use cairn_device::sys;
 
 use crate::calls::{self, Outcome};
@@ -19,13 +20,36 @@ fn release_quietly(left: Option<Left>) {
 
 /// The lowest duplicate of a descriptor of ours, at or above `lowest`.
 pub fn duplicate(descriptor: i32, lowest: i32, close_on_exec: bool) -> Result<i32> {
-    let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
+    let handle = share(descriptor)?;
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let duplicate = sys::fcntl(descriptor, command, i64::from(lowest))?;
-    match table::enter(duplicate, handle) {
+    match sys::fcntl(descriptor, command, i64::from(lowest)) {
+        Ok(duplicate) => keep(descriptor, duplicate, handle).map(|()| duplicate),
+        Err(errno) => {
+            release_quietly(Some(table::unshare(handle)));
+            Err(errno.into())
+        }
+    }
+}
+
+/// Counts one more number of what is behind a descriptor of ours. Errors: `EBADF`, also if another thread is closing it.
+fn share(descriptor: i32) -> Result<HandleId> {
+    table::lookup(descriptor).filter(|&handle| table::share(handle)).ok_or(Errno(libc::EBADF))
+}
+
+/// Enters a duplicate that was made of `from` when it referred to `handle`. Errors: `EBADF` if it does so no more: it was
+/// closed meanwhile, and perhaps before; `EMFILE`. The number is then closed.
+fn keep(from: i32, duplicate: i32, handle: HandleId) -> Result<()> {
+    let kept = match table::lookup(from) == Some(handle) {
+        true => table::put(duplicate, handle),
+        false => {
+            release_quietly(Some(table::unshare(handle)));
+            Err(Errno(libc::EBADF))
+        }
+    };
+    match kept {
         Ok(displaced) => {
             release_quietly(displaced);
-            Ok(duplicate)
+            Ok(())
         }
         Err(errno) => {
             let _ = sys::close(duplicate);
@@ -45,30 +69,26 @@ pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     if placeholder::is_internal(to) && !placeholder::vacate(to) {
         return Err(Errno(libc::EBUSY));
     }
-    let handle = table::lookup(from);
+    let handle = if table::is_ours(from) { Some(share(from)?) } else { None };
     let replaced = table::leave(to);
-    match sys::dup3(from, to, flags) {
-        Ok(number) => {
-            if replaced.is_some() {
-                table::closed(to);
-            }
-            let entered = match handle {
-                Some(handle) => table::enter(to, handle),
-                None => Ok(table::forget(to)),
-            };
-            release_quietly(replaced);
-            release_quietly(entered?);
-            Ok(number)
-        }
-        Err(errno) => {
-            if let Some(left) = replaced {
-                // Nothing was replaced: the number is still open on the same handle.
-                table::closed(to);
-                table::enter(to, left.handle)?;
-            }
-            Err(errno.into())
-        }
+    let duplicated = sys::dup3(from, to, flags);
+    if replaced.is_some() {
+        table::closed(to);
     }
+    if let Err(errno) = duplicated {
+        release_quietly(handle.map(table::unshare));
+        if let Some(left) = replaced {
+            // Nothing was replaced: the number is still open on the same handle.
+            table::enter(to, left.handle)?;
+        }
+        return Err(errno.into());
+    }
+    release_quietly(replaced);
+    match handle {
+        Some(handle) => keep(from, to, handle)?,
+        None => release_quietly(table::forget(to)),
+    }
+    Ok(to)
 }
 
 /// The kernel gave `descriptor` to something that is not ours; forgets what we knew about the number.
@@ -91,7 +111,8 @@ pub fn close_range(first: u32, last: u32) -> Result<()> {
     }
     let bound = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     for (descriptor, _) in table::range(bound(first), bound(last)) {
-        file::close(descriptor)?;
+        // As the kernel, which closes what it can.
+        let _ = file::close(descriptor);
     }
     let mut start = first;
     for internal in placeholder::internal_numbers() {

@@ -78,9 +78,9 @@ pub(crate) fn is_token(mode: u32, device: u64) -> bool {
 pub(crate) fn take(mount: &Mount, descriptor: i32, token: u64) -> Result<HandleId> {
     let found = mount.fs().handle_by_token(token)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
-    mount.fs().retain(mount.slot(), handle)?;
+    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle)?))?;
     let replaced = placeholder::replace(mount, handle, descriptor);
-    table::enter(descriptor, handle)?;
+    table::put(descriptor, handle)?;
     if replaced.is_ok() {
         // If this fails, the agent does it.
         let _ = mount.land(handle);

@@ -383,7 +383,7 @@ impl Mount {
     pub(crate) fn retain_all(&self, slot: SlotId, wanted: impl Fn(HandleId) -> bool) {
         for (descriptor, handle) in table::all() {
             if wanted(handle) && self.fs().retain(slot, handle).is_err() {
-                table::forget(descriptor);
+                drop(table::forget(descriptor));
             }
         }
     }
@@ -409,8 +409,8 @@ impl Mount {
     /// After an exec: enters the descriptors that survived it and gives up the handles of those that did not.
     fn recognise_descriptors(&self) -> Result<()> {
         placeholder::for_each_inherited(self, |descriptor, handle| {
-            self.fs().retain(self.slot(), handle).is_ok()
-                && table::enter(descriptor, handle).is_ok()
+            let retain = || Ok(self.fs().retain(self.slot(), handle)?);
+            table::refer(handle, retain).and_then(|()| table::put(descriptor, handle)).is_ok()
         })?;
         let held = |handle| table::holds(handle) || cwd::holds(handle);
         self.fs().retain_only(self.slot(), &held, now())?;

@@ -92,6 +92,16 @@ fn park(place: &AtomicU64, handle: HandleId, descriptor: i32) {
     }
 }
 
+/// In a child just forked: nothing is parked. It has the descriptors that its parent had a moment before the memory, so what other
+/// threads parked meanwhile is not there, or is something else.
+pub(crate) fn forked() {
+    for place in &PARKED {
+        if let Some(descriptor) = (place.swap(0, Ordering::Relaxed) as u32).checked_sub(1) {
+            let _ = sys::close(descriptor as i32);
+        }
+    }
+}
+
 /// Opens the placeholder file of `handle` and sees to it that the handle knows it.
 #[cold]
 fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
@@ -175,8 +185,8 @@ fn recognise(descriptor: i32, placeholder: u64) -> Result<()> {
     }
     let found = mount.fs().handle_by_placeholder(placeholder)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
-    mount.fs().retain(mount.slot(), handle)?;
-    release_displaced(mount, table::enter(descriptor, handle)?);
+    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle)?))?;
+    release_displaced(mount, table::put(descriptor, handle)?);
     // If another thread closed the number meanwhile, it may be somebody else's by now.
     if sys::fstat(descriptor).map(|stat| stat.st_ino) != Ok(placeholder) {
         release_displaced(mount, table::forget(descriptor));
@@ -190,31 +200,42 @@ pub(crate) fn for_each_inherited(
     mount: &Mount,
     mut visit: impl FnMut(i32, HandleId) -> bool,
 ) -> Result<()> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
-    let mut error = None;
-    let listed = directory::list(listing, &mut |name, _| {
-        let number = name.to_str().ok().and_then(|digits| digits.parse().ok());
-        let Some(descriptor) = number else { return true };
-        let Ok(stat) = sys::fstat(descriptor) else { return true };
-        if !is_placeholder(stat.st_mode, stat.st_dev) {
-            return true;
-        }
-        match mount.fs().handle_by_placeholder(stat.st_ino) {
+    let mut outcome = Ok(());
+    for_each(|descriptor, placeholder| {
+        match mount.fs().handle_by_placeholder(placeholder) {
             Ok(Some(handle)) => {
                 visit(descriptor, handle);
             }
             Ok(None) => {}
-            Err(failure) => error = Some(failure),
+            Err(failure) => outcome = Err(failure.into()),
         }
-        error.is_none()
+        outcome.is_ok()
+    })?;
+    outcome
+}
+
+/// Whether a descriptor of this process is a placeholder.
+pub(crate) fn is_any_inherited() -> bool {
+    let mut is_any = false;
+    let listed = for_each(|_, _| {
+        is_any = true;
+        false
+    });
+    listed.is_ok() && is_any
+}
+
+/// Calls `visit` with each descriptor of this process that is a placeholder, and its inode number, until it says false.
+fn for_each(mut visit: impl FnMut(i32, u64) -> bool) -> Result<()> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
+    let listed = directory::list(listing, &mut |name, _| {
+        let number = name.to_str().ok().and_then(|digits| digits.parse().ok());
+        let Some(descriptor) = number else { return true };
+        let Ok(stat) = sys::fstat(descriptor) else { return true };
+        !is_placeholder(stat.st_mode, stat.st_dev) || visit(descriptor, stat.st_ino)
     });
     let _ = sys::close(listing);
-    listed?;
-    match error {
-        Some(failure) => Err(failure.into()),
-        None => Ok(()),
-    }
+    Ok(listed?)
 }
 
 fn release_displaced(mount: &Mount, displaced: Option<Left>) {

@@ -4,27 +4,47 @@
 //! unclean, a death by signal is never mistaken for one.
 //! Does not call fork or exec itself.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use cairn_core::{HandleId, SlotId};
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{cwd, file, flight, mapping, table, upkeep};
+use crate::{configuration, cwd, file, flight, mapping, placeholder, table, upkeep};
+
+/// Whether this process may have something of ours that a child would inherit: it has attached the mount, or was executed with
+/// descriptors or in a directory of ours, and attaches it now. Looks for those once.
+pub fn has_something() -> bool {
+    static HAS_NOTHING: AtomicBool = AtomicBool::new(false);
+    if mount::attached().is_some() {
+        return true;
+    }
+    if configuration::get().is_none() || HAS_NOTHING.load(Ordering::Relaxed) {
+        return false;
+    }
+    let inherited = placeholder::is_any_inherited() || cwd::inode().is_some();
+    // What is of a store that is gone is lost.
+    let has_something = inherited && mount::current().is_ok();
+    // What comes later, by messages, makes itself known.
+    HAS_NOTHING.store(!has_something, Ordering::Relaxed);
+    has_something
+}
 
 /// A child in the making.
 #[must_use]
 pub struct Spawn(Option<(&'static Mount, SlotId)>);
 
 impl Spawn {
-    /// Call before the child is created. A process that never used the mount has nothing to hand on.
-    /// Errors: `EAGAIN` if the store has no slot for another process.
+    /// Call before the child is created. Errors: `EAGAIN` if the store has no slot for another process.
     pub fn begin() -> Result<Spawn> {
-        let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
+        if mount::is_poisoned() || !has_something() {
             return Ok(Spawn(None));
-        };
-        let parent = match mount.current_slot() {
-            Some(slot) => slot,
-            None => mount::current()?.slot(),
+        }
+        let known = mount::attached().and_then(|mount| Some((mount, mount.current_slot()?)));
+        let (mount, parent) = match known {
+            Some(known) => known,
+            None => mount::current().map(|mount| (mount, mount.slot()))?,
         };
         let child = mount.with_room(|| mount.fs().spawn_begin(parent))?;
         Ok(Spawn(Some((mount, child))))
@@ -40,12 +60,13 @@ impl Spawn {
 
     /// In the child, before anything else.
     pub fn child(self) {
+        table::forked();
+        placeholder::forked();
+        flight::forked();
         if let Some((mount, child)) = self.0 {
             // If this fails, the parent does the same.
             let _ = mount.fs().spawn_parent(child, sys::getpid());
             mount.inherit(child);
-            table::mark_inherited();
-            flight::forked();
         }
     }
 

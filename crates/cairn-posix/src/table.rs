@@ -3,8 +3,10 @@
 //! One word per descriptor number, in memory that the kernel provides on first touch; a forked child inherits a
 //! copy, as it does the descriptors. Lock-free.
 //! Invariant: a number is entered only while the kernel holds it open on the handle's placeholder; it is taken out
-//! before the kernel frees it, because another thread may get it at once.
-//! Does not talk to the store: who takes out the last number of a handle releases it there.
+//! before the kernel frees it, because another thread may get it at once. A handle that is counted here is referred to by the
+//! process's slot: who takes out its last number releases it there while it has what was [`Left`], and until then nobody
+//! counts it anew.
+//! Does not talk to the store.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -27,12 +29,20 @@ const UNSEALED: u32 = 1 << 31;
 const INHERITED: u32 = 1 << 30;
 /// Flag in a handle's count: its reference was given up for an exec.
 const GIVEN_UP: u32 = 1 << 29;
-const FLAGS: u32 = UNSEALED | INHERITED | GIVEN_UP;
+/// In a handle's count, one for each thread that is about to release what was the last number of it, or of another handle that
+/// had its number: one that is released may be another's before the thread is done here.
+const RELEASING: u32 = 1 << 21;
+const ALL_RELEASING: u32 = GIVEN_UP - RELEASING;
+/// Where the numbers themselves are counted.
+const NUMBERS: u32 = RELEASING - 1;
+
+const _: () = assert!(NUMBERS as usize >= DESCRIPTORS_MAX);
 
 /// `DESCRIPTORS_MAX` entries (handle, 0 if not ours), then `HANDLES_MAX` counts.
 static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// One more than the highest number ever entered.
+/// One more than the highest number ever entered, of descriptors and of handles.
 static END: AtomicU32 = AtomicU32::new(0);
+static HANDLES_END: AtomicU32 = AtomicU32::new(0);
 
 /// Whether any descriptor was ever entered.
 #[inline]
@@ -102,23 +112,72 @@ pub fn is_closing(descriptor: i32) -> bool {
     entry(descriptor).is_some_and(|entry| entry.load(Ordering::Relaxed) == CLOSING)
 }
 
-/// Enters a number that the kernel just gave us for `handle`. Returns what the table held before, if the number
-/// was closed behind our back. Errors: `EMFILE` if it cannot be represented.
+/// Enters a number that the kernel just gave us for `handle`, to which the slot refers. Returns what the table held before, if
+/// the number was closed behind our back. Errors: `EMFILE` if it cannot be represented.
 pub fn enter(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     prepare()?;
-    let (Some(entry), Some(count)) = (entry(descriptor), count(handle)) else {
+    // Before it is counted.
+    entry(descriptor).ok_or(Errno(libc::EMFILE))?;
+    countable(handle)?.fetch_add(1, Ordering::Relaxed);
+    put(descriptor, handle)
+}
+
+/// Enters a number whose handle was counted before, by [`share`] or [`refer`]. Result and errors as [`enter`]; with an error it
+/// is not counted any more.
+pub fn put(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
+    let Some(entry) = entry(descriptor) else {
+        drop(drop_count(handle));
         return Err(Errno(libc::EMFILE));
     };
     END.fetch_max(descriptor as u32 + 1, Ordering::Relaxed);
-    count.fetch_add(1, Ordering::Relaxed);
     match entry.swap(handle.0, Ordering::AcqRel) {
         0 | CLOSING => Ok(None),
         before => Ok(Some(drop_count(HandleId(before)))),
     }
 }
 
-/// What taking a number out of the table left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Counts one more number of a handle that has some; false if it has none any more. Then [`put`] it, or [`unshare`].
+pub fn share(handle: HandleId) -> bool {
+    let more = |before: u32| (before & NUMBERS > 0).then(|| before + 1);
+    count(handle)
+        .is_some_and(|count| count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok())
+}
+
+/// Counts one number less, which was not entered.
+pub fn unshare(handle: HandleId) -> Left {
+    drop_count(handle)
+}
+
+/// Counts one more number of a handle and has the slot refer to it by `retain`, once whoever was releasing it has done so. Then
+/// [`put`] it. Errors: `EMFILE`; those of `retain`.
+pub fn refer(handle: HandleId, retain: impl FnOnce() -> Result<()>) -> Result<()> {
+    prepare()?;
+    let count = countable(handle)?;
+    while !is_counted(count) {
+        sys::sched_yield();
+    }
+    // Nobody takes this reference away as long as the handle is counted.
+    retain().inspect_err(|_| drop(drop_count(handle)))
+}
+
+/// Counts one more, unless somebody is releasing the handle.
+fn is_counted(count: &AtomicU32) -> bool {
+    let is_free = |before: u32| before & NUMBERS > 0 || before & ALL_RELEASING == 0;
+    let more = |before: u32| is_free(before).then(|| before + 1);
+    count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+}
+
+/// The count of a handle that is about to have a number.
+fn countable(handle: HandleId) -> Result<&'static AtomicU32> {
+    let count = count(handle).ok_or(Errno(libc::EMFILE))?;
+    HANDLES_END.fetch_max(handle.number() + 1, Ordering::Relaxed);
+    Ok(count)
+}
+
+/// What taking a number out of the table left behind. As long as one with `last` is there, its handle gets no number but by
+/// [`enter`]: release it before this is dropped.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Left {
     /// The handle it referred to.
     pub handle: HandleId,
@@ -126,6 +185,14 @@ pub struct Left {
     pub last: bool,
     /// Checksums of its file are to be recomputed. Only told with `last`.
     pub unsealed: bool,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(count) = count(self.handle).filter(|_| self.last) {
+            count.fetch_sub(RELEASING, Ordering::Release);
+        }
+    }
 }
 
 /// Takes a number out before it is closed; finish with [`closed`].
@@ -168,12 +235,15 @@ pub fn forget(descriptor: i32) -> Option<Left> {
 
 fn drop_count(handle: HandleId) -> Left {
     let Some(count) = count(handle) else { return Left { handle, last: false, unsealed: false } };
+    let less = |before: u32| match before & NUMBERS {
+        1 => (before & ALL_RELEASING) + RELEASING,
+        _ => before.saturating_sub(1),
+    };
     // In one step, because another thread may receive a descriptor of the same handle meanwhile.
-    let less = |before: u32| if before & !FLAGS == 1 { 0 } else { before.wrapping_sub(1) };
     let before =
         count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |before| Some(less(before)));
     let before = before.unwrap_or_default();
-    let last = before & !FLAGS == 1;
+    let last = before & NUMBERS == 1;
     Left { handle, last, unsealed: last && before & UNSEALED != 0 }
 }
 
@@ -196,13 +266,23 @@ pub fn take_unsealed(handle: HandleId) -> bool {
 
 /// Whether any descriptor of this process refers to `handle`.
 pub fn holds(handle: HandleId) -> bool {
-    count(handle).is_some_and(|count| count.load(Ordering::Relaxed) & !FLAGS != 0)
+    count(handle).is_some_and(|count| count.load(Ordering::Relaxed) & NUMBERS != 0)
 }
 
-/// In a child just forked: all that is open was inherited.
-pub(crate) fn mark_inherited() {
-    for (_, handle) in all() {
-        if let Some(count) = count(handle) {
+/// In a child just forked: all that is open was inherited. What other threads of its parent were about to do is not done here;
+/// since they went on while their memory was copied, it is counted anew.
+pub(crate) fn forked() {
+    let handles = HANDLES_END.load(Ordering::Relaxed).min(HANDLES_MAX as u32);
+    for number in 1..handles {
+        if let Some(count) = count(HandleId(number)) {
+            count.fetch_and(UNSEALED, Ordering::Relaxed);
+        }
+    }
+    let descriptors = END.load(Ordering::Relaxed).min(DESCRIPTORS_MAX as u32) as i32;
+    for descriptor in 0..descriptors {
+        closed(descriptor);
+        if let Some(count) = lookup(descriptor).and_then(count) {
+            count.fetch_add(1, Ordering::Relaxed);
             count.fetch_or(INHERITED, Ordering::Relaxed);
         }
     }
@@ -239,25 +319,45 @@ pub fn all() -> impl Iterator<Item = (i32, HandleId)> {
 mod tests {
     use super::*;
 
-    // One test: the table is one per process.
+    // The table is one per process: each test has numbers of its own.
     #[test]
     fn numbers_and_counts_follow_open_dup_and_close() {
         let handle = HandleId(7);
+        let told = |left: Option<Left>| left.map(|left| (left.handle, left.last, left.unsealed));
         assert_eq!(lookup(40), None);
         enter(40, handle).unwrap();
         enter(41, handle).unwrap();
         assert_eq!(lookup(41), Some(handle));
         mark_unsealed(handle);
-        assert_eq!(leave(40), Some(Left { handle, last: false, unsealed: false }));
+        assert_eq!(told(leave(40)), Some((handle, false, false)));
         assert!(is_closing(40) && !is_ours(40));
         closed(40);
         assert!(!is_closing(40));
-        assert_eq!(all().collect::<Vec<_>>(), [(41, handle)]);
+        assert_eq!(range(40, 49).collect::<Vec<_>>(), [(41, handle)]);
         assert!(holds(handle));
-        assert_eq!(forget(41), Some(Left { handle, last: true, unsealed: true }));
-        assert!(!holds(handle) && !is_ours(41));
+        assert!(share(handle));
+        assert_eq!(told(forget(41)), Some((handle, false, false)));
+        assert_eq!(told(Some(unshare(handle))), Some((handle, true, true)));
+        assert!(!holds(handle) && !is_ours(41) && !share(handle));
         assert_eq!(leave(41), None);
         assert_eq!(leave(-1), None);
         assert_eq!(enter(DESCRIPTORS_MAX as i32, handle), Err(Errno(libc::EMFILE)));
+    }
+
+    /// Mechanism: what was received was counted, and referred to, while another thread that had closed the last number of
+    /// the same handle was about to release it. Consequence: the number that was received was closed, and so `close` on it
+    /// failed with EBADF. Fix: it is not counted before the release is done.
+    #[test]
+    fn handle_is_referred_to_anew_only_when_its_release_is_done() {
+        let handle = HandleId(9);
+        enter(50, handle).unwrap();
+        let left = leave(50).unwrap();
+        assert!(!is_counted(count(handle).unwrap()), "it is not released yet");
+        drop(left);
+        refer(handle, || Ok(())).unwrap();
+        assert_eq!(put(51, handle), Ok(None));
+        assert!(holds(handle));
+        assert_eq!(refer(HandleId(10), || Err(Errno(libc::EBADF))), Err(Errno(libc::EBADF)));
+        assert!(!holds(HandleId(10)));
     }
 }

@@ -8,7 +8,7 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 
-use cairn_posix::{address, configuration, mount};
+use cairn_posix::{address, configuration, process};
 use libc::{clone_args, pid_t};
 
 use crate::answer::set_errno;
@@ -37,7 +37,7 @@ fn manner(flags: u64) -> Manner {
             // Handlers cannot be shared without the memory they are in.
             Manner::Forked(flags & !flag(libc::CLONE_VM | libc::CLONE_SIGHAND))
         }
-        _ if mount::attached().is_none() => Manner::Passed,
+        _ if !process::has_something() => Manner::Passed,
         _ => Manner::Refused,
     }
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, Result, configuration, mapping, placeholder};
+use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
@@ -147,17 +147,17 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { library!(quick_exit: fn(c_int) -> !)(status) }
 }
 
-/// A child in the making: it is given what its parent holds, and meanwhile no mapping comes or goes.
+/// A child in the making: it is given what its parent holds, and meanwhile no mapping and no file's lock comes or goes.
 #[must_use]
 pub struct Making {
-    quiet: Result<Held<'static>>,
+    quiet: [Result<Held<'static>>; 2],
     spawn: Spawn,
 }
 
 impl Making {
     /// Before the child exists; none, with errno, if there must be none.
     pub fn begin() -> Option<Making> {
-        let quiet = guarded(mapping::quiet);
+        let quiet = [guarded(mapping::quiet), guarded(locks::quiet)];
         match guarded(Spawn::begin) {
             Ok(spawn) => Some(Making { quiet, spawn }),
             Err(Errno(number)) => {

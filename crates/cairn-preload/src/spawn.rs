@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_short, c_uint};
 
 use cairn_posix::path::Route;
-use cairn_posix::{Errno, Result, kernel, mount};
+use cairn_posix::{Errno, Result, kernel, process};
 use libc::{pid_t, sigset_t};
 
 use crate::answer::errno;
@@ -80,7 +80,7 @@ fn is_ours(path: *const c_char) -> bool {
 
 /// Whether the C library's own posix_spawn would miss something.
 fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
-    mount::attached().is_some()
+    process::has_something()
         || is_ours(path)
         || list.iter().any(|action| match action.tag {
             // SAFETY: the tag says which member is set.

@@ -72,3 +72,10 @@ fn descriptor_passed_over_a_socket_is_the_same_open_file() {
 fn child_that_ends_in_the_memory_of_its_parent_ends_alone() {
     same_on_both("children", "child_in_our_memory_ends");
 }
+
+/// Mechanism: a program that had not looked at the files it inherited had nothing to give to its children. Consequence: once it
+/// and its parent had closed such a file, what the child did with it failed with EBADF. Fix: before its first child it looks.
+#[test]
+fn files_that_a_program_inherited_are_handed_on_to_its_children() {
+    same_on_both("children", "inherited_files_are_handed_on");
+}

@@ -24,8 +24,7 @@ use cairn_testing::random::{for_each_seed, soaking};
 use common::Stage;
 
 const SOAK_ROUNDS: u64 = 1000;
-/// A race that is not found yet shows in one round of some 300 to 400, see docs/FAULTS.md; `make soak` hunts for it.
-const ROUNDS: u64 = 10;
+const ROUNDS: u64 = 30;
 /// Hugeblocks of the store: 64 MiB.
 const BLOCKS: u32 = 2048;
 const INODES: u32 = 4096;

@@ -31,3 +31,10 @@ fn cancelled_writer_ends_between_two_writes() {
 fn exit_with_busy_threads_ends_the_process_and_keeps_the_files() {
     same_on_both("threads", "process_exits_while_all_write");
 }
+
+/// Mechanism: a child has the descriptors that its parent had just before the memory, so what another thread kept at hand meanwhile
+/// was not open in the child. Consequence: `open` failed there with EBADF. Fix: a child begins with nothing at hand.
+#[test]
+fn child_opens_files_that_threads_of_its_parent_open_meanwhile() {
+    same_on_both("threads", "children_open_files_while_threads_do");
+}

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 extern char **environ;
 
@@ -275,6 +276,52 @@ static void child_in_our_memory_ends(void) {
     show("kept");
 }
 
+/* What a program that inherited a file and a pipe has them at, and its child. */
+enum { HANDED_ON = 5, GO = 6 };
+
+/* Makes a child before it has ever looked at the file, and lets go of it before the child writes there. */
+static int hand_on(const char *manner) {
+    char *script[] = {"sh", "-c", "read go <&6; echo child >&5", NULL};
+    struct stat status;
+    pid_t child = -1;
+    if (strcmp(manner, "fork") == 0 && (child = fork()) == 0) {
+        await(GO);
+        _exit(write(HANDED_ON, "child\n", 6) == 6 ? 0 : errno);
+    }
+    if (strcmp(manner, "spawn") == 0) MUST(posix_spawn(&child, "/bin/sh", NULL, NULL, script, environ) == 0);
+    if (strcmp(manner, "clone") == 0 && (child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)) == 0) {
+        execv("/bin/sh", script);
+        _exit(127);
+    }
+    MUST(child > 0 && fstat(HANDED_ON, &status) == 0 && close(HANDED_ON) == 0);
+    /* Where this program's parent waits for it. */
+    MUST(write(1, "", 1) == 1);
+    return ended(child);
+}
+
+static void inherited_files_are_handed_on(void) {
+    const char *manners[] = {"fork", "spawn", "clone"};
+    for (int at = 0; at < 3; at++) {
+        int file = create(manners[at], 0), go[2], ready[2];
+        MUST(pipe2(go, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            MUST(chdir("/") == 0);
+            int kept = fcntl(file, F_DUPFD, 20);
+            MUST(dup2(go[0], 21) == 21 && dup2(ready[1], 1) == 1 && close(file) == 0);
+            MUST(dup2(kept, HANDED_ON) == HANDED_ON && dup2(21, GO) == GO && close(kept) == 0);
+            execl("/proc/self/exe", "children", "hand_on", manners[at], NULL);
+            _exit(126);
+        }
+        MUST(close(file) == 0 && close(ready[1]) == 0);
+        await(ready[0]);
+        MUST(write(go[1], "\n", 1) == 1);
+        printf("%s: %d\n", manners[at], ended(child));
+        MUST(close(go[0]) == 0 && close(go[1]) == 0 && close(ready[0]) == 0);
+        show(manners[at]);
+    }
+}
+
 static const struct scene scenes[] = {
     {"offsets_are_shared", offsets_are_shared},
     {"closing_is_not_shared", closing_is_not_shared},
@@ -288,9 +335,11 @@ static const struct scene scenes[] = {
     {"streams_to_shells", streams_to_shells},
     {"descriptor_is_passed", descriptor_is_passed},
     {"child_in_our_memory_ends", child_in_our_memory_ends},
+    {"inherited_files_are_handed_on", inherited_files_are_handed_on},
 };
 
 int main(int count, char **arguments) {
     setvbuf(stdout, NULL, _IONBF, 0);
+    if (count == 3 && strcmp(arguments[1], "hand_on") == 0) return hand_on(arguments[2]);
     return count == 3 ? play(SCENES(scenes), arguments) : 97;
 }

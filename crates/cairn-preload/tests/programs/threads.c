@@ -179,12 +179,53 @@ static void process_exits_while_all_write(void) {
     puts("every file can be read and continued");
 }
 
+enum { OPEN_AT_ONCE = 60, FAMILIES = 200 };
+
+static atomic_int opened;
+
+static void *open_many(void *nothing) {
+    int files[OPEN_AT_ONCE];
+    for (int at = 0; at < OPEN_AT_ONCE; at++) {
+        MUST((files[at] = open("file", O_RDONLY)) >= 0);
+        opened++;
+    }
+    for (int at = 0; at < OPEN_AT_ONCE; at++) MUST(close(files[at]) == 0);
+    return nothing;
+}
+
+/* A process makes a child while a thread opens one file after the other, for the first time. */
+static void be_a_family(int number) {
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, open_many, NULL) == 0);
+    while (opened < number % (OPEN_AT_ONCE / 2)) {}
+    pid_t child = fork();
+    if (child == 0) {
+        open_many(NULL);
+        _exit(0);
+    }
+    MUST(child > 0 && ended(child) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void children_open_files_while_threads_do(void) {
+    MUST(close(create("file", 0)) == 0);
+    for (int number = 0; number < FAMILIES; number++) {
+        pid_t parent = fork();
+        if (parent == 0) {
+            be_a_family(number);
+            _exit(0);
+        }
+        MUST(parent > 0 && ended(parent) == 0);
+    }
+    printf("%d families\n", FAMILIES);
+}
+
 static const struct scene scenes[] = {
     {"each_has_a_file_of_its_own", each_has_a_file_of_its_own},
     {"all_append_to_one_file", all_append_to_one_file},
     {"one_closes_while_another_writes", one_closes_while_another_writes},
     {"writer_is_cancelled", writer_is_cancelled},
     {"process_exits_while_all_write", process_exits_while_all_write},
+    {"children_open_files_while_threads_do", children_open_files_while_threads_do},
 };
 
 int main(int count, char **arguments) { return count == 3 ? play(SCENES(scenes), arguments) : 97; }
