@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 /// The next PDU: its header, its data without digest.
-fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
+pub fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
     let mut bytes = vec![0; COMMON_BYTES];
     stream.read_exact(&mut bytes).expect("a PDU");
     let frame = Frame::decode(bytes.first_chunk().unwrap(), Framing::PLAIN).expect("a PDU");
@@ -26,7 +26,8 @@ fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
     (Header::decode(&frame, &bytes).expect("a header"), data)
 }
 
-fn send(stream: &mut TcpStream, header: &Header, data: &[u8]) {
+/// Sends a PDU.
+pub fn send(stream: &mut TcpStream, header: &Header, data: &[u8]) {
     stream.write_all(header.encode(data.len(), Framing::PLAIN).bytes()).unwrap();
     stream.write_all(data).unwrap();
 }

@@ -5,6 +5,7 @@
 
 mod access;
 mod authentication;
+mod batching;
 mod habits;
 mod hostile;
 mod peer;

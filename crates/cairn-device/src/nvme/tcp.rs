@@ -342,6 +342,7 @@ impl TcpTransport {
             Header::Response(completion) => self.end(*completion)?,
             Header::ReadyToTransfer(transfer) => self.send_data(transfer)?,
             Header::ControllerData { transfer, is_last, is_success } => {
+                self.receiver.expect(frame.data_bytes);
                 let command = self.commands.get(transfer.command_id)?;
                 let arrival = Arrival {
                     command_id: transfer.command_id,
@@ -471,7 +472,10 @@ impl Transport for TcpTransport {
     }
 
     fn poll(&mut self, deadline: Instant) -> Result<Option<Completion>> {
-        self.advance(deadline, |transport| !transport.ended.is_empty())?;
+        // What is submitted while these are looked at leaves together, in one system call.
+        if self.ended.is_empty() {
+            self.advance(deadline, |transport| !transport.ended.is_empty())?;
+        }
         Ok(self.ended.pop_front())
     }
 

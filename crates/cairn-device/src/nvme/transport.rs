@@ -64,7 +64,7 @@ pub trait Transport {
     /// How many are.
     fn under_way(&self) -> usize;
 
-    /// Sends a command, at the latest when `poll` is called. There must be fewer under way than `depth`. Errors: all
+    /// Sends a command, at the latest when `poll` is called while none has ended. There must be fewer under way than `depth`. Errors: all
     /// commands have ended, and the queue is of no use any more.
     ///
     /// # Safety

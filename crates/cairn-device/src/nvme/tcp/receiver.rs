@@ -2,14 +2,19 @@
 //! to where they belong.
 //!
 //! Must stay true: at most what a frame says is taken for it. Of data only what the buffer happened to hold is copied; the
-//! rest is received in place, and in the same system call the buffer is filled with what follows.
+//! rest is received in place, and in the same system call the buffer is filled with what follows: with many small PDUs, or
+//! with the beginning of a large one.
 
 use crate::sys::SysResult;
 
 use super::socket::{Part, Socket};
 
-/// What is received beside data; also the most that is copied of the data of a PDU.
-const BUFFER_BYTES: usize = 8 << 10;
+/// What is received beside data.
+const BUFFER_BYTES: usize = 64 << 10;
+/// The same while data are large, of which it would have to be copied.
+const BESIDE_LARGE_BYTES: usize = 8 << 10;
+/// Data of a PDU that are large: a system call costs less than to copy them.
+const LARGE_BYTES: usize = 16 << 10;
 
 /// The bytes that were received and not used yet.
 #[derive(Debug)]
@@ -17,12 +22,20 @@ pub struct Receiver {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    /// How much of the buffer is used.
+    room: usize,
 }
 
 impl Receiver {
     /// Nothing yet.
     pub fn new() -> Receiver {
-        Receiver { buffer: vec![0; BUFFER_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        Receiver { buffer, start: 0, end: 0, room: BESIDE_LARGE_BYTES }
+    }
+
+    /// So many data come in a PDU, and probably in the next ones.
+    pub fn expect(&mut self, data_bytes: usize) {
+        self.room = if data_bytes < LARGE_BYTES { BUFFER_BYTES } else { BESIDE_LARGE_BYTES };
     }
 
     /// The next `count` bytes, if so many are here; they stay. `count` is no more than a header has.
@@ -63,7 +76,8 @@ impl Receiver {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         assert!(count == 0 || self.end == 0, "what was received earlier comes first");
-        let room = &mut self.buffer[self.end..];
+        // What was left is less than a header.
+        let room = &mut self.buffer[self.end..self.room];
         let mut parts = [
             Part { iov_base: target.cast(), iov_len: count },
             Part { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() },
