@@ -67,6 +67,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(if $(filter-out ranks,$(ROW)),,target/release/cairn-bench ranks)
 	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
 	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
+	$(if $(filter-out remote,$(ROW)),,target/release/cairn-bench remote $(CURDIR)/target/bench.export)
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

@@ -83,6 +83,7 @@ pub fn child(arguments: Vec<String>) {
         Some("spill") => crate::spill::checkpoint(),
         Some("promoted") => crate::spill::read_again(true),
         Some("read-again") => crate::spill::read_again(false),
+        Some("remote") => crate::remote::checkpoint(arguments[1].parse().expect("bytes")),
         Some("ranks") => crate::ranks::start(arguments[1].parse().expect("a number of ranks")),
         Some("rank") => crate::ranks::create_files(),
         _ => std::process::exit(2),
