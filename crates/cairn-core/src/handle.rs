@@ -292,6 +292,18 @@ impl Microfs {
         })
     }
 
+    /// Sets the shared cursor from `from` back to `to`: fewer bytes were read than planned. Nothing happens if somebody else
+    /// has moved it meanwhile.
+    pub fn step_back(&self, handle: HandleId, from: u64, to: u64) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            if handle.cursor(tx) == from {
+                handle.set_cursor(tx, to);
+            }
+            Ok(())
+        })
+    }
+
     /// Sets the shared cursor. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
     pub fn seek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<u64> {
         const SEEK_SET: i32 = 0;

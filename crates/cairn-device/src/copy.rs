@@ -2,26 +2,43 @@
 //!
 //! Must stay true: the checksum is of the bytes that were stored, even if another thread changes
 //! the source during the copy.
-//! Does not decide where bytes go and does not catch faults of bad addresses.
+//! A bad address of the application is an answer, not a signal: on x86-64 every access is an instruction at which faults are
+//! forgiven; elsewhere a byte in each page is looked at before.
+//! Does not decide where bytes go.
 
 #[cfg(target_arch = "x86_64")]
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::arch::asm;
 
-use crate::checksum;
+use crate::{address, checksum};
+#[cfg(target_arch = "x86_64")]
+use crate::{
+    address::forgive,
+    fold::{self, Level},
+};
 
 /// Shorter copies use ordinary stores: the fence after streaming ones would cost more than it wins.
 #[cfg(target_arch = "x86_64")]
 const STREAM_FROM: usize = 4 * 1024;
 
-/// Copies `length` bytes and returns their raw checksum (`checksum::raw`).
+/// Shorter copies out of a tier go without wide vectors.
+#[cfg(target_arch = "x86_64")]
+const VECTORS_FROM: usize = 256;
+/// From here on a string instruction is faster than vectors.
+#[cfg(target_arch = "x86_64")]
+const STRING_FROM: usize = 2048;
+
+/// Copies `length` bytes and returns their raw checksum (`checksum::raw`); none if they cannot be read, and then those
+/// before the first that cannot may have been copied.
 ///
 /// # Safety
-/// `source` is readable and `target` writable for `length` bytes; they do not overlap, and no Rust
-/// reference to the target's bytes is alive.
-pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> u32 {
+/// `target` is writable for `length` bytes, which `source` does not overlap; no Rust reference to them is alive. If `source`
+/// can be read, it may be.
+pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> Option<u32> {
+    if !address::is_possible(source) && length > 0 {
+        return None;
+    }
     #[cfg(target_arch = "x86_64")]
     {
-        use crate::fold::{self, Level};
         let level = fold::level();
         if level != Level::Portable {
             // SAFETY: the level was detected; the caller vouches for the ranges.
@@ -37,24 +54,43 @@ pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> u32
             };
         }
     }
-    // SAFETY: the caller vouches for the ranges.
-    unsafe { copy_portable(target, source, length) }
+    if address::readable(source, length) < length {
+        return None;
+    }
+    // SAFETY: the caller vouches for the target, and the source was looked at.
+    Some(unsafe { copy_portable(target, source, length) })
 }
 
-/// Copies `length` bytes without a checksum, for reading from a tier. What `malloc` gives for large
-/// buffers is 16 bytes past a page, where the string instructions that `memcpy` uses from 2 KiB on
-/// run at half speed; there a plain loop takes its place.
+/// Copies `length` bytes without a checksum, for reading from a tier. False if the target cannot be written; then those
+/// before the first that cannot may have been copied.
 ///
 /// # Safety
-/// As `copy_crc`.
-pub unsafe fn copy_out(target: *mut u8, source: *const u8, length: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if length >= 2048 && target.addr() % 64 != 0 {
-        // SAFETY: the caller vouches for the ranges.
-        return unsafe { copy_by_vectors(target, source, length) };
+/// `source` is readable for `length` bytes, which `target` does not overlap; if `target` can be written, it may be, and no Rust
+/// reference to its bytes is alive.
+#[inline]
+pub unsafe fn copy_out(target: *mut u8, source: *const u8, length: usize) -> bool {
+    if !address::is_possible(target) {
+        return length == 0;
     }
-    // SAFETY: the caller vouches for the ranges.
-    unsafe { core::ptr::copy_nonoverlapping(source, target, length) };
+    // SAFETY: the caller vouches for the ranges, and for the target's bytes that they may be overwritten.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        return match length {
+            ..VECTORS_FROM => address::copy(target, source, length),
+            // What `malloc` gives for large buffers is 16 bytes past a page, where this runs at half speed.
+            STRING_FROM.. if target.addr() % 64 == 0 => copy_string(target, source, length),
+            _ if fold::level() == Level::Portable => address::copy(target, source, length),
+            _ => copy_by_vectors(target, source, length),
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let is_there = address::overwritable(target, length) == length;
+            if is_there {
+                core::ptr::copy_nonoverlapping(source, target, length);
+            }
+            is_there
+        }
+    }
 }
 
 /// Asks for bytes that will be needed soon, at most 4 KiB. A hint: any address will do.
@@ -74,26 +110,70 @@ pub fn prefetch(source: *const u8, length: usize) {
 }
 
 /// # Safety
-/// As `copy_crc`.
+/// As `copy_out`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn copy_by_vectors(target: *mut u8, source: *const u8, length: usize) {
-    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
-    const LINE: usize = 64;
-    let mut at = 0;
-    while at + LINE <= length {
-        for part in (0..LINE).step_by(size_of::<__m128i>()) {
-            // SAFETY: this vector lies inside the line, which lies inside both ranges.
-            unsafe {
-                let data = _mm_loadu_si128(source.add(at + part).cast());
-                _mm_storeu_si128(target.add(at + part).cast(), data);
-            }
-        }
-        // Without this the compiler would recognise a memcpy and call it.
-        compiler_fence(Ordering::SeqCst);
-        at += LINE;
+unsafe fn copy_string(target: *mut u8, source: *const u8, length: usize) -> bool {
+    let left: usize;
+    // SAFETY: the caller vouches for the ranges. After a fault the count is of what is left.
+    unsafe {
+        asm!(
+            "2: rep movsb",
+            "8:",
+            "9:",
+            forgive!(),
+            inout("rcx") length => left,
+            inout("rsi") source => _,
+            inout("rdi") target => _,
+            options(nostack, preserves_flags),
+        );
     }
-    // SAFETY: the rest lies inside both ranges.
-    unsafe { core::ptr::copy_nonoverlapping(source.add(at), target.add(at), length - at) };
+    left == 0
+}
+
+/// # Safety
+/// As `copy_out`; the processor has AVX, and `length` is at least 128.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_by_vectors(target: *mut u8, source: *const u8, length: usize) -> bool {
+    const STEP: usize = 128;
+    let mut failed = 1_u32;
+    // SAFETY: every step lies inside both ranges, for which the caller vouches; the last one may overlap the one before. What is left
+    // of the length counts from the end of that.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovdqu ymm0, [{source}]",
+            "vmovdqu ymm1, [{source} + 32]",
+            "vmovdqu ymm2, [{source} + 64]",
+            "vmovdqu ymm3, [{source} + 96]",
+            "vmovdqu [{target}], ymm0",
+            "vmovdqu [{target} + 32], ymm1",
+            "vmovdqu [{target} + 64], ymm2",
+            "vmovdqu [{target} + 96], ymm3",
+            "add {source}, 128",
+            "add {target}, 128",
+            "sub {left}, 128",
+            "jg 2b",
+            "vmovdqu ymm0, [{source} + {left}]",
+            "vmovdqu ymm1, [{source} + {left} + 32]",
+            "vmovdqu ymm2, [{source} + {left} + 64]",
+            "vmovdqu ymm3, [{source} + {left} + 96]",
+            "vmovdqu [{target} + {left}], ymm0",
+            "vmovdqu [{target} + {left} + 32], ymm1",
+            "vmovdqu [{target} + {left} + 64], ymm2",
+            "vmovdqu [{target} + {left} + 96], ymm3",
+            "xor {failed:e}, {failed:e}",
+            "8:",
+            "9: vzeroupper",
+            forgive!(),
+            source = inout(reg) source => _,
+            target = inout(reg) target => _,
+            left = inout(reg) length - STEP => _,
+            failed = inout(reg) failed,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack),
+        );
+    }
+    failed == 0
 }
 
 /// Head up to the alignment that streaming needs, whole steps, tail.
@@ -106,8 +186,8 @@ unsafe fn folded<const MODE: u8>(
     target: *mut u8,
     source: *const u8,
     length: usize,
-) -> u32 {
-    use crate::fold::{self, STEP_MAX};
+) -> Option<u32> {
+    use crate::fold::STEP_MAX;
     let head = match MODE {
         fold::STREAM => target.align_offset(64).min(length),
         _ => 0,
@@ -119,19 +199,19 @@ unsafe fn folded<const MODE: u8>(
     unsafe {
         let mut state = 0;
         if head > 0 {
-            state = fold::short::<MODE>(0, target, source, head);
+            state = fold::copy_short(0, target, source, head)?;
         }
         if body > 0 {
-            let sum = fold::run::<MODE>(level, target.add(head), source.add(head), body);
+            let sum = fold::run::<MODE>(level, target.add(head), source.add(head), body)?;
             state = sum ^ if head > 0 { checksum::shift(state, body as u64) } else { 0 };
         }
         let tail = length - tail_start;
-        fold::short::<MODE>(state, target.add(tail_start), source.add(tail_start), tail)
+        fold::copy_short(state, target.add(tail_start), source.add(tail_start), tail)
     }
 }
 
 /// # Safety
-/// As `copy_crc`.
+/// As `copy_crc`; `source` is readable.
 unsafe fn copy_portable(target: *mut u8, source: *const u8, length: usize) -> u32 {
     const PIECE: usize = 512;
     let mut piece = [0_u8; PIECE];
@@ -171,24 +251,81 @@ mod tests {
                     assert_eq!(&target[to..to + length], expected);
                     (
                         fast,
-                        copy_portable(
+                        Some(copy_portable(
                             target.as_mut_ptr().add(to),
                             source.as_ptr().add(from),
                             length,
-                        ),
+                        )),
                     )
                 };
                 let raw = checksum::update_portable(0, expected);
                 target.fill(0xaa);
                 // SAFETY: as above.
                 unsafe {
-                    copy_out(target.as_mut_ptr().add(to), source.as_ptr().add(from), length);
+                    let (to, from) = (target.as_mut_ptr().add(to), source.as_ptr().add(from));
+                    assert!(copy_out(to, from, length));
                 }
-                assert_eq!(sums, (raw, raw), "{length} {from} {to}");
+                assert_eq!(sums, (Some(raw), Some(raw)), "{length} {from} {to}");
                 assert_eq!(&target[to..to + length], expected);
                 assert!(
                     target[..to].iter().chain(&target[to + length..]).all(|&byte| byte == 0xaa)
                 );
+            }
+        }
+    }
+
+    /// What the interposer's handler does.
+    extern "C" fn forgive_fault(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel passes this thread's context; then the default action, for the instruction that runs again.
+        unsafe {
+            if !address::recover(context) {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+
+    fn handle_faults() {
+        // SAFETY: plain data, for which zero is a value; a valid handler of three arguments.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = forgive_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut());
+        }
+    }
+
+    #[test]
+    fn copy_that_meets_the_end_of_the_memory_says_so_and_stores_nothing_from_beyond() {
+        const PAGES: usize = 12 << 12;
+        handle_faults();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory =
+            crate::sys::mmap(PAGES + 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        let memory = memory.unwrap();
+        // SAFETY: the last page of the fresh mapping; the rest has PAGES bytes.
+        let end = unsafe {
+            libc::mprotect(memory.add(PAGES).cast(), 4096, libc::PROT_NONE);
+            memory.write_bytes(7, PAGES);
+            memory.add(PAGES)
+        };
+        let mut own = vec![0_u8; PAGES + 64];
+        for there in [0, 1, 7, 8, 63, 64, 300, 2047, 4096, 10_000, 40_000] {
+            for beyond in [1, 8, 300, 5000] {
+                for start in [0, 16, 63] {
+                    own.fill(0xaa);
+                    let (bad, good) =
+                        (end.wrapping_sub(there), own.as_mut_ptr().wrapping_add(start));
+                    let length = (there + beyond).min(PAGES - start);
+                    // SAFETY: `own` has so many bytes, and what cannot be touched is the subject.
+                    unsafe {
+                        assert_eq!(copy_crc(good, bad, length), None, "{there} {beyond}");
+                        assert!(copy_crc(good, bad, there).is_some());
+                        assert!(!copy_out(bad, good, length));
+                        assert!(copy_out(bad, good, there));
+                    }
+                    assert!(own[start..][..there].iter().all(|&byte| byte == 7));
+                    assert!(own[start + there..].iter().all(|&byte| byte == 0xaa));
+                }
             }
         }
     }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result};
 
-use crate::checksum;
 use crate::copy::{copy_crc, copy_out};
 use crate::device::{Device, Mappable};
 use crate::media_file::MediaFile;
 use crate::medium::MediumKind;
 use crate::staging::STAGING_BYTES;
 use crate::sys::{Errno, SysResult};
+use crate::{address, checksum};
 
 /// A tier in a part of a file.
 #[derive(Debug)]
@@ -51,19 +51,47 @@ impl FileTier {
     }
 }
 
+/// The raw checksum of what is stored piece by piece; none when a piece could not be read.
+#[derive(Clone, Copy, Debug)]
+struct Sum(Option<u32>);
+
+impl Default for Sum {
+    fn default() -> Sum {
+        Sum(Some(0))
+    }
+}
+
+impl Sum {
+    /// That of nothing yet of what can be read as a whole: a buffer that is filled in part would be stored. Errors: `Fault`.
+    fn of(source: *const u8, length: usize) -> Result<Sum> {
+        match address::readable(source, length) == length {
+            true => Ok(Sum::default()),
+            false => Err(Error::Fault),
+        }
+    }
+
+    fn follow(&mut self, sum: Option<u32>, bytes: usize) {
+        self.0 = self.0.zip(sum).map(|(raw, sum)| checksum::join(raw, sum, bytes as u64));
+    }
+
+    /// Errors: `Fault` if what was looked at before is there no longer.
+    fn get(&self) -> Result<u32> {
+        self.0.ok_or(Error::Fault)
+    }
+}
+
 impl Device for FileTier {
     fn bytes(&self) -> u64 {
         self.bytes
     }
 
     unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
-        let mut raw = 0;
+        let mut sum = Sum::of(source, length)?;
         self.file.store(self.place(offset, length)?, length, |buffer, done, bytes| {
             // SAFETY: the piece lies inside the caller's source and inside the buffer, which is ours alone.
-            let sum = unsafe { copy_crc(buffer, source.add(done), bytes) };
-            raw = checksum::join(raw, sum, bytes as u64);
+            sum.follow(unsafe { copy_crc(buffer, source.add(done), bytes) }, bytes);
         })?;
-        Ok(raw)
+        sum.get()
     }
 
     unsafe fn write_blocks(
@@ -75,11 +103,11 @@ impl Device for FileTier {
         take: &mut dyn FnMut(u32) -> Result<()>,
     ) -> Result<()> {
         let at_once = (STAGING_BYTES / block_bytes).max(1);
-        let mut sums = [0; STAGING_BYTES / MEDIA_BLOCK_BYTES];
+        let mut sums = [Sum::of(source, count * block_bytes)?; STAGING_BYTES / MEDIA_BLOCK_BYTES];
         for first in (0..count).step_by(at_once) {
             let sums = &mut sums[..at_once.min(count - first)];
             let (at, length) = (first * block_bytes, sums.len() * block_bytes);
-            sums.fill(0);
+            sums.fill(Sum::default());
             self.file.store(
                 self.place(offset + at as u64, length)?,
                 length,
@@ -90,24 +118,22 @@ impl Device for FileTier {
                         let sum = unsafe {
                             copy_crc(buffer.add(part), source.add(at + done + part), length)
                         };
-                        let raw = &mut sums[(done + part) / block_bytes];
-                        *raw = checksum::join(*raw, sum, length as u64);
+                        sums[(done + part) / block_bytes].follow(sum, length);
                     }
                 },
             )?;
-            sums.iter().try_for_each(|&sum| take(sum))?;
+            sums.iter().try_for_each(|sum| take(sum.get()?))?;
         }
         Ok(())
     }
 
     unsafe fn write_mapped(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
-        let mut raw = 0;
+        let mut sum = Sum::of(source, length)?;
         self.file.store_mapped(self.place(offset, length)?, length, |buffer, done, bytes| {
             // SAFETY: as in `write`.
-            let sum = unsafe { copy_crc(buffer, source.add(done), bytes) };
-            raw = checksum::join(raw, sum, bytes as u64);
+            sum.follow(unsafe { copy_crc(buffer, source.add(done), bytes) }, bytes);
         })?;
-        Ok(raw)
+        sum.get()
     }
 
     fn zero_mapped(&self, offset: u64, length: usize) -> Result<()> {
@@ -122,10 +148,12 @@ impl Device for FileTier {
     }
 
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
+        let mut is_there = true;
         self.file.load(self.place(offset, length)?, length, |buffer, done, bytes| {
             // SAFETY: the piece lies inside the caller's target and inside the buffer, which is ours alone.
-            unsafe { copy_out(target.add(done), buffer, bytes) };
-        })
+            is_there &= unsafe { copy_out(target.add(done), buffer, bytes) };
+        })?;
+        if is_there { Ok(()) } else { Err(Error::Fault) }
     }
 
     fn zero(&self, offset: u64, length: usize) -> Result<()> {

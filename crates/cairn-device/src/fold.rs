@@ -12,6 +12,7 @@ use core::arch::asm;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::address::forgive;
 use crate::checksum::power;
 
 /// Only read.
@@ -75,10 +76,11 @@ fn detect() -> Level {
 }
 
 /// Raw checksum of the `length` bytes at `source`, which are also copied to `target` unless `MODE`
-/// is `READ`. `length` is a positive multiple of `STEP_MAX`.
+/// is `READ`. `length` is a positive multiple of `STEP_MAX`. None if the source of a copy cannot be read; the part before
+/// that may have been copied.
 ///
 /// # Safety
-/// This processor has `level`, which is not `Portable`; the source is readable, the target
+/// This processor has `level`, which is not `Portable`; what is only read is readable, the target
 /// writable and, in mode `STREAM`, aligned to 64; they do not overlap.
 #[inline]
 pub unsafe fn run<const MODE: u8>(
@@ -86,7 +88,7 @@ pub unsafe fn run<const MODE: u8>(
     target: *mut u8,
     source: *const u8,
     length: usize,
-) -> u32 {
+) -> Option<u32> {
     assert!(length > 0 && length % STEP_MAX == 0, "the kernels run whole steps");
     // SAFETY: the caller vouches for the level and the ranges.
     unsafe {
@@ -98,39 +100,78 @@ pub unsafe fn run<const MODE: u8>(
     }
 }
 
-/// State of the bare shift register after `bytes`, each copied to `target` unless `MODE` is `READ`.
+/// State of the bare shift register after `length` bytes, which are copied; none if they cannot be read, and then those
+/// before the first that cannot may have been copied.
 ///
 /// # Safety
 /// SSE4.2 was detected; `target` has room for the bytes, which it does not overlap.
-#[target_feature(enable = "sse4.2")]
-pub unsafe fn short<const MODE: u8>(
+#[inline]
+pub unsafe fn copy_short(
     state: u32,
     target: *mut u8,
     source: *const u8,
     length: usize,
-) -> u32 {
+) -> Option<u32> {
+    let mut state = u64::from(state);
+    let left: usize;
+    // SAFETY: the caller vouches for the instruction and the ranges. What is left reaches zero only where nothing can fault.
+    unsafe {
+        asm!(
+            "cmp {left}, 8",
+            "jb 3f",
+            "2: mov {word}, [{source}]",
+            "mov [{target}], {word}",
+            "crc32 {state}, {word}",
+            "add {source}, 8",
+            "add {target}, 8",
+            "sub {left}, 8",
+            "cmp {left}, 8",
+            "jae 2b",
+            "3: test {left}, {left}",
+            "jz 8f",
+            "4: movzx {word:e}, byte ptr [{source}]",
+            "mov [{target}], {word:l}",
+            "crc32 {state:e}, {word:l}",
+            "inc {source}",
+            "inc {target}",
+            "dec {left}",
+            "jnz 4b",
+            "8:",
+            "9:",
+            forgive!(),
+            state = inout(reg) state,
+            left = inout(reg) length => left,
+            source = inout(reg) source => _,
+            target = inout(reg) target => _,
+            word = out(reg) _,
+            options(nostack),
+        );
+    }
+    (left == 0).then_some(state as u32)
+}
+
+/// State of the bare shift register after `length` bytes.
+///
+/// # Safety
+/// SSE4.2 was detected; the bytes are readable.
+#[target_feature(enable = "sse4.2")]
+pub unsafe fn short(state: u32, source: *const u8, length: usize) -> u32 {
     let mut state = u64::from(state);
     let mut at = 0;
     while at + 8 <= length {
-        // SAFETY: eight bytes from `at` are inside both ranges.
+        // SAFETY: eight bytes from `at` are inside the range.
         unsafe {
             let word = source.add(at).cast::<u64>().read_unaligned();
             state = _mm_crc32_u64(state, word);
-            if MODE != READ {
-                target.add(at).cast::<u64>().write_unaligned(word);
-            }
         }
         at += 8;
     }
     let mut state = state as u32;
     while at < length {
-        // SAFETY: one byte at `at` is inside both ranges.
+        // SAFETY: one byte at `at` is inside the range.
         unsafe {
             let byte = source.add(at).read();
             state = _mm_crc32_u8(state, byte);
-            if MODE != READ {
-                target.add(at).write(byte);
-            }
         }
         at += 1;
     }
@@ -180,9 +221,14 @@ macro_rules! kernel {
         /// # Safety
         /// As `run`.
         #[target_feature(enable = "sse4.2")]
-        unsafe fn $name<const MODE: u8>(target: *mut u8, source: *const u8, length: usize) -> u32 {
+        unsafe fn $name<const MODE: u8>(
+            target: *mut u8,
+            source: *const u8,
+            length: usize,
+        ) -> Option<u32> {
             static FACTORS: [[i64; 2]; 2] = [factors(4 * $vector), factors($vector)];
             let mut sum = [0_u8; $vector];
+            let left: usize;
             // SAFETY: the caller vouches for the instructions. `length` is a positive multiple of
             // the step of four vectors, so every vector lies in both ranges; with STREAM the target
             // is aligned. A prefetch cannot fault. `sum` has room for the vector left at the end.
@@ -209,19 +255,25 @@ macro_rules! kernel {
                     "add {target}, 4 * {vector}",
                     "sub {length}, 4 * {vector}",
                     "jnz 2b",
+                    "8:",
                     concat!($broadcast, " ", $v, "6, [{factors} + 16]"),
                     ".irp i,1,2,3",
                     fold!($v, "0", "\\i"),
                     ".endr",
                     concat!($move, " [{sum}], ", $v, "0"),
-                    "vzeroupper",
+                    "9: vzeroupper",
+                    ".if {mode} != {read}",
+                    forgive!(),
+                    ".endif",
                     source = inout(reg) source => _,
                     target = inout(reg) target => _,
-                    length = inout(reg) length => _,
+                    // Zero behind the loop, and not before.
+                    length = inout(reg) length => left,
                     factors = in(reg) FACTORS.as_ptr(),
                     sum = in(reg) sum.as_mut_ptr(),
                     vector = const $vector,
                     mode = const MODE,
+                    read = const READ,
                     store = const STORE,
                     stream = const STREAM,
                     ahead = const PREFETCH_BYTES,
@@ -233,7 +285,7 @@ macro_rules! kernel {
                     options(nostack),
                 );
                 // What is left is congruent to the data.
-                short::<READ>(0, core::ptr::null_mut(), sum.as_ptr(), sum.len())
+                (left == 0).then(|| short(0, sum.as_ptr(), sum.len()))
             }
         }
     };
@@ -312,7 +364,7 @@ mod tests {
                     run::<STREAM>(level, streamed.as_mut_ptr(), source.as_ptr(), 8192),
                 ]
             };
-            assert_eq!(sums, [expected; 3], "{level:?}");
+            assert_eq!(sums, [Some(expected); 3], "{level:?}");
             assert!(stored == source && *streamed == source, "{level:?}");
         }
     }

@@ -11,6 +11,7 @@ const _: () = assert!(
     "segments and the lock word are laid out for 64-bit little-endian Linux"
 );
 
+pub mod address;
 pub mod checksum;
 pub mod copy;
 pub mod crypto;

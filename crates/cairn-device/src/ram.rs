@@ -250,6 +250,10 @@ impl RamDevice {
     }
 }
 
+fn found(is_there: bool) -> Result<()> {
+    if is_there { Ok(()) } else { Err(Error::Fault) }
+}
+
 fn mark(states: &[AtomicU8], state: u8) {
     states.iter().for_each(|entry| entry.store(state, Ordering::Relaxed));
 }
@@ -263,7 +267,8 @@ impl Device for RamDevice {
         let range = self.check(offset, length)?;
         if self.is_in_warm_block(&range) {
             // SAFETY: the range is present and as long as the caller's source.
-            return Ok(unsafe { copy_crc(self.address(range.start), source, length) });
+            let sum = unsafe { copy_crc(self.address(range.start), source, length) };
+            return sum.ok_or(Error::Fault);
         }
         let (first, may_pwrite) = (range.start, self.may_pwrite(&range));
         let mut raw = 0;
@@ -273,7 +278,9 @@ impl Device for RamDevice {
             let sum = unsafe {
                 let start = source.add(part.start - first);
                 match present {
-                    true => copy_crc(self.address(part.start), start, part.len()),
+                    true => {
+                        copy_crc(self.address(part.start), start, part.len()).ok_or(Error::Fault)?
+                    }
                     false => self.write_cold(part.start, start, part.len())?,
                 }
             };
@@ -303,8 +310,7 @@ impl Device for RamDevice {
         let first = range.start;
         if self.is_in_warm_block(&range) {
             // SAFETY: the range is present, as long as the caller's target, and can be read without a fault.
-            unsafe { copy_out(target, self.address(first), length) };
-            return Ok(());
+            return found(unsafe { copy_out(target, self.address(first), length) });
         }
         self.for_each_part(range, Populate::Read, true, &mut |part, present| {
             // SAFETY: the part is inside the range, hence inside the caller's target; a present
@@ -314,9 +320,8 @@ impl Device for RamDevice {
                 if !present {
                     return self.pread(part.start, start, part.len());
                 }
-                copy_out(start, self.address(part.start), part.len());
+                found(copy_out(start, self.address(part.start), part.len()))
             }
-            Ok(())
         })
     }
 

@@ -1,30 +1,79 @@
-//! Addresses that the application passes, as far as one look at the number tells: the kernel answers a bad one with
-//! EFAULT, and touching it would end the process.
+//! Addresses that the application passes: the kernel answers a bad one with EFAULT, and touching it would end the process.
 //!
-//! Told are those that no program can have: in the first page, where null pointers with an offset point, and in the
-//! upper half of the address space and what is next to it, where -1 points. What lies between and is not mapped is not
-//! told: asking the kernel would cost more than most calls.
+//! Invariant: what is found out about them is found out by `cairn_device::address`, and is EFAULT here.
+//! Does not look at what a tier copies from and to: it finds out itself.
+
+use core::mem::MaybeUninit;
+
+use cairn_device::address;
+pub use cairn_device::address::{
+    byte, bytes_in_page, is_passable, length_of_string, overwritable, readable, recover, writable,
+};
 
 use crate::error::{Errno, Result};
 
-/// The kernel maps nothing below (`vm.mmap_min_addr`).
-const LOWEST: usize = 4096;
-/// Processors give a process at most 56 bits.
-const END: usize = 1 << 56;
-
-/// Whether a process can have this address.
+/// Whether there is a string at this address.
 #[inline]
-pub fn is_possible<T>(address: *const T) -> bool {
-    (LOWEST..END).contains(&(address as usize))
+pub fn is_string(address: *const core::ffi::c_char) -> bool {
+    byte(address.cast()).is_some() && length_of_string(address.cast()).is_some()
 }
 
-/// Errors: `EFAULT` if no process can have this address.
+fn good(is_good: bool) -> Result<()> {
+    if is_good { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+}
+
+/// Errors: `EFAULT` if the process may not read so many bytes there.
 #[inline]
-pub fn check<T>(address: *const T) -> Result<()> {
-    match is_possible(address) {
-        true => Ok(()),
-        false => Err(Errno(libc::EFAULT)),
-    }
+pub fn check_readable<T>(address: *const T, length: usize) -> Result<()> {
+    good(readable(address, length) == length)
+}
+
+/// Errors: `EFAULT` if the process may not write so many bytes there.
+#[inline]
+pub fn check_writable<T>(address: *mut T, length: usize) -> Result<()> {
+    good(writable(address, length) == length)
+}
+
+/// Errors: `EFAULT` if the process may not write so many bytes there, which it has given to be overwritten. Some of them become
+/// zeros.
+#[inline]
+pub fn check_overwritable<T>(address: *mut T, length: usize) -> Result<()> {
+    good(overwritable(address, length) == length)
+}
+
+/// Gives bytes to the application. Errors: `EFAULT`; some of them may have been stored.
+///
+/// # Safety
+/// No reference of ours to the `length` bytes at `target` is alive; `source` is readable for as many.
+#[inline]
+pub unsafe fn give(target: *mut u8, source: *const u8, length: usize) -> Result<()> {
+    let is_possible = length == 0 || address::is_possible(target);
+    // SAFETY: promised by the caller, but for what is at the target: that is found out.
+    good(is_possible && unsafe { address::copy(target, source, length) })
+}
+
+/// Takes bytes of the application's. Errors: `EFAULT`; some of them may have been stored.
+///
+/// # Safety
+/// No reference to the `length` bytes at `target` is alive, which are ours.
+#[inline]
+pub unsafe fn fetch(target: *mut u8, source: *const u8, length: usize) -> Result<()> {
+    let is_possible = length == 0 || address::is_possible(source);
+    // SAFETY: promised by the caller, but for what is at the source: that is found out.
+    good(is_possible && unsafe { address::copy(target, source, length) })
+}
+
+/// Takes a value of the application's. Errors: `EFAULT`.
+///
+/// # Safety
+/// If it is readable, it is a value.
+#[inline]
+pub unsafe fn take<T: Copy>(source: *const T) -> Result<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the local has room for one.
+    unsafe { fetch(value.as_mut_ptr().cast(), source.cast(), size_of::<T>()) }?;
+    // SAFETY: filled, and a value by the caller's promise.
+    Ok(unsafe { value.assume_init() })
 }
 
 #[cfg(test)]
@@ -32,11 +81,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_addresses_are_possible_and_those_of_nobody_are_not() {
-        let local = 0_u8;
-        assert!(is_possible(&raw const local) && is_possible(vec![0_u8].as_ptr()));
+    fn own_memory_is_reached_and_addresses_of_nobody_are_not() {
+        let mut bytes = vec![7_u8; 3 * 4096];
+        let start = bytes.as_mut_ptr();
+        assert_eq!(
+            (readable(start, bytes.len()), writable(start, bytes.len())),
+            (bytes.len(), bytes.len())
+        );
+        assert_eq!((readable(start, 0), writable(core::ptr::null_mut::<u8>(), 0)), (0, 0));
+        assert!(bytes.iter().all(|&byte| byte == 7));
         for nobodys in [0, 8, 4095, 1 << 56, 1 << 62, usize::MAX] {
-            assert_eq!(check(nobodys as *const u8), Err(Errno(libc::EFAULT)), "{nobodys:#x}");
+            let nobodys = nobodys as *mut u8;
+            assert_eq!((readable(nobodys, 1), writable(nobodys, 9)), (0, 0), "{nobodys:?}");
+            assert_eq!(check_readable(nobodys, 1), Err(Errno(libc::EFAULT)));
+            // SAFETY: the source is a local.
+            assert_eq!(unsafe { give(nobodys, &raw const bytes[0], 1) }, Err(Errno(libc::EFAULT)));
+            // SAFETY: any bytes are a number.
+            assert_eq!(unsafe { take(nobodys.cast::<u64>()) }, Err(Errno(libc::EFAULT)));
         }
+    }
+
+    #[test]
+    fn what_is_given_and_taken_arrives_whatever_its_length() {
+        let source: Vec<u8> = (0..600_u32).map(|at| at as u8).collect();
+        for length in [0, 1, 7, 8, 9, 144, 255, 256, 257, 600] {
+            let mut target = vec![0xee_u8; 602];
+            // SAFETY: both vectors have so many bytes.
+            unsafe { give(target.as_mut_ptr().add(1), source.as_ptr(), length) }.unwrap();
+            assert_eq!(&target[1..=length], &source[..length]);
+            assert!(target[0] == 0xee && target[length + 1..].iter().all(|&byte| byte == 0xee));
+        }
+        // SAFETY: a number.
+        assert_eq!(unsafe { take(&raw const source[1]) }, Ok(1));
     }
 }

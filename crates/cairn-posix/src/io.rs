@@ -57,7 +57,7 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
         let planned = mount.fs().plan_read_into(&caller, handle, at.after(done), left, &mut plan);
         let moved = planned
             .map_err(Errno::from)
-            .and_then(|()| read_planned(mount, &caller, handle, &mut buffers, &mut plan));
+            .and_then(|()| read_planned(mount, &caller, (handle, at), &mut buffers, &mut plan));
         match moved {
             Ok(bytes) => {
                 done += bytes;
@@ -92,7 +92,7 @@ fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usiz
 fn read_planned(
     mount: &Mount,
     caller: &Caller,
-    handle: HandleId,
+    (handle, at): (HandleId, At),
     buffers: &mut Buffers,
     plan: &mut ReadPlan,
 ) -> Result<usize> {
@@ -102,7 +102,10 @@ fn read_planned(
             return Ok(0);
         }
         let mut target = *buffers;
-        transfer::read(mount, plan, &mut target)?;
+        if let Err(errno) = transfer::read(mount, plan, &mut target) {
+            shorten(mount, caller, (handle, at), plan, (buffers, errno))?;
+            continue;
+        }
         if mount.fs().read_is_valid(plan) {
             mount.fs().note_read(plan);
             *buffers = target;
@@ -114,9 +117,39 @@ fn read_planned(
     Err(Errno(libc::EIO))
 }
 
+/// After a plan failed: lets it end where the buffers do, and the cursor with it. Errors: `EFAULT` if they have no place at
+/// all; what the plan failed with, if it was not for them.
+#[cold]
+fn shorten(
+    mount: &Mount,
+    caller: &Caller,
+    (handle, at): (HandleId, At),
+    plan: &mut ReadPlan,
+    (buffers, errno): (&Buffers, Errno),
+) -> Result<()> {
+    if errno != Errno(libc::EFAULT) {
+        return Err(errno);
+    }
+    let length = buffers.overwritable(plan.length as usize) as u64;
+    if length == plan.length {
+        // Then it was the tier's memory.
+        return Err(Errno(libc::EIO));
+    }
+    if at == At::Cursor {
+        mount.fs().step_back(handle, plan.offset + plan.length, plan.offset + length)?;
+    }
+    if length == 0 {
+        return Err(Errno(libc::EFAULT));
+    }
+    Ok(mount.fs().plan_read_into(caller, handle, Position::Again(plan.offset), length, plan)?)
+}
+
 /// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
-pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
-    let written = write_bytes(handle, buffers, at)?;
+pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+    let written = match write_bytes(handle, &mut buffers, at, TRANSFER_BYTES_MAX) {
+        Err(Errno(libc::EFAULT)) => write_readable(handle, &mut buffers, at),
+        written => written,
+    }?;
     mapping::follow_handle(handle);
     Ok(written)
 }
@@ -138,11 +171,28 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     })
 }
 
-fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+/// Writes what can be read of buffers of which something cannot. Errors: `EFAULT` for nothing, `EBADF`.
+#[cold]
+#[inline(never)]
+fn write_readable(handle: HandleId, buffers: &mut Buffers, at: At) -> Result<usize> {
+    let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+    match buffers.readable(wanted) {
+        0 if !mount::current()?.fs().handle(handle)?.write => Err(Errno(libc::EBADF)),
+        0 => Err(Errno(libc::EFAULT)),
+        // Then it was the tier's memory.
+        readable if readable == wanted => Err(Errno(libc::EIO)),
+        readable => write_bytes(handle, buffers, at, readable),
+    }
+}
+
+/// Writes at most so many bytes; after a failure the buffers are as before. Part of `write`: as a function of its own it would
+/// cost every short write.
+#[inline(always)]
+fn write_bytes(handle: HandleId, buffers: &mut Buffers, at: At, most: usize) -> Result<usize> {
     buffers.prefetch();
     let mount = mount::current()?;
     let caller = mount.caller();
-    let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+    let wanted = buffers.remaining().min(most);
     if wanted == 0 {
         return match mount.fs().handle(handle)?.write {
             true => Ok(0),
@@ -156,18 +206,18 @@ fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> 
     let request = Request { mount, caller: &caller, handle };
     if at == At::Cursor {
         if let Some(write) = mount.fs().begin_leased(&caller, handle, wanted as u64) {
-            return request.write_leased(write, &mut buffers);
+            return request.write_leased(write, buffers);
         }
     }
     if at == At::Cursor && wanted <= SMALL_BYTES_MAX {
-        let small = transfer::write_small(mount, &caller, handle, &buffers, wanted);
+        let small = transfer::write_small(mount, &caller, handle, buffers, wanted);
         if small? {
             return Ok(wanted);
         }
     }
     if let At::Offset(offset) = at {
         if wanted <= SMALL_BYTES_MAX
-            && transfer::overwrite_small(mount, &caller, handle, offset, &buffers, wanted)?
+            && transfer::overwrite_small(mount, &caller, handle, offset, buffers, wanted)?
         {
             table::mark_unsealed(handle);
             return Ok(wanted);
@@ -175,7 +225,7 @@ fn write_bytes(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> 
     }
     let mut done = 0;
     while done < wanted {
-        match request.write_slice(&mut buffers, at.after(done), (wanted - done) as u64) {
+        match request.write_slice(buffers, at.after(done), (wanted - done) as u64) {
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),

@@ -11,12 +11,14 @@ use core::marker::PhantomData;
 
 use crate::address;
 use crate::configuration::{self, Configuration};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::{cwd, kernel, mount, table};
 use cairn_core::InodeId;
 
 /// Longest path the kernel accepts, with its NUL.
 const PATH_BYTES: usize = 4096;
+/// Most bytes of a path, but for the mount's prefix, that are looked at before it is known to end.
+const LOOKED_AT_MAX: usize = 64;
 
 /// A file of ours, as the application named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +54,13 @@ pub enum Route<'a> {
 #[inline]
 pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
-    if !address::is_possible(path) {
+    let mount = configuration.mount();
+    // SAFETY: the caller vouches for the string, if it is one.
+    let Some((path, first)) = (unsafe { Text::new(path, mount.len()) }) else {
         // None, or one that the kernel refuses.
         return Route::Libc;
-    }
-    // SAFETY: not null; the caller vouches for a terminated string that outlives 'a.
-    let path = unsafe { Text::new(path) };
-    let mount = configuration.mount();
-    let suspicious = match path.byte(0) {
+    };
+    let suspicious = match first {
         b'/' if path.starts_with(mount) => match path.byte(mount.len()) {
             0 | b'/' => return below(path, mount.len()),
             _ => false,
@@ -68,17 +69,23 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
         // An empty path names nothing.
         0 => return Route::Libc,
         // A relative path leads here if the current directory is ours, or by naming the prefix.
-        _ => !cwd::is_foreign() || configuration.starts_component(path.first_of_relative()),
+        _ => {
+            let may_name = |first| configuration.starts_component(first);
+            !cwd::is_foreign() || path.first_of_relative().is_none_or(may_name)
+        }
     };
+    let Some(whole) = path.bytes() else { return Route::Libc };
     if !suspicious && !path.contains(configuration.telltale()) {
         return Route::Libc;
     }
-    examine(configuration, path.bytes())
+    examine(configuration, whole)
 }
+
 /// The place of a path that starts with the prefix, which ends at `end`.
 #[inline]
 fn below(path: Text<'_>, end: usize) -> Route<'_> {
-    let rest = &path.bytes()[end..];
+    let Some(whole) = path.bytes() else { return Route::Libc };
+    let rest = &whole[end..];
     let start = rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len());
     Route::Place(Place { base: cairn_core::ROOT, path: &rest[start..] })
 }
@@ -89,19 +96,19 @@ fn below(path: Text<'_>, end: usize) -> Route<'_> {
 /// As for [`route`].
 #[inline]
 pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
-    let named = directory != libc::AT_FDCWD && address::is_possible(path);
-    // SAFETY: as above.
-    let absolute = !named || unsafe { *path } as u8 == b'/';
-    if absolute {
+    let first = match directory {
+        libc::AT_FDCWD => None,
+        _ => address::byte(path.cast()),
+    };
+    let Some(first) = first.filter(|&first| first != b'/') else {
         // SAFETY: the caller's promise is the same.
         return unsafe { route(path) };
-    }
-    // SAFETY: not null, so the first byte is readable.
-    if !table::in_use() || !table::is_ours(directory) || unsafe { *path } == 0 {
+    };
+    if !table::in_use() || !table::is_ours(directory) || first == 0 {
         return Route::Libc;
     }
-    // SAFETY: not null, terminated, outlives 'a.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    // SAFETY: the caller's promise is the same.
+    let Ok(path) = (unsafe { bytes(path) }) else { return Route::Libc };
     match mount::current().and_then(|mount| mount.directory_of(directory)) {
         Ok(base) => Route::Place(Place { base, path }),
         Err(_) => Route::Libc,
@@ -116,10 +123,17 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// The text at `start`, if it begins there, and its first byte. As many bytes as `prefix_bytes` and [`LOOKED_AT_MAX`] can be
+    /// looked at, or it ends before.
+    ///
     /// # Safety
-    /// `start` is NUL-terminated and outlives 'a.
-    unsafe fn new(start: *const c_char) -> Text<'a> {
-        Text { start: start.cast(), lifetime: PhantomData }
+    /// `start` is NUL-terminated and outlives 'a, or a bad address.
+    #[inline]
+    unsafe fn new(start: *const c_char, prefix_bytes: usize) -> Option<(Text<'a>, u8)> {
+        let text = Text { start: start.cast(), lifetime: PhantomData };
+        let first = address::byte(text.start)?;
+        let may_run_off = address::bytes_in_page(text.start) < prefix_bytes + LOOKED_AT_MAX;
+        (!may_run_off || text.bytes().is_some()).then_some((text, first))
     }
 
     /// Byte `index`; all bytes before it must be known not to be the NUL.
@@ -148,17 +162,20 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// First byte of the first component that is not `.`.
+    /// First byte of the first component that is not `.`; none if there are too many of those to tell.
     #[inline]
-    fn first_of_relative(self) -> u8 {
+    fn first_of_relative(self) -> Option<u8> {
         let mut at = 0;
         while self.byte(at) == b'.' && self.byte(at + 1) == b'/' {
             at += 2;
-            while self.byte(at) == b'/' {
+            while at + 2 < LOOKED_AT_MAX && self.byte(at) == b'/' {
                 at += 1;
             }
+            if at + 2 >= LOOKED_AT_MAX {
+                return None;
+            }
         }
-        self.byte(at)
+        Some(self.byte(at))
     }
 
     #[inline]
@@ -167,9 +184,12 @@ impl<'a> Text<'a> {
         !unsafe { libc::strstr(self.start.cast(), part.as_ptr()) }.is_null()
     }
 
-    fn bytes(self) -> &'a [u8] {
-        // SAFETY: terminated, and outlives 'a by the promise of `new`.
-        unsafe { CStr::from_ptr(self.start.cast()) }.to_bytes()
+    /// All of it, if it ends before the memory does.
+    #[inline]
+    fn bytes(self) -> Option<&'a [u8]> {
+        let length = address::length_of_string(self.start)?;
+        // SAFETY: so many bytes were just read, and they outlive 'a by the promise of `new`.
+        Some(unsafe { core::slice::from_raw_parts(self.start, length) })
     }
 }
 
@@ -292,14 +312,25 @@ fn number(digits: &[u8]) -> Option<i32> {
     }
 }
 
-/// The bytes of a path argument that must be one of ours or fail.
+/// The bytes of a path argument that must be one of ours or fail. Errors: `EFAULT`, `ENAMETOOLONG`.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.
 pub unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
-    address::check(path)?;
-    // SAFETY: not null, so terminated by the caller's promise.
-    Ok(unsafe { CStr::from_ptr(path) }.to_bytes())
+    let start: *const u8 = path.cast();
+    let length = address::byte(start).and_then(|_| address::length_of_string(start));
+    let length = length.ok_or_else(|| refusal(start))?;
+    // SAFETY: so many bytes were just read.
+    Ok(unsafe { core::slice::from_raw_parts(start, length) })
+}
+
+/// What the kernel says of a path without an end: it reads no more than it accepts.
+#[cold]
+fn refusal(start: *const u8) -> Errno {
+    match address::readable(start, PATH_BYTES) {
+        PATH_BYTES => Errno(libc::ENAMETOOLONG),
+        _ => Errno(libc::EFAULT),
+    }
 }
 
 /// Whether a path is there and empty.
@@ -308,8 +339,7 @@ pub unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
 /// As for [`bytes`].
 #[inline]
 pub unsafe fn is_empty(path: *const c_char) -> bool {
-    // SAFETY: the first byte of a terminated string is readable.
-    address::is_possible(path) && unsafe { *path } == 0
+    address::byte(path.cast()) == Some(0)
 }
 
 #[cfg(test)]
@@ -319,6 +349,25 @@ mod tests {
     fn rest<'a>(from: &str, path: &'a str) -> Option<&'a str> {
         enter(b"/cairn", from.as_bytes(), path.as_bytes())
             .map(|rest| core::str::from_utf8(rest).unwrap())
+    }
+
+    #[test]
+    fn first_component_is_told_unless_too_much_precedes_it() {
+        // SAFETY: the bytes are terminated, and live for the call.
+        let first = |path: &[u8]| unsafe {
+            let (text, _) = Text::new(path.as_ptr().cast(), 0).expect("our own memory");
+            text.first_of_relative()
+        };
+        assert_eq!((first(b"a/b\0"), first(b"././/./b\0")), (Some(b'a'), Some(b'b')));
+        assert_eq!(
+            (first(b".\0"), first(b"../a\0"), first(b"./\0")),
+            (Some(b'.'), Some(b'.'), Some(0))
+        );
+        for precedes in [&b"./"[..], b"./////", b".//"] {
+            let few = [&precedes.repeat(30 / precedes.len())[..], b"name\0"].concat();
+            let many = [&precedes.repeat(400 / precedes.len())[..], b"name\0"].concat();
+            assert_eq!((first(&few), first(&many)), (Some(b'n'), None));
+        }
     }
 
     #[test]

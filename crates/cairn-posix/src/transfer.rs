@@ -42,14 +42,12 @@ impl<'a> Buffers<'a> {
         if count > BUFFERS_MAX {
             return Err(Errno(libc::EINVAL));
         }
-        if count > 0 {
-            address::check(list)?;
-        }
+        address::check_readable(list, count * size_of::<libc::iovec>())?;
         let buffers = Buffers { list, count, consumed: 0, lifetime: PhantomData };
         for index in 0..count {
             let entry = buffers.entry(index);
-            if entry.iov_len > 0 {
-                address::check(entry.iov_base)?;
+            if entry.iov_len > 0 && !address::is_passable(entry.iov_base) {
+                return Err(Errno(libc::EFAULT));
             }
         }
         let total = (0..count).try_fold(0_isize, |sum, index| {
@@ -84,6 +82,40 @@ impl<'a> Buffers<'a> {
             let first = self.entry(0);
             prefetch(first.iov_base.cast(), first.iov_len);
         }
+    }
+
+    /// How many of the next `length` bytes the process may read.
+    #[inline]
+    pub fn readable(&self, length: usize) -> usize {
+        self.reachable(length, |start, bytes| address::readable(start, bytes))
+    }
+
+    /// How many of the next `length` bytes the process may write; they are about to be overwritten.
+    #[inline]
+    pub fn overwritable(&self, length: usize) -> usize {
+        self.reachable(length, address::overwritable)
+    }
+
+    #[inline]
+    fn reachable(&self, length: usize, count: impl Fn(*mut u8, usize) -> usize) -> usize {
+        if self.count > 0 {
+            let first = self.entry(0);
+            if first.iov_len - self.consumed >= length {
+                return count(first.iov_base.cast::<u8>().wrapping_add(self.consumed), length);
+            }
+        }
+        self.reachable_in_list(length, count)
+    }
+
+    fn reachable_in_list(&self, length: usize, count: impl Fn(*mut u8, usize) -> usize) -> usize {
+        let mut good = 0;
+        // Ends with the first buffer that cannot be used as a whole.
+        let _ = { *self }.for_each(length, |start, bytes| {
+            let found = count(start, bytes);
+            good += found;
+            if found == bytes { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+        });
+        good
     }
 
     /// Contiguous bytes that come next.
@@ -132,6 +164,7 @@ pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> 
     for run in plan.runs() {
         let Some((tier, offset)) = run.source else {
             target.for_each(run.bytes as usize, |start, length| {
+                address::check_overwritable(start, length)?;
                 // SAFETY: the buffer is the application's, given to be written by this call.
                 unsafe { start.write_bytes(0, length) };
                 Ok(())
@@ -217,6 +250,7 @@ pub fn write_small(
         // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
         // application's, given to be read by this call.
         let sum = unsafe { copy_crc(room.as_mut_ptr().add(copied).cast(), start, bytes) };
+        let sum = sum.ok_or(Errno(libc::EFAULT))?;
         raw = checksum::join(raw, sum, bytes as u64);
         copied += bytes;
         Ok(())
@@ -237,8 +271,19 @@ pub fn write_small(
 /// Moves the bytes of a write under a lease; returns their checksum term.
 pub fn write_leased(mount: &Mount, piece: &WritePiece, mut source: Buffers) -> Result<u32> {
     let block_bytes = mount.fs().geometry().hugeblock_bytes;
-    let raw = write_piece(mount.tier(piece.tier)?, piece, block_bytes, false, &mut source)?;
+    let device = mount.tier(piece.tier)?;
+    let raw = match write_piece(device, piece, block_bytes, false, &mut source) {
+        Ok(raw) => raw,
+        Err(errno) => return zero_again(device, piece, block_bytes).and(Err(errno)),
+    };
     Ok(checksum::shift(raw, u64::from(block_bytes - piece.start - piece.length)))
+}
+
+/// Undoes what was stored under a lease before it failed: the next write there counts on zeros.
+#[cold]
+fn zero_again(device: &dyn Device, piece: &WritePiece, block_bytes: u32) -> Result<()> {
+    let start = u64::from(piece.block) * u64::from(block_bytes) + u64::from(piece.start);
+    Ok(device.zero(start, piece.length as usize)?)
 }
 
 /// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and nothing done, if that is not
@@ -256,9 +301,7 @@ pub fn overwrite_small(
     { *source }.for_each(length, |start, bytes| {
         // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
         // application's, given to be read by this call.
-        unsafe {
-            room.as_mut_ptr().add(copied).cast::<u8>().copy_from_nonoverlapping(start, bytes)
-        };
+        unsafe { address::fetch(room.as_mut_ptr().add(copied).cast(), start, bytes) }?;
         copied += bytes;
         Ok(())
     })?;

@@ -272,13 +272,13 @@ pub fn answer_path_as<R: Answer, T: Success<R>>(
     }
 }
 
-/// Hands a value to the caller. Errors: `EFAULT` for an address that cannot be.
+/// Hands a value to the caller. Errors: `EFAULT` if the caller has no memory there.
 ///
 /// # Safety
-/// The caller passes room for one, or such an address.
+/// The caller passes room for one, or a bad address.
 pub unsafe fn deliver<T>(target: *mut T, value: T) -> Result<()> {
-    address::check(target)?;
-    // SAFETY: promised by the caller.
+    address::check_overwritable(target, size_of::<T>())?;
+    // SAFETY: promised by the caller, and seen.
     unsafe { target.write(value) };
     Ok(())
 }
@@ -286,10 +286,19 @@ pub unsafe fn deliver<T>(target: *mut T, value: T) -> Result<()> {
 /// What the caller passes, if it does. Errors: as [`deliver`].
 ///
 /// # Safety
-/// The caller passes null, a valid value that nobody else uses for the call, or such an address.
-pub unsafe fn given<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
+/// The caller passes null, a valid value, or a bad address.
+pub unsafe fn given<T: Copy>(value: *const T) -> Result<Option<T>> {
+    // SAFETY: promised by the caller.
+    if value.is_null() { Ok(None) } else { unsafe { address::take(value) }.map(Some) }
+}
+
+/// What the caller passes to be changed, if it does. Errors: as [`deliver`].
+///
+/// # Safety
+/// The caller passes null, a valid value that nobody else uses for the call, or a bad address.
+pub unsafe fn lent<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
     if !value.is_null() {
-        address::check(value)?;
+        address::check_writable(value, size_of::<T>())?;
     }
     // SAFETY: promised by the caller.
     Ok(unsafe { value.as_mut() })

@@ -129,7 +129,7 @@ pub extern "C" fn cairn_version() -> c_uint {
 /// # Safety
 /// `start` is null or terminated, and lives for the call.
 unsafe fn text<'a>(start: *const c_char) -> Result<&'a [u8]> {
-    address::check(start)?;
+    address::check_readable(start, 1)?;
     // SAFETY: promised by the caller, and no byte behind the NUL is looked at.
     let length = unsafe { libc::strnlen(start, TEXT_MAX + 1) };
     match length > TEXT_MAX {
@@ -148,7 +148,7 @@ unsafe fn mount(job: *const c_char, prefix: *const c_char) -> Result<c_int> {
 
 /// Copies `text` to the caller, terminated. Errors: `ERANGE`.
 unsafe fn name(text: &[u8], target: *mut c_char, size: size_t) -> Result<c_int> {
-    address::check(target)?;
+    address::check_writable(target, 1)?;
     if text.len() >= size {
         return Err(Errno(libc::ERANGE));
     }
@@ -161,7 +161,7 @@ unsafe fn name(text: &[u8], target: *mut c_char, size: size_t) -> Result<c_int> 
 }
 
 unsafe fn fill_status(target: *mut Status) -> Result<c_int> {
-    address::check(target)?;
+    address::check_writable(target, 1)?;
     // SAFETY: the caller passes a structure that begins with its size.
     let size = unsafe { (&raw const (*target).size).read_unaligned() };
     if !(size_of::<Status>()..=STRUCTURE_MAX).contains(&size) {
@@ -268,9 +268,9 @@ unsafe fn list_regions(
         return Err(Errno(libc::EINVAL));
     }
     if count > 0 {
-        address::check(target)?;
+        address::check_writable(target, 1)?;
     }
-    address::check(generation)?;
+    address::check_writable(generation, size_of::<u64>())?;
     let mut found = [Region::default(); REGIONS_BATCH];
     let most = count.min(REGIONS_BATCH);
     let put = |index: usize, placed: Placed| {

@@ -53,13 +53,13 @@ fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
 /// Reads the two times at `times`, which may be null for now.
 unsafe fn exact(times: *const timespec) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
-    Ok(unsafe { given(times.cast::<[timespec; 2]>().cast_mut()) }?.copied())
+    unsafe { given(times.cast::<[timespec; 2]>()) }
 }
 
 /// As `exact`, for microseconds.
 unsafe fn coarse(times: *const timeval) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
-    let times = unsafe { given(times.cast::<[timeval; 2]>().cast_mut()) }?;
+    let times = unsafe { given(times.cast::<[timeval; 2]>()) }?;
     let Some(times) = times else { return Ok(None) };
     let convert = |time: &timeval| match time.tv_usec {
         0..=999_999 => Ok(timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }),
@@ -71,7 +71,7 @@ unsafe fn coarse(times: *const timeval) -> Result<Times> {
 /// As `exact`, for seconds.
 unsafe fn whole(times: *const utimbuf) -> Result<Times> {
     // SAFETY: the caller passes null or one structure.
-    let times = unsafe { given(times.cast_mut()) }?;
+    let times = unsafe { given(times) }?;
     let time = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
     Ok(times.map(|times| [time(times.actime), time(times.modtime)]))
 }

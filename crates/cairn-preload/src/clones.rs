@@ -131,11 +131,11 @@ pub unsafe fn described(
     bytes: usize,
     create: impl FnOnce(*const clone_args) -> c_long,
 ) -> c_long {
-    if bytes < size_of::<clone_args>() || !address::is_possible(description) {
+    if bytes < size_of::<clone_args>() {
         return create(description);
     }
-    // SAFETY: promised by the caller.
-    let mut own = unsafe { *description };
+    // SAFETY: any bytes are a description.
+    let Ok(mut own) = (unsafe { address::take(description) }) else { return create(description) };
     if own.stack != 0 || bytes > size_of::<clone_args>() {
         return create(description);
     }

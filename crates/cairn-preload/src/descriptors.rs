@@ -166,8 +166,14 @@ unsafe fn control(
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             // SAFETY: these commands take a pointer to a lock, or fail with EFAULT if it is null.
-            let lock = unsafe { given(argument as *mut libc::flock) }?;
-            locks::lock_range(number, command, lock.ok_or(Errno(libc::EFAULT))?).map(|()| 0)
+            let lock = unsafe { given(argument as *const libc::flock) }?;
+            let mut lock = lock.ok_or(Errno(libc::EFAULT))?;
+            locks::lock_range(number, command, &mut lock)?;
+            if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+                // SAFETY: the caller's lock, which these commands change.
+                unsafe { deliver(argument as *mut libc::flock, lock) }?;
+            }
+            Ok(0)
         }
         _ => file::opened(handle).and(Err(Errno(libc::EINVAL))),
     }
@@ -251,7 +257,7 @@ unsafe fn device_control(
         libc::FIONBIO => {
             // SAFETY: the request demands an int.
             let wanted = unsafe { given(argument.cast::<c_int>()) }?.ok_or(Errno(libc::EFAULT))?;
-            let wanted = *wanted != 0;
+            let wanted = wanted != 0;
             let flags = file::status_flags(handle)? & !libc::O_NONBLOCK;
             file::set_status_flags(handle, if wanted { flags | libc::O_NONBLOCK } else { flags })
         }

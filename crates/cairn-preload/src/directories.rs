@@ -107,7 +107,10 @@ pub unsafe extern "C-unwind" fn getdents64(
         }
     }
     answer(|| {
-        address::check(target)?;
+        let length = match address::writable(target, length) {
+            0 if length > 0 => return Err(Errno(libc::EFAULT)),
+            room => room,
+        };
         // SAFETY: the caller passes room for `length` bytes.
         let target = unsafe { core::slice::from_raw_parts_mut(target.cast::<u8>(), length) };
         directory::read_entries(descriptor, target)

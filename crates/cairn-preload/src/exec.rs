@@ -147,7 +147,7 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
 /// # Safety
 /// `path` is terminated, or an address that cannot be.
 pub unsafe fn note(path: *const c_char) {
-    if address::is_possible(path) {
+    if address::is_string(path) {
         // SAFETY: promised by the caller.
         unserved::note_program(unsafe { CStr::from_ptr(path) });
     }

@@ -23,9 +23,12 @@ impl Name {
     /// # Safety
     /// `name` is terminated.
     unsafe fn copy(name: *const c_char) -> Result<Name> {
-        address::check(name)?;
-        // SAFETY: it is terminated, and not read behind that.
-        let length = unsafe { libc::strnlen(name, EXTENDED_NAME_BYTES_MAX + 1) };
+        let room = address::readable(name, EXTENDED_NAME_BYTES_MAX + 1);
+        // SAFETY: so many bytes can be read.
+        let length = unsafe { libc::strnlen(name, room) };
+        if length == room && room <= EXTENDED_NAME_BYTES_MAX {
+            return Err(Errno(libc::EFAULT));
+        }
         if length == 0 || length > EXTENDED_NAME_BYTES_MAX {
             return Err(Errno(libc::ERANGE));
         }
@@ -59,7 +62,7 @@ unsafe fn set<E: From<Errno>>(
     let mut copy = [0; PATH_BYTES_MAX + 1];
     let length = size.min(copy.len());
     if length > 0 {
-        address::check(value)?;
+        address::check_readable(value, length)?;
         // SAFETY: the value has at least that many bytes, and there is room for them.
         unsafe { core::ptr::copy_nonoverlapping(value.cast(), copy.as_mut_ptr(), length) };
     }
@@ -115,9 +118,8 @@ unsafe fn hand_out(found: &[u8], target: *mut c_void, room: size_t) -> Result<us
     if found.len() > room {
         return Err(Errno(libc::ERANGE));
     }
-    address::check(target)?;
     // SAFETY: there is room, and `found` is memory of ours.
-    unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), target.cast(), found.len()) };
+    unsafe { address::give(target.cast(), found.as_ptr(), found.len()) }?;
     Ok(found.len())
 }
 

@@ -16,8 +16,8 @@ unsafe fn with_buffer<R>(
     length: size_t,
     act: impl FnOnce(Buffers) -> Result<R>,
 ) -> Result<R> {
-    if length > 0 {
-        address::check(start)?;
+    if !address::is_passable(start) {
+        return Err(Errno(libc::EFAULT));
     }
     let entry = iovec { iov_base: start.cast_mut(), iov_len: length };
     // SAFETY: promised by the caller of this function.

@@ -13,10 +13,10 @@ use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
-use crate::{environment, next, sanitizers, stdio, streams};
+use crate::{environment, next, sanitizers, signals, stdio, streams};
 
-/// Looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout and stderr. In the library
-/// that is preloaded even the C library is not initialised yet: it does not know its environment.
+/// Has bad addresses told, and looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout
+/// and stderr. In the library that is preloaded even the C library is not initialised yet: it does not know its environment.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if next::is_linked() && is_loaded_too() {
         next::supersede();
@@ -26,6 +26,9 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // SAFETY: the dynamic linker, or the C library, passes the list that the kernel made.
     if unsafe { configuration::capture_from(environment) }.is_none() {
         return;
+    }
+    if !sanitizers::is_there() {
+        signals::watch_addresses();
     }
     if !(0..=2).any(placeholder::may_be_ours) {
         return;

@@ -62,10 +62,9 @@ unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathRes
         return Err(Errno(libc::EINVAL).into());
     }
     let link = names::read_link(place)?;
-    address::check(target)?;
     let length = link.len().min(room);
     // SAFETY: the buffer has `room` bytes and does not overlap the new vector.
-    unsafe { core::ptr::copy_nonoverlapping(link.as_ptr(), target.cast(), length) };
+    unsafe { address::give(target.cast(), link.as_ptr(), length) }?;
     Ok(length)
 }
 
@@ -123,6 +122,8 @@ pub unsafe extern "C-unwind" fn __readlinkat_chk(
 /// Where the two names of a rename or a link are.
 enum Pair<'a> {
     Libc,
+    /// One of them is no string, and the other may be ours.
+    Bad(Errno),
     Ours(Place<'a>, Place<'a>),
     /// One of the two, which is the kernel's, is this.
     Mixed(Outside<'a>),
@@ -182,17 +183,17 @@ unsafe fn pair<'a>(
 ) -> Pair<'a> {
     // SAFETY: the caller passes terminated paths.
     let routes = unsafe { (hooks::route_at(from.0, from.1), hooks::route_at(to.0, to.1)) };
-    if !address::is_possible(from.1) || !address::is_possible(to.1) {
-        // The kernel says so.
-        return Pair::Libc;
-    }
-    match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
-        (None, None) => Pair::Libc,
-        (Some(from), Some(to)) => Pair::Ours(from, to),
-        // SAFETY: the caller passes terminated paths.
-        (Some(_), None) => Pair::Mixed(unsafe { Outside::new(to, false) }),
+    let (outside, is_source) = match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
+        (None, None) => return Pair::Libc,
+        (Some(from), Some(to)) => return Pair::Ours(from, to),
+        (Some(_), None) => (to, false),
+        (None, Some(_)) => (from, true),
+    };
+    // SAFETY: as above.
+    match unsafe { bytes(outside.1) } {
+        Err(errno) => Pair::Bad(errno),
         // SAFETY: as above.
-        (None, Some(_)) => Pair::Mixed(unsafe { Outside::new(from, true) }),
+        Ok(_) => Pair::Mixed(unsafe { Outside::new(outside, is_source) }),
     }
 }
 
@@ -208,6 +209,7 @@ macro_rules! two_names {
             match unsafe { pair($from, $to, $follow) } {
                 // SAFETY: the caller's own arguments.
                 Pair::Libc => unsafe { next!($name: fn($($type),*) -> c_int)($($argument),*) },
+                Pair::Bad(errno) => answer(|| Err::<(), _>(errno)),
                 Pair::Ours($old, $new) => answer(|| $ours),
                 Pair::Mixed(outside) => answer(|| Err::<(), _>($refuse(&outside))),
             }
@@ -270,6 +272,7 @@ pub unsafe extern "C-unwind" fn linkat(
         _ if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 => {
             answer(|| Err::<(), _>(Errno(libc::EINVAL)))
         }
+        Pair::Bad(errno) => answer(|| Err::<(), _>(errno)),
         Pair::Ours(old, new) => answer(|| names::link(&old, &new, follow)),
         Pair::Mixed(outside) => answer(|| {
             let may_be_empty = flags & libc::AT_EMPTY_PATH != 0;

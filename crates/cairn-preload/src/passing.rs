@@ -74,16 +74,11 @@ impl Iterator for Passed {
 /// # Safety
 /// The caller passes a message with its control data, or addresses that cannot be.
 unsafe fn passed(message: *const msghdr) -> Passed {
-    let none = (core::ptr::null_mut(), 0);
-    let (control, bytes) = if address::is_possible(message) {
-        // SAFETY: promised by the caller.
-        unsafe { ((*message).msg_control, (*message).msg_controllen) }
-    } else {
-        none
-    };
-    let (control, bytes) = if address::is_possible(control) { (control, bytes) } else { none };
-    // SAFETY: promised by the caller.
-    unsafe { Passed::new(control, bytes) }
+    // SAFETY: any bytes are a message.
+    let (control, bytes) = unsafe { address::take(message) }
+        .map_or((core::ptr::null_mut(), 0), |found| (found.msg_control, found.msg_controllen));
+    // SAFETY: what cannot be read is not used; the rest is promised by the caller.
+    unsafe { Passed::new(control, address::readable(control, bytes)) }
 }
 
 /// Whether a message that is to be sent passes a descriptor of ours.
@@ -91,9 +86,11 @@ unsafe fn passed(message: *const msghdr) -> Passed {
 /// # Safety
 /// As for `passed`.
 unsafe fn passes_ours(message: *const msghdr) -> bool {
+    if configuration::get().is_none() {
+        return false;
+    }
     // SAFETY: promised by the caller; the places are in the control data.
-    let mut numbers = unsafe { passed(message) }.map(|place| unsafe { place.read_unaligned() });
-    configuration::get().is_some() && numbers.any(is_ours)
+    unsafe { passed(message).any(|place| is_ours(place.read_unaligned())) }
 }
 
 /// What is sent in the place of a message that passes descriptors of ours.
@@ -221,6 +218,9 @@ unsafe fn send_several(
 /// # Safety
 /// The kernel filled the message.
 unsafe fn unpack(message: *const msghdr) {
+    if configuration::get().is_none() {
+        return;
+    }
     // SAFETY: promised by the caller.
     for place in unsafe { passed(message) } {
         // SAFETY: the places are in the control data.

@@ -10,6 +10,14 @@ pub extern "C" fn __asan_default_options() -> *const c_char {
     c"verify_asan_link_order=0".as_ptr()
 }
 
+/// Whether there is one: it reports faults itself, and its own handler is not to be replaced.
+pub fn is_there() -> bool {
+    // SAFETY: as below.
+    let found =
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__sanitizer_set_death_callback".as_ptr()) };
+    !found.is_null()
+}
+
 /// Whether thread-local variables may be used before `main` is near: the thread sanitizer stands in the way of reaching
 /// them, and is not ready then.
 pub fn may_use_threads() -> bool {

@@ -2,13 +2,14 @@
 //!
 //! The kernel gets a handler of ours that runs the application's, or defers the signal; the application gets back its
 //! own when it asks. Invariant: what `sigaction` reports is what was set through it.
-//! Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on at once.
+//! Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on at once; those of a look at an
+//! address of the application are ours, see `cairn_posix::address`.
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use cairn_posix::gate;
+use cairn_posix::{address, gate, kernel};
 use libc::{sigaction as Action, sighandler_t, siginfo_t};
 
 /// Signal numbers of Linux, and one.
@@ -29,14 +30,54 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
     WANTED.get(usize::try_from(signal).ok()?)
 }
 
+/// Raised for a bad address. The kernel has a handler of ours for them even where the application wants none.
+const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Lets bad addresses that the application passes be errors, if nobody else has taken their signals: at the start.
+pub fn watch_addresses() {
+    let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
+    for signal in OF_ADDRESSES {
+        // SAFETY: plain data, for which zero is a value.
+        let mut now: Action = unsafe { core::mem::zeroed() };
+        // SAFETY: room for an action, and then a valid one for our own hook.
+        unsafe {
+            if real(signal, core::ptr::null(), &raw mut now) == 0
+                && now.sa_sigaction == libc::SIG_DFL
+            {
+                sigaction(signal, &raw const now, core::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// As if there were no handler: what the thread did it does again, and what was sent is sent again.
+unsafe fn act_by_default(signal: c_int, info: &siginfo_t) {
+    let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
+    // SAFETY: plain data, for which zero is a value: the default action.
+    let default: Action = unsafe { core::mem::zeroed() };
+    // SAFETY: a valid action.
+    unsafe { real(signal, &raw const default, core::ptr::null_mut()) };
+    if !is_fault(signal, info.si_code) {
+        kernel::send_to_self(info);
+    }
+}
+
 /// What the kernel calls. Without destructors: the application's handler may leave by `siglongjmp`.
 unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes this thread's context.
+    if OF_ADDRESSES.contains(&signal) && unsafe { address::recover(context) } {
+        return;
+    }
     let Some(wanted) = wanted(signal) else { return };
     // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
     if !is_fault(signal, unsafe { (*info).si_code }) && gate::defer(unsafe { &*info }) {
         return;
     }
     let handler = wanted.handler.load(Ordering::Acquire);
+    if handler == libc::SIG_DFL && OF_ADDRESSES.contains(&signal) {
+        // SAFETY: as above.
+        return unsafe { act_by_default(signal, &*info) };
+    }
     if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
         // SAFETY: plain data, for which zero is a value: the default action.
         let default: Action = unsafe { core::mem::zeroed() };
@@ -60,6 +101,11 @@ fn is_handler(action: sighandler_t) -> bool {
     action != libc::SIG_DFL && action != libc::SIG_IGN
 }
 
+/// Whether the kernel gets a handler of ours where the application asks for this.
+fn is_handled(signal: c_int, action: sighandler_t) -> bool {
+    is_handler(action) || action == libc::SIG_DFL && OF_ADDRESSES.contains(&signal)
+}
+
 macro_rules! actions {
     ($(fn $name:ident;)*) => {$(
         /// As `sigaction(2)`.
@@ -74,12 +120,15 @@ macro_rules! actions {
             };
             let before = (wanted.handler.load(Ordering::Relaxed), wanted.flags.load(Ordering::Relaxed));
             // SAFETY: the caller passes null or a valid action.
-            let ours = unsafe { new.as_ref() }.filter(|new| is_handler(new.sa_sigaction)).map(|new| {
+            let ours = unsafe { new.as_ref() }.filter(|new| is_handled(signal, new.sa_sigaction)).map(|new| {
                 wanted.handler.store(new.sa_sigaction, Ordering::Release);
                 wanted.flags.store(new.sa_flags, Ordering::Relaxed);
                 let mut ours = *new;
                 ours.sa_sigaction = deliver as *const () as usize;
                 ours.sa_flags = new.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+                if !is_handler(new.sa_sigaction) {
+                    ours.sa_flags |= libc::SA_ONSTACK;
+                }
                 ours
             });
             let given = ours.as_ref().map_or(new, core::ptr::from_ref);
@@ -129,7 +178,8 @@ macro_rules! simple_actions {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            if !is_handler(handler) {
+            let configured = cairn_posix::configuration::get().is_some();
+            if !configured || !is_handled(signal, handler) {
                 // SAFETY: the caller's own arguments.
                 let before = unsafe { library!($name: fn(c_int, sighandler_t) -> sighandler_t)(signal, handler) };
                 return match wanted(signal) {

@@ -6,7 +6,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, allocate, file, table};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, answer_as, given, is_missed, number};
+use crate::answer::{answer, answer_as, is_missed, lent, number};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -96,7 +96,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the caller passes null or a valid offset for each.
-        let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
+        let offsets = unsafe { (lent(source_offset)?, lent(target_offset)?) };
         let starts = [
             copy::position(end(source), offsets.0.as_deref())?,
             copy::position(end(target), offsets.1.as_deref())?,
@@ -124,7 +124,7 @@ unsafe fn send_file(
         || symbol,
         || {
             // SAFETY: the caller passes null or a valid offset.
-            let offset = unsafe { given(offset) }?;
+            let offset = unsafe { lent(offset) }?;
             copy::check::sendfile(end(source), end(target), offset.as_deref(), length)?;
             copy::copy(end(source), offset, end(target), None, length)
         },
@@ -199,7 +199,7 @@ pub unsafe extern "C-unwind" fn splice(
     let length = length.min(SPLICE_BYTES_MAX);
     answer(|| {
         // SAFETY: the caller passes null or a valid offset for each.
-        let offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
+        let offsets = unsafe { (lent(source_offset)?, lent(target_offset)?) };
         let from = (end(source), offsets.0.as_deref());
         let to = (end(target), offsets.1.as_deref());
         copy::check::splice(from, to, length)?;

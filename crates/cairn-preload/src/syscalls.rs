@@ -356,11 +356,10 @@ fn working_directory(call: &Call) -> c_long {
             return Err(Errno(libc::ERANGE));
         }
         let target: *mut u8 = call.pointer(0);
-        address::check(target)?;
         // SAFETY: the caller passes room for as many bytes as it says.
         unsafe {
-            core::ptr::copy_nonoverlapping(path.as_ptr(), target, path.len());
-            target.add(path.len()).write(0);
+            address::give(target, path.as_ptr(), path.len())?;
+            address::give(target.wrapping_add(path.len()), [0].as_ptr(), 1)?;
         }
         Ok(path.len() as i64 + 1)
     })

@@ -208,8 +208,8 @@ fn mapping_shows_what_other_processes_made_of_the_files_length_when_its_own_look
 }
 
 #[test]
-fn bad_address_may_kill_its_process_but_nobody_else() {
-    weakened("bad_addresses", &["SIGSEGV or EFAULT: 1", "f: others go on"]);
+fn bad_address_kills_a_thread_that_blocks_the_signal_and_nobody_else() {
+    weakened("bad_addresses", &["ended by SIGSEGV: 1", "f: others go on"]);
 }
 
 #[test]
