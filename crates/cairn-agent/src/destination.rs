@@ -9,6 +9,7 @@
 use crate::error::{Error, Result};
 use crate::extended::Extended;
 use crate::path::FilePath;
+use cairn_core::Timestamp;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// Longest name most file systems allow, bytes.
 const NAME_BYTES_MAX: usize = 255;
-const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
 /// What lies at a path of the persist directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct Found {
     /// Length in bytes.
     pub bytes: u64,
     /// Last change of the data, nanoseconds since the epoch.
-    pub mtime_ns: u64,
+    pub mtime_ns: i64,
     /// Permission bits.
     pub mode: u32,
     /// Number of the inode.
@@ -85,7 +86,7 @@ impl Destination {
             Ok(stat) => Ok(Some(Found {
                 kind: FileType::from_raw_mode(stat.st_mode),
                 bytes: u64::try_from(stat.st_size).unwrap_or(0),
-                mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+                mtime_ns: Timestamp::from_parts(stat.st_mtime, stat.st_mtime_nsec as i64).0,
                 mode: stat.st_mode & 0o7777,
                 inode: stat.st_ino,
             })),
@@ -146,7 +147,7 @@ impl Destination {
     }
 
     /// Creates a symbolic link, replacing what has the name.
-    pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: u64) -> Result<()> {
+    pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("make the symbolic link", path)?;
         let temporary = self.temporary_name(name);
         let target = OsStr::from_bytes(target);
@@ -197,7 +198,7 @@ impl Destination {
     }
 
     /// Gives a file or directory its permission bits and time of last change.
-    pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: u64) -> Result<()> {
+    pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("set the attributes of", path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&parent, name, flags, Mode::empty())
@@ -346,7 +347,7 @@ impl Temporary {
     }
 
     /// Sets mode and time of last change, then makes data and attributes durable.
-    pub fn finish(&self, mode: u32, mtime_ns: Option<u64>) -> Result<()> {
+    pub fn finish(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
         let finish = || -> rustix::io::Result<()> {
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o7777))?;
             if let Some(mtime_ns) = mtime_ns {
@@ -375,26 +376,31 @@ impl Drop for Temporary {
     }
 }
 
-/// Whether a time read back is the one that was set, on a file system with coarser times as well.
-pub fn same_time(set_ns: u64, found_ns: u64) -> bool {
-    const GRANULARITIES_NS: [u64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
-    GRANULARITIES_NS.iter().any(|granularity| set_ns - set_ns % granularity == found_ns)
+/// Whether a time read back is the one that was set, also on a file system whose times are coarser or end sooner.
+pub fn same_time(set_ns: i64, found_ns: i64) -> bool {
+    const GRANULARITIES_NS: [i64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
+    let is_rounded = |step| set_ns.checked_sub(set_ns.rem_euclid(step)) == Some(found_ns);
+    GRANULARITIES_NS.into_iter().any(is_rounded) || is_nearest(set_ns, found_ns)
 }
 
-fn nanoseconds(seconds: i64, nanoseconds: u64) -> u64 {
-    let seconds = u64::try_from(seconds).unwrap_or(0);
-    seconds.saturating_mul(NANOSECONDS_PER_SECOND).saturating_add(nanoseconds)
+/// Whether `found_ns` is the first or last time of a file system that cannot keep `set_ns`.
+fn is_nearest(set_ns: i64, found_ns: i64) -> bool {
+    // 1901, for which 32 bits are enough, and 1970.
+    const FIRST_SECONDS: [i64; 2] = [i32::MIN as i64, 0];
+    // 2038, 2106; of ext4 2446 lies beyond what there is.
+    const LAST_SECONDS: [i64; 2] = [i32::MAX as i64, u32::MAX as i64];
+    let (set, found) = (Timestamp(set_ns).parts().0, Timestamp(found_ns).parts().0);
+    FIRST_SECONDS.iter().any(|&first| set < first && found == first)
+        || LAST_SECONDS.iter().any(|&last| set > last && found == last)
 }
 
-fn timestamps(mtime_ns: u64) -> Timestamps {
-    let time = Timespec {
-        tv_sec: (mtime_ns / NANOSECONDS_PER_SECOND) as i64,
-        tv_nsec: (mtime_ns % NANOSECONDS_PER_SECOND) as i64,
-    };
+fn timestamps(mtime_ns: i64) -> Timestamps {
+    let (tv_sec, tv_nsec) = Timestamp(mtime_ns).parts();
+    let time = Timespec { tv_sec, tv_nsec };
     Timestamps { last_access: time, last_modification: time }
 }
 
-fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: u64) -> rustix::io::Result<()> {
+fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: i64) -> rustix::io::Result<()> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::utimensat(directory, name, &timestamps(mtime_ns), flags)
 }
@@ -444,6 +450,21 @@ mod tests {
         let found = destination.look(&path("d/f")).expect("looks").expect("is there");
         assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, FileType::RegularFile));
         assert!(same_time(1_500_000_000_123_456_789, found.mtime_ns));
+    }
+
+    #[test]
+    fn time_is_the_same_as_a_coarser_or_the_nearest_one() {
+        let set = -4_123_456_789;
+        for found in [set, -4_123_456_800, -4_123_457_000, -5_000_000_000, 0] {
+            assert!(same_time(set, found), "{found}");
+        }
+        for found in [-4_000_000_000, -6_000_000_000, 1_000_000_000] {
+            assert!(!same_time(set, found), "{found}");
+        }
+        let [first, last] =
+            [i32::MIN, i32::MAX].map(|seconds| Timestamp::from_parts(seconds.into(), 0).0);
+        assert!(same_time(i64::MIN, first) && same_time(i64::MAX, last));
+        assert!(!same_time(set, first) && !same_time(i64::MAX, first));
     }
 
     #[test]

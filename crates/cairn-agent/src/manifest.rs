@@ -9,11 +9,13 @@
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::path::{self, FilePath};
+use cairn_core::Timestamp;
 use rustix::fs::FileType;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::str::FromStr;
 
 /// Format that this version writes, and the newest it reads.
 pub const MANIFEST_FORMAT: u32 = 1;
@@ -69,9 +71,9 @@ pub struct Copy {
     /// Permission bits, octal digits.
     #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
     pub mode: u32,
-    /// Time of last change, seconds with nine decimals.
+    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
-    pub mtime_ns: u64,
+    pub mtime_ns: i64,
     /// Version of the data in the store that it is a copy of.
     pub version: u64,
     /// Its extended attributes.
@@ -93,9 +95,9 @@ pub struct Entry {
     /// Permission bits, octal digits.
     #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
     pub mode: u32,
-    /// Time of last change, seconds with nine decimals.
+    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
-    pub mtime_ns: u64,
+    pub mtime_ns: i64,
     /// Length of a regular file, 0 for anything else.
     pub bytes: u64,
     /// Checksum of the whole file, for a drained regular file.
@@ -259,7 +261,7 @@ impl Entry {
 
     /// The time of last change to note for what was found: the one that was set, unless it is
     /// another.
-    pub fn mtime_found(&self, found: &Found) -> u64 {
+    pub fn mtime_found(&self, found: &Found) -> i64 {
         match same_time(self.mtime_ns, found.mtime_ns) {
             true => self.mtime_ns,
             false => found.mtime_ns,
@@ -316,19 +318,22 @@ fn read_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error
     u32::from_str_radix(&String::deserialize(deserializer)?, 8).map_err(D::Error::custom)
 }
 
-fn write_time<S: Serializer>(time_ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    let (seconds, rest) = (time_ns / NANOSECONDS_PER_SECOND, time_ns % NANOSECONDS_PER_SECOND);
-    serializer.serialize_str(&format!("{seconds}.{rest:09}"))
+fn write_time<S: Serializer>(time_ns: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    let sign = if *time_ns < 0 { "-" } else { "" };
+    let size = time_ns.unsigned_abs();
+    let (seconds, rest) = (size / NANOSECONDS_PER_SECOND, size % NANOSECONDS_PER_SECOND);
+    serializer.serialize_str(&format!("{sign}{seconds}.{rest:09}"))
 }
 
-fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let digits = text.split_once('.').filter(|(_, decimals)| decimals.len() == 9);
+    let (sign, size) = text.strip_prefix('-').map_or((1, &text[..]), |size| (-1, size));
+    let digits = size.split_once('.').filter(|(_, decimals)| decimals.len() == 9);
     let (seconds, decimals) = digits.ok_or_else(|| D::Error::custom("a time without decimals"))?;
-    let seconds: u64 = seconds.parse().map_err(D::Error::custom)?;
-    let decimals: u64 = decimals.parse().map_err(D::Error::custom)?;
-    let total = seconds.checked_mul(NANOSECONDS_PER_SECOND).and_then(|ns| ns.checked_add(decimals));
-    total.ok_or_else(|| D::Error::custom("a time too far away"))
+    let seconds = u64::from_str(seconds).map_err(D::Error::custom)?;
+    let seconds = i64::try_from(seconds).map_err(D::Error::custom)?;
+    let decimals = i64::from(u32::from_str(decimals).map_err(D::Error::custom)?);
+    Ok(Timestamp::from_parts(sign * seconds, sign * decimals).0)
 }
 
 /// An entry with its path, as it stands in the list.
@@ -427,6 +432,26 @@ mod tests {
         newer.commit(&destination).expect("commits");
         assert!(matches!(Manifest::load(&destination, "melt"), Err(Error::Format { .. })));
         std::fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn times_are_seconds_with_a_sign_before_1970() {
+        for (time_ns, written) in [
+            (0, "\"0.000000000\""),
+            (-5, "\"-0.000000005\""),
+            (-4_999_999_994, "\"-4.999999994\""),
+            (i64::MIN, "\"-9223372036.854775808\""),
+            (i64::MAX, "\"9223372036.854775807\""),
+        ] {
+            let mut text = Vec::new();
+            write_time(&time_ns, &mut serde_json::Serializer::new(&mut text)).expect("writes");
+            assert_eq!(text, written.as_bytes());
+            let mut reader = serde_json::Deserializer::from_slice(&text);
+            assert_eq!(read_time(&mut reader).expect("reads"), time_ns);
+        }
+        for wrong in ["\"5\"", "\"--5.000000000\"", "\"5.00000000x\"", "\"-.000000000\""] {
+            read_time(&mut serde_json::Deserializer::from_str(wrong)).expect_err(wrong);
+        }
     }
 
     #[test]

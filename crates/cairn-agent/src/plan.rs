@@ -23,7 +23,7 @@ pub struct Node {
     /// Permission bits.
     pub mode: u32,
     /// Last change of the data, nanoseconds since the epoch.
-    pub mtime_ns: u64,
+    pub mtime_ns: i64,
     /// Version of the data.
     pub version: u64,
     /// A writer died.

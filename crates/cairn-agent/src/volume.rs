@@ -18,7 +18,6 @@ use cairn_core::{
 use cairn_device::namespace::open_namespace;
 use cairn_device::{Device, Namespace, Store};
 use std::path::Path;
-use std::time::SystemTime;
 
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
@@ -43,8 +42,7 @@ pub fn prefix_of(name: &str, scope: Scope) -> FilePath {
 
 /// The present.
 pub fn now() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(since_epoch.as_nanos() as u64)
+    cairn_device::sys::now()
 }
 
 impl Volume {

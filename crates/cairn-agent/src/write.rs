@@ -91,7 +91,7 @@ impl<'a> NewFile<'a> {
     }
 
     /// Gives the file its mode, time of last change and name.
-    pub fn finish(mut self, mode: u32, mtime_ns: u64) -> Result<()> {
+    pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Result<()> {
         let volume = self.volume;
         let failed = || volume.error("finish", &self.path);
         let (fs, caller) = (volume.fs(), volume.caller_as_user());
@@ -119,7 +119,7 @@ impl Drop for NewFile<'_> {
 }
 
 /// Sets the time of last change of an inode.
-pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: u64) -> cairn_core::Result<()> {
+pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: i64) -> cairn_core::Result<()> {
     let time = TimeUpdate::At(Timestamp(mtime_ns));
     volume.fs().set_times(&volume.caller(), inode, TimeUpdate::Omit, time)
 }

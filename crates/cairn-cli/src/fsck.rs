@@ -311,7 +311,7 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
         identity: hexadecimal(superblock.identity),
         holds_data: superblock.geometry.tier_blocks[0] > 0,
         further: further(superblock),
-        created: output::utc_time(superblock.created.0),
+        created: output::utc_time(superblock.created),
         bytes: superblock.bytes,
         hugeblock_bytes: superblock.geometry.hugeblock_bytes,
         mount: String::from_utf8_lossy(&superblock.geometry.mount).into_owned(),

@@ -12,7 +12,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, Chunk, read_whole};
 use cairn_agent::volume::Volume;
 use cairn_agent::write::{NewFile, set_mtime};
-use cairn_core::ROOT;
+use cairn_core::{ROOT, Timestamp};
 use cairn_device::checksum;
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -116,7 +116,7 @@ pub fn make_directory(
 }
 
 /// Makes a symbolic link in the store, replacing one that is there.
-pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: u64) -> Result<()> {
+pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
     let caller = volume.caller_as_user();
     let make = || volume.fs().symlink(&caller, target, ROOT, inner.as_bytes());
     let made = match make() {
@@ -134,7 +134,6 @@ pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: 
 }
 
 /// Time of last change of a local file, nanoseconds since the epoch.
-pub fn mtime_ns(metadata: &Metadata) -> u64 {
-    let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec() as u64)
+pub fn mtime_ns(metadata: &Metadata) -> i64 {
+    Timestamp::from_parts(metadata.mtime(), metadata.mtime_nsec()).0
 }

@@ -203,7 +203,7 @@ fn row(
         links: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        modified: utc_time(attributes.modified.0),
+        modified: utc_time(attributes.modified),
         version: attributes.version,
         target,
         hints: Vec::new(),
@@ -233,8 +233,8 @@ fn print_rows(rows: &[Row], directory: &[u8]) {
                 "symlink" => 'l',
                 _ => '-',
             };
-            let (mode, time_ns) =
-                row.attributes.map_or((0, 0), |found| (found.mode & 0o7777, found.modified.0));
+            let known = row.attributes.map(|found| (found.mode & 0o7777, found.modified));
+            let (mode, modified) = known.unwrap_or_default();
             let path = &row.path.0[..];
             let name = escaped(path.strip_prefix(&prefix[..]).unwrap_or(path));
             let target = row.target.as_ref().map(|target| format!(" -> {}", escaped(&target.0)));
@@ -244,7 +244,7 @@ fn print_rows(rows: &[Row], directory: &[u8]) {
                 user_name(row.uid),
                 group_name(row.gid),
                 row.bytes.to_string(),
-                local_time(time_ns),
+                local_time(modified),
                 row.state.unwrap_or("-").to_string(),
                 format!("{name}{}", target.unwrap_or_default()),
             ]

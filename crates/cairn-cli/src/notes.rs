@@ -33,7 +33,7 @@ pub struct Checkpoint {
     pub begun: usize,
     pub ended: usize,
     /// When the last of them said something, nanoseconds since the epoch.
-    pub time_ns: u64,
+    pub time_ns: i64,
 }
 
 impl Notes {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn note(pid: u32, kind: Kind, number: u64, text: &str) -> Note {
-        let time_ns = u64::from(pid);
+        let time_ns = i64::from(pid);
         Note { time_ns, pid, rank: None, kind, number, text: text.as_bytes().to_vec() }
     }
 

@@ -1,6 +1,7 @@
 //! What the command prints: one object as JSON, or lines for people.
 
 use crate::error::Result;
+use cairn_core::Timestamp;
 use serde::Serialize;
 use std::ffi::{CStr, CString};
 use std::io::{self, Write};
@@ -79,8 +80,8 @@ pub fn mode_letters(kind: char, mode: u32) -> String {
 }
 
 /// A time in the local zone.
-pub fn local_time(time_ns: u64) -> String {
-    let seconds = (time_ns / 1_000_000_000) as libc::time_t;
+pub fn local_time(time: Timestamp) -> String {
+    let seconds = time.parts().0;
     // SAFETY: an all-zero tm is a valid one (its zone pointer may be null); localtime_r fills it.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of this frame.
@@ -99,8 +100,8 @@ pub fn local_time(time_ns: u64) -> String {
 }
 
 /// A time as in RFC 3339, in UTC, with nanoseconds.
-pub fn utc_time(time_ns: u64) -> String {
-    let seconds = (time_ns / 1_000_000_000) as libc::time_t;
+pub fn utc_time(time: Timestamp) -> String {
+    let (seconds, nanoseconds) = time.parts();
     // SAFETY: an all-zero tm is a valid one; gmtime_r fills it.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of this frame.
@@ -113,7 +114,7 @@ pub fn utc_time(time_ns: u64) -> String {
         parts.tm_hour,
         parts.tm_min,
         parts.tm_sec,
-        time_ns % 1_000_000_000
+        nanoseconds
     )
 }
 
@@ -178,7 +179,12 @@ mod tests {
 
     #[test]
     fn utc_times_sort_as_text() {
-        assert_eq!(utc_time(0), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(utc_time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123456789Z");
+        assert_eq!(utc_time(Timestamp(0)), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(
+            utc_time(Timestamp(1_700_000_000_123_456_789)),
+            "2023-11-14T22:13:20.123456789Z"
+        );
+        assert_eq!(utc_time(Timestamp(-1)), "1969-12-31T23:59:59.999999999Z");
+        assert_eq!(utc_time(Timestamp(i64::MIN)), "1677-09-21T00:12:43.145224192Z");
     }
 }

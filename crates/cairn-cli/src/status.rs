@@ -15,7 +15,7 @@ use cairn_agent::manifest::Kind;
 use cairn_agent::protocol::{Phase, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::volume::Volume;
-use cairn_core::Durability;
+use cairn_core::{Durability, Timestamp};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -313,7 +313,7 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
 }
 
 fn lines(report: &StoreReport) -> Vec<String> {
-    let made = local_time(report.created * 1_000_000_000);
+    let made = local_time(Timestamp::from_parts(report.created as i64, 0));
     let mut lines = vec![format!("{}: {}, made {made}", report.job, report.state)];
     let mut add = |key: &str, value: String| lines.push(format!("  {key:<9} {value}"));
     if let Some(trouble) = &report.trouble {

@@ -4,7 +4,8 @@ mod common;
 
 use common::Sandbox;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 /// A kept store of job `kept` with a few files.
 fn kept() -> Sandbox {
@@ -144,6 +145,53 @@ fn drained_job_is_restored_into_a_new_store_and_resumed() {
         fs::metadata(sandbox.out().join("big")).expect("is there").modified().expect("time");
     assert_eq!(before, after);
     sandbox.cairn(&["verify", "--persist", out]).succeeds().says("3 files");
+}
+
+/// Mechanism: times were unsigned nanoseconds.
+/// Consequence: what a program, `cp` or `restore` set to a time before 1970 was of 1970, here and in the copies.
+/// Fix: they are signed everywhere; a word on media means the same as before up to 2262.
+#[test]
+fn times_before_1970_are_kept_recovered_drained_restored_and_copied() {
+    const TIMES: [(&str, i64, i64); 3] =
+        [("a", -5, 250_000_000), ("b", -2_145_873_600, 0), ("c", -1, 999_999_999)];
+    let sandbox = Sandbox::new();
+    let kept = |directory: &Path| {
+        for (name, seconds, nanoseconds) in TIMES {
+            let found = fs::metadata(directory.join(name)).expect("is there");
+            assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanoseconds), "{name}");
+        }
+    };
+    let shown = |job: &str, copy: &str| {
+        let rows = sandbox.cairn(&["ls", job, "--json"]).succeeds().json();
+        assert_eq!(rows[0]["modified"], "1969-12-31T23:59:55.250000000Z", "{rows}");
+        sandbox.cairn(&["cp", "--recursive", &format!("{job}:/"), copy]).succeeds();
+        kept(&sandbox.work().join(copy));
+    };
+    let tier = format!("file:{}:16M", sandbox.work().join("tier").display());
+    let set = TIMES.map(|(name, seconds, nanoseconds)| {
+        let time = seconds as f64 + nanoseconds as f64 / 1e9;
+        format!("echo {name} >/cairn/{name}; touch -d @{time:.9} /cairn/{name}")
+    });
+    let run = ["run", "--job", "first", "--tier", &tier, "--", "bash", "-c", &set.join("; ")];
+    sandbox.cairn(&run).succeeds();
+    shown("first", "made");
+    sandbox.cairn(&["ls", "first"]).says(" 1902-01-01 ");
+    sandbox.cairn(&["ls", "first", "--newest", "*"]).prints("/cairn/c\n");
+    sandbox.agent_if_any("first").inspect(|agent| common::kill("KILL", i64::from(*agent)));
+    fs::remove_dir_all(sandbox.store("first")).expect("the memory of the node is lost");
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let again = ["run", "--job", "again", "--tier", &tier, "--persist", persist, "--", "true"];
+    sandbox.cairn(&again).succeeds();
+    kept(&out);
+    assert_eq!(sandbox.entry("again", "a")["mtime"], "-4.750000000");
+    sandbox.cairn(&["restore", persist, "--job", "again"]).succeeds();
+    shown("again", "restored");
+    sandbox.run_undrained("copied", "echo >/cairn/a").succeeds();
+    for (name, ..) in TIMES {
+        sandbox.cairn(&["cp", out.join(name).to_str().expect("UTF-8"), "copied:/"]).succeeds();
+    }
+    shown("copied", "copied");
 }
 
 #[test]

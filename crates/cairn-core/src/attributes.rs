@@ -106,8 +106,8 @@ impl Microfs {
             }
             let value = |update: TimeUpdate| match update {
                 TimeUpdate::Omit => None,
-                TimeUpdate::Now => Some(caller.now.0),
-                TimeUpdate::At(time) => Some(time.0),
+                TimeUpdate::Now => Some(caller.now),
+                TimeUpdate::At(time) => Some(time),
             };
             if let Some(time) = value(accessed) {
                 inode.set_accessed(tx, time);
@@ -128,14 +128,14 @@ impl Microfs {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
             change(tx, inode)?;
-            inode.set_changed(tx, caller.now.0);
+            inode.set_changed(tx, caller.now);
             let parameters = [
                 u64::from(inode.id.0),
                 u64::from(inode.mode(tx)),
                 u64::from(inode.uid(tx)),
                 u64::from(inode.gid(tx)),
-                inode.accessed(tx),
-                inode.modified(tx),
+                inode.accessed(tx).to_bits(),
+                inode.modified(tx).to_bits(),
             ];
             tx.log(Operation::Attributes, caller.now, &parameters, &[]);
             Ok(())

@@ -110,7 +110,7 @@ impl Microfs {
             }
             let entry = walked.entry.ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
-            target.set_changed(tx, caller.now.0);
+            target.set_changed(tx, caller.now);
             tx.bury_directory(walked.parent, target);
             log_name(tx, Operation::Unlink, caller, &walked, target);
             tx.retire_if_unreachable(target, Some(slot))

@@ -249,7 +249,7 @@ impl Microfs {
             tx.read_extended(inode, &mut attributes);
             change(&mut attributes)?;
             tx.store_extended(inode, attributes.as_bytes())?;
-            inode.set_changed(tx, caller.now.0);
+            inode.set_changed(tx, caller.now);
             let parameters = [u64::from(inode.id.0)];
             tx.log(Operation::Extended, caller.now, &parameters, attributes.as_bytes());
             Ok(())

@@ -1,4 +1,4 @@
-//! Named fields of records: a whole word, or its high or low 32 bits.
+//! Named fields of records: a whole word, or its high or low 32 bits, or a word that is a time.
 //!
 //! A record is a `Copy` struct that knows its first word; its accessors take the transaction they act in, so
 //! nothing ever borrows shared memory.
@@ -17,6 +17,19 @@ macro_rules! fields {
         #[allow(dead_code)]
         pub(crate) fn $set(self, tx: &mut $crate::transaction::Transaction, value: u64) {
             tx.set(self.at + $word, value);
+        }
+    };
+    (@one $get:ident $set:ident time $word:literal) => {
+        pub(crate) fn $get(self, tx: &$crate::transaction::Transaction) -> $crate::types::Timestamp {
+            $crate::types::Timestamp::from_bits(tx.get(self.at + $word))
+        }
+        #[allow(dead_code)]
+        pub(crate) fn $set(
+            self,
+            tx: &mut $crate::transaction::Transaction,
+            time: $crate::types::Timestamp,
+        ) {
+            tx.set(self.at + $word, time.to_bits());
         }
     };
     (@one $get:ident $set:ident low $word:literal) => {

@@ -11,8 +11,7 @@ use crate::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SLOTS_MAX, SlabKind};
 use crate::pin::PINS_PER_SLOT;
 use crate::transaction::Transaction;
 use crate::types::{
-    Attributes, Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK,
-    MODE_TYPE, Timestamp,
+    Attributes, Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE,
 };
 use crate::write::lease::LEASES_PER_SLOT;
 
@@ -91,10 +90,10 @@ fields!(Inode {
     freed_at, set_freed_at: word 8;
     version, set_version: word 9;
     drained_version, set_drained_version: word 10;
-    accessed, set_accessed: word 11;
-    modified, set_modified: word 12;
-    changed, set_changed: word 13;
-    born, set_born: word 14;
+    accessed, set_accessed: time 11;
+    modified, set_modified: time 12;
+    changed, set_changed: time 13;
+    born, set_born: time 14;
     // Regular file: hugeblocks held. Directory: entries.
     held, set_held: high 15;
     // Symbolic link: name record of its target.
@@ -185,8 +184,8 @@ impl Inode {
         const SET_USER: u32 = 0o4000;
         const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
         self.next_version(tx);
-        self.set_modified(tx, caller.now.0);
-        self.set_changed(tx, caller.now.0);
+        self.set_modified(tx, caller.now);
+        self.set_changed(tx, caller.now);
         let mode = self.mode(tx);
         if caller.credentials.uid != 0 && mode & (SET_USER | SET_GROUP) != 0 {
             let group = if mode & RUNS_AS_GROUP == RUNS_AS_GROUP { SET_GROUP } else { 0 };
@@ -297,10 +296,10 @@ impl Inode {
                 true => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
                 false => 0,
             },
-            accessed: Timestamp(self.accessed(tx)),
-            modified: Timestamp(self.modified(tx)),
-            changed: Timestamp(self.changed(tx)),
-            born: Timestamp(self.born(tx)),
+            accessed: self.accessed(tx),
+            modified: self.modified(tx),
+            changed: self.changed(tx),
+            born: self.born(tx),
             version: self.version(tx),
             drained_version: self.drained_version(tx),
             unclean: self.flags(tx) & UNCLEAN != 0,
@@ -361,7 +360,7 @@ impl Transaction<'_> {
 
     /// Gives a record that was just taken the values of an inode without a name.
     pub(crate) fn begin_inode(&mut self, inode: Inode, mode: u32, caller: &Caller) {
-        let (credentials, now) = (caller.credentials, caller.now.0);
+        let (credentials, now) = (caller.credentials, caller.now.to_bits());
         self.set(inode.at, u64::from(mode) << 32);
         inode.set_opens(self, 0);
         let version = inode.version(self);

@@ -77,8 +77,8 @@ impl Transaction<'_> {
     pub(crate) fn mapping_ended(&mut self, inode: Inode, stored: bool, now: Timestamp) {
         if stored {
             inode.next_version(self);
-            inode.set_modified(self, now.0);
-            inode.set_changed(self, now.0);
+            inode.set_modified(self, now);
+            inode.set_changed(self, now);
         }
         let left = (1..self.records_end(SlabKind::Handle))
             .filter_map(|number| self.handle_numbered(number).ok())

@@ -31,7 +31,7 @@ impl Transaction<'_> {
         let entries = parent.held(self);
         parent.set_held(self, entries.wrapping_add(1));
         inode.add_link(self)?;
-        inode.set_changed(self, now.0);
+        inode.set_changed(self, now);
         touch_directory(self, parent, now);
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Microfs {
             let entry = walked.entry.ok_or(Error::NotFound)?;
             tx.unlink_name(walked.parent, entry, caller.now);
             target.drop_link(tx);
-            target.set_changed(tx, caller.now.0);
+            target.set_changed(tx, caller.now);
             log_name(tx, operation, caller, &walked, target);
             tx.retire_if_unreachable(target, Some(slot))
         })
@@ -273,6 +273,6 @@ pub(crate) fn log_name(
 }
 
 pub(crate) fn touch_directory(tx: &mut Transaction, directory: Inode, now: Timestamp) {
-    directory.set_modified(tx, now.0);
-    directory.set_changed(tx, now.0);
+    directory.set_modified(tx, now);
+    directory.set_changed(tx, now);
 }

@@ -88,7 +88,7 @@ impl Transaction<'_> {
             at += 1;
         };
         put(self, lsn);
-        put(self, now.0);
+        put(self, now.to_bits());
         for &parameter in parameters {
             put(self, parameter);
         }
@@ -140,7 +140,7 @@ impl Transaction<'_> {
         if inode.flags(self) & OPENED != 0 {
             inode.clear_flags(self, OPENED);
             let seal = self.last_block_seal(inode, inode.size(self));
-            let now = Timestamp(inode.modified(self));
+            let now = inode.modified(self);
             self.log(Operation::Sealed, now, &[u64::from(inode.id.0), seal], &[]);
         }
     }
@@ -221,7 +221,7 @@ impl Transaction<'_> {
         else {
             return false;
         };
-        let time = (position + 2, now.0);
+        let time = (position + 2, now.to_bits());
         for (at, value) in std::iter::once(time).chain((first..).zip(parameters)) {
             let word = self.log_word(at);
             self.set(word, value);
@@ -261,7 +261,7 @@ impl Transaction<'_> {
         let record = LogRecord {
             operation,
             lsn: word(1),
-            time: Timestamp(word(2)),
+            time: Timestamp::from_bits(word(2)),
             parameters: [word(3), word(4)],
         };
         Some((length, record))

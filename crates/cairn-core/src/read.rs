@@ -117,7 +117,7 @@ impl Microfs {
             }
             // As `relatime`: only the first read after a change is recorded, even one that found the end.
             if length > 0 && inode.accessed(tx) <= inode.modified(tx) {
-                inode.set_accessed(tx, caller.now.0);
+                inode.set_accessed(tx, caller.now);
             }
             Ok(())
         })

@@ -183,7 +183,7 @@ impl<'w> Record<'w> {
             return None;
         }
         let parameters = &record[FIXED_WORDS..name_at];
-        let time = Timestamp(record[2]);
+        let time = Timestamp::from_bits(record[2]);
         Some((length, Record { operation, lsn: record[1], time, parameters, name_bytes, name }))
     }
 
@@ -212,7 +212,7 @@ pub(crate) fn encode(
 ) {
     debug_assert_eq!(parameters.len(), operation.parameters());
     let first = words.len();
-    words.extend([0, lsn, time.0]);
+    words.extend([0, lsn, time.to_bits()]);
     words.extend(parameters);
     words.extend(name_words(name));
     let length = (words.len() - first) as u64;
@@ -242,10 +242,11 @@ mod tests {
     #[test]
     fn record_that_was_encoded_is_decoded_and_no_changed_or_cut_one_is() {
         let mut words = Vec::new();
-        let stamp = (7, Timestamp(8));
+        let stamp = (7, Timestamp(-8));
         encode(&mut words, checksum, Operation::Unlink, stamp, &[1, 2], b"a name of 18 bytes");
         let (length, record) = Record::decode(&words, checksum).unwrap();
         assert_eq!((length, record.lsn, record.parameters), (words.len(), 7, &[1, 2][..]));
+        assert_eq!(record.time, Timestamp(-8));
         assert_eq!(record.name(&mut [0; PATH_BYTES_MAX + 1]), b"a name of 18 bytes");
         for cut in 0..words.len() {
             assert!(Record::decode(&words[..cut], checksum).is_none());

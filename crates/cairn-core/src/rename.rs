@@ -15,7 +15,7 @@ use crate::walk::{Last, Spare, Walked};
 impl Transaction<'_> {
     /// Removes the name of a target that a rename replaces.
     fn drop_replaced(&mut self, parent: Inode, victim: Inode, now: Timestamp) {
-        victim.set_changed(self, now.0);
+        victim.set_changed(self, now);
         match victim.is_directory(self) {
             true => self.bury_directory(parent, victim),
             false => victim.drop_link(self),
@@ -168,7 +168,7 @@ fn exchange(
     tx.redirect_name(to, moved.id);
     for (inode, leaves, joins) in [(moved, old.parent, new.parent), (other, new.parent, old.parent)]
     {
-        inode.set_changed(tx, caller.now.0);
+        inode.set_changed(tx, caller.now);
         if inode.is_directory(tx) && leaves.id != joins.id {
             leaves.drop_link(tx);
             joins.add_link(tx)?;

@@ -222,10 +222,10 @@ impl<'m> Image<'m> {
             inode.size(tx),
             inode.version(tx),
             inode.drained_version(tx),
-            inode.accessed(tx),
-            inode.modified(tx),
-            inode.changed(tx),
-            inode.born(tx),
+            inode.accessed(tx).to_bits(),
+            inode.modified(tx).to_bits(),
+            inode.changed(tx).to_bits(),
+            inode.born(tx).to_bits(),
             seal,
         ]
     }
@@ -311,7 +311,7 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
         Operation::Unlink | Operation::Evict => {
             let (parent, inode) = (directory(tx, p[0])?, existing(tx, p[1])?);
             names::take_name(tx, parent, name, inode, now)?;
-            inode.set_changed(tx, now.0);
+            inode.set_changed(tx, now);
             names::forget(tx, parent, inode)
         }
         Operation::Link => {
@@ -332,15 +332,15 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
             inode.set_mode(tx, p[1] as u32);
             inode.set_uid(tx, p[2] as u32);
             inode.set_gid(tx, p[3] as u32);
-            inode.set_accessed(tx, p[4]);
-            inode.set_modified(tx, p[5]);
-            inode.set_changed(tx, now.0);
+            inode.set_accessed(tx, Timestamp::from_bits(p[4]));
+            inode.set_modified(tx, Timestamp::from_bits(p[5]));
+            inode.set_changed(tx, now);
             Ok(None)
         }
         Operation::Extended => {
             if let Ok(inode) = existing(tx, p[0]) {
                 data::set_extended(tx, inode, name)?;
-                inode.set_changed(tx, now.0);
+                inode.set_changed(tx, now);
             }
             Ok(None)
         }

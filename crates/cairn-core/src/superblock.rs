@@ -233,7 +233,7 @@ impl Superblock {
         words[W_HUGEBLOCK] = u64::from(geometry.hugeblock_bytes);
         words[W_INODES] = u64::from(geometry.inode_capacity);
         words[W_ZERO_CHECKSUM] = u64::from(geometry.zero_block_checksum);
-        words[W_CREATED] = self.created.0;
+        words[W_CREATED] = self.created.to_bits();
         words[W_MOUNT_BYTES] = geometry.mount.len() as u64;
         for (index, &byte) in geometry.mount.iter().enumerate() {
             words[W_MOUNT + index / 8] |= u64::from(byte) << (8 * (index % 8));
@@ -310,7 +310,7 @@ impl Superblock {
         let superblock = Superblock {
             version: words[W_VERSION] as u32,
             identity: [words[W_IDENTITY], words[W_IDENTITY + 1]],
-            created: Timestamp(words[W_CREATED]),
+            created: Timestamp::from_bits(words[W_CREATED]),
             bytes: words[W_BYTES],
             log_blocks: words[W_LOG_BLOCKS],
             slot_blocks: words[W_SLOT_BLOCKS],

@@ -42,9 +42,33 @@ impl SlotId {
     }
 }
 
-/// Nanoseconds since the epoch.
+/// Nanoseconds since the epoch, before it negative: from 1677 to 2262.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Timestamp(pub u64);
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    const PER_SECOND: i64 = 1_000_000_000;
+
+    /// The time that is so many seconds and nanoseconds after the epoch, or the nearest one that there is.
+    pub fn from_parts(seconds: i64, nanoseconds: i64) -> Timestamp {
+        let exact = i128::from(seconds) * i128::from(Self::PER_SECOND) + i128::from(nanoseconds);
+        Timestamp(exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+    }
+
+    /// Seconds since the epoch, rounded down, and the nanoseconds from there.
+    pub fn parts(self) -> (i64, i64) {
+        (self.0.div_euclid(Self::PER_SECOND), self.0.rem_euclid(Self::PER_SECOND))
+    }
+
+    /// The word that stands for it in shared memory and on media.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    pub(crate) fn from_bits(word: u64) -> Timestamp {
+        Timestamp(word as i64)
+    }
+}
 
 /// Whose rights an operation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

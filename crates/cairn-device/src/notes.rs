@@ -40,7 +40,7 @@ pub const HINTS: [&str; 5] = ["persistent", "reusable", "temporary", "preload", 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Nanoseconds since the epoch.
-    pub time_ns: u64,
+    pub time_ns: i64,
     /// Who.
     pub pid: u32,
     /// Its rank, if a launcher told it one.

@@ -10,11 +10,6 @@ const BLOCK_SIZE_MAX: u32 = 1 << 20;
 /// `f_type`: no file system of Linux has it.
 const FILE_SYSTEM_TYPE: i64 = 0x6361_6972;
 
-/// Nanoseconds of a timestamp as seconds and rest.
-fn parts(time: Timestamp) -> (i64, i64) {
-    ((time.0 / 1_000_000_000) as i64, (time.0 % 1_000_000_000) as i64)
-}
-
 fn block_size(mount: &Mount) -> u32 {
     mount.fs().geometry().hugeblock_bytes.min(BLOCK_SIZE_MAX)
 }
@@ -44,18 +39,18 @@ pub fn stat(mount: &Mount, attributes: &Attributes) -> libc::stat {
     stat.st_size = size as i64;
     stat.st_blksize = block_size(mount) as _;
     stat.st_blocks = blocks as i64;
-    (stat.st_atime, stat.st_atime_nsec) = parts(attributes.accessed);
-    (stat.st_mtime, stat.st_mtime_nsec) = parts(attributes.modified);
-    (stat.st_ctime, stat.st_ctime_nsec) = parts(attributes.changed);
+    (stat.st_atime, stat.st_atime_nsec) = attributes.accessed.parts();
+    (stat.st_mtime, stat.st_mtime_nsec) = attributes.modified.parts();
+    (stat.st_ctime, stat.st_ctime_nsec) = attributes.changed.parts();
     stat
 }
 
 /// As `struct statx`, with birth time.
 pub fn statx(mount: &Mount, attributes: &Attributes) -> libc::statx {
-    let time = |time| {
+    let time = |time: Timestamp| {
         // SAFETY: plain integers, for which zero is a value.
         let mut value: libc::statx_timestamp = unsafe { core::mem::zeroed() };
-        let (seconds, nanoseconds) = parts(time);
+        let (seconds, nanoseconds) = time.parts();
         value.tv_sec = seconds;
         value.tv_nsec = nanoseconds as u32;
         value

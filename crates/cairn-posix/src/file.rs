@@ -241,11 +241,7 @@ pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<(
     let update = |time: &libc::timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(TimeUpdate::Now),
         libc::UTIME_OMIT => Ok(TimeUpdate::Omit),
-        0..=999_999_999 => {
-            let nanoseconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
-            let nanoseconds = nanoseconds.saturating_add(time.tv_nsec as u64);
-            Ok(TimeUpdate::At(Timestamp(nanoseconds)))
-        }
+        0..=999_999_999 => Ok(TimeUpdate::At(Timestamp::from_parts(time.tv_sec, time.tv_nsec))),
         _ => Err(Errno(libc::EINVAL)),
     };
     let (accessed, modified) = match &times {

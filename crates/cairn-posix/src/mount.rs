@@ -556,5 +556,5 @@ pub fn now() -> Timestamp {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
-    Timestamp(time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    Timestamp::from_parts(time.tv_sec, time.tv_nsec)
 }

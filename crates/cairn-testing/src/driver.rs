@@ -24,7 +24,7 @@ pub struct Clock(Arc<AtomicU64>);
 impl Clock {
     /// A moment later than all before.
     pub fn tick(&self) -> Timestamp {
-        Timestamp(self.0.fetch_add(1, Ordering::Relaxed) + 1)
+        Timestamp(self.0.fetch_add(1, Ordering::Relaxed) as i64 + 1)
     }
 
     /// The moment, nanoseconds.

@@ -49,9 +49,9 @@ pub struct Node {
     /// Names it has; a directory counts itself and its subdirectories.
     pub links: u32,
     /// Last change of the data, nanoseconds.
-    pub modified: u64,
+    pub modified: i64,
     /// Last change of data or attributes, nanoseconds.
-    pub changed: u64,
+    pub changed: i64,
     /// Its writer died.
     pub unclean: bool,
     /// Extended attributes.
@@ -87,9 +87,9 @@ pub struct Facts {
     /// Length in bytes; 0 for directories.
     pub size: u64,
     /// Last change of the data.
-    pub modified: u64,
+    pub modified: i64,
     /// Last change of data or attributes.
-    pub changed: u64,
+    pub changed: i64,
     /// Whether a writer died.
     pub unclean: bool,
 }

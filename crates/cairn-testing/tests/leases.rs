@@ -70,7 +70,7 @@ impl Scene {
 fn record_is_written_under_a_lease_then_others_see_it_at_once() {
     let scene = Scene::new();
     assert!(scene.writes_leased(3) && scene.writes_leased(4));
-    let now = scene.world.clock.now();
+    let now = scene.world.clock.now() as i64;
     let seen = scene.other.fs.stat(&scene.other.caller(), ROOT, b"a", true).unwrap();
     assert_eq!(seen.size, 4 * RECORD as u64);
     assert!(seen.modified.0 <= now && seen.modified.0 >= now - 1, "{seen:?} at {now}");

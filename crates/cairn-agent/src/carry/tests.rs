@@ -92,7 +92,7 @@ impl World {
         self.scratch.join("out")
     }
 
-    fn write(&self, name: &str, mtime_seconds: u64, text: &str) {
+    fn write(&self, name: &str, mtime_seconds: i64, text: &str) {
         let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
         file.append(text.as_bytes()).expect("writes");
         file.finish(0o644, mtime_seconds * 1_000_000_000).expect("finishes");
@@ -134,7 +134,7 @@ impl World {
         done.expect("changes");
     }
 
-    fn touch(&self, name: &str, mode: u32, mtime_seconds: u64) {
+    fn touch(&self, name: &str, mode: u32, mtime_seconds: i64) {
         let inode = InodeId(self.tree()[&path(name)].inode);
         self.volume.fs().set_mode(&self.volume.caller_as_user(), inode, mode).expect("changes");
         crate::write::set_mtime(&self.volume, inode, mtime_seconds * 1_000_000_000).expect("sets");

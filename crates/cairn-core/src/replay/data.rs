@@ -167,8 +167,8 @@ pub(super) fn file_fits(tx: &Transaction, size: u64) -> bool {
 
 pub(super) fn touch(tx: &mut Transaction, inode: Inode, now: Timestamp) {
     inode.next_version(tx);
-    inode.set_modified(tx, now.0);
-    inode.set_changed(tx, now.0);
+    inode.set_modified(tx, now);
+    inode.set_changed(tx, now);
 }
 
 /// Turns what replaying noted about a file into what a namespace in use has.

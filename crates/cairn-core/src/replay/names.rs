@@ -112,7 +112,7 @@ pub(super) fn rename(
     if p[3] != 0 {
         let victim = existing(tx, p[3])?;
         take_name(tx, to, new, victim, now)?;
-        victim.set_changed(tx, now.0);
+        victim.set_changed(tx, now);
         cut = forget(tx, to, victim)?;
     }
     take_name(tx, from, old, moved, now)?;

@@ -43,7 +43,7 @@ impl Image<'_> {
 /// Makes an inode that has all it says but its names, its target and its blocks.
 pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
     let mode = (p[1] >> 32) as u32;
-    let caller = replayer(Credentials::unpack(p[3]), Timestamp(p[11]));
+    let caller = replayer(Credentials::unpack(p[3]), Timestamp::from_bits(p[11]));
     let inode = claim(tx, p[0], mode, &caller)?;
     inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS);
     inode.set_links(tx, p[2] as u32);
@@ -51,9 +51,9 @@ pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
     inode.set_size(tx, p[5]);
     inode.set_version(tx, p[6]);
     inode.set_drained_version(tx, p[7]);
-    inode.set_accessed(tx, p[8]);
-    inode.set_modified(tx, p[9]);
-    inode.set_changed(tx, p[10]);
+    inode.set_accessed(tx, Timestamp::from_bits(p[8]));
+    inode.set_modified(tx, Timestamp::from_bits(p[9]));
+    inode.set_changed(tx, Timestamp::from_bits(p[10]));
     if inode.is_regular(tx) {
         if !file_fits(tx, p[5]) {
             return contradiction("size of a file");

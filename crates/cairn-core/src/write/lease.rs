@@ -76,7 +76,7 @@ struct Record {
 
 fields!(Record {
     // When the last write under it happened.
-    time, set_time: word 1;
+    time, set_time: time 1;
     // Bytes of the write under way.
     claimed, set_claimed: word 2;
     // Offset in the file of the first byte.
@@ -280,7 +280,8 @@ impl Microfs {
     /// meanwhile, and the plan that the write became must be carried out.
     pub fn publish_leased(&self, caller: &Caller, write: &LeasedWrite, term: u32) -> bool {
         let length = u64::from(write.length) << PUBLISHED_SHIFT;
-        self.memory().words()[write.lease.record.at + TIME].store(caller.now.0, Ordering::Relaxed);
+        self.memory().words()[write.lease.record.at + TIME]
+            .store(caller.now.to_bits(), Ordering::Relaxed);
         self.end_leased(write, (write.before ^ u64::from(term)) + length)
     }
 
@@ -362,7 +363,7 @@ impl Transaction<'_> {
         inode.set_lease(self, 0);
         pin.set_flags(self, 0);
         if reached > start {
-            let now = Timestamp(record.time(self));
+            let now = record.time(self);
             self.fold_checksum(run.blocks.tier, run.blocks.first, state as u32);
             self.log_write(handle, now, inode, (start, reached - start), None);
             self.grow_as_published(inode, handle, reached, now);
@@ -391,9 +392,9 @@ impl Transaction<'_> {
             inode.set_appended_end(self, end);
         }
         inode.next_version(self);
-        inode.set_modified(self, now.0);
+        inode.set_modified(self, now);
         // Its names may have changed since.
-        let changed = inode.changed(self).max(now.0);
+        let changed = inode.changed(self).max(now);
         inode.set_changed(self, changed);
     }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <utime.h>
 
 #define LONG_AGO 1000000000
 
@@ -45,6 +46,12 @@ static int number;
     act(utimensat_access, utimensat(AT_FDCWD, "file", (struct timespec[2]){{0, UTIME_NOW}, {0, UTIME_OMIT}}, 0)) \
     act(utimensat_change, utimensat(AT_FDCWD, "file", (struct timespec[2]){{0, UTIME_OMIT}, {0, UTIME_NOW}}, 0)) \
     act(utimensat_before_1970, utimensat(AT_FDCWD, "file", (struct timespec[2]){{-5, 6}, {-7, 8}}, 0)) \
+    act(utimensat_before_1901, utimensat(AT_FDCWD, "file", (struct timespec[2]){{-3000000000, 999999999}, {-3000000000, 0}}, 0)) \
+    act(utimensat_before_1677, utimensat(AT_FDCWD, "file", (struct timespec[2]){{-9223372037, 0}, {-20000000000, 5}}, 0)) \
+    act(utimensat_after_2262, utimensat(AT_FDCWD, "file", (struct timespec[2]){{9223372037, 0}, {20000000000, 5}}, 0)) \
+    act(utimes_before_1970, utimes("file", (struct timeval[2]){{-5, 999999}, {-1, 0}})) \
+    act(utime_before_1970, utime("file", &(struct utimbuf){-5, -1})) \
+    act(futimens_before_1970, futimens(number, (struct timespec[2]){{-1, 0}, {-1, 999999999}})) \
     act(utimensat_2100, utimensat(AT_FDCWD, "file", (struct timespec[2]){{4102444800, 999999999}, {4102444801, 1}}, 0)) \
     act(utimensat_now, utimensat(AT_FDCWD, "file", NULL, 0)) \
     act(utimes, utimes("file", (struct timeval[2]){{5, 999999}, {7, 1}})) \
@@ -87,6 +94,17 @@ static int mapped(void) {
     int byte = *(volatile char *)map;
     MUST(munmap(map, 10) == 0);
     return byte;
+}
+
+/* Whether statx says the same times as stat. */
+static int is_told_alike(const char *name, const struct stat *status) {
+    struct statx more;
+    MUST(statx(AT_FDCWD, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &more) == 0);
+    const struct statx_timestamp *told[] = {&more.stx_atime, &more.stx_mtime, &more.stx_ctime};
+    const struct timespec *times[] = {&status->st_atim, &status->st_mtim, &status->st_ctim};
+    for (int kind = 0; kind < 3; kind++)
+        if (told[kind]->tv_sec != times[kind]->tv_sec || told[kind]->tv_nsec != times[kind]->tv_nsec) return 0;
+    return 1;
 }
 
 #define DEFINE(name, expression) \
@@ -132,6 +150,7 @@ void times(void) {
             struct stat status;
             if (lstat(*name, &status) != 0) continue;
             note("[%s", *name);
+            if (!is_told_alike(*name, &status)) note("otherwise by statx");
             /* Listing and following read directories and links: when that is noted is for the mount to say. */
             if (S_ISREG(status.st_mode)) note_time("accessed", &status.st_atim, &start);
             note_time("modified", &status.st_mtim, &start);

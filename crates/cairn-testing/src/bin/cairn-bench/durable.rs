@@ -111,7 +111,7 @@ fn workspace(superblock: &Superblock) -> Arc<Workspace> {
 struct Process {
     fs: Microfs,
     slot: SlotId,
-    clock: Cell<u64>,
+    clock: Cell<i64>,
 }
 
 impl Process {
