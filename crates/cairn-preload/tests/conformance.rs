@@ -285,7 +285,7 @@ fn calls_on_descriptors_answer_as_the_kernel_does() {
 
 #[test]
 fn offsets_and_space_answer_as_the_kernel_does() {
-    conforms(&["offsets", "space"]);
+    conforms(&["offsets", "space", "holes"]);
 }
 
 #[test]
