@@ -52,6 +52,8 @@ pub enum Error {
     Unsettled,
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
     Escapes,
+    /// The path leaves the directory that it has to stay in.
+    OutOfBounds,
     /// The segment contradicts itself; nothing was changed.
     Corrupt {
         /// Which structure is wrong.
@@ -93,7 +95,7 @@ impl Error {
             Error::Fault => 14,
             Error::InUse => 16,
             Error::Exists => 17,
-            Error::Escapes => 18,
+            Error::Escapes | Error::OutOfBounds => 18,
             Error::NotDirectory => 20,
             Error::IsDirectory => 21,
             Error::Invalid => 22,
@@ -136,6 +138,7 @@ impl core::fmt::Display for Error {
             Error::Busy => f.write_str("the namespace's lock is held"),
             Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
+            Error::OutOfBounds => f.write_str("the path leaves the directory it must stay in"),
             Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {

@@ -32,7 +32,8 @@ impl Microfs {
         let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let walked = self.walk(tx, caller, (base, path), last, &spare)?;
+            let way = (last, options.bounds);
+            let walked = self.walk_within(tx, caller, (base, path), way, &spare)?;
             if options.create && walked.trailing_slash && walked.has_ordinary_name() {
                 return Err(Error::IsDirectory);
             }
@@ -83,7 +84,7 @@ impl Microfs {
 }
 
 impl Microfs {
-    /// Makes a file without a name in the directory at `path` and opens it for writing and, if `read`, for reading. It goes
+    /// Makes a file without a name in the directory at `path` and opens it for writing and, if `options` say so, reading. It goes
     /// with its last description, unless it is `linkable` and [`Microfs::link`] gave it a name. The log knows it only from
     /// then on. Errors: `Invalid` if it is to be linkable and the namespace is durable: its blocks would not be in the log.
     pub fn open_nameless(
@@ -91,7 +92,7 @@ impl Microfs {
         caller: &Caller,
         base: InodeId,
         path: &[u8],
-        (read, append): (bool, bool),
+        options: OpenOptions,
         linkable: bool,
         mode: u32,
     ) -> Result<Opened> {
@@ -101,7 +102,8 @@ impl Microfs {
             if linkable && tx.layout.durable {
                 return Err(Error::Invalid);
             }
-            let walked = self.walk(tx, caller, (base, path), Last::Follow, &spare)?;
+            let way = (Last::Follow, options.bounds);
+            let walked = self.walk_within(tx, caller, (base, path), way, &spare)?;
             let directory = walked.existing(tx)?;
             if !directory.is_directory(tx) {
                 return Err(Error::NotDirectory);
@@ -117,8 +119,8 @@ impl Microfs {
             }
             let flags = MAY_WRITE
                 | WROTE
-                | if read { MAY_READ } else { 0 }
-                | if append { APPEND } else { 0 };
+                | if options.read { MAY_READ } else { 0 }
+                | if options.append { APPEND } else { 0 };
             let handle = tx.new_handle(slot, inode, flags)?;
             Ok(Opened { handle: handle.id, inode: inode.id, created: true, is_directory: false })
         })

@@ -234,17 +234,63 @@ pub struct OpenOptions {
     pub directory: bool,
     /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
     pub no_follow: bool,
-    /// Only name the file, neither read nor write (`O_PATH`): only `directory` and `no_follow` have an effect then.
+    /// Only name the file, neither read nor write (`O_PATH`): only `directory`, `no_follow` and `bounds` have an effect then.
     pub path_only: bool,
+    /// Which ways the path may take.
+    pub bounds: PathBounds,
+}
+
+/// Which ways a path may take (`openat2(2)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathBounds {
+    /// What becomes of `..` of the directory that it starts from, and of links to absolute paths.
+    pub above: Above,
+    /// No symbolic link is followed.
+    pub no_links: bool,
+    /// No link to an absolute path is, unless that stays: the root of all is on another file system (`RESOLVE_NO_XDEV`).
+    pub one_device: bool,
+}
+
+impl PathBounds {
+    /// Every way.
+    pub const NONE: PathBounds =
+        PathBounds { above: Above::There, no_links: false, one_device: false };
+}
+
+/// What is above the directory that a path starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Above {
+    /// What is there.
+    #[default]
+    There,
+    /// Nothing that the path may reach (`RESOLVE_BENEATH`).
+    Forbidden,
+    /// The directory itself, as above `/` (`RESOLVE_IN_ROOT`).
+    Itself,
 }
 
 impl OpenOptions {
+    /// For neither direction, and whichever way the path takes.
+    pub const NONE: OpenOptions = OpenOptions {
+        read: false,
+        write: false,
+        append: false,
+        create: false,
+        exclusive: false,
+        truncate: false,
+        directory: false,
+        no_follow: false,
+        path_only: false,
+        bounds: PathBounds::NONE,
+    };
+
     /// Without those that have no effect.
     pub fn effective(self) -> OpenOptions {
         let naming = OpenOptions {
             directory: self.directory,
             no_follow: self.no_follow,
             path_only: true,
+            bounds: self.bounds,
             ..OpenOptions::default()
         };
         if self.path_only { naming } else { self }

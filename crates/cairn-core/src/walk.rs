@@ -2,6 +2,7 @@
 //!
 //! A path is relative to a directory of the namespace. `..` of the root and absolute link targets outside the
 //! mount prefix leave the namespace: the walk then ends with `Error::Escapes`, and `Microfs::escape_path` says where.
+//! A walk within bounds ends with `Error::OutOfBounds` instead, or stays.
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
@@ -9,7 +10,7 @@ use crate::inode::{EXECUTE, Inode};
 use crate::names::Entry;
 use crate::text::find_slash;
 use crate::transaction::Transaction;
-use crate::types::{Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT};
+use crate::types::{Above, Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds, ROOT};
 use std::cell::OnceCell;
 
 /// Symbolic links followed on one path, as in Linux.
@@ -38,6 +39,19 @@ impl Last {
             Last::Create => !slash,
         }
     }
+}
+
+/// The bounds of one walk.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// The directory that it started from.
+    base: InodeId,
+    given: PathBounds,
+}
+
+impl Bounds {
+    /// None, wherever it starts.
+    const NONE: Bounds = Bounds { base: ROOT, given: PathBounds::NONE };
 }
 
 /// What operations do that take a flag for it.
@@ -141,18 +155,19 @@ impl Transaction<'_> {
         caller: &Caller,
         (base, path): (InodeId, &'p [u8]),
         last: Last,
+        given: PathBounds,
         spare: &'p Spare,
     ) -> Result<Walked<'p>> {
         if path.len() > PATH_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        let base = self.inode(base)?;
-        match self.walk_to_symlink(caller, base, path, last)? {
+        let bounds = Bounds { base, given };
+        match self.walk_to_symlink(caller, self.inode(base)?, path, last, bounds)? {
             Step::Done(walked) => Ok(walked),
             Step::Symlink { directory, link, rest } => {
                 let mut buffer = PathBuffer::new(rest)?;
                 let start = (directory, link);
-                self.walk_through_symlinks(mount, caller, start, &mut buffer, last, spare)
+                self.walk_through_symlinks(mount, caller, start, &mut buffer, (last, bounds), spare)
             }
         }
     }
@@ -164,6 +179,7 @@ impl Transaction<'_> {
         base: Inode,
         path: &'p [u8],
         last: Last,
+        bounds: Bounds,
     ) -> Result<Step<'p>> {
         let mut directory = base;
         let mut rest = skip_slashes(path);
@@ -183,10 +199,13 @@ impl Transaction<'_> {
             if component.len() > NAME_BYTES_MAX {
                 return Err(Error::NameTooLong);
             }
-            let found = self.component(directory, component)?;
+            let found = self.component(directory, component, bounds)?;
             let target = found.map(|(inode, _)| inode);
             if let Some(link) = target.filter(|target| target.is_symlink(self)) {
                 if last.follows(is_last, slash) {
+                    if bounds.given.no_links {
+                        return Err(Error::SymlinkLoop);
+                    }
                     // A slash after the link asks for the directory behind it; keep it for the next round.
                     let tail = &rest[component.len()..];
                     return Ok(Step::Symlink { directory, link, rest: tail });
@@ -201,9 +220,20 @@ impl Transaction<'_> {
     }
 
     #[inline(always)]
-    fn component(&self, directory: Inode, component: &[u8]) -> Result<Option<Found>> {
+    fn component(
+        &self,
+        directory: Inode,
+        component: &[u8],
+        bounds: Bounds,
+    ) -> Result<Option<Found>> {
         match component {
             b"" | b"." => Ok(Some((directory, None))),
+            b".." if directory.id == bounds.base && bounds.given.above != Above::There => {
+                match bounds.given.above {
+                    Above::Itself => Ok(Some((directory, None))),
+                    _ => Err(Error::OutOfBounds),
+                }
+            }
             b".." if directory.id == ROOT => Err(Error::Escapes),
             b".." => self.parent_of(directory).map(|parent| Some((parent, None))),
             name => match self.find_name(directory.id, name) {
@@ -226,17 +256,23 @@ impl Transaction<'_> {
         caller: &Caller,
         (mut directory, mut link): (Inode, Inode),
         buffer: &mut PathBuffer,
-        last: Last,
+        (last, bounds): (Last, Bounds),
         spare: &'p Spare,
     ) -> Result<Walked<'p>> {
         for _ in 0..SYMLINKS_MAX {
             buffer.prepend_target(self, link)?;
             let mut path = buffer.as_bytes();
             if path.first() == Some(&b'/') {
-                path = below_mount(mount, path).ok_or(Error::Escapes)?;
-                directory = self.inode(ROOT)?;
+                (directory, path) = match bounds.given.above {
+                    Above::There if bounds.given.one_device => return Err(Error::OutOfBounds),
+                    Above::There => {
+                        (self.inode(ROOT)?, below_mount(mount, path).ok_or(Error::Escapes)?)
+                    }
+                    Above::Forbidden => return Err(Error::OutOfBounds),
+                    Above::Itself => (self.inode(bounds.base)?, path),
+                };
             }
-            match self.walk_to_symlink(caller, directory, path, last)? {
+            match self.walk_to_symlink(caller, directory, path, last, bounds)? {
                 Step::Done(walked) => {
                     return Ok(Walked { name: keep(spare, walked.name), ..walked });
                 }
@@ -295,7 +331,19 @@ impl Microfs {
         last: Last,
         spare: &'p Spare,
     ) -> Result<Walked<'p>> {
-        tx.walk(&self.geometry().mount, caller, path, last, spare)
+        tx.walk(&self.geometry().mount, caller, path, last, PathBounds::NONE, spare)
+    }
+
+    /// The same within bounds.
+    pub(crate) fn walk_within<'p>(
+        &self,
+        tx: &Transaction,
+        caller: &Caller,
+        path: (InodeId, &'p [u8]),
+        (last, bounds): (Last, PathBounds),
+        spare: &'p Spare,
+    ) -> Result<Walked<'p>> {
+        tx.walk(&self.geometry().mount, caller, path, last, bounds, spare)
     }
 
     /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to be handed to
@@ -327,7 +375,7 @@ impl Microfs {
                     directory = tx.inode(ROOT)?;
                 }
                 outside.clear();
-                match tx.walk_to_symlink(caller, directory, left, last) {
+                match tx.walk_to_symlink(caller, directory, left, last, Bounds::NONE) {
                     Ok(Step::Done(_)) => return Err(Error::Invalid),
                     Ok(Step::Symlink { directory: next, link, rest }) => {
                         let keep = rest.len();
@@ -359,7 +407,7 @@ fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: 
         if component == b".." && directory.id == ROOT {
             break;
         }
-        match tx.component(directory, component) {
+        match tx.component(directory, component, Bounds::NONE) {
             Ok(Some((next, _))) => directory = next,
             _ => break,
         }

@@ -6,7 +6,7 @@
 
 use cairn_core::{
     Attributes, Caller, Credentials, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened,
-    TimeUpdate, Timestamp, Truncation,
+    PathBounds, TimeUpdate, Timestamp, Truncation,
 };
 use cairn_device::sys;
 
@@ -51,6 +51,7 @@ fn options(flags: i32) -> Result<OpenOptions> {
         directory: has(libc::O_DIRECTORY),
         no_follow: has(libc::O_NOFOLLOW),
         path_only: has(libc::O_PATH),
+        ..OpenOptions::default()
     };
     Ok(options.effective())
 }
@@ -59,12 +60,18 @@ fn options(flags: i32) -> Result<OpenOptions> {
 /// refused with `EOPNOTSUPP` where metadata is durable; flags
 /// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are remembered.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
+    open_within(place, flags, mode, PathBounds::NONE)
+}
+
+/// As [`open`], by a path that may not take every way. Errors: `EXDEV` if it leaves where it must stay; `ELOOP` if it takes a
+/// symbolic link though it may take none.
+pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> PathResult<i32> {
     let mount = mount::current()?;
-    let options = options(flags)?;
+    let options = OpenOptions { bounds, ..options(flags)? };
     let mode = mode & PERMISSION_BITS & !mount.umask();
     let caller = mount.caller();
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        let opened = open_nameless(mount, &caller, place, flags, mode)?;
+        let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;
         return Ok(give_number(mount, &caller, opened.handle, flags)?);
     }
     let opened = mount.fs().open_file(&caller, place.base, place.path, options, mode);
@@ -77,7 +84,8 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     }
     let descriptor = give_number(mount, &caller, opened.handle, flags);
     Ok(descriptor.inspect_err(|_| {
-        if opened.created {
+        // Without its bounds the path may lead elsewhere.
+        if opened.created && bounds == PathBounds::NONE {
             // The caller learns why it got no number; a failure here would only repeat it.
             let _ = mount.fs().unlink(&caller, place.base, place.path);
         }
@@ -89,7 +97,7 @@ fn open_nameless(
     mount: &Mount,
     caller: &Caller,
     place: &Place,
-    flags: i32,
+    (flags, bounds): (i32, PathBounds),
     mode: u32,
 ) -> PathResult<Opened> {
     let read = match flags & libc::O_ACCMODE {
@@ -101,8 +109,9 @@ fn open_nameless(
     if linkable && mount.fs().is_durable() {
         return Err(Errno(libc::EOPNOTSUPP).into());
     }
-    let modes = (read, flags & libc::O_APPEND != 0);
-    let opened = mount.fs().open_nameless(caller, place.base, place.path, modes, linkable, mode);
+    let append = flags & libc::O_APPEND != 0;
+    let options = OpenOptions { read, append, bounds, ..OpenOptions::default() };
+    let opened = mount.fs().open_nameless(caller, place.base, place.path, options, linkable, mode);
     mount.at(place, true, opened)
 }
 

@@ -45,5 +45,7 @@ pub mod transfer;
 pub mod unserved;
 mod upkeep;
 
-pub use cairn_core::{Attributes, HandleId, HandleInfo, NAME_BYTES_MAX, PATH_BYTES_MAX};
+pub use cairn_core::{
+    Above, Attributes, HandleId, HandleInfo, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds,
+};
 pub use error::{Errno, PathError, PathResult, Result};

@@ -44,6 +44,7 @@ mod passing;
 mod poll;
 mod redirect;
 mod reopen;
+mod resolve;
 mod sanitizers;
 mod scripts;
 mod shells;

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathResult, descriptor, file, names};
+use cairn_posix::{Errno, PathBounds, PathResult, descriptor, file, names};
 
 use crate::answer::{answer_path, answer_path_as, set_errno};
 use crate::hooks;
@@ -17,8 +17,14 @@ pub fn opened(number: c_int) -> c_int {
     number
 }
 
-fn open_place(place: &Place, flags: c_int, mode: c_uint) -> PathResult<c_int> {
-    let number = file::open(place, flags, mode)?;
+/// Opens a file of ours by a path that stays within `bounds`.
+pub fn open_place(
+    place: &Place,
+    flags: c_int,
+    mode: c_uint,
+    bounds: PathBounds,
+) -> PathResult<c_int> {
+    let number = file::open_within(place, flags, mode, bounds)?;
     streams::descriptor_changed(number);
     Ok(number)
 }
@@ -41,7 +47,7 @@ macro_rules! open_hooks {
             let route = unsafe { hooks::route_at(from, path) };
             if let Some(place) = hooks::ours(route, follows(flags)) {
                 return answer_path(
-                    || open_place(&place, flags, mode),
+                    || open_place(&place, flags, mode, PathBounds::NONE),
                     |elsewhere| {
                         $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
                         // SAFETY: the caller's own arguments but for the path, which lives for the call.
@@ -78,9 +84,9 @@ const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 path_hooks! {
     fn creat(path: *const c_char, mode: c_uint) -> c_int,
-        [path, follow true] = |place| open_place(&place, CREATE, mode);
+        [path, follow true] = |place| open_place(&place, CREATE, mode, PathBounds::NONE);
     fn creat64(path: *const c_char, mode: c_uint) -> c_int,
-        [path, follow true] = |place| open_place(&place, CREATE, mode);
+        [path, follow true] = |place| open_place(&place, CREATE, mode, PathBounds::NONE);
 }
 
 /// Calls `make` with names of the form of `template`, which is ours, until one is free.
@@ -130,7 +136,7 @@ macro_rules! temporary_hooks {
             if unsafe { is_ours(template) } {
                 // SAFETY: as above.
                 return unsafe {
-                    temporary(stringify!($name), template, $suffix, |place| open_place(place, TEMPORARY | $flags, 0o600))
+                    temporary(stringify!($name), template, $suffix, |place| open_place(place, TEMPORARY | $flags, 0o600, PathBounds::NONE))
                 };
             }
             let real = || next!($name: fn(*mut c_char $(, temporary_hooks!(@int $argument))*) -> c_int);

@@ -16,7 +16,7 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 use crate::answer::{answer_as, is_missed, is_ours};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
-    mapping, names, open, passing, poll, space, stat, submit, walks,
+    mapping, names, open, passing, poll, resolve, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -45,24 +45,6 @@ impl Call {
         let mut words = self.words;
         words[place] = word;
         Call { number: self.number, words }
-    }
-
-    /// `openat2(2)`: as `openat` if no way of resolving is demanded, which is refused with `EINVAL`.
-    unsafe fn open_as_described(&self) -> c_long {
-        let (directory, path) = (self.descriptor(0), self.pointer::<c_char>(1));
-        // SAFETY: the caller passes a terminated path or null.
-        if matches!(unsafe { hooks::route_at(directory, path) }, Route::Libc) {
-            return self.pass();
-        }
-        // SAFETY: the caller passes a description of the size it says, or null.
-        let how = unsafe { self.pointer::<libc::open_how>(2).as_ref() };
-        match how.filter(|how| self.words[3] == size_of_val(*how) && how.resolve == 0) {
-            // SAFETY: the caller's own arguments.
-            Some(how) => unsafe {
-                open::openat64(directory, path, how.flags as c_int, how.mode as c_uint).into()
-            },
-            None => answer_as(|| "openat2", || Err::<i64, _>(Errno(libc::EINVAL))),
-        }
     }
 
     fn descriptor(&self, place: usize) -> c_int {
@@ -191,7 +173,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_recvmmsg => passing::recvmmsg(fd, call.pointer(1), c as c_uint, d as c_int, call.pointer(4)).into(),
 
         libc::SYS_openat => open::openat64(fd, b as *const c_char, c as c_int, d as c_uint).into(),
-        libc::SYS_openat2 => call.open_as_described(),
+        libc::SYS_openat2 => resolve::openat2(fd, b as *const c_char, c as *const libc::open_how, d),
         libc::SYS_close => descriptors::close(fd).into(),
         libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
         libc::SYS_dup => descriptors::dup(fd).into(),

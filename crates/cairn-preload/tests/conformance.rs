@@ -279,6 +279,11 @@ fn opening_and_pairs_of_names_answer_as_the_kernel_does() {
 }
 
 #[test]
+fn ways_that_a_path_may_not_take_are_those_of_the_kernel() {
+    conforms(&["resolving"]);
+}
+
+#[test]
 fn calls_on_descriptors_answer_as_the_kernel_does() {
     conforms(&["descriptors"]);
 }

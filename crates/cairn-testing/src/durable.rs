@@ -41,6 +41,7 @@ const OPEN: OpenOptions = OpenOptions {
     directory: false,
     no_follow: true,
     path_only: false,
+    ..OpenOptions::NONE
 };
 
 /// What a namespace is like and who uses it.

@@ -401,6 +401,7 @@ impl Generator {
             directory: !create && self.random.one_in(5),
             no_follow: self.random.one_in(6),
             path_only: false,
+            ..OpenOptions::NONE
         }
     }
 

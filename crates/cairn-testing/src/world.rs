@@ -24,6 +24,7 @@ pub const READ_WRITE: OpenOptions = OpenOptions {
     directory: false,
     no_follow: false,
     path_only: false,
+    ..OpenOptions::NONE
 };
 
 thread_local! {

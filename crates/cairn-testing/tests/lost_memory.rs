@@ -22,6 +22,7 @@ const OPTIONS: OpenOptions = OpenOptions {
     directory: false,
     no_follow: true,
     path_only: false,
+    ..OpenOptions::NONE
 };
 
 /// Media whose second tier is memory.

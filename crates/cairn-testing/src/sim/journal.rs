@@ -24,6 +24,7 @@ const OPTIONS: OpenOptions = OpenOptions {
     directory: false,
     no_follow: true,
     path_only: false,
+    ..OpenOptions::NONE
 };
 /// Time between two attempts while others are in the way, nanoseconds.
 const RETRY_AFTER: u64 = 20_000;

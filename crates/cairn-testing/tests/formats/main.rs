@@ -50,6 +50,7 @@ const READ: OpenOptions = OpenOptions {
     directory: false,
     no_follow: true,
     path_only: false,
+    ..OpenOptions::NONE
 };
 const SOMEBODY: Credentials = Credentials { uid: 5, gid: 6 };
 const WRITE: OpenOptions = OpenOptions { write: true, create: true, ..READ };

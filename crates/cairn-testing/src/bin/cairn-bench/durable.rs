@@ -28,6 +28,7 @@ const CREATE: OpenOptions = OpenOptions {
     directory: false,
     no_follow: false,
     path_only: false,
+    ..OpenOptions::NONE
 };
 const RUNS: usize = 5;
 const MEBIBYTE: u64 = 1 << 20;

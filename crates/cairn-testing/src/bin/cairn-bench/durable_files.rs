@@ -31,6 +31,7 @@ const CREATE: OpenOptions = OpenOptions {
     directory: false,
     no_follow: false,
     path_only: false,
+    ..OpenOptions::NONE
 };
 const BLOCK: u64 = HUGEBLOCK_BYTES_DEFAULT as u64;
 

@@ -1,0 +1,197 @@
+//! `openat2(2)`: opening by a path that may not take every way.
+//!
+//! Whether a description is a valid one only the kernel says: it is asked with the same one, but for a path that leads nowhere.
+//! What the mount lies in is another file system, of which nothing is known here: a path that enters the mount or leaves it
+//! crosses from one to the other.
+
+use core::ffi::{CStr, c_char, c_int, c_long};
+
+use cairn_posix::path::{self, Place, Route};
+use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, address, cwd, mount};
+
+use crate::answer::{answer_as, answer_path_as, count_refusal, errno, guarded};
+use crate::{hooks, open};
+
+/// As `openat2(2)`.
+///
+/// # Safety
+/// The arguments are what that call demands.
+pub unsafe fn openat2(
+    directory: c_int,
+    path: *const c_char,
+    how: *const libc::open_how,
+    size: usize,
+) -> c_long {
+    // SAFETY: promised by the caller.
+    unsafe { Request { directory, path, how, size }.answer() }
+}
+
+/// One call, as the application made it.
+#[derive(Clone, Copy)]
+struct Request {
+    directory: c_int,
+    path: *const c_char,
+    how: *const libc::open_how,
+    size: usize,
+}
+
+impl Request {
+    /// # Safety
+    /// The arguments are those of `openat2(2)`.
+    unsafe fn answer(self) -> c_long {
+        // SAFETY: promised by the caller.
+        if !unsafe { self.is_ours() } {
+            return self.pass();
+        }
+        let nowhere = Request { directory: -1, path: c".".as_ptr(), ..self };
+        if nowhere.pass() != -1 || errno() != libc::EBADF {
+            count_refusal("openat2", errno());
+            return -1;
+        }
+        // SAFETY: the kernel has just read it.
+        let how = unsafe { *self.how };
+        let opening = Opening { request: self, how };
+        // SAFETY: as above; what is ours is a terminated path.
+        unsafe { opening.answer() }
+    }
+
+    /// Whether the path starts from a directory of ours, or leads into the mount.
+    unsafe fn is_ours(&self) -> bool {
+        // SAFETY: the caller passes null or a terminated path.
+        let is_named = address::is_possible(self.path) && !unsafe { path::is_empty(self.path) };
+        // SAFETY: as above.
+        let route = || unsafe { hooks::route_at(self.directory, self.path) };
+        is_named && (self.base().is_some() || route() != Route::Libc)
+    }
+
+    /// The directory that a relative path starts from, if it is ours.
+    fn base(&self) -> Option<InodeId> {
+        match self.directory {
+            libc::AT_FDCWD => cwd::inode(),
+            directory => {
+                hooks::known(directory)?;
+                guarded(|| mount::current()?.directory_of(directory)).ok()
+            }
+        }
+    }
+
+    /// The kernel's answer.
+    fn pass(&self) -> c_long {
+        let real = next!(syscall: fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long);
+        let words = [self.directory as usize, self.path as usize, self.how as usize, self.size];
+        // SAFETY: the caller's own arguments, or a path that leads nowhere.
+        unsafe { real(libc::SYS_openat2, words[0], words[1], words[2], words[3], 0, 0) }
+    }
+}
+
+/// A call with a description that is valid.
+struct Opening {
+    request: Request,
+    how: libc::open_how,
+}
+
+impl Opening {
+    fn demands(&self, rules: u64) -> bool {
+        self.how.resolve & rules != 0
+    }
+
+    /// Must the path stay below the directory that it starts from?
+    fn is_bounded(&self) -> bool {
+        self.demands(libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT)
+    }
+
+    /// # Safety
+    /// The path is terminated.
+    unsafe fn answer(&self) -> c_long {
+        const KNOWN: u64 = libc::RESOLVE_NO_XDEV
+            | libc::RESOLVE_NO_MAGICLINKS
+            | libc::RESOLVE_NO_SYMLINKS
+            | libc::RESOLVE_BENEATH
+            | libc::RESOLVE_IN_ROOT
+            | libc::RESOLVE_CACHED;
+        if self.demands(!KNOWN) {
+            return refuse(libc::EINVAL);
+        }
+        // SAFETY: promised by the caller.
+        let path = unsafe { CStr::from_ptr(self.request.path) }.to_bytes();
+        let is_absolute = path[0] == b'/';
+        match (self.request.base(), self.is_bounded()) {
+            (Some(_), true) if is_absolute && self.demands(libc::RESOLVE_BENEATH) => {
+                refuse(libc::EXDEV)
+            }
+            (Some(base), true) => self.open(Place { base, path: without_slashes(path) }),
+            (None, true) if is_absolute => self.request.pass(),
+            (base, _) => {
+                // SAFETY: promised by the caller.
+                let route = unsafe { hooks::route_at(self.request.directory, self.request.path) };
+                self.follow(route, path, base.is_none() || is_absolute)
+            }
+        }
+    }
+
+    /// Opens what a path leads to that may begin outside.
+    fn follow(&self, route: Route<'_>, path: &[u8], enters: bool) -> c_long {
+        const LINKS: u64 = libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS;
+        const EXCLUSIVE: c_int = libc::O_CREAT | libc::O_EXCL;
+        let flags = self.how.flags as c_int;
+        let follows = flags & libc::O_NOFOLLOW == 0 && flags & EXCLUSIVE != EXCLUSIVE;
+        match route {
+            Route::Libc => self.request.pass(),
+            Route::Descriptor(_) if !follows => self.request.pass(),
+            _ if enters && self.demands(libc::RESOLVE_NO_XDEV) => refuse(libc::EXDEV),
+            Route::Descriptor(_) if self.demands(LINKS) => refuse(libc::ELOOP),
+            Route::Descriptor(_) if self.is_bounded() => refuse(libc::EXDEV),
+            // Where it climbs outside only the kernel knows.
+            Route::Place(place) if self.is_bounded() && climbs(path, place.path) => {
+                self.request.pass()
+            }
+            _ => match hooks::ours(route, follows) {
+                Some(place) => self.open(place),
+                None => self.request.pass(),
+            },
+        }
+    }
+
+    fn open(&self, place: Place<'_>) -> c_long {
+        let above = match self.how.resolve {
+            rules if rules & libc::RESOLVE_BENEATH != 0 => Above::Forbidden,
+            rules if rules & libc::RESOLVE_IN_ROOT != 0 => Above::Itself,
+            _ => Above::There,
+        };
+        let bounds = PathBounds {
+            above,
+            no_links: self.demands(libc::RESOLVE_NO_SYMLINKS),
+            one_device: self.demands(libc::RESOLVE_NO_XDEV),
+        };
+        let (flags, mode) = (self.how.flags as c_int, self.how.mode as u32);
+        let act =
+            || -> PathResult<i64> { Ok(open::open_place(&place, flags, mode, bounds)?.into()) };
+        answer_path_as(
+            || "openat2",
+            act,
+            |elsewhere| match self.demands(libc::RESOLVE_NO_XDEV) {
+                true => refuse(libc::EXDEV),
+                // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                false => unsafe {
+                    let (directory, path) = (libc::AT_FDCWD, elsewhere.as_ptr());
+                    Request { directory, path, ..self.request }.answer()
+                },
+            },
+        )
+    }
+}
+
+fn refuse(number: c_int) -> c_long {
+    answer_as(|| "openat2", || Err::<i64, _>(Errno(number)))
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let slashes = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    &path[slashes..]
+}
+
+/// Whether a path has `..` before what is left of it inside the mount.
+fn climbs(path: &[u8], inside: &[u8]) -> bool {
+    let outside = &path[..path.len().saturating_sub(inside.len())];
+    outside.split(|&byte| byte == b'/').any(|name| name == b"..")
+}
