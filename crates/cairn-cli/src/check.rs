@@ -6,11 +6,13 @@
 
 use crate::Context;
 use crate::calls::{CallReport, advice};
+use crate::confined::Failure;
 use crate::elf::{self, Image, Library, RawCalls, Unreadable};
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::rights::rights_gained;
 use crate::trial::{self, Trial};
+use cairn_agent::error::why;
 use cairn_posix::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
@@ -32,6 +34,12 @@ const SCRIPTS_MAX: usize = 4;
 const SCRIPT_LINE_BYTES: usize = 256;
 /// Where programs are looked for if nothing is said.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
+/// What is the matter with programs that another C library serves.
+const OTHER_C_LIBRARY: &str =
+    "does not use the GNU C library: Cairn's library cannot be loaded into it";
+const OTHER_C_LIBRARY_ADVICE: &str = "build it with the GNU C library";
+/// Beginnings of the names of dynamic linkers of other C libraries.
+const OTHER_LINKERS: [&str; 1] = ["ld-musl"];
 /// Beginnings of the names of libraries whose calls are those that are served, or concern no file of a program: of the C
 /// library, and of Cairn.
 const NOT_JUDGED: [&str; 10] = [
@@ -290,20 +298,33 @@ impl CheckReport {
         self.interpreters.push(interpreter.clone());
         match elf::libraries(interpreter, path) {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
-            Err(error) => {
-                let why = cairn_agent::error::why(&error);
-                let what = format!("cannot be loaded: {}", escaped(why.as_bytes()));
+            Err(Failure::Failed(error)) => {
+                let what = format!("cannot be loaded: {}", escaped(why(&error).as_bytes()));
                 self.find(Weight::OutOfReach, path, what, "see what ldd says of it");
             }
+            Err(Failure::Unconfined(error)) => self.miss_libraries(path, interpreter, &error),
         }
         self.judge(path, image);
         Ok(())
     }
 
+    /// The dynamic linker, which may be anybody's, is not asked for the libraries unless it can be confined.
+    fn miss_libraries(&mut self, program: &Path, interpreter: &Path, refusal: &io::Error) {
+        let name = interpreter.file_name().unwrap_or_default().to_string_lossy();
+        if OTHER_LINKERS.iter().any(|other| name.starts_with(other)) {
+            self.find(Weight::OutOfReach, program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
+        }
+        let what = format!(
+            "the libraries it needs were not looked at: this system does not allow the filter (seccomp) under which \
+             its dynamic linker would be asked for them: {}",
+            why(refusal)
+        );
+        self.find(Weight::Note, program, what, "allow seccomp to have them looked at");
+    }
+
     fn look_at_libraries(&mut self, program: &Path, libraries: &[Library]) -> Result<()> {
         if !libraries.iter().any(|library| library.name.starts_with("libc.so.6")) {
-            let what = "does not use the GNU C library: Cairn's library cannot be loaded into it";
-            self.find(Weight::OutOfReach, program, what, "build it with the GNU C library");
+            self.find(Weight::OutOfReach, program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
         }
         for Library { name, path } in libraries {
             self.libraries.push(path.clone());

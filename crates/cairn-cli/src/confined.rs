@@ -55,9 +55,24 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_stat,
 ];
 
-/// What the command writes to its standard output. Errors: it cannot be confined or executed; it failed, with the last line of
-/// its complaint.
-pub fn output(command: &mut Command) -> io::Result<String> {
+/// Why there is no output.
+#[derive(Debug)]
+pub enum Failure {
+    /// The system does not let us confine anything: the command was not executed.
+    Unconfined(io::Error),
+    /// It cannot be executed, or it failed, with the last line of its complaint.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Failed(error)
+    }
+}
+
+/// What the command writes to its standard output.
+pub fn output(command: &mut Command) -> Result<String, Failure> {
+    seccomp::try_out().map_err(Failure::Unconfined)?;
     let filter = filter();
     let confine = move || {
         // SAFETY: takes a number; the alarm outlives the exec.
@@ -71,15 +86,12 @@ pub fn output(command: &mut Command) -> io::Result<String> {
     let texts = texts(&mut child);
     let status = child.wait()?;
     let (text, complaint) = texts?;
-    match (status.success(), status.signal()) {
-        (true, _) => Ok(text),
-        (false, Some(signal)) => {
-            Err(io::Error::other(format!("its dynamic linker was ended by signal {signal}")))
-        }
-        (false, None) => {
-            Err(io::Error::other(complaint.lines().last().unwrap_or_default().to_owned()))
-        }
-    }
+    let complaint = match (status.success(), status.signal()) {
+        (true, _) => return Ok(text),
+        (false, Some(signal)) => format!("its dynamic linker was ended by signal {signal}"),
+        (false, None) => complaint.lines().last().unwrap_or_default().to_owned(),
+    };
+    Err(Failure::Failed(io::Error::other(complaint)))
 }
 
 /// Standard output and error. Both are closed then: who goes on writing ends.

@@ -3,7 +3,7 @@
 //! Must stay true: the file may be anybody's; what cannot be read as it should be is an error or left out, never believed.
 //! Does not judge; `check.rs` does.
 
-use crate::confined;
+use crate::confined::{self, Failure};
 use crate::kernel_calls::{self, KernelCall};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
@@ -224,7 +224,7 @@ pub struct Library {
 }
 
 /// What a program needs, directly or not, as its dynamic linker finds it. Errors: those of `confined::output`.
-pub fn libraries(interpreter: &Path, program: &Path) -> std::io::Result<Vec<Library>> {
+pub fn libraries(interpreter: &Path, program: &Path) -> Result<Vec<Library>, Failure> {
     let mut command = Command::new(interpreter);
     let text = confined::output(command.arg("--list").arg(program).env_remove("LD_PRELOAD"))?;
     let found = text.lines().filter_map(library);

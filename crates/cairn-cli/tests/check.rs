@@ -6,6 +6,7 @@ use common::{Ran, Sandbox};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -363,6 +364,60 @@ fn what_a_trial_could_not_see_is_judged_by_the_files() {
     assert!(finds(&report, "missed", &["calls openat of the kernel by 2"]), "{report:#}");
     assert_eq!(report["exit_code"], MISSED);
     assert!(!finds(&report, "missed", &["libcairn"]), "{report:#}");
+}
+
+/// Lets the command, and what it starts, set no filters, as containers do.
+fn without_seccomp(command: &mut Command) -> &mut Command {
+    let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    let steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_seccomp as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let confine = move || {
+        let program = libc::sock_fprog { len: 4, filter: steps.as_ptr().cast_mut() };
+        // SAFETY: takes numbers, and a filter of four steps, which only is read.
+        let is_set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    == 0
+        };
+        if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure only makes system calls.
+    unsafe { command.pre_exec(confine) }
+}
+
+/// Mechanism: that the dynamic linker could not be confined, and so was not executed, was taken for its refusal of the program.
+/// Consequence: where containers allow no seccomp, every program was said to be out of reach because it "cannot be loaded".
+/// Fix: it is found out first whether filters can be set (`seccomp::try_out`), and the rest is judged without libraries.
+#[test]
+fn program_is_judged_without_its_libraries_where_nothing_can_be_confined() {
+    let sandbox = Sandbox::new();
+    let report = |program: &Path, more: &[&str], code| {
+        let arguments = [&["check", "--json"], more, &[text(program)]].concat();
+        let output = without_seccomp(&mut sandbox.command(&arguments)).output().expect("starts");
+        of_check(&Ran::of(output, "check".to_owned()).ends_with(code))
+    };
+    let served = compile(&sandbox, "writes", WRITES, &[]);
+    let wide = "#include <wchar.h>\nint main(void) { return fwprintf(stdout, L\"x\"); }";
+    let wide = compile(&sandbox, "wide", &format!("#include <stdio.h>\n{wide}"), &[]);
+    let other =
+        compile(&sandbox, "other", WRITES, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    let unseen = ["libraries it needs were not looked at", "seccomp", "function not implemented"];
+    for (program, code) in [(&served, SERVED), (&wide, MISSED), (&other, OUT_OF_REACH)] {
+        let report = report(program, &[], code);
+        assert!(finds(&report, "note", &unseen), "{report:#}");
+        assert_eq!(report["libraries"], Value::Array(Vec::new()));
+        let is_other = finds(&report, "out-of-reach", &["does not use the GNU C library"]);
+        assert_eq!(is_other, code == OUT_OF_REACH, "{report:#}");
+    }
+    let tried = report(&served, &["--run"], SERVED);
+    assert_eq!(tried["run"]["exit_code"], 0, "{tried:#}");
+    assert!(tried["run"]["served"].as_u64() > Some(2), "{tried:#}");
+    assert!(finds(&tried, "note", &["past the C library were not looked for"]), "{tried:#}");
 }
 
 #[test]
