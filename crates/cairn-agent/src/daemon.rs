@@ -39,7 +39,9 @@ pub fn detach(log: &Path) -> Result<Readiness> {
     // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and
     // started no thread.
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    // Nothing in the store's directory is waited for, whatever it is.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let log_file = rustix::fs::open(log, flags, Mode::from_raw_mode(0o600))
         .map_err(Error::file("open", log))?;
     let null = Path::new("/dev/null");
@@ -124,7 +126,7 @@ pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
 /// Whether some process holds the lock file `name`. The question itself holds it for an instant.
 pub fn is_locked(directory: &Path, name: &str) -> Result<bool> {
     let path = directory.join(name);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(&path, flags, Mode::empty()) {
         Ok(file) => {
             let operation = rustix::fs::FlockOperation::NonBlockingLockShared;

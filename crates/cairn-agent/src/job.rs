@@ -6,6 +6,7 @@
 //! variables.
 
 use crate::error::{Error, Result};
+use crate::store_file;
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub const JOB_FORMAT: u32 = 1;
 /// Name of the file in the store directory.
 pub const JOB_FILE: &str = "job.json";
+/// Longest description that is read.
+const JOB_BYTES_MAX: usize = 1 << 20;
 /// Held by the one `cairn run` of the job.
 pub const RUN_LOCK: &str = "run.lock";
 /// Held by the agent of the store.
@@ -145,7 +148,7 @@ impl Job {
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
     pub fn load(directory: &Path) -> Result<Job> {
         let path = directory.join(JOB_FILE);
-        let text = fs::read(&path).map_err(Error::file("read", &path))?;
+        let text = store_file::read(&path, JOB_BYTES_MAX).map_err(Error::file("read", &path))?;
         let json = |source| Error::Json { path: path.clone(), source };
         let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
         if format > JOB_FORMAT {

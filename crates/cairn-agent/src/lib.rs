@@ -35,6 +35,7 @@ mod reaper;
 pub mod service;
 mod shared;
 pub mod snapshot;
+pub mod store_file;
 pub mod target;
 mod transit;
 pub mod volume;

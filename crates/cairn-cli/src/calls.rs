@@ -9,6 +9,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
+use cairn_agent::store_file;
 use cairn_posix::calls::{self, Outcome, Row};
 use cairn_posix::decisions;
 use clap::Args;
@@ -126,7 +127,7 @@ pub fn prepare(store: &OpenStore) -> Result<()> {
 /// What was counted in a store so far; none if nothing was to be.
 pub fn load(store: &OpenStore) -> Result<Option<CallReport>> {
     let path = file_of(store);
-    let bytes = match fs::read(&path) {
+    let bytes = match store_file::read(&path, calls::BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(Error::file("read", &path))?,
     };

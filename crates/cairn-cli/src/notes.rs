@@ -8,7 +8,7 @@ use cairn_device::Store;
 use cairn_device::notes::{self, HINTS, Kind, Note};
 use glob::{MatchOptions, Pattern};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 /// How many of [`HINTS`], from the first on, say what a file is for: one of them holds. One of the others says when it is needed.
@@ -67,24 +67,46 @@ impl Notes {
 
     /// The checkpoints that were announced, in the order of their first marks.
     pub fn checkpoints(&self) -> Vec<Checkpoint> {
-        let marks = || self.0.iter().filter(|note| note.kind != Kind::Hint);
-        let mut known = BTreeSet::new();
-        let firsts = marks().filter(|note| known.insert((&note.text, note.number)));
-        let of = |first: &Note| {
-            let same = |note: &&Note| note.text == first.text && note.number == first.number;
-            let count = |kind| {
-                let who = marks().filter(same).filter(|note| note.kind == kind);
-                who.map(|note| (note.pid, note.rank)).collect::<BTreeSet<_>>().len()
-            };
-            Checkpoint {
-                name: String::from_utf8_lossy(&first.text).into_owned(),
-                step: first.number,
-                begun: count(Kind::Begin),
-                ended: count(Kind::End),
-                time_ns: marks().filter(same).map(|note| note.time_ns).max().unwrap_or(0),
+        let mut found: Vec<Announced> = Vec::new();
+        let mut known: HashMap<(&[u8], u64), usize> = HashMap::new();
+        for note in self.0.iter().filter(|note| note.kind != Kind::Hint) {
+            let at = *known.entry((&note.text, note.number)).or_insert(found.len());
+            if at == found.len() {
+                found.push(Announced::of(note));
             }
-        };
-        firsts.map(of).collect()
+            found[at].take(note);
+        }
+        found.into_iter().map(Announced::checkpoint).collect()
+    }
+}
+
+/// A checkpoint, and which processes with which ranks have said something of it.
+struct Announced<'notes> {
+    first: &'notes Note,
+    begun: HashSet<(u32, Option<u32>)>,
+    ended: HashSet<(u32, Option<u32>)>,
+    time_ns: u64,
+}
+
+impl<'notes> Announced<'notes> {
+    fn of(first: &'notes Note) -> Announced<'notes> {
+        Announced { first, begun: HashSet::new(), ended: HashSet::new(), time_ns: 0 }
+    }
+
+    fn take(&mut self, note: &Note) {
+        let who = if note.kind == Kind::Begin { &mut self.begun } else { &mut self.ended };
+        who.insert((note.pid, note.rank));
+        self.time_ns = self.time_ns.max(note.time_ns);
+    }
+
+    fn checkpoint(self) -> Checkpoint {
+        Checkpoint {
+            name: String::from_utf8_lossy(&self.first.text).into_owned(),
+            step: self.first.number,
+            begun: self.begun.len(),
+            ended: self.ended.len(),
+            time_ns: self.time_ns,
+        }
     }
 }
 

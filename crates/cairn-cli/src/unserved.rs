@@ -1,19 +1,23 @@
 //! Programs that ran in the job but that nothing of it was served to: what the library noted when they were executed.
 
 use crate::output::escaped;
+use cairn_agent::store_file;
 use cairn_posix::unserved::NOTES;
 use std::fs;
 use std::path::Path;
 
 /// Paths in a message at most.
 const PATHS_MAX: usize = 3;
+/// Programs that are known of at most.
+const PROGRAMS_MAX: usize = 1000;
+const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
 /// The paths of those programs, sorted. One whose note cannot be read is left out.
 pub fn programs(store: &Path) -> Vec<String> {
     let notes = fs::read_dir(store.join(NOTES.to_string_lossy().as_ref()));
-    let notes = notes.into_iter().flatten().flatten();
-    let mut paths: Vec<String> =
-        notes.filter_map(|note| fs::read(note.path()).ok()).map(|path| escaped(&path)).collect();
+    let notes = notes.into_iter().flatten().flatten().take(PROGRAMS_MAX);
+    let paths = notes.filter_map(|note| store_file::read(&note.path(), PATH_BYTES_MAX).ok());
+    let mut paths: Vec<String> = paths.map(|path| escaped(&path)).collect();
     paths.sort();
     paths
 }

@@ -22,6 +22,37 @@ impl Descriptor {
         sys::openat(directory, path, flags | libc::O_CLOEXEC, mode).map(Descriptor)
     }
 
+    /// Opens a file as `open` does, but only a regular one: whatever else stands there is not waited for, nor is a symbolic link
+    /// followed. Errors: `EINVAL`: it is of another kind (`ELOOP`: a link; `ENXIO`: to be written to, and nobody reads it).
+    pub fn open_regular(
+        directory: i32,
+        path: &CStr,
+        flags: i32,
+        mode: u32,
+    ) -> SysResult<Descriptor> {
+        let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = Descriptor::open(directory, path, flags, mode)?;
+        match sys::fstat(file.raw())?.st_mode & libc::S_IFMT {
+            libc::S_IFREG => Ok(file),
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// What a regular file holds from where the descriptor stands, `bytes_max` of it at most.
+    pub fn read_up_to(&self, bytes_max: usize) -> SysResult<Vec<u8>> {
+        let size = usize::try_from(sys::fstat(self.0)?.st_size).unwrap_or(0);
+        let mut content = vec![0; size.min(bytes_max)];
+        let mut filled = 0;
+        while filled < content.len() {
+            match sys::read(self.0, &mut content[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        content.truncate(filled);
+        Ok(content)
+    }
+
     /// Takes over a raw descriptor.
     pub fn from_raw(raw: i32) -> Descriptor {
         Descriptor(raw)
@@ -65,6 +96,29 @@ impl Drop for Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_read_in_part() {
+        let path = std::env::temp_dir().join(format!("cairn-regular-{}", sys::getpid()));
+        std::fs::create_dir_all(&path).unwrap();
+        let at = |name: &str| crate::directory::c_path(&path.join(name)).unwrap();
+        std::fs::write(path.join("file"), "content").unwrap();
+        sys::mknodat(libc::AT_FDCWD, &at("fifo"), libc::S_IFIFO | 0o600).unwrap();
+        std::os::unix::fs::symlink(path.join("file"), path.join("link")).unwrap();
+        let open =
+            |name: &str, flags| Descriptor::open_regular(libc::AT_FDCWD, &at(name), flags, 0);
+        let errno = |name, flags| open(name, flags).unwrap_err().0;
+        assert_eq!(errno("fifo", libc::O_RDONLY), libc::EINVAL);
+        assert_eq!(errno("fifo", libc::O_WRONLY), libc::ENXIO);
+        assert_eq!(errno("link", libc::O_RDONLY), libc::ELOOP);
+        assert_eq!(errno(".", libc::O_RDONLY), libc::EINVAL);
+        let file = |bytes| open("file", libc::O_RDONLY).unwrap().read_up_to(bytes).unwrap();
+        assert_eq!(
+            (file(7), file(100), file(3)),
+            (b"content".into(), b"content".into(), b"con".into())
+        );
+        std::fs::remove_dir_all(path).unwrap();
+    }
 
     #[test]
     fn raised_descriptor_is_high_and_closed_on_exec() {

@@ -58,9 +58,8 @@ pub fn append(directory: i32, note: &Note) -> SysResult<()> {
     if note.text.is_empty() || note.text.len() > TEXT_BYTES_MAX {
         return Err(Errno(libc::EINVAL));
     }
-    let flags =
-        libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let file = Descriptor::open(directory, NAME, flags, 0o600)?;
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
+    let file = Descriptor::open_regular(directory, NAME, flags, 0o600)?;
     let line = format!("\n{}\n", line(note));
     let end = sys::fstat(file.raw())?.st_size as u64 + line.len() as u64;
     if end > FILE_BYTES_MAX || sys::write(file.raw(), line.as_bytes())? < line.len() {
@@ -71,22 +70,13 @@ pub fn append(directory: i32, note: &Note) -> SysResult<()> {
 
 /// All notes, in the order in which they were appended; what is no whole note is left out.
 pub fn read(directory: i32) -> SysResult<Vec<Note>> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let file = match Descriptor::open(directory, NAME, flags, 0) {
+    let file = match Descriptor::open_regular(directory, NAME, libc::O_RDONLY, 0) {
         Ok(file) => file,
         Err(Errno(libc::ENOENT)) => return Ok(Vec::new()),
         Err(errno) => return Err(errno),
     };
-    let bytes = (sys::fstat(file.raw())?.st_size as u64).min(FILE_BYTES_MAX);
-    let mut content = vec![0; bytes as usize];
-    let mut filled = 0;
-    while filled < content.len() {
-        match sys::read(file.raw(), &mut content[filled..])? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    Ok(content[..filled].split(|&byte| byte == b'\n').filter_map(parse).collect())
+    let content = file.read_up_to(FILE_BYTES_MAX as usize)?;
+    Ok(content.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
 fn line(note: &Note) -> String {

@@ -122,8 +122,8 @@ pub struct Place(u64);
 /// Appends `record` to the list of the store whose directory is the descriptor `store`.
 /// Errors: `EFBIG`: the list is full, or longer than the process may make files.
 pub fn announce(store: i32, record: &RankRecord) -> SysResult<Place> {
-    let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW;
-    let list = Descriptor::open(store, NAME, flags, 0o600)?;
+    let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT;
+    let list = Descriptor::open_regular(store, NAME, flags, 0o600)?;
     let limit = sys::soft_limit(libc::RLIMIT_FSIZE)?.min(RECORDS_MAX * RECORD_BYTES as u64);
     let length = sys::fstat(list.raw())?.st_size as u64;
     // Behind a record that a full file system took a part of, zeros make it as long as one.
@@ -144,7 +144,7 @@ pub fn announce(store: i32, record: &RankRecord) -> SysResult<Place> {
 
 /// Says in the record at `place`, which is the caller's, that it finalised MPI, and how flushing its files went.
 pub fn finalise(store: i32, place: Place, flushed: SysResult<()>) -> SysResult<()> {
-    let list = Descriptor::open(store, NAME, libc::O_WRONLY | libc::O_NOFOLLOW, 0)?;
+    let list = Descriptor::open_regular(store, NAME, libc::O_WRONLY, 0)?;
     let word = state(Some(flushed));
     // SAFETY: the word is readable and lives for the call.
     unsafe { sys::pwrite_raw(list.raw(), word.as_ptr(), word.len(), place.0 + STATE_AT as u64) }?;
@@ -153,21 +153,15 @@ pub fn finalise(store: i32, place: Place, flushed: SysResult<()>) -> SysResult<(
 
 /// The list of a store, in the order in which ranks came; what is no record is left out.
 pub fn list(store: &Directory) -> StoreResult<Vec<RankRecord>> {
-    let list = match Descriptor::open(store.raw(), NAME, libc::O_RDONLY | libc::O_NOFOLLOW, 0) {
+    let list = match Descriptor::open_regular(store.raw(), NAME, libc::O_RDONLY, 0) {
         Ok(list) => list,
         Err(Errno(libc::ENOENT)) => return Ok(Vec::new()),
         Err(errno) => return Err(store.error("open", NAME, errno)),
     };
-    let mut records = Vec::new();
-    for _ in 0..RECORDS_MAX {
-        let mut bytes = [0; RECORD_BYTES];
-        match sys::read(list.raw(), &mut bytes) {
-            Ok(RECORD_BYTES) => records.extend(RankRecord::decode(&bytes)),
-            Ok(_) => break,
-            Err(errno) => return Err(store.error("read", NAME, errno)),
-        }
-    }
-    Ok(records)
+    let content = list.read_up_to(RECORDS_MAX as usize * RECORD_BYTES);
+    let content = content.map_err(|errno| store.error("read", NAME, errno))?;
+    let records = content.chunks_exact(RECORD_BYTES).filter_map(|bytes| bytes.try_into().ok());
+    Ok(records.filter_map(RankRecord::decode).collect())
 }
 
 #[cfg(test)]

@@ -72,18 +72,8 @@ fn description(store: &Path) -> Result<Vec<u8>> {
 }
 
 fn description_in(directory: i32) -> Result<Vec<u8>> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let file = Descriptor::open(directory, JOB_FILE, flags, 0)?;
-    let mut text = vec![0; JOB_BYTES_MAX.min(sys::fstat(file.raw())?.st_size as usize)];
-    let mut filled = 0;
-    while filled < text.len() {
-        match sys::read(file.raw(), &mut text[filled..])? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    text.truncate(filled);
-    Ok(text)
+    let file = Descriptor::open_regular(directory, JOB_FILE, libc::O_RDONLY, 0)?;
+    Ok(file.read_up_to(JOB_BYTES_MAX)?)
 }
 
 /// The value of a key of the description, if that is a text. A quotation mark within a value stands behind a backslash, so a
@@ -170,8 +160,7 @@ fn persists(mount: &Mount) -> Result<bool> {
 }
 
 fn has_agent(mount: &Mount) -> Result<bool> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    match Descriptor::open(mount.store_directory(), AGENT_LOCK, flags, 0) {
+    match Descriptor::open_regular(mount.store_directory(), AGENT_LOCK, libc::O_RDONLY, 0) {
         Ok(file) => {
             let taken = sys::flock(file.raw(), libc::LOCK_SH | libc::LOCK_NB);
             Ok(taken == Err(sys::Errno(libc::EWOULDBLOCK)))
