@@ -11,6 +11,7 @@ use crate::elf::{self, Image, Library, RawCalls, Unreadable};
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::rights::rights_gained;
+use crate::self_test;
 use crate::trial::{self, Trial};
 use cairn_agent::error::why;
 use cairn_posix::decisions::{self, PAST, WIDE};
@@ -24,9 +25,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Nothing of the program's is served.
-const EXIT_OUT_OF_REACH: i32 = 4;
+pub const EXIT_OUT_OF_REACH: i32 = 4;
 /// Some of it is not served.
-const EXIT_MISSED: i32 = 3;
+pub const EXIT_MISSED: i32 = 3;
 
 /// Interpreters that are scripts themselves, as the kernel allows.
 const SCRIPTS_MAX: usize = 4;
@@ -61,12 +62,17 @@ Examples:
   cairn check --run ./simulate                run it without arguments, in a store of its own
   cairn check ./simulate input.dat            run it with arguments
   cairn check --json -- mpirun -np 2 ./simulate input.dat | jq .findings
+  cairn check --self                          is Cairn itself in working order on this machine?
 
 Without a run the program, its interpreter and the libraries it needs are read: whether Cairn's
 library gets into it at all, which functions it takes that are refused or go past Cairn, and which
 calls of the kernel about files are in its code. A function that it takes need not be called; one
 that would have to be told a path below the prefix is only noted. With a run, in memory, and of
 which nothing is kept, only what happened counts; files outside the prefix are the real ones.
+
+With --self a process of Cairn's own is started as those of a job are. It tells which C library it
+has, where the library was loaded from, which of its functions are not reached because another
+library stands in front, which this C library has not, and whether it can write and read a file.
 
 Not seen in a run: paths relative to a directory of the store in a call that goes past the C
 library; what a ring does once it was set up; fwprintf and its like, which are missed even so if the
@@ -85,11 +91,14 @@ pub struct Arguments {
     /// Try it out even if there are no arguments
     #[arg(long)]
     run: bool,
+    /// Look at Cairn itself: whether its library is loaded and stands in front of the C library here
+    #[arg(long = "self", conflicts_with_all = ["run", "command"])]
+    of_itself: bool,
     /// Prefix below which it is to find the store when it is tried out [default: /cairn]
     #[arg(long, value_name = "PREFIX")]
     mount: Option<String>,
     /// The program, and arguments to try it out with
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "of_itself", trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -151,6 +160,9 @@ struct RunReport {
 
 /// Carries out the command; its exit code.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
+    if arguments.of_itself {
+        return self_test::run(context, arguments.mount.clone());
+    }
     let name = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
     let program = find_program(name)?;
     let mut report = CheckReport {

@@ -8,8 +8,8 @@ use crate::output::{self, quoted};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// The functions of the C library that the archive stands in front of, one a line.
-const WRAPPED: &str = include_str!("../../cairn-preload/wrapped.txt");
+/// The functions of the C library that ours stand in front of, one a line.
+pub const WRAPPED: &str = include_str!("../../cairn-preload/wrapped.txt");
 
 const EXAMPLES: &str = "\
 Examples:

@@ -40,6 +40,7 @@ mod rm;
 mod room;
 mod run;
 mod seccomp;
+mod self_test;
 mod settings;
 mod signals;
 mod size;

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::self_test;
 use crate::store::OpenStore;
 use cairn_agent::error::why;
 use clap::Args;
@@ -22,6 +23,9 @@ const VARIABLE: &str = "CAIRN_RUN_PROBE";
 /// Find out whether files below the prefix are served here (started by `cairn run`).
 #[derive(Args, Debug)]
 pub struct Arguments {
+    /// Print everything that is found, as JSON (for `cairn check --self`)
+    #[arg(long)]
+    report: bool,
     /// The prefix
     mount: PathBuf,
 }
@@ -41,11 +45,8 @@ pub fn check(store: &OpenStore, library: &Path) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    let linker = said(&output.stderr);
-    let linker =
-        linker.split("cannot be preloaded (").nth(1).and_then(|rest| rest.split(')').next());
-    let reason = match (linker, said(&output.stdout)) {
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let reason = match (complaint(&output.stderr), found) {
         (Some(linker), _) => format!("the dynamic linker cannot load it: {linker}"),
         (None, found) if found.is_empty() => {
             format!("a program with it ends with {}", output.status)
@@ -55,8 +56,19 @@ pub fn check(store: &OpenStore, library: &Path) -> Result<()> {
     Err(Error::Unserved { library: library.to_path_buf(), reason })
 }
 
+/// Why the dynamic linker could not load the library, from what it said on standard error.
+pub fn complaint(said: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(said);
+    let reason = said.split("cannot be preloaded (").nth(1)?.split(')').next()?;
+    Some(reason.to_owned())
+}
+
 /// What that process does: the exit code, and the reason on standard output.
 pub fn run(arguments: &Arguments) -> i32 {
+    if arguments.report {
+        self_test::report(&arguments.mount);
+        return 0;
+    }
     match find_out(&arguments.mount) {
         Ok(()) => 0,
         Err(reason) => {
@@ -66,13 +78,12 @@ pub fn run(arguments: &Arguments) -> i32 {
     }
 }
 
-fn find_out(mount: &Path) -> std::result::Result<(), String> {
+/// Whether files below `mount` are served in this process. Errors: why not, for people.
+pub fn find_out(mount: &Path) -> std::result::Result<(), String> {
     // SAFETY: the name is terminated.
     let prefix = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cairn_prefix".as_ptr()) };
     if prefix.is_null() {
-        // SAFETY: takes nothing, and returns a text that stays.
-        let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy();
-        return Err(format!("it is not Cairn's, or glibc {version} did not load it"));
+        return Err(format!("it is not Cairn's, or glibc {} did not load it", glibc()));
     }
     // SAFETY: the function of this name in Cairn's library has this type, as `cairn.h` says.
     let prefix: Prefix = unsafe { std::mem::transmute(prefix) };
@@ -83,6 +94,13 @@ fn find_out(mount: &Path) -> std::result::Result<(), String> {
             why(&source)
         )
     })
+}
+
+/// The version of this process's C library.
+pub fn glibc() -> String {
+    // SAFETY: takes nothing, and returns a text that stays.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    version.to_string_lossy().into_owned()
 }
 
 /// `cairn_prefix` of `cairn.h`.

@@ -33,17 +33,22 @@ pub struct Trial {
 /// Runs the command to its end.
 pub fn run(context: &Context, mount: Option<String>, command: &[OsString]) -> Result<Trial> {
     let library = launch::find_library()?;
+    let claim = claim(context, mount, command)?;
+    let result = try_out(&claim, &library, command, context.json);
+    let removed = claim.remove();
+    let trial = result?;
+    removed.map(|()| trial)
+}
+
+/// A new store for the command, in memory, which whoever takes it removes.
+pub fn claim(context: &Context, mount: Option<String>, command: &[OsString]) -> Result<Claim> {
     let mount = mount.or_else(|| context.settings.run.mount.clone());
     let arguments = StoreArguments { mount, ..StoreArguments::default() };
     let request = Request::new(arguments, RunSettings::default())?;
     let request = Request { quiet: true, ..request };
     let words: Vec<String> =
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let claim = Claim::create(&context.roots, &request, &words)?;
-    let result = try_out(&claim, &library, command, context.json);
-    let removed = claim.remove();
-    let trial = result?;
-    removed.map(|()| trial)
+    Claim::create(&context.roots, &request, &words)
 }
 
 /// If `report_is_output`, what the program prints goes to standard error, beside the report and not into it.

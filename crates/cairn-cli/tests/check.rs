@@ -589,7 +589,7 @@ fn manual_and_completions_know_it() {
     let pages = sandbox.work().join("man");
     sandbox.cairn(&["man", "--directory", text(&pages)]).succeeds();
     let page = fs::read_to_string(pages.join("cairn-check.1")).expect("a page");
-    assert!(page.contains("out of reach"), "{page}");
+    assert!(page.contains("out of reach") && page.contains("\\-\\-self"), "{page}");
     assert!(pages.join("cairn-calls.1").exists());
-    sandbox.cairn(&["completions", "bash"]).succeeds().says("cairn__subcmd__check");
+    sandbox.cairn(&["completions", "bash"]).succeeds().says("cairn__subcmd__check").says("--self");
 }
