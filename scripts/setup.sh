@@ -2,7 +2,8 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | bench | guest | interop | conformance
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | allocators | bench | guest | interop |
+#                               conformance
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -17,7 +18,7 @@ fail() {
     exit 1
 }
 
-# One line per need: package, then what proves that it is there (a command, or a path).
+# One line per need: package, then what proves that it is there (a command, a path, or a library).
 needs_of() {
     case $1 in
     build) printf '%s\n' 'gcc cc' 'libc6-dev /usr/include/stdio.h' ;;
@@ -33,18 +34,23 @@ needs_of() {
             'libhdf5-mpich-dev h5pcc.mpich' 'libpnetcdf-dev /usr/include/pnetcdf.h' \
             'python3-mpi4py /usr/lib/python3/dist-packages/mpi4py/__init__.py'
         ;;
+    allocators)
+        printf '%s\n' 'libjemalloc2 libjemalloc.so.2' 'libtcmalloc-minimal4 libtcmalloc_minimal.so.4' \
+            'libmimalloc2.0 libmimalloc.so.2'
+        ;;
     bench) printf '%s\n' 'fio fio' ;;
     conformance) printf '%s\n' 'fio fio' 'stress-ng stress-ng' ;;
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, bench, guest, interop, conformance)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, allocators, bench, guest, interop, conformance)" ;;
     esac
 }
 
 is_there() {
     case $1 in
     /*) [ -e "$1" ] ;;
+    *.so.*) /sbin/ldconfig -p | grep -q "^[[:space:]]*$1 " ;;
     *) command -v "$1" >/dev/null 2>&1 ;;
     esac
 }
