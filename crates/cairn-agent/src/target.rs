@@ -1,49 +1,92 @@
 //! A target: exports memory or files of this machine as namespaces over NVMe/TCP, to Cairn's initiator and to any other.
 //!
 //! ```text
-//! Target  one port ─► thread per connection: connection ─► guard, then admin │ io ─► namespace
-//!                                              └── subsystem: namespaces, controllers ──┘
+//! Target  one port ─► a few threads: event_loop ─► many connections: guard, then admin │ io ─► namespace
+//!                          pool of buffers │ workers ◄── what takes long       └── directory: subsystems, controllers
 //! ```
 //! Must stay true: nothing that a host sends makes it read or write outside of a namespace, or hold more memory than the
 //! named limits; a host that breaks the rules loses its connection, and nobody else notices.
 //! Without a `Guard` whoever reaches the port reads and writes everything. Does not encrypt.
 
 mod admin;
-mod buffers;
 mod connection;
+mod directory;
+mod event_loop;
 mod guard;
+mod intake;
 mod io;
 mod namespace;
+mod outbox;
+mod pool;
 mod reservation;
+mod socket;
 mod subsystem;
+mod transfer;
+mod workers;
 
+pub use directory::Directory;
 pub use guard::Guard;
 pub use namespace::Namespace;
 pub use subsystem::{Limits, Subsystem};
 
-use connection::Connection;
+use event_loop::{Entrance, EventLoop, Hands, Mailbox};
 use std::io::Result;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
+use workers::Workers;
 
-/// Most connections at a time.
-const CONNECTIONS_MAX: usize = 256;
-/// How long is waited after a connection could not be accepted, for the cause to pass.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Most threads that serve connections unless it is said otherwise.
+const THREADS_MAX: usize = 8;
+/// Most threads that wait for disks, and check proofs.
+const WORKERS_MAX: usize = 16;
 
-/// A port at which a subsystem can be reached.
+/// What a target may use of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources {
+    /// Threads that serve connections.
+    pub threads: usize,
+    /// Most connections at a time.
+    pub connections_max: usize,
+    /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least as much as one command.
+    pub memory_bytes: usize,
+    /// How long a host may take to send data that it was asked for, or to take any of what it is sent. While others wait for
+    /// memory it is a sixth of that.
+    pub patience: Duration,
+}
+
+impl Default for Resources {
+    fn default() -> Resources {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let patience = Duration::from_secs(60);
+        Resources { threads, connections_max: 4096, memory_bytes: 256 << 20, patience }
+    }
+}
+
+/// A port at which subsystems can be reached.
 #[derive(Debug)]
 pub struct Target {
     listener: TcpListener,
-    subsystem: Arc<Subsystem>,
+    directory: Arc<Directory>,
+    resources: Resources,
 }
 
 impl Target {
-    /// Listens at `address`. Errors: the system's.
+    /// Listens at `address`, for one subsystem. Errors: the system's.
     pub fn bind(address: SocketAddr, subsystem: Arc<Subsystem>) -> Result<Target> {
-        Ok(Target { listener: TcpListener::bind(address)?, subsystem })
+        let directory = Directory::new(*subsystem.limits());
+        directory.add(subsystem).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
+        Target::open(address, Arc::new(directory), Resources::default())
+    }
+
+    /// Listens at `address`, for many. Errors: the system's.
+    pub fn open(
+        address: SocketAddr,
+        directory: Arc<Directory>,
+        resources: Resources,
+    ) -> Result<Target> {
+        Ok(Target { listener: TcpListener::bind(address)?, directory, resources })
     }
 
     /// Where it listens.
@@ -51,46 +94,29 @@ impl Target {
         self.listener.local_addr()
     }
 
-    /// Serves hosts for as long as the process lives.
-    pub fn serve(&self) -> ! {
-        let connections = Arc::new(AtomicUsize::new(0));
-        loop {
-            let Ok((stream, _)) = self.listener.accept() else {
-                // Out of descriptors, or the like: what ends elsewhere makes room.
-                std::thread::sleep(PAUSE);
-                continue;
-            };
-            let taken = Taken::new(&connections);
-            let subsystem = Arc::clone(&self.subsystem);
-            if taken.count <= CONNECTIONS_MAX {
-                let serve = move || {
-                    let _taken = taken;
-                    if let Ok(connection) = Connection::new(stream, subsystem) {
-                        connection.serve();
-                    }
-                };
-                // Without a thread the stream is closed, and the host tries again.
-                let _ = std::thread::Builder::new().name("nvme-tcp".into()).spawn(serve);
-            }
+    /// Serves hosts for as long as the process lives. Errors: the system's, before it has begun.
+    pub fn serve(self) -> Result<std::convert::Infallible> {
+        let workers = Workers::new(WORKERS_MAX);
+        let threads = self.resources.threads.max(1);
+        let loops = (0..threads).map(|_| Mailbox::new()).collect::<Result<Vec<_>>>()?;
+        let (memory_bytes, patience) = (self.memory_bytes_each(), self.resources.patience);
+        let make = |mailbox: &Arc<Mailbox>, entrance| {
+            let hands = Hands::new(memory_bytes, Arc::clone(&workers), Arc::clone(mailbox));
+            EventLoop::new(Arc::clone(&self.directory), hands, patience, entrance)
+        };
+        for mailbox in &loops[1..] {
+            let event_loop = make(mailbox, None)?;
+            thread::Builder::new().name("nvme-tcp".into()).spawn(move || event_loop.run())?;
         }
+        let connections_max = self.resources.connections_max;
+        let listener = self.listener.try_clone()?;
+        let entrance = Entrance { listener, loops: loops.clone(), connections_max };
+        make(&loops[0], Some(entrance))?.run()
     }
-}
 
-/// A connection that counts.
-struct Taken {
-    connections: Arc<AtomicUsize>,
-    count: usize,
-}
-
-impl Taken {
-    fn new(connections: &Arc<AtomicUsize>) -> Taken {
-        let count = connections.fetch_add(1, Ordering::Relaxed) + 1;
-        Taken { connections: Arc::clone(connections), count }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+    /// What each thread has: enough for the largest command at least.
+    fn memory_bytes_each(&self) -> usize {
+        let command_bytes = self.directory.limits().transfer_bytes() as usize;
+        (self.resources.memory_bytes / self.resources.threads.max(1)).max(command_bytes)
     }
 }

@@ -431,6 +431,12 @@ pub enum Error {
         /// What was given.
         text: String,
     },
+    /// A name that a target has already, or that is not for subsystems with namespaces.
+    #[error("there is another subsystem {text:?}; choose another name with --nqn")]
+    NqnTaken {
+        /// What was given.
+        text: String,
+    },
     /// An address that cannot be listened at.
     #[error("cannot listen at {address}: {}; choose another with --listen", why(source))]
     Listen {

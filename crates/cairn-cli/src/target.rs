@@ -4,7 +4,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
-use cairn_agent::target::{Guard, Limits, Namespace, Subsystem, Target};
+use cairn_agent::target::{Directory, Guard, Limits, Namespace, Resources, Subsystem, Target};
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
 use clap::Args;
@@ -46,6 +46,15 @@ pub struct Arguments {
     /// Hosts that may connect, and their secrets
     #[arg(long, value_name = "FILE")]
     auth: Option<PathBuf>,
+    /// Threads that serve connections [default: one per processor, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Most memory for data on their way; who finds none waits
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    memory: String,
+    /// Most connections at a time
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    connections: usize,
     /// Size of a logical block
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     block_size: u64,
@@ -75,13 +84,33 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         Some(guard) => subsystem.guarded(guard),
         None => subsystem,
     });
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let taken = |_| Error::NqnTaken { text: arguments.nqn.clone() };
+    directory.add(subsystem).map_err(taken)?;
     let refused = |source| Error::Listen { address: arguments.listen, source };
-    let target = Target::bind(arguments.listen, subsystem).map_err(refused)?;
+    let resources = resources(arguments)?;
+    let target = Target::open(arguments.listen, directory, resources).map_err(refused)?;
     let address = target.address().map_err(refused)?;
     let (nqn, authenticates) = (arguments.nqn.clone(), arguments.auth.is_some());
     let report = TargetReport { nqn, address, authenticates, namespace_bytes };
     show(context, &report)?;
-    target.serve()
+    match target.serve() {
+        Ok(never) => match never {},
+        Err(source) => Err(refused(source)),
+    }
+}
+
+/// What it may use of this machine; as many descriptors as are allowed, because each connection has one.
+fn resources(arguments: &Arguments) -> Result<Resources> {
+    let bytes = size::parse(&arguments.memory).and_then(|bytes| usize::try_from(bytes).ok());
+    let memory_bytes = bytes.ok_or_else(|| Error::Size { text: arguments.memory.clone() })?;
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer, hosts wait until others are gone.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+    let default = Resources::default();
+    let threads = arguments.threads.map_or(default.threads, usize::from);
+    Ok(Resources { threads, connections_max: arguments.connections, memory_bytes, ..default })
 }
 
 /// Who may connect, if not everybody.

@@ -3,27 +3,7 @@
 mod common;
 
 use common::Sandbox;
-use serde_json::Value;
-use std::process::{Child, Stdio};
-
-/// A target that is ended with the test.
-struct Target(Child);
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = (self.0.kill(), self.0.wait());
-    }
-}
-
-/// Starts `cairn target` with these arguments at any port; what it says.
-fn start(sandbox: &Sandbox, arguments: &[&str]) -> (Target, Value) {
-    let all = [&["--json", "target", "--listen", "127.0.0.1:0"], arguments].concat();
-    let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
-    let stdout = child.stdout.take().expect("it is a pipe");
-    let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter();
-    let report = documents.next().expect("it says where it is").expect("JSON");
-    (Target(child), report)
-}
+use common::target::start;
 
 #[test]
 fn what_is_exported_is_discovered() {

@@ -2,6 +2,7 @@
 //!
 //! Does not send events: nothing that it exports changes while it does.
 
+use super::directory::Directory;
 use super::subsystem::{Controller, Subsystem};
 use cairn_device::nvme::wire::fabrics::{
     Capabilities, DiscoveryEntry, DiscoveryHead, FAMILY_IPV4, FAMILY_IPV6, PROPERTY_CAPABILITIES,
@@ -34,24 +35,32 @@ const LOG_DISCOVERY: u8 = 0x70;
 
 /// An admin queue.
 pub(super) struct Admin {
+    /// Of a discovery controller: what there is.
+    directory: Option<Arc<Directory>>,
     subsystem: Arc<Subsystem>,
     controller: Arc<Controller>,
-    is_discovery: bool,
     event_requests: Vec<u16>,
     events: u32,
 }
 
 impl Admin {
     pub(super) fn new(
+        directory: &Arc<Directory>,
         subsystem: Arc<Subsystem>,
         controller: Arc<Controller>,
-        is_discovery: bool,
     ) -> Admin {
-        Admin { subsystem, controller, is_discovery, event_requests: Vec::new(), events: 0 }
+        let is_discovery = Arc::ptr_eq(directory.discovery(), &subsystem);
+        let directory = is_discovery.then(|| Arc::clone(directory));
+        Admin { directory, subsystem, controller, event_requests: Vec::new(), events: 0 }
     }
 
     pub(super) fn controller(&self) -> &Controller {
         &self.controller
+    }
+
+    /// Where that controller is.
+    pub(super) fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
     }
 
     /// Does a command; what it returns besides its result is put into the empty `answer`. None: it is answered later.
@@ -117,7 +126,7 @@ impl Admin {
         let numbers = self.subsystem.namespaces().map(|(number, _)| number);
         Ok(Box::new(match page {
             CNS_CONTROLLER => self.identity().encode(),
-            _ if self.is_discovery => return Err(Status::INVALID_FIELD.for_good()),
+            _ if self.directory.is_some() => return Err(Status::INVALID_FIELD.for_good()),
             // What all namespaces have in common: nothing that anybody asks for.
             CNS_NAMESPACE if number == ALL_NAMESPACES => [0; PAGE_BYTES],
             CNS_NAMESPACE => namespace()?.shape().encode(),
@@ -138,7 +147,7 @@ impl Admin {
             transfer_shift: Some(limits.transfer_shift),
             events: 0,
             keep_alive_ms: KEEP_ALIVE_MS,
-            is_discovery: self.is_discovery,
+            is_discovery: self.directory.is_some(),
             namespaces_max: self.subsystem.namespaces().count() as u32,
             can_deallocate: true,
             can_write_zeroes: true,
@@ -177,25 +186,28 @@ impl Admin {
     }
 
     fn log_page(&self, page: u8, local: SocketAddr) -> Result<Vec<u8>, Status> {
-        match (page, self.is_discovery) {
-            (LOG_DISCOVERY, true) => Ok(self.discovery_log(local)),
-            (LOG_CHANGED_NAMESPACES, false) => Ok(Vec::new()),
+        match (page, &self.directory) {
+            (LOG_DISCOVERY, Some(directory)) => Ok(discovery_log(directory, local)),
+            (LOG_CHANGED_NAMESPACES, None) => Ok(Vec::new()),
             _ => Err(Status::INVALID_LOG_PAGE.for_good()),
         }
     }
+}
 
-    /// The subsystem, at the address at which the host has found us.
-    fn discovery_log(&self, local: SocketAddr) -> Vec<u8> {
-        let entry = DiscoveryEntry {
-            transport: TRANSPORT_TCP,
-            family: if local.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 },
-            kind: SUBSYSTEM_NVM,
-            port_id: 1,
-            address: local.ip().to_string(),
-            service: local.port().to_string(),
-            subsystem: self.subsystem.name().clone(),
-        };
-        let head = DiscoveryHead { generation: 1, entries: 1 };
-        [head.encode(), entry.encode()].concat()
-    }
+/// The subsystems, at the address at which the host has found us.
+fn discovery_log(directory: &Directory, local: SocketAddr) -> Vec<u8> {
+    let entry = |subsystem: &Arc<Subsystem>| DiscoveryEntry {
+        transport: TRANSPORT_TCP,
+        family: if local.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 },
+        kind: SUBSYSTEM_NVM,
+        port_id: 1,
+        address: local.ip().to_string(),
+        service: local.port().to_string(),
+        subsystem: subsystem.name().clone(),
+    };
+    let subsystems = directory.all();
+    let head = DiscoveryHead { generation: 1, entries: subsystems.len() as u64 };
+    let mut log = head.encode().to_vec();
+    subsystems.iter().for_each(|subsystem| log.extend(entry(subsystem).encode()));
+    log
 }

@@ -99,6 +99,11 @@ impl Check {
         }
     }
 
+    /// Whether the next message costs arithmetic that takes long.
+    pub(super) fn is_costly(&self) -> bool {
+        matches!(self.state, State::Asked | State::Challenged(_))
+    }
+
     /// Takes a message of the host.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         let taken = Message::decode(bytes).and_then(|message| self.advance(message));

@@ -2,70 +2,91 @@
 //!
 //! Must stay true: what changes a namespace is done while the host has a permit for it.
 
-use super::buffers::ensure;
 use super::reservation::HostId;
 use super::subsystem::Subsystem;
 use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_device::nvme::wire::reservation::decode_keys;
 use cairn_device::nvme::wire::{Command, Status};
+use std::sync::Arc;
 
 /// What a host wants.
-pub(super) struct Asked<'a> {
+pub(super) struct Task {
+    /// Of which subsystem.
+    pub(super) subsystem: Arc<Subsystem>,
     /// Who.
-    pub(super) host: &'a HostId,
+    pub(super) host: HostId,
     /// What.
-    pub(super) command: &'a Command,
-    /// What came with it.
-    pub(super) data: &'a [u8],
+    pub(super) command: Command,
 }
 
-/// Does a command; what it returns is put at the beginning of `answer`, and so many bytes they are.
-pub(super) fn execute(
-    subsystem: &Subsystem,
-    asked: &Asked<'_>,
-    answer: &mut Vec<u8>,
-) -> Result<usize, Status> {
-    match *asked.command {
-        Command::Read { namespace, blocks } => {
-            let namespace = subsystem.namespace(namespace)?;
-            let length = (blocks.count as usize) << namespace.shape().block_shift;
-            ensure(answer, length);
-            namespace.read(blocks, &mut answer[..length]).map(|()| length)
+impl Task {
+    /// Whether it never waits for anything.
+    pub(super) fn is_quick(&self) -> bool {
+        let named =
+            namespace_of(&self.command).and_then(|named| self.subsystem.namespace(named).ok());
+        named.is_none_or(|namespace| namespace.is_memory())
+    }
+
+    /// Does it with the data that came with it; what it returns is put at the beginning of `answer`, which has room for it, and
+    /// so many bytes they are.
+    pub(super) fn execute(&self, data: &[u8], answer: &mut [u8]) -> Result<usize, Status> {
+        let subsystem = &self.subsystem;
+        match self.command {
+            Command::Read { namespace, blocks } => {
+                let namespace = subsystem.namespace(namespace)?;
+                let length = (blocks.count as usize) << namespace.shape().block_shift;
+                namespace.read(blocks, &mut answer[..length]).map(|()| length)
+            }
+            Command::ReservationReport { namespace, bytes } => {
+                let mut report = subsystem.namespace(namespace)?.reservations().report();
+                report.resize(bytes as usize, 0);
+                answer[..report.len()].copy_from_slice(&report);
+                Ok(report.len())
+            }
+            Command::Reserve { namespace, step } => {
+                let reservations = subsystem.namespace(namespace)?.reservations();
+                reservations.execute(&self.host, step, decode_keys(data)).map(|()| 0)
+            }
+            _ => self.change(data).map(|()| 0),
         }
-        Command::ReservationReport { namespace, bytes } => {
-            let mut report = subsystem.namespace(namespace)?.reservations().report();
-            report.resize(bytes as usize, 0);
-            ensure(answer, report.len());
-            answer[..report.len()].copy_from_slice(&report);
-            Ok(report.len())
+    }
+
+    /// Does a command that only those may give who may write.
+    fn change(&self, data: &[u8]) -> Result<(), Status> {
+        let named = match self.command {
+            Command::Flush { namespace }
+            | Command::Write { namespace, .. }
+            | Command::WriteZeroes { namespace, .. }
+            | Command::Deallocate { namespace, .. } => self.subsystem.namespace(namespace)?,
+            _ => return Err(Status::INVALID_OPCODE.for_good()),
+        };
+        let _permit = named.reservations().permit(&self.host)?;
+        match self.command {
+            Command::Write { blocks, is_durable, .. } => named.write(blocks, data, is_durable),
+            Command::WriteZeroes { blocks, may_deallocate, .. } => {
+                named.zero(blocks, may_deallocate)
+            }
+            Command::Deallocate { ranges, .. } => {
+                data.chunks_exact(RANGE_BYTES).take(ranges as usize).try_for_each(|range| {
+                    let range = range.try_into().expect("chunks of that length");
+                    named.zero(decode_range(range), true)
+                })
+            }
+            _ => named.flush(),
         }
-        Command::Reserve { namespace, step } => {
-            let reservations = subsystem.namespace(namespace)?.reservations();
-            reservations.execute(asked.host, step, decode_keys(asked.data)).map(|()| 0)
-        }
-        _ => change(subsystem, asked).map(|()| 0),
     }
 }
 
-/// Does a command that only those may give who may write.
-fn change(subsystem: &Subsystem, asked: &Asked<'_>) -> Result<(), Status> {
-    let named = match *asked.command {
+/// The namespace that a command of an I/O queue is about.
+fn namespace_of(command: &Command) -> Option<u32> {
+    match *command {
         Command::Flush { namespace }
+        | Command::Read { namespace, .. }
         | Command::Write { namespace, .. }
         | Command::WriteZeroes { namespace, .. }
-        | Command::Deallocate { namespace, .. } => subsystem.namespace(namespace)?,
-        _ => return Err(Status::INVALID_OPCODE.for_good()),
-    };
-    let _permit = named.reservations().permit(asked.host)?;
-    match *asked.command {
-        Command::Write { blocks, is_durable, .. } => named.write(blocks, asked.data, is_durable),
-        Command::WriteZeroes { blocks, may_deallocate, .. } => named.zero(blocks, may_deallocate),
-        Command::Deallocate { ranges, .. } => {
-            asked.data.chunks_exact(RANGE_BYTES).take(ranges as usize).try_for_each(|range| {
-                let range = range.try_into().expect("chunks of that length");
-                named.zero(decode_range(range), true)
-            })
-        }
-        _ => named.flush(),
+        | Command::Deallocate { namespace, .. }
+        | Command::Reserve { namespace, .. }
+        | Command::ReservationReport { namespace, .. } => Some(namespace),
+        _ => None,
     }
 }

@@ -17,6 +17,7 @@ use std::path::Path;
 pub struct Namespace {
     file: File,
     shape: identify::Namespace,
+    is_memory: bool,
     reservations: Reservations,
 }
 
@@ -27,7 +28,8 @@ impl Namespace {
         file.set_len(bytes)?;
         let mut guid = [0; 16];
         rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
-        Namespace::new(file, bytes, block_bytes, guid)
+        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        Ok(Namespace { is_memory: true, ..namespace })
     }
 
     /// The file at `path`, which there must be; its end is that of its last whole block.
@@ -54,7 +56,10 @@ impl Namespace {
         let is_usable =
             block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
         match is_usable {
-            true => Ok(Namespace { file, shape, reservations: Reservations::default() }),
+            true => {
+                let reservations = Reservations::default();
+                Ok(Namespace { file, shape, is_memory: false, reservations })
+            }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
     }
@@ -67,6 +72,16 @@ impl Namespace {
     /// Who may write to it.
     pub(super) fn reservations(&self) -> &Reservations {
         &self.reservations
+    }
+
+    /// Whether nothing that is done with it ever waits.
+    pub(super) fn is_memory(&self) -> bool {
+        self.is_memory
+    }
+
+    /// What its blocks lie in, one after the other.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Fetches the first bytes of a range.
@@ -89,7 +104,8 @@ impl Namespace {
             return Ok(());
         }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let cheap = if may_deallocate { punch } else { FallocateFlags::ZERO_RANGE };
+        let may_punch = may_deallocate || self.is_memory;
+        let cheap = if may_punch { punch } else { FallocateFlags::ZERO_RANGE };
         match rustix::fs::fallocate(&self.file, cheap, offset, bytes) {
             Err(Errno::OPNOTSUPP) => self.write_zeros(offset, bytes),
             result => result.map_err(|errno| status(errno.into())),
@@ -111,8 +127,8 @@ impl Namespace {
         self.file.sync_data().map_err(status)
     }
 
-    /// Where a range stands in the file, bytes. Errors: not all of it is in the namespace.
-    fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
+    /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the namespace.
+    pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
         let end = blocks.first.checked_add(blocks.count.into());
         match end.is_some_and(|end| end <= self.shape.blocks) {
             true => {

@@ -3,13 +3,13 @@
 //! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
 
 use super::reservation::HostId;
+use super::socket::Socket;
 use super::{Guard, Namespace};
 use cairn_device::nvme::wire::fabrics::{
     CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
 };
 use cairn_device::nvme::wire::{Nqn, Status};
 use std::collections::HashMap;
-use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -57,7 +57,7 @@ impl Limits {
 #[derive(Debug)]
 pub struct Subsystem {
     name: Nqn,
-    namespaces: Vec<Namespace>,
+    namespaces: Vec<Arc<Namespace>>,
     limits: Limits,
     guard: Option<Guard>,
     controllers: Mutex<HashMap<u16, Arc<Controller>>>,
@@ -66,6 +66,7 @@ pub struct Subsystem {
 impl Subsystem {
     /// The namespaces get the numbers from 1 on.
     pub fn new(name: Nqn, namespaces: Vec<Namespace>, limits: Limits) -> Subsystem {
+        let namespaces = namespaces.into_iter().map(Arc::new).collect();
         Subsystem { name, namespaces, limits, guard: None, controllers: Mutex::default() }
     }
 
@@ -90,12 +91,12 @@ impl Subsystem {
     }
 
     /// The namespaces and their numbers.
-    pub fn namespaces(&self) -> impl Iterator<Item = (u32, &Namespace)> {
+    pub fn namespaces(&self) -> impl Iterator<Item = (u32, &Arc<Namespace>)> {
         (1..).zip(&self.namespaces)
     }
 
     /// The namespace with that number.
-    pub fn namespace(&self, number: u32) -> Result<&Namespace, Status> {
+    pub fn namespace(&self, number: u32) -> Result<&Arc<Namespace>, Status> {
         let index = (number as usize).wrapping_sub(1);
         self.namespaces.get(index).ok_or(Status::INVALID_NAMESPACE.for_good())
     }
@@ -146,7 +147,7 @@ pub(super) struct Controller {
     host: ConnectData,
     pub(super) keep_alive_ms: u32,
     configuration: AtomicU32,
-    queues: Mutex<HashMap<u16, TcpStream>>,
+    queues: Mutex<HashMap<u16, Arc<Socket>>>,
 }
 
 impl Controller {
@@ -181,12 +182,12 @@ impl Controller {
     }
 
     /// Makes a connection the I/O queue of that number. Errors: there is one.
-    pub(super) fn add_queue(&self, number: u16, stream: TcpStream) -> Result<(), Status> {
+    pub(super) fn add_queue(&self, number: u16, socket: Arc<Socket>) -> Result<(), Status> {
         let mut queues = self.queues();
         if queues.contains_key(&number) {
             return Err(Status::CONNECT_INVALID.for_good());
         }
-        queues.insert(number, stream);
+        queues.insert(number, socket);
         Ok(())
     }
 
@@ -195,13 +196,13 @@ impl Controller {
     }
 
     fn end_queues(&self) {
-        for (_, stream) in self.queues().drain() {
-            // The thread that serves it finds the end, or has found one before.
-            let _ = stream.shutdown(Shutdown::Both);
+        for (_, socket) in self.queues().drain() {
+            // The loop that serves it finds the end, or has found one before.
+            socket.hang_up();
         }
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<u16, TcpStream>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<u16, Arc<Socket>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,7 +20,7 @@ pub fn execute(transport: &mut TcpTransport, command: &Command, data: Data) -> C
 }
 
 /// An I/O queue, connected step by step; and the admin queue that it needs.
-fn connect(peer: &Peer) -> [TcpTransport; 2] {
+pub fn connect(peer: &Peer) -> [TcpTransport; 2] {
     let (host, deadline) = (settings(), Instant::now() + Duration::from_secs(20));
     let mut controller = ANY_CONTROLLER;
     [0, 1].map(|queue| {

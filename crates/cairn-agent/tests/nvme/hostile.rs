@@ -8,7 +8,7 @@ use cairn_device::nvme::wire::pdu::{
     COMMON_BYTES, Frame, Framing, Header, InitializeRequest, InitializeResponse, Terminate,
     Transfer,
 };
-use cairn_device::nvme::wire::{Command, Completion, Entry, Status};
+use cairn_device::nvme::wire::{Command, Completion, DataPointer, Entry, Status};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -84,6 +84,26 @@ fn host_that_breaks_the_rules_is_told_which_field_and_loses_its_connection() {
         assert_eq!(header, bytes[..header.len()], "{name}: the header that was wrong");
     }
     peer.controller().keep_alive().unwrap();
+}
+
+#[test]
+fn host_that_sends_more_commands_than_its_queue_holds_loses_its_connection() {
+    let Some(peer) = Peer::limited(Default::default()) else { return };
+    let mut stream = TcpStream::connect(peer.address).unwrap();
+    send(&mut stream, &initialize_request(), &[]);
+    receive(&mut stream);
+    let connect =
+        Command::Connect { queue: 0, entries: 32, without_flow_control: false, keep_alive_ms: 0 };
+    let mut entry = connect.encode();
+    // The target has to ask for the data, and keeps the command meanwhile.
+    entry.set_data_pointer(DataPointer::Transport { length: 1024 });
+    for _ in 0..2 {
+        send(&mut stream, &Header::Command(entry), &[]);
+        assert!(matches!(receive(&mut stream).0, Header::ReadyToTransfer(_)));
+    }
+    send(&mut stream, &Header::Command(entry), &[]);
+    let Header::ControllerTerminate(why) = receive(&mut stream).0 else { panic!("not the end") };
+    assert_eq!(why, Terminate { status: 2, information: 0 });
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod access;
 mod authentication;
 mod batching;
+mod crowd;
 mod habits;
 mod hostile;
 mod peer;

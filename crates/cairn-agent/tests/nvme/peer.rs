@@ -1,12 +1,12 @@
 //! The target of these tests, and hosts that connect to it.
 
-use cairn_agent::target::{Guard, Limits, Namespace, Subsystem, Target};
+use cairn_agent::target::{Directory, Guard, Limits, Namespace, Resources, Subsystem, Target};
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::queue::Queue;
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
 use cairn_device::nvme::wire::Nqn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +22,9 @@ pub const NAMESPACES: [(u32, u64); 2] = [(1, 512), (2, 4096)];
 pub const NAMESPACE_BYTES: u64 = 64 << 20;
 /// Size of the part that a test has for itself.
 pub const PART_BYTES: u64 = 8 << 20;
+
+/// Any port of this machine.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A target, for as long as a test needs it.
 pub struct Peer {
@@ -49,6 +52,14 @@ impl Peer {
     /// Cairn's own target with such limits; none where another one is tried.
     pub fn limited(limits: Limits) -> Option<Peer> {
         Peer::is_ours().then(|| Peer { address: export(open(limits)) })
+    }
+
+    /// Cairn's own target, which may use so much; none where another one is tried.
+    pub fn with(resources: Resources) -> Option<Peer> {
+        let directory = Directory::new(Limits::default());
+        directory.add(Arc::new(open(Limits::default()))).expect("the only one");
+        let bind = || Target::open(ANYWHERE, Arc::new(directory), resources).expect("a port");
+        Peer::is_ours().then(|| Peer { address: serve(bind()) })
     }
 
     /// Whether peers are Cairn's own.
@@ -79,8 +90,10 @@ fn namespaces() -> Vec<Namespace> {
 
 /// Starts Cairn's target, which lives as long as this process; where it is.
 fn export(subsystem: Subsystem) -> SocketAddr {
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let target = Target::bind(anywhere, Arc::new(subsystem)).expect("there is a port");
+    serve(Target::bind(ANYWHERE, Arc::new(subsystem)).expect("there is a port"))
+}
+
+fn serve(target: Target) -> SocketAddr {
     let address = target.address().expect("it listens");
     std::thread::spawn(move || target.serve());
     address

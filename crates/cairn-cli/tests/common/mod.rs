@@ -8,6 +8,7 @@
 
 #[path = "../../../cairn-testing/src/loop_device.rs"]
 pub mod loop_device;
+pub mod target;
 
 use serde_json::Value;
 use std::fs;

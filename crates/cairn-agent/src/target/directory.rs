@@ -1,0 +1,60 @@
+//! Which subsystems there are, and which of them a host sees.
+
+use super::subsystem::{Limits, Subsystem};
+use cairn_device::nvme::wire::Nqn;
+use cairn_device::nvme::wire::fabrics::DISCOVERY_NQN;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The subsystems of a target.
+#[derive(Debug)]
+pub struct Directory {
+    limits: Limits,
+    /// What hosts connect to that want to know the others.
+    discovery: Arc<Subsystem>,
+    subsystems: RwLock<Vec<Arc<Subsystem>>>,
+}
+
+impl Directory {
+    /// One without subsystems, on whose connections hosts may ask for so much.
+    pub fn new(limits: Limits) -> Directory {
+        let name = Nqn::new(DISCOVERY_NQN).expect("it is a name");
+        let discovery = Arc::new(Subsystem::new(name, Vec::new(), limits));
+        Directory { limits, discovery, subsystems: RwLock::default() }
+    }
+
+    /// Adds one. Errors: there is another one of that name, which is left as it is.
+    pub fn add(&self, subsystem: Arc<Subsystem>) -> Result<(), Arc<Subsystem>> {
+        let mut subsystems = self.subsystems.write().unwrap_or_else(PoisonError::into_inner);
+        let is_taken = subsystem.name() == self.discovery.name()
+            || subsystems.iter().any(|other| other.name() == subsystem.name());
+        if is_taken {
+            return Err(subsystem);
+        }
+        subsystems.push(subsystem);
+        Ok(())
+    }
+
+    /// What hosts may ask for.
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The one that hosts ask for others.
+    pub(super) fn discovery(&self) -> &Arc<Subsystem> {
+        &self.discovery
+    }
+
+    /// The one of that name.
+    pub(super) fn find(&self, name: &Nqn) -> Option<Arc<Subsystem>> {
+        if name == self.discovery.name() {
+            return Some(Arc::clone(&self.discovery));
+        }
+        let subsystems = self.subsystems.read().unwrap_or_else(PoisonError::into_inner);
+        subsystems.iter().find(|subsystem| subsystem.name() == name).cloned()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Arc<Subsystem>> {
+        self.subsystems.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,380 @@
+//! A thread that serves many connections: each when something has arrived for it, or can be sent, or was done.
+//!
+//! Must stay true: it waits in one place only, and there no longer than until the next host has been silent for too long.
+//! Whatever a host does ends its own connection at most.
+
+use super::connection::{Connection, End, Outcome};
+use super::directory::Directory;
+use super::pool::Pool;
+use super::socket::Socket;
+use super::workers::Workers;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Result};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most events that are looked at in one go.
+const EVENTS_MAX: usize = 128;
+/// What is received at a time that is not data with a place of their own.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// How long is waited after a connection could not be accepted, for the cause to pass.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Of the time that hosts may take to send or to be sent something they have so much while others wait for memory.
+const HASTE: u32 = 6;
+/// What the mailbox is known by.
+const MAILBOX: u64 = u64::MAX;
+/// What the listener is known by.
+const LISTENER: u64 = u64::MAX - 1;
+
+/// What one thread tells another that serves connections.
+pub(super) enum Letter {
+    /// Serve this host.
+    Connection(TcpStream),
+    /// What that connection wanted was done.
+    Done(u64, Outcome),
+}
+
+/// Where a loop is told things.
+pub(super) struct Mailbox {
+    letters: Mutex<Vec<Letter>>,
+    bell: OwnedFd,
+    /// How many connections the loop has or will have.
+    connections: AtomicUsize,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> Result<Arc<Mailbox>> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Mailbox { letters: Mutex::default(), bell, connections: AtomicUsize::new(0) }))
+    }
+
+    /// Tells the loop.
+    pub(super) fn post(&self, letter: Letter) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+        // If the bell cannot be rung any more often, it rings.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Vec<Letter> {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a loop lends to the connection that it serves.
+pub(super) struct Hands {
+    pub(super) pool: Pool,
+    /// What was received last.
+    pub(super) scratch: Vec<u8>,
+    pub(super) workers: Arc<Workers>,
+    pub(super) mailbox: Arc<Mailbox>,
+    /// When the events came.
+    pub(super) now: Instant,
+}
+
+impl Hands {
+    pub(super) fn new(memory_bytes: usize, workers: Arc<Workers>, mailbox: Arc<Mailbox>) -> Hands {
+        let (pool, scratch) = (Pool::new(memory_bytes), vec![0; SCRATCH_BYTES]);
+        Hands { pool, scratch, workers, mailbox, now: Instant::now() }
+    }
+}
+
+/// Hosts that come, and the loops among which they are divided.
+pub(super) struct Entrance {
+    pub(super) listener: TcpListener,
+    pub(super) loops: Vec<Arc<Mailbox>>,
+    pub(super) connections_max: usize,
+}
+
+/// A connection, and what the kernel watches it for.
+struct Slot {
+    /// None while it is served.
+    connection: Option<Connection>,
+    token: u64,
+    interest: EventFlags,
+    is_queued: bool,
+}
+
+/// A loop.
+pub(super) struct EventLoop {
+    epoll: OwnedFd,
+    entrance: Option<Entrance>,
+    /// When hosts are let in again.
+    closed_until: Option<Instant>,
+    directory: Arc<Directory>,
+    hands: Hands,
+    patience: Duration,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<usize>,
+    /// Tells a connection from the one that had its place before.
+    generation: u32,
+    /// Those that wait for memory.
+    hungry: VecDeque<u64>,
+    /// When to look for hosts that are silent.
+    next_check: Option<Instant>,
+}
+
+impl EventLoop {
+    /// A loop that lets hosts in if it has the entrance.
+    pub(super) fn new(
+        directory: Arc<Directory>,
+        hands: Hands,
+        patience: Duration,
+        entrance: Option<Entrance>,
+    ) -> Result<EventLoop> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = hands.mailbox.bell.as_fd();
+        epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+        if let Some(entrance) = &entrance {
+            entrance.listener.set_nonblocking(true)?;
+            let data = EventData::new_u64(LISTENER);
+            epoll::add(&epoll, &entrance.listener, data, EventFlags::IN)?;
+        }
+        Ok(EventLoop {
+            epoll,
+            entrance,
+            closed_until: None,
+            directory,
+            hands,
+            patience,
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            generation: 0,
+            hungry: VecDeque::new(),
+            next_check: None,
+        })
+    }
+
+    /// Serves hosts for as long as the process lives.
+    pub(super) fn run(mut self) -> ! {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            // Interrupted, it has brought nothing.
+            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            self.hands.now = Instant::now();
+            for event in &events {
+                match event.data.u64() {
+                    MAILBOX => self.read_letters(),
+                    LISTENER => self.let_in(),
+                    token => self.serve(token, event.flags),
+                }
+            }
+            self.look_around();
+            self.feed_hungry();
+        }
+    }
+
+    /// How long nothing will happen by itself.
+    fn timeout(&self) -> Option<Timespec> {
+        let until = [self.next_check, self.closed_until].into_iter().flatten().min()?;
+        let left = until.saturating_duration_since(Instant::now());
+        // A moment later rather than again and again a moment too early.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    fn read_letters(&mut self) {
+        for letter in self.hands.mailbox.take() {
+            match letter {
+                Letter::Connection(stream) => self.admit(stream),
+                Letter::Done(token, outcome) => self.finish(token, outcome),
+            }
+        }
+    }
+
+    /// Accepts hosts, and gives each to the loop that has the fewest.
+    fn let_in(&mut self) {
+        let Some(entrance) = &self.entrance else { return };
+        let mut streams = Vec::new();
+        let is_blocked = loop {
+            match entrance.listener.accept() {
+                Ok((stream, _)) => {
+                    let all: usize = entrance.loops.iter().map(|one| one.connections()).sum();
+                    let quietest = entrance.loops.iter().min_by_key(|one| one.connections());
+                    let Some(mailbox) = quietest.filter(|_| all < entrance.connections_max) else {
+                        continue;
+                    };
+                    mailbox.connections.fetch_add(1, Ordering::Relaxed);
+                    match Arc::ptr_eq(mailbox, &self.hands.mailbox) {
+                        true => streams.push(stream),
+                        false => mailbox.post(Letter::Connection(stream)),
+                    }
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break false,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    // Out of descriptors, or the like: what ends elsewhere makes room.
+                    _ => break true,
+                },
+            }
+        };
+        if is_blocked && epoll::delete(&self.epoll, &entrance.listener).is_ok() {
+            self.closed_until = Some(self.hands.now + PAUSE);
+        }
+        streams.into_iter().for_each(|stream| self.admit(stream));
+    }
+
+    /// Begins to serve a host, which was counted.
+    fn admit(&mut self, stream: TcpStream) {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let token = u64::from(self.generation) << 32 | index as u64;
+        let interest = EventFlags::IN;
+        let watched = Socket::new(stream).and_then(|socket| {
+            epoll::add(&self.epoll, &socket, EventData::new_u64(token), interest)?;
+            Ok(Arc::new(socket))
+        });
+        let Ok(socket) = watched else { return self.vacate(index) };
+        let directory = Arc::clone(&self.directory);
+        let connection = Connection::new(socket, directory, token, self.hands.now);
+        self.check_by(connection.deadline(self.patience));
+        let connection = Some(connection);
+        self.slots[index] = Some(Slot { connection, token, interest, is_queued: false });
+    }
+
+    fn vacate(&mut self, index: usize) {
+        self.slots[index] = None;
+        self.vacant.push(index);
+        self.hands.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn serve(&mut self, token: u64, flags: EventFlags) {
+        self.with(token, |connection, hands| {
+            if flags.contains(EventFlags::OUT) {
+                connection.flush(hands)?;
+                connection.resume(hands)?;
+            }
+            if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                connection.receive(hands)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// A worker has ended; who is gone does not hear it.
+    fn finish(&mut self, token: u64, outcome: Outcome) {
+        let mut outcome = Some(outcome);
+        self.with(token, |connection, hands| match outcome.take() {
+            Some(outcome) => connection.finish(outcome, hands),
+            None => Ok(()),
+        });
+        if let Some(Outcome::Io { buffer, .. }) = outcome {
+            self.hands.pool.give(buffer);
+        }
+    }
+
+    /// Serves those that wait for memory in turn, until there is none.
+    fn feed_hungry(&mut self) {
+        for _ in 0..self.hungry.len() {
+            let Some(token) = self.hungry.pop_front() else { break };
+            let Some(slot) = slot(&mut self.slots, token) else { continue };
+            slot.is_queued = false;
+            let is_fed = self.with(token, |connection, hands| connection.resume(hands));
+            if !is_fed {
+                // Nor is there any for the next ones.
+                self.hungry.rotate_right(1);
+                break;
+            }
+        }
+    }
+
+    /// Lets a connection do something, sends what it has to say, and ends it if it has to end. Whether it needs no memory now.
+    fn with(
+        &mut self,
+        token: u64,
+        act: impl FnOnce(&mut Connection, &mut Hands) -> std::result::Result<(), End>,
+    ) -> bool {
+        let Some(slot) = slot(&mut self.slots, token) else { return true };
+        let Some(mut connection) = slot.connection.take() else { return true };
+        let hands = &mut self.hands;
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            act(&mut connection, hands).and_then(|()| connection.flush(hands))
+        }));
+        match served.unwrap_or(Err(End::Gone)) {
+            Err(end) => {
+                connection.end(end, hands);
+                self.vacate(token as u32 as usize);
+                true
+            }
+            Ok(()) => self.settle(token, connection),
+        }
+    }
+
+    /// Puts a connection back, and sees to what it waits for.
+    fn settle(&mut self, token: u64, connection: Connection) -> bool {
+        let Some(slot) = slot(&mut self.slots, token) else { return true };
+        let (hears, speaks) = connection.interest();
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, hears);
+        interest.set(EventFlags::OUT, speaks);
+        if interest != slot.interest {
+            slot.interest = interest;
+            let data = EventData::new_u64(token);
+            // What cannot be watched is found by its deadline.
+            let _ = epoll::modify(&self.epoll, connection.socket(), data, interest);
+        }
+        let is_hungry = connection.is_hungry();
+        let deadline = connection.deadline(self.patience);
+        slot.connection = Some(connection);
+        if is_hungry && !std::mem::replace(&mut slot.is_queued, true) {
+            self.hungry.push_back(token);
+            let hurried = self.hands.now + self.patience / HASTE;
+            self.check_by(Some(hurried));
+        }
+        self.check_by(deadline);
+        !is_hungry
+    }
+
+    fn check_by(&mut self, deadline: Option<Instant>) {
+        self.next_check = [self.next_check, deadline].into_iter().flatten().min();
+    }
+
+    /// Ends connections whose time is over, and lets hosts in again.
+    fn look_around(&mut self) {
+        let now = self.hands.now;
+        if self.closed_until.is_some_and(|until| until <= now) {
+            self.closed_until = None;
+            if let Some(entrance) = &self.entrance {
+                let data = EventData::new_u64(LISTENER);
+                let added = epoll::add(&self.epoll, &entrance.listener, data, EventFlags::IN);
+                self.closed_until = added.err().map(|_| now + PAUSE);
+            }
+        }
+        if self.next_check.is_none_or(|check| check > now) {
+            return;
+        }
+        self.next_check = None;
+        let patience = match self.hungry.is_empty() {
+            true => self.patience,
+            false => self.patience / HASTE,
+        };
+        let deadline =
+            |slot: &Slot| Some((slot.token, slot.connection.as_ref()?.deadline(patience)?));
+        let deadlines: Vec<_> = self.slots.iter().flatten().filter_map(deadline).collect();
+        for (token, deadline) in deadlines {
+            match deadline <= now {
+                true => drop(self.with(token, |_, _| Err(End::Gone))),
+                false => self.check_by(Some(deadline)),
+            }
+        }
+    }
+}
+
+fn slot(slots: &mut [Option<Slot>], token: u64) -> Option<&mut Slot> {
+    slots.get_mut(token as u32 as usize)?.as_mut().filter(|slot| slot.token == token)
+}

@@ -1,0 +1,78 @@
+//! A connection's socket, which never waits.
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    descriptor: OwnedFd,
+    local: SocketAddr,
+}
+
+impl Socket {
+    /// One of a host.
+    pub(super) fn new(stream: TcpStream) -> Result<Socket> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket { local: stream.local_addr()?, descriptor: stream.into() })
+    }
+
+    /// The address at which the host has found us.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Receives into these parts, one after the other: how much, 0 at the end, None if nothing is there yet.
+    pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>> {
+        unless_blocked(|| rustix::io::readv(&self.descriptor, parts))
+    }
+
+    /// Sends these parts, and says whether more will follow at once: how much was taken, None if nothing can be now.
+    pub(super) fn send(&self, parts: &[IoSlice<'_>], is_more: bool) -> Result<Option<usize>> {
+        let more = if is_more { SendFlags::MORE } else { SendFlags::empty() };
+        unless_blocked(|| {
+            let control = &mut SendAncillaryBuffer::default();
+            rustix::net::sendmsg(&self.descriptor, parts, control, SendFlags::NOSIGNAL | more)
+        })
+    }
+
+    /// Sends bytes of a file, as above; 0 if they are not there.
+    pub(super) fn send_file(
+        &self,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Option<usize>> {
+        unless_blocked(|| {
+            rustix::fs::sendfile(&self.descriptor, file, Some(&mut offset.clone()), bytes)
+        })
+    }
+
+    /// Ends the connection for whoever serves it.
+    pub(super) fn hang_up(&self) {
+        // It may have ended before.
+        let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Both);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+fn unless_blocked(mut call: impl FnMut() -> rustix::io::Result<usize>) -> Result<Option<usize>> {
+    loop {
+        return match call() {
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno.into()),
+            Ok(count) => Ok(Some(count)),
+        };
+    }
+}

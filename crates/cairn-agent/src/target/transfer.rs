@@ -1,0 +1,124 @@
+//! Data of commands that the host was asked for (R2T), and the commands that wait for memory.
+//!
+//! Must stay true: what was asked for has its place in a buffer, and arrives in order, in time and once; a command waits only
+//! for memory that others will give back.
+
+use super::pool::Buffer;
+use cairn_device::nvme::wire::pdu::{Fault, Malformed, Transfer};
+use cairn_device::nvme::wire::{Command, Entry};
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+/// A command whose data were asked for.
+pub(super) struct Awaited {
+    pub(super) entry: Entry,
+    pub(super) command: Command,
+    pub(super) buffer: Buffer,
+    pub(super) length: usize,
+    /// When they were asked for.
+    pub(super) since: Instant,
+    arrived: usize,
+    tag: u16,
+    is_damaged: bool,
+}
+
+/// A command that needs memory before it is done, or its data are asked for.
+pub(super) struct Waiting {
+    pub(super) entry: Entry,
+    pub(super) command: Command,
+    /// What the host has to send yet, bytes.
+    pub(super) ask_bytes: usize,
+    /// What the host is sent from a buffer, bytes.
+    pub(super) answer_bytes: usize,
+}
+
+/// Those of a connection.
+#[derive(Default)]
+pub(super) struct Transfers {
+    pub(super) waiting: VecDeque<Waiting>,
+    /// By the tag of their R2T.
+    awaited: HashMap<u16, Awaited>,
+    awaited_bytes: usize,
+    next_tag: u16,
+}
+
+impl Transfers {
+    /// Whether the host is to send something.
+    pub(super) fn is_awaiting(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// Whether so much more may be asked for. A single command may have more than the bound.
+    pub(super) fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
+        self.awaited_bytes == 0 || self.awaited_bytes + bytes <= bytes_max
+    }
+
+    /// The host will be asked for the data of a command; what it is told.
+    pub(super) fn ask(&mut self, waiting: &Waiting, buffer: Buffer, now: Instant) -> Transfer {
+        while self.awaited.contains_key(&self.next_tag) {
+            self.next_tag = self.next_tag.wrapping_add(1);
+        }
+        let (tag, length) = (self.next_tag, waiting.ask_bytes);
+        self.next_tag = self.next_tag.wrapping_add(1);
+        self.awaited_bytes += length;
+        let (entry, command, since) = (waiting.entry, waiting.command, now);
+        let (arrived, is_damaged) = (0, false);
+        let awaited = Awaited { entry, command, buffer, length, since, arrived, tag, is_damaged };
+        self.awaited.insert(tag, awaited);
+        Transfer { command_id: entry.command_id(), tag, offset: 0, length: length as u32 }
+    }
+
+    /// Data arrive: what they belong to, and where in its buffer they go.
+    pub(super) fn begin(
+        &mut self,
+        transfer: &Transfer,
+        is_last: bool,
+        bytes_max: u32,
+    ) -> Result<(Awaited, usize), Malformed> {
+        let malformed = |fault, what| Malformed { fault, what };
+        let unknown = malformed(Fault::HeaderField(10), "data that nobody asked for");
+        let awaited = self.awaited.get(&transfer.tag).ok_or(unknown)?;
+        if awaited.entry.command_id() != transfer.command_id {
+            return Err(malformed(Fault::HeaderField(8), "data of another command"));
+        }
+        if transfer.length > bytes_max {
+            return Err(malformed(Fault::LimitExceeded, "more data in a PDU than MAXH2CDATA"));
+        }
+        if transfer.offset as usize != awaited.arrived {
+            return Err(malformed(Fault::Sequence, "data that do not follow the last ones"));
+        }
+        let end = awaited.arrived + transfer.length as usize;
+        if end > awaited.length {
+            return Err(malformed(Fault::OutOfRange, "data that were not asked for"));
+        }
+        if is_last != (end == awaited.length) {
+            return Err(malformed(Fault::Sequence, "LAST_PDU where the data do not end"));
+        }
+        let mut awaited = self.awaited.remove(&transfer.tag).ok_or(unknown)?;
+        let start = std::mem::replace(&mut awaited.arrived, end);
+        Ok((awaited, start))
+    }
+
+    /// Data have arrived: the command if they were the last, and whether all were intact.
+    pub(super) fn end(&mut self, mut awaited: Awaited, is_intact: bool) -> Option<(Awaited, bool)> {
+        awaited.is_damaged |= !is_intact;
+        if awaited.arrived < awaited.length {
+            self.awaited.insert(awaited.tag, awaited);
+            return None;
+        }
+        self.awaited_bytes -= awaited.length;
+        let is_intact = !awaited.is_damaged;
+        Some((awaited, is_intact))
+    }
+
+    /// Since when the host was asked for what it has longest not sent.
+    pub(super) fn awaited_since(&self) -> Option<Instant> {
+        self.awaited.values().map(|awaited| awaited.since).min()
+    }
+
+    /// The buffers, when nothing will arrive any more.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = Buffer> {
+        self.waiting.clear();
+        self.awaited.drain().map(|(_, awaited)| awaited.buffer)
+    }
+}
