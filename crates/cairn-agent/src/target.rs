@@ -64,10 +64,10 @@ impl Default for Resources {
     }
 }
 
-/// A port at which subsystems can be reached.
+/// Ports at which subsystems can be reached.
 #[derive(Debug)]
 pub struct Target {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     directory: Arc<Directory>,
     resources: Resources,
 }
@@ -77,21 +77,27 @@ impl Target {
     pub fn bind(address: SocketAddr, subsystem: Arc<Subsystem>) -> Result<Target> {
         let directory = Directory::new(*subsystem.limits());
         directory.add(subsystem).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
-        Target::open(address, Arc::new(directory), Resources::default())
+        let mut target = Target::new(Arc::new(directory), Resources::default());
+        target.listen(address)?;
+        Ok(target)
     }
 
-    /// Listens at `address`, for many. Errors: the system's.
-    pub fn open(
-        address: SocketAddr,
-        directory: Arc<Directory>,
-        resources: Resources,
-    ) -> Result<Target> {
-        Ok(Target { listener: TcpListener::bind(address)?, directory, resources })
+    /// One that does not listen anywhere yet.
+    pub fn new(directory: Arc<Directory>, resources: Resources) -> Target {
+        Target { listeners: Vec::new(), directory, resources }
     }
 
-    /// Where it listens.
+    /// Listens there, too; where that is. Errors: the system's.
+    pub fn listen(&mut self, address: SocketAddr) -> Result<SocketAddr> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        self.listeners.push(listener);
+        Ok(address)
+    }
+
+    /// Where it listens first.
     pub fn address(&self) -> Result<SocketAddr> {
-        self.listener.local_addr()
+        self.listeners.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?.local_addr()
     }
 
     /// Serves hosts for as long as the process lives. Errors: the system's, before it has begun.
@@ -109,8 +115,9 @@ impl Target {
             thread::Builder::new().name("nvme-tcp".into()).spawn(move || event_loop.run())?;
         }
         let connections_max = self.resources.connections_max;
-        let listener = self.listener.try_clone()?;
-        let entrance = Entrance { listener, loops: loops.clone(), connections_max };
+        let listeners =
+            self.listeners.iter().map(TcpListener::try_clone).collect::<Result<Vec<_>>>()?;
+        let entrance = Entrance { listeners, loops: loops.clone(), connections_max };
         make(&loops[0], Some(entrance))?.run()
     }
 

@@ -404,7 +404,7 @@ pub enum Error {
         job: String,
     },
     /// What is to be exported is nothing that can be.
-    #[error("{text:?} cannot be exported; write ram:SIZE or file:PATH")]
+    #[error("{text:?} cannot be exported; write ram:SIZE, file:PATH or block:DEVICE")]
     ExportKind {
         /// What was given.
         text: String,

@@ -1,45 +1,71 @@
-//! `cairn target`: memory or files of this machine as namespaces that others reach over NVMe/TCP.
+//! `cairn target`: memory, files or devices of this machine as namespaces that others reach over NVMe/TCP.
+
+mod configuration;
+mod export;
 
 use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
-use cairn_agent::target::{Directory, Guard, Limits, Namespace, Resources, Subsystem, Target};
+use cairn_agent::target::{Directory, Guard, Limits, Resources, Subsystem, Target};
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
 use clap::Args;
+use configuration::Configuration;
+use export::Place;
 use serde::Serialize;
 use std::io;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The name of what is exported, unless another is given.
 const DEFAULT_NAME: &str = "nqn.2026-11.io.cairn:target";
+/// Where it listens, unless it is said otherwise.
+const DEFAULT_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
 
 const EXAMPLES: &str = "\
 Examples:
   cairn target ram:8G                                     for initiators on this machine
   cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
   cairn target --listen 10.0.0.5:4420 --auth hosts ram:8G
+  cairn target --config /etc/cairn/target.toml
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
 
 A file must be there, and have the size that the namespace is to have. What is in memory is gone
 when the command ends. With --auth only hosts in FILE, with mode 0600, may connect, and prove by
 DH-HMAC-CHAP who they are. Each of its lines reads HOSTNQN SECRET [TARGETSECRET], with secrets as
 nvme gen-dhchap-key makes them; by the second one hosts can make sure of the target. Without --auth
-hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.";
+hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.
 
-/// Export memory or files as NVMe namespaces over TCP.
+A configuration file is TOML; options of the command line come before what it says:
+  listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
+  memory = \"256M\"                 # as --memory; threads and connections, too
+  [[subsystem]]
+  nqn = \"nqn.2026-11.io.cairn:scratch\"
+  auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to believe names
+  [[subsystem.namespace]]
+  ram = \"8G\"
+  [[subsystem.namespace]]
+  file = \"/nvme/export\"
+  size = \"100G\"                   # makes the file if it is not there
+  [[subsystem.namespace]]
+  device = \"/dev/nvme0n1\"
+  block_size = 512";
+
+/// Export memory, files or devices as NVMe namespaces over TCP.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// What to export, as namespaces 1, 2, …: ram:SIZE or file:PATH
-    #[arg(required = true, value_name = "EXPORT")]
+    /// What to export, as namespaces 1, 2, …: ram:SIZE, file:PATH or block:DEVICE
+    #[arg(required_unless_present = "config", value_name = "EXPORT")]
     exports: Vec<String>,
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420")]
-    listen: SocketAddr,
+    /// Read from FILE what to export, where and to whom
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["exports", "nqn", "auth", "block_size"])]
+    config: Option<PathBuf>,
+    /// Where to listen, perhaps more than once [default: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
     /// Name of the subsystem
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NAME)]
     nqn: String,
@@ -49,24 +75,39 @@ pub struct Arguments {
     /// Threads that serve connections [default: one per processor, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Most memory for data on their way; who finds none waits
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    memory: String,
-    /// Most connections at a time
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    connections: usize,
+    /// Most memory for data on their way; who finds none waits [default: 256M]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Most connections at a time [default: 4096]
+    #[arg(long, value_name = "N")]
+    connections: Option<usize>,
     /// Size of a logical block
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(long, value_name = "BYTES", default_value_t = export::BLOCK_BYTES)]
     block_size: u64,
 }
 
 /// What is exported where.
 #[derive(Debug, Serialize)]
 pub struct TargetReport {
-    /// The subsystem's name.
+    /// Of the first subsystem: its name.
     nqn: String,
-    /// Where it listens.
+    /// Where it listens first.
     address: SocketAddr,
+    /// Of the first subsystem: hosts have to prove who they are.
+    authenticates: bool,
+    /// Of the first subsystem: sizes of the namespaces 1, 2, …
+    namespace_bytes: Vec<u64>,
+    /// Everywhere it listens.
+    addresses: Vec<SocketAddr>,
+    /// All subsystems.
+    subsystems: Vec<SubsystemReport>,
+}
+
+/// What is exported together.
+#[derive(Clone, Debug, Serialize)]
+pub struct SubsystemReport {
+    /// Its name.
+    nqn: String,
     /// Hosts have to prove who they are.
     authenticates: bool,
     /// Sizes of the namespaces 1, 2, …
@@ -75,42 +116,68 @@ pub struct TargetReport {
 
 /// Carries out the command, until the process is ended.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
-    let name = Nqn::new(&arguments.nqn).ok_or(Error::Nqn { text: arguments.nqn.clone() })?;
-    let open = |export: &String| open(export, arguments.block_size);
-    let namespaces = arguments.exports.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let namespace_bytes = namespaces.iter().map(|one| one.shape().bytes()).collect();
-    let subsystem = Subsystem::new(name, namespaces, Limits::default());
-    let subsystem = Arc::new(match guard(arguments)? {
-        Some(guard) => subsystem.guarded(guard),
-        None => subsystem,
-    });
+    let configuration = match &arguments.config {
+        Some(path) => Configuration::read(path)?,
+        None => of_command_line(arguments)?,
+    };
     let directory = Arc::new(Directory::new(Limits::default()));
-    let taken = |_| Error::NqnTaken { text: arguments.nqn.clone() };
-    directory.add(subsystem).map_err(taken)?;
-    let refused = |source| Error::Listen { address: arguments.listen, source };
-    let resources = resources(arguments)?;
-    let target = Target::open(arguments.listen, directory, resources).map_err(refused)?;
-    let address = target.address().map_err(refused)?;
-    let (nqn, authenticates) = (arguments.nqn.clone(), arguments.auth.is_some());
-    let report = TargetReport { nqn, address, authenticates, namespace_bytes };
-    show(context, &report)?;
+    for subsystem in &configuration.subsystems {
+        let taken = |_| Error::NqnTaken { text: subsystem.name().to_string() };
+        directory.add(Arc::clone(subsystem)).map_err(taken)?;
+    }
+    let mut target = Target::new(directory, resources(arguments, &configuration)?);
+    let addresses = match (&arguments.listen[..], &configuration.listen[..]) {
+        ([], []) => &[DEFAULT_ADDRESS.into()],
+        ([], addresses) | (addresses, _) => addresses,
+    };
+    let listen =
+        |&address| target.listen(address).map_err(|source| Error::Listen { address, source });
+    let addresses = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
+    show(context, addresses.clone(), &configuration.subsystems)?;
     match target.serve() {
         Ok(never) => match never {},
-        Err(source) => Err(refused(source)),
+        Err(source) => Err(Error::Listen { address: addresses[0], source }),
     }
 }
 
+/// The one subsystem that options describe.
+fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
+    let name = Nqn::new(&arguments.nqn).ok_or(Error::Nqn { text: arguments.nqn.clone() })?;
+    let open = |export: &String| {
+        let refused = |source: io::Error| Error::Export { export: export.clone(), source };
+        Place::parse(export)?.open(arguments.block_size).map_err(refused)
+    };
+    let namespaces = arguments.exports.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let subsystem = Subsystem::new(name, namespaces, Limits::default());
+    let subsystem = match guard(arguments)? {
+        Some(guard) => subsystem.guarded(guard),
+        None => subsystem,
+    };
+    let subsystems = vec![Arc::new(subsystem)];
+    let (listen, file) = (Vec::new(), configuration::File::default());
+    Ok(Configuration { file, listen, memory_bytes: None, subsystems })
+}
+
 /// What it may use of this machine; as many descriptors as are allowed, because each connection has one.
-fn resources(arguments: &Arguments) -> Result<Resources> {
-    let bytes = size::parse(&arguments.memory).and_then(|bytes| usize::try_from(bytes).ok());
-    let memory_bytes = bytes.ok_or_else(|| Error::Size { text: arguments.memory.clone() })?;
+fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Resources> {
+    let Configuration { file, memory_bytes, .. } = configuration;
+    let given = arguments.memory.as_ref().map(|text| {
+        let bytes = size::parse(text).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.ok_or_else(|| Error::Size { text: text.clone() })
+    });
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     // With fewer, hosts wait until others are gone.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
     let default = Resources::default();
-    let threads = arguments.threads.map_or(default.threads, usize::from);
-    Ok(Resources { threads, connections_max: arguments.connections, memory_bytes, ..default })
+    let threads = arguments.threads.or(file.threads.as_ref().map(|threads| *threads.get_ref()));
+    let connections_max = arguments.connections.or(file.connections);
+    Ok(Resources {
+        threads: threads.map_or(default.threads, usize::from),
+        connections_max: connections_max.unwrap_or(default.connections_max),
+        memory_bytes: given.transpose()?.or(*memory_bytes).unwrap_or(default.memory_bytes),
+        ..default
+    })
 }
 
 /// Who may connect, if not everybody.
@@ -120,26 +187,41 @@ fn guard(arguments: &Arguments) -> Result<Option<Guard>> {
     HostSecrets::read(path).map(Guard::new).map(Some).map_err(refused)
 }
 
-fn open(export: &str, block_bytes: u64) -> Result<Namespace> {
-    let refused = |source: io::Error| Error::Export { export: export.to_string(), source };
-    match export.split_once(':') {
-        Some(("ram", text)) => {
-            let bytes = size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })?;
-            Namespace::in_memory(bytes, block_bytes).map_err(refused)
-        }
-        Some(("file", path)) => Namespace::in_file(Path::new(path), block_bytes).map_err(refused),
-        _ => Err(Error::ExportKind { text: export.to_string() }),
+fn report(subsystem: &Arc<Subsystem>) -> SubsystemReport {
+    SubsystemReport {
+        nqn: subsystem.name().to_string(),
+        authenticates: subsystem.guard().is_some_and(Guard::demands_proof),
+        namespace_bytes: subsystem.namespaces().map(|(_, one)| one.shape().bytes()).collect(),
     }
 }
 
-fn show(context: &Context, report: &TargetReport) -> Result<()> {
+fn show(context: &Context, addresses: Vec<SocketAddr>, all: &[Arc<Subsystem>]) -> Result<()> {
+    let subsystems: Vec<_> = all.iter().map(report).collect();
     if context.json {
-        return output::json(report);
+        let address = addresses[0];
+        let empty = || SubsystemReport {
+            nqn: String::new(),
+            authenticates: false,
+            namespace_bytes: Vec::new(),
+        };
+        let first = subsystems.first().cloned().unwrap_or_else(empty);
+        let SubsystemReport { nqn, authenticates, namespace_bytes } = first;
+        return output::json(&TargetReport {
+            nqn,
+            address,
+            authenticates,
+            namespace_bytes,
+            addresses,
+            subsystems,
+        });
     }
-    let hosts = if report.authenticates { ", for hosts with a secret" } else { "" };
-    output::line(&format!("{} at {}{hosts}", report.nqn, report.address));
-    for (number, bytes) in (1..).zip(&report.namespace_bytes) {
-        output::line(&format!("  namespace {number}: {}", size::human(*bytes)));
+    let places: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    for subsystem in &subsystems {
+        let hosts = if subsystem.authenticates { ", for hosts with a secret" } else { "" };
+        output::line(&format!("{} at {}{hosts}", subsystem.nqn, places.join(", ")));
+        for (number, bytes) in (1..).zip(&subsystem.namespace_bytes) {
+            output::line(&format!("  namespace {number}: {}", size::human(*bytes)));
+        }
     }
     Ok(())
 }

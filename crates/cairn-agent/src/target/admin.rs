@@ -12,7 +12,7 @@ use cairn_device::nvme::wire::identify::{
     self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_DESCRIPTORS, CNS_NAMESPACE, PAGE_BYTES,
     VERSION,
 };
-use cairn_device::nvme::wire::{Command, Status};
+use cairn_device::nvme::wire::{Command, Nqn, Status};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -187,15 +187,17 @@ impl Admin {
 
     fn log_page(&self, page: u8, local: SocketAddr) -> Result<Vec<u8>, Status> {
         match (page, &self.directory) {
-            (LOG_DISCOVERY, Some(directory)) => Ok(discovery_log(directory, local)),
+            (LOG_DISCOVERY, Some(directory)) => {
+                Ok(discovery_log(directory, self.controller.host(), local))
+            }
             (LOG_CHANGED_NAMESPACES, None) => Ok(Vec::new()),
             _ => Err(Status::INVALID_LOG_PAGE.for_good()),
         }
     }
 }
 
-/// The subsystems, at the address at which the host has found us.
-fn discovery_log(directory: &Directory, local: SocketAddr) -> Vec<u8> {
+/// The subsystems that the host may use, at the address at which it has found us.
+fn discovery_log(directory: &Directory, host: &Nqn, local: SocketAddr) -> Vec<u8> {
     let entry = |subsystem: &Arc<Subsystem>| DiscoveryEntry {
         transport: TRANSPORT_TCP,
         family: if local.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 },
@@ -205,8 +207,10 @@ fn discovery_log(directory: &Directory, local: SocketAddr) -> Vec<u8> {
         service: local.port().to_string(),
         subsystem: subsystem.name().clone(),
     };
-    let subsystems = directory.all();
-    let head = DiscoveryHead { generation: 1, entries: subsystems.len() as u64 };
+    let mut subsystems = directory.all();
+    subsystems.retain(|subsystem| subsystem.is_for(host));
+    let (generation, entries) = (directory.generation(), subsystems.len() as u64);
+    let head = DiscoveryHead { generation, entries };
     let mut log = head.encode().to_vec();
     subsystems.iter().for_each(|subsystem| log.extend(entry(subsystem).encode()));
     log

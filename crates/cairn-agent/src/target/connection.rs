@@ -739,8 +739,10 @@ impl Connection {
             return Err(invalid);
         }
         let subsystem = self.directory.find(&host.subsystem).ok_or(invalid)?;
-        let guard = subsystem.guard();
-        let check = guard.map(|guard| guard.check(&host.host, &host.subsystem)).transpose()?;
+        let check = match subsystem.guard() {
+            Some(guard) => guard.check(&host.host, &host.subsystem)?,
+            None => None,
+        };
         let id = match queue {
             0 if host.controller != ANY_CONTROLLER => return Err(invalid),
             0 => self.connect_admin(subsystem, &host, keep_alive_ms)?,
@@ -767,7 +769,8 @@ impl Connection {
         host: &ConnectData,
         keep_alive_ms: u32,
     ) -> Result<u16, Status> {
-        let controller = subsystem.add_controller(host, keep_alive_ms)?;
+        let socket = Arc::clone(&self.socket);
+        let controller = subsystem.add_controller(host, keep_alive_ms, socket)?;
         let id = controller.id;
         self.role = Role::Admin(Admin::new(&self.directory, subsystem, controller));
         Ok(id)
@@ -780,9 +783,6 @@ impl Connection {
         queue: u16,
     ) -> Result<u16, Status> {
         let controller = subsystem.controller(host).ok_or(Status::CONNECT_INVALID.for_good())?;
-        if !controller.is_enabled() {
-            return Err(Status::SEQUENCE_ERROR);
-        }
         controller.add_queue(queue, Arc::clone(&self.socket))?;
         let id = controller.id;
         self.role = Role::Io(subsystem, controller, queue);

@@ -3,6 +3,7 @@
 use super::subsystem::{Limits, Subsystem};
 use cairn_device::nvme::wire::Nqn;
 use cairn_device::nvme::wire::fabrics::DISCOVERY_NQN;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The subsystems of a target.
@@ -12,6 +13,8 @@ pub struct Directory {
     /// What hosts connect to that want to know the others.
     discovery: Arc<Subsystem>,
     subsystems: RwLock<Vec<Arc<Subsystem>>>,
+    /// Changes whenever they do.
+    generation: AtomicU64,
 }
 
 impl Directory {
@@ -19,7 +22,8 @@ impl Directory {
     pub fn new(limits: Limits) -> Directory {
         let name = Nqn::new(DISCOVERY_NQN).expect("it is a name");
         let discovery = Arc::new(Subsystem::new(name, Vec::new(), limits));
-        Directory { limits, discovery, subsystems: RwLock::default() }
+        let (subsystems, generation) = (RwLock::default(), AtomicU64::new(1));
+        Directory { limits, discovery, subsystems, generation }
     }
 
     /// Adds one. Errors: there is another one of that name, which is left as it is.
@@ -31,11 +35,30 @@ impl Directory {
             return Err(subsystem);
         }
         subsystems.push(subsystem);
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Removes the one of that name, and has everybody who uses it leave; whether there was one.
+    pub fn remove(&self, name: &Nqn) -> bool {
+        let mut subsystems = self.subsystems.write().unwrap_or_else(PoisonError::into_inner);
+        let place = subsystems.iter().position(|subsystem| subsystem.name() == name);
+        let removed = place.map(|place| subsystems.remove(place));
+        drop(subsystems);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        removed.is_some_and(|subsystem| {
+            subsystem.close();
+            true
+        })
+    }
+
+    /// A number that changes whenever the subsystems do.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
     /// What hosts may ask for.
-    pub(super) fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -45,7 +68,7 @@ impl Directory {
     }
 
     /// The one of that name.
-    pub(super) fn find(&self, name: &Nqn) -> Option<Arc<Subsystem>> {
+    pub fn find(&self, name: &Nqn) -> Option<Arc<Subsystem>> {
         if name == self.discovery.name() {
             return Some(Arc::clone(&self.discovery));
         }
@@ -54,7 +77,7 @@ impl Directory {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> Vec<Arc<Subsystem>> {
+    pub fn all(&self) -> Vec<Arc<Subsystem>> {
         self.subsystems.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

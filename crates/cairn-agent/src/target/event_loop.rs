@@ -29,8 +29,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const HASTE: u32 = 6;
 /// What the mailbox is known by.
 const MAILBOX: u64 = u64::MAX;
-/// What the listener is known by.
+/// What the listeners are known by: this and the numbers below it.
 const LISTENER: u64 = u64::MAX - 1;
+const FIRST_LISTENER: u64 = LISTENER - (1 << 16);
 
 /// What one thread tells another that serves connections.
 pub(super) enum Letter {
@@ -91,9 +92,25 @@ impl Hands {
 
 /// Hosts that come, and the loops among which they are divided.
 pub(super) struct Entrance {
-    pub(super) listener: TcpListener,
+    pub(super) listeners: Vec<TcpListener>,
     pub(super) loops: Vec<Arc<Mailbox>>,
     pub(super) connections_max: usize,
+}
+
+impl Entrance {
+    fn watch(&self, epoll: &OwnedFd) -> Result<()> {
+        (0..).zip(&self.listeners).try_for_each(|(number, listener)| {
+            let data = EventData::new_u64(LISTENER - number);
+            Ok(epoll::add(epoll, listener, data, EventFlags::IN)?)
+        })
+    }
+
+    fn ignore(&self, epoll: &OwnedFd) {
+        for listener in &self.listeners {
+            // It may be ignored already.
+            let _ = epoll::delete(epoll, listener);
+        }
+    }
 }
 
 /// A connection, and what the kernel watches it for.
@@ -136,9 +153,8 @@ impl EventLoop {
         let bell = hands.mailbox.bell.as_fd();
         epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
         if let Some(entrance) = &entrance {
-            entrance.listener.set_nonblocking(true)?;
-            let data = EventData::new_u64(LISTENER);
-            epoll::add(&epoll, &entrance.listener, data, EventFlags::IN)?;
+            entrance.listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+            entrance.watch(&epoll)?;
         }
         Ok(EventLoop {
             epoll,
@@ -168,7 +184,7 @@ impl EventLoop {
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => self.read_letters(),
-                    LISTENER => self.let_in(),
+                    place @ FIRST_LISTENER..=LISTENER => self.let_in((LISTENER - place) as usize),
                     token => self.serve(token, event.flags),
                 }
             }
@@ -195,11 +211,12 @@ impl EventLoop {
     }
 
     /// Accepts hosts, and gives each to the loop that has the fewest.
-    fn let_in(&mut self) {
+    fn let_in(&mut self, index: usize) {
         let Some(entrance) = &self.entrance else { return };
+        let Some(listener) = entrance.listeners.get(index) else { return };
         let mut streams = Vec::new();
         let is_blocked = loop {
-            match entrance.listener.accept() {
+            match listener.accept() {
                 Ok((stream, _)) => {
                     let all: usize = entrance.loops.iter().map(|one| one.connections()).sum();
                     let quietest = entrance.loops.iter().min_by_key(|one| one.connections());
@@ -220,7 +237,8 @@ impl EventLoop {
                 },
             }
         };
-        if is_blocked && epoll::delete(&self.epoll, &entrance.listener).is_ok() {
+        if is_blocked {
+            entrance.ignore(&self.epoll);
             self.closed_until = Some(self.hands.now + PAUSE);
         }
         streams.into_iter().for_each(|stream| self.admit(stream));
@@ -350,9 +368,8 @@ impl EventLoop {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
             if let Some(entrance) = &self.entrance {
-                let data = EventData::new_u64(LISTENER);
-                let added = epoll::add(&self.epoll, &entrance.listener, data, EventFlags::IN);
-                self.closed_until = added.err().map(|_| now + PAUSE);
+                entrance.ignore(&self.epoll);
+                self.closed_until = entrance.watch(&self.epoll).err().map(|_| now + PAUSE);
             }
         }
         if self.next_check.is_none_or(|check| check > now) {

@@ -24,28 +24,58 @@ const GROUPS: [Option<Group>; 6] = [
 /// What hosts need to use a subsystem.
 #[derive(Debug)]
 pub struct Guard {
-    hosts: HostSecrets,
+    hosts: Hosts,
     hashes: Vec<Hash>,
     groups: Vec<Option<Group>>,
+}
+
+#[derive(Debug)]
+enum Hosts {
+    /// They prove who they are.
+    Proven(HostSecrets),
+    /// They say who they are.
+    Named(Vec<Nqn>),
 }
 
 impl Guard {
     /// Lets these hosts in.
     pub fn new(hosts: HostSecrets) -> Guard {
-        Guard { hosts, hashes: HASHES.into(), groups: GROUPS.into() }
+        Guard { hosts: Hosts::Proven(hosts), hashes: HASHES.into(), groups: GROUPS.into() }
     }
 
-    /// What a host has to prove on a new queue. Errors: the host is a stranger.
-    pub(super) fn check(&self, host: &Nqn, subsystem: &Nqn) -> Result<Check, Status> {
-        let secrets = self.hosts.of(host).ok_or(Status::HOST_INVALID.for_good())?;
-        Ok(Check {
+    /// Lets whoever says to have one of these names in.
+    pub fn named(hosts: Vec<Nqn>) -> Guard {
+        Guard { hosts: Hosts::Named(hosts), hashes: Vec::new(), groups: Vec::new() }
+    }
+
+    /// Whether hosts have to prove who they are.
+    pub fn demands_proof(&self) -> bool {
+        matches!(self.hosts, Hosts::Proven(_))
+    }
+
+    /// Whether the host is none of those that are let in.
+    pub(super) fn is_stranger(&self, host: &Nqn) -> bool {
+        match &self.hosts {
+            Hosts::Proven(secrets) => secrets.of(host).is_none(),
+            Hosts::Named(names) => !names.contains(host),
+        }
+    }
+
+    /// What a host has to prove on a new queue, if anything. Errors: the host is a stranger.
+    pub(super) fn check(&self, host: &Nqn, subsystem: &Nqn) -> Result<Option<Check>, Status> {
+        let secrets = match &self.hosts {
+            _ if self.is_stranger(host) => return Err(Status::HOST_INVALID.for_good()),
+            Hosts::Proven(secrets) => secrets.of(host),
+            Hosts::Named(_) => None,
+        };
+        Ok(secrets.map(|secrets| Check {
             secrets: secrets.clone(),
             subsystem: subsystem.clone(),
             hashes: self.hashes.clone(),
             groups: self.groups.clone(),
             transaction: 0,
             state: State::Asked,
-        })
+        }))
     }
 }
 

@@ -5,11 +5,11 @@
 use super::reservation::Reservations;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Error, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A namespace.
@@ -32,15 +32,23 @@ impl Namespace {
         Ok(Namespace { is_memory: true, ..namespace })
     }
 
-    /// The file at `path`, which there must be; its end is that of its last whole block.
+    /// The file or block device at `path`, which there must be; its end is that of its last whole block. Nobody else can have
+    /// the device mounted.
     pub fn in_file(path: &Path, block_bytes: u64) -> io::Result<Namespace> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let is_device = std::fs::metadata(path)?.file_type().is_block_device();
+        let exclusive = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).write(true).custom_flags(exclusive).open(path)?;
         let attributes = file.metadata()?;
         // The same file is the same namespace, whoever exports it.
-        let words = [attributes.dev(), attributes.ino()].map(u64::to_le_bytes);
+        let identity = match is_device {
+            true => [attributes.rdev(), 0],
+            false => [attributes.dev(), attributes.ino()],
+        };
         let mut guid = [0; 16];
-        guid.copy_from_slice(&words.concat());
-        Namespace::new(file, attributes.len(), block_bytes, guid)
+        guid.copy_from_slice(&identity.map(u64::to_le_bytes).concat());
+        let bytes = file.seek(SeekFrom::End(0))?;
+        Namespace::new(file, bytes, block_bytes, guid)
     }
 
     fn new(file: File, bytes: u64, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {

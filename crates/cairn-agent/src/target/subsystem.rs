@@ -10,7 +10,7 @@ use cairn_device::nvme::wire::fabrics::{
 };
 use cairn_device::nvme::wire::{Nqn, Status};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Largest controller number that is given.
@@ -61,22 +61,53 @@ pub struct Subsystem {
     limits: Limits,
     guard: Option<Guard>,
     controllers: Mutex<HashMap<u16, Arc<Controller>>>,
+    /// Nobody connects to it any more.
+    is_closed: AtomicBool,
 }
 
 impl Subsystem {
     /// The namespaces get the numbers from 1 on.
     pub fn new(name: Nqn, namespaces: Vec<Namespace>, limits: Limits) -> Subsystem {
         let namespaces = namespaces.into_iter().map(Arc::new).collect();
-        Subsystem { name, namespaces, limits, guard: None, controllers: Mutex::default() }
+        Subsystem {
+            name,
+            namespaces,
+            limits,
+            guard: None,
+            controllers: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        }
     }
 
-    /// The same for hosts that prove who they are; anybody may discover it.
+    /// The same for the hosts that the guard lets in, who alone see it.
     pub fn guarded(self, guard: Guard) -> Subsystem {
         Subsystem { guard: Some(guard), ..self }
     }
 
+    /// Whether the host may use it, as far as its name says that.
+    pub(super) fn is_for(&self, host: &Nqn) -> bool {
+        self.guard.as_ref().is_none_or(|guard| !guard.is_stranger(host))
+    }
+
+    /// Has everybody who uses it leave, and nobody come any more.
+    pub(super) fn close(&self) {
+        let controllers: Vec<_> = {
+            let mut controllers = self.controllers();
+            self.is_closed.store(true, Ordering::Relaxed);
+            controllers.drain().map(|(_, controller)| controller).collect()
+        };
+        for controller in controllers {
+            controller.end();
+        }
+    }
+
+    /// How many controllers there are.
+    pub fn controllers_count(&self) -> usize {
+        self.controllers().len()
+    }
+
     /// What hosts need to use it; none if anybody may.
-    pub(super) fn guard(&self) -> Option<&Guard> {
+    pub fn guard(&self) -> Option<&Guard> {
         self.guard.as_ref()
     }
 
@@ -106,8 +137,12 @@ impl Subsystem {
         &self,
         host: &ConnectData,
         keep_alive_ms: u32,
+        admin: Arc<Socket>,
     ) -> Result<Arc<Controller>, Status> {
         let mut controllers = self.controllers();
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Status::CONNECT_INVALID);
+        }
         let id = (1..=CONTROLLERS_MAX).find(|id| !controllers.contains_key(id));
         let id = id.ok_or(Status::INTERNAL_ERROR)?;
         let controller = Arc::new(Controller {
@@ -115,6 +150,7 @@ impl Subsystem {
             host: host.clone(),
             keep_alive_ms,
             configuration: AtomicU32::new(0),
+            admin,
             queues: Mutex::default(),
         });
         controllers.insert(id, Arc::clone(&controller));
@@ -132,7 +168,7 @@ impl Subsystem {
     /// The controller's admin connection has ended.
     pub(super) fn remove_controller(&self, controller: &Controller) {
         self.controllers().remove(&controller.id);
-        controller.end_queues();
+        controller.end();
     }
 
     fn controllers(&self) -> MutexGuard<'_, HashMap<u16, Arc<Controller>>> {
@@ -147,6 +183,7 @@ pub(super) struct Controller {
     host: ConnectData,
     pub(super) keep_alive_ms: u32,
     configuration: AtomicU32,
+    admin: Arc<Socket>,
     queues: Mutex<HashMap<u16, Arc<Socket>>>,
 }
 
@@ -172,6 +209,11 @@ impl Controller {
             | flag(configuration & CONFIGURATION_SHUTDOWN_MASK != 0, STATUS_SHUT_DOWN)
     }
 
+    /// HOSTNQN of the host.
+    pub(super) fn host(&self) -> &Nqn {
+        &self.host.host
+    }
+
     /// HOSTID of the host.
     pub(super) fn host_id(&self) -> &HostId {
         &self.host.host_id
@@ -181,9 +223,12 @@ impl Controller {
         self.status() == STATUS_READY
     }
 
-    /// Makes a connection the I/O queue of that number. Errors: there is one.
+    /// Makes a connection the I/O queue of that number. Errors: there is one; or the controller is not enabled.
     pub(super) fn add_queue(&self, number: u16, socket: Arc<Socket>) -> Result<(), Status> {
         let mut queues = self.queues();
+        if !self.is_enabled() {
+            return Err(Status::SEQUENCE_ERROR);
+        }
         if queues.contains_key(&number) {
             return Err(Status::CONNECT_INVALID.for_good());
         }
@@ -193,6 +238,12 @@ impl Controller {
 
     pub(super) fn remove_queue(&self, number: u16) {
         self.queues().remove(&number);
+    }
+
+    /// Ends it for good.
+    fn end(&self) {
+        self.configure(0);
+        self.admin.hang_up();
     }
 
     fn end_queues(&self) {

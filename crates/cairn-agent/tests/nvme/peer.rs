@@ -58,8 +58,14 @@ impl Peer {
     pub fn with(resources: Resources) -> Option<Peer> {
         let directory = Directory::new(Limits::default());
         directory.add(Arc::new(open(Limits::default()))).expect("the only one");
-        let bind = || Target::open(ANYWHERE, Arc::new(directory), resources).expect("a port");
-        Peer::is_ours().then(|| Peer { address: serve(bind()) })
+        Peer::is_ours().then(|| Peer::of(directory, resources))
+    }
+
+    /// Cairn's own target with these subsystems.
+    pub fn of(directory: impl Into<Arc<Directory>>, resources: Resources) -> Peer {
+        let mut target = Target::new(directory.into(), resources);
+        target.listen(ANYWHERE).expect("there is a port");
+        Peer { address: serve(target) }
     }
 
     /// Whether peers are Cairn's own.

@@ -22,7 +22,12 @@ impl Drop for Target {
 
 /// Starts `cairn target` with these arguments at any port; what it says.
 pub fn start(sandbox: &Sandbox, arguments: &[&str]) -> (Target, Value) {
-    let all = [&["--json", "target", "--listen", "127.0.0.1:0"], arguments].concat();
+    start_at(sandbox, &["--listen", "127.0.0.1:0"], arguments)
+}
+
+/// Starts it where these arguments say.
+pub fn start_at(sandbox: &Sandbox, place: &[&str], arguments: &[&str]) -> (Target, Value) {
+    let all = [&["--json", "target"], place, arguments].concat();
     let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
     let stdout = child.stdout.take().expect("it is a pipe");
     let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter();

@@ -19,7 +19,7 @@ fn secrets(lines: &[&str]) -> Secrets {
 fn check(hash: Hash, group: Option<Group>) -> Check {
     let hosts = HostSecrets::parse(format!("{HOST} {SECRET} {OTHER}").as_bytes()).unwrap();
     let guard = Guard { hashes: vec![hash], groups: vec![group], ..Guard::new(hosts) };
-    guard.check(&Nqn::new(HOST).unwrap(), &subsystem()).unwrap()
+    guard.check(&Nqn::new(HOST).unwrap(), &subsystem()).unwrap().unwrap()
 }
 
 fn plain() -> Check {
