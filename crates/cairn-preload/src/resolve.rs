@@ -6,7 +6,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long};
 
-use cairn_posix::path::{self, Place, Route};
+use cairn_posix::path::{Place, Route};
 use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, address, cwd, mount};
 
 use crate::answer::{answer_as, answer_path_as, count_refusal, errno, guarded};
@@ -57,9 +57,8 @@ impl Request {
 
     /// Whether the path starts from a directory of ours, or leads into the mount.
     unsafe fn is_ours(&self) -> bool {
-        // SAFETY: the caller passes null or a terminated path.
-        let is_named = address::is_possible(self.path) && !unsafe { path::is_empty(self.path) };
-        // SAFETY: as above.
+        let is_named = address::byte(self.path.cast()).is_some_and(|first| first != 0);
+        // SAFETY: the caller passes a terminated path, or an address where none is.
         let route = || unsafe { hooks::route_at(self.directory, self.path) };
         is_named && (self.base().is_some() || route() != Route::Libc)
     }
