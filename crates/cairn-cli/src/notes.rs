@@ -85,7 +85,7 @@ struct Announced<'notes> {
     first: &'notes Note,
     begun: HashSet<(u32, Option<u32>)>,
     ended: HashSet<(u32, Option<u32>)>,
-    time_ns: u64,
+    time_ns: i64,
 }
 
 impl<'notes> Announced<'notes> {
