@@ -56,11 +56,12 @@ impl Microfs {
                 if inode.is_symlink(tx) && !options.path_only {
                     return Err(Error::SymlinkLoop);
                 }
-                if is_directory && (options.write || options.truncate) {
+                let reads = options.read || options.with_rights;
+                let writes = options.write || options.truncate || options.with_rights;
+                if is_directory && writes {
                     return Err(Error::IsDirectory);
                 }
-                let wanted = if options.read { READ } else { 0 }
-                    | if options.write || options.truncate { WRITE } else { 0 };
+                let wanted = if reads { READ } else { 0 } | if writes { WRITE } else { 0 };
                 inode.permit(tx, caller, wanted)?;
             }
             let truncates = options.truncate && !created && inode.is_regular(tx);
@@ -84,7 +85,7 @@ impl Microfs {
 }
 
 impl Microfs {
-    /// Makes a file without a name in the directory at `path` and opens it for writing and, if `options` say so, reading. It goes
+    /// Makes a file without a name in the directory at `path` and opens it as `options` say. It goes
     /// with its last description, unless it is `linkable` and [`Microfs::link`] gave it a name. The log knows it only from
     /// then on. Errors: `Invalid` if it is to be linkable and the namespace is durable: its blocks would not be in the log.
     pub fn open_nameless(
@@ -117,8 +118,7 @@ impl Microfs {
             if linkable {
                 inode.add_flags(tx, NAMELESS);
             }
-            let flags = MAY_WRITE
-                | WROTE
+            let flags = if options.write { MAY_WRITE | WROTE } else { 0 }
                 | if options.read { MAY_READ } else { 0 }
                 | if options.append { APPEND } else { 0 };
             let handle = tx.new_handle(slot, inode, flags)?;

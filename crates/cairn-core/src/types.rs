@@ -222,6 +222,8 @@ pub struct OpenOptions {
     pub read: bool,
     /// May write.
     pub write: bool,
+    /// Fail without the rights to read and to write, though neither is asked for.
+    pub with_rights: bool,
     /// Writes go to the end (`O_APPEND`).
     pub append: bool,
     /// Create if absent (`O_CREAT`).
@@ -274,6 +276,7 @@ impl OpenOptions {
     pub const NONE: OpenOptions = OpenOptions {
         read: false,
         write: false,
+        with_rights: false,
         append: false,
         create: false,
         exclusive: false,

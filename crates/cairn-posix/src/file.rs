@@ -39,11 +39,12 @@ fn options(flags: i32) -> Result<OpenOptions> {
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         libc::O_RDWR => (true, true),
-        _ => return Err(Errno(libc::EINVAL)),
+        _ => (false, false),
     };
     let options = OpenOptions {
         read,
         write,
+        with_rights: has(libc::O_ACCMODE) && !has(libc::O_PATH),
         append: has(libc::O_APPEND),
         create: has(libc::O_CREAT),
         exclusive: has(libc::O_EXCL),
@@ -100,17 +101,18 @@ fn open_nameless(
     (flags, bounds): (i32, PathBounds),
     mode: u32,
 ) -> PathResult<Opened> {
-    let read = match flags & libc::O_ACCMODE {
-        libc::O_WRONLY => false,
-        libc::O_RDWR => true,
-        _ => return Err(Errno(libc::EINVAL).into()),
+    let (read, write) = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => return Err(Errno(libc::EINVAL).into()),
+        libc::O_WRONLY => (false, true),
+        libc::O_RDWR => (true, true),
+        _ => (false, false),
     };
     let linkable = flags & libc::O_EXCL == 0;
     if linkable && mount.fs().is_durable() {
         return Err(Errno(libc::EOPNOTSUPP).into());
     }
     let append = flags & libc::O_APPEND != 0;
-    let options = OpenOptions { read, append, bounds, ..OpenOptions::default() };
+    let options = OpenOptions { read, write, append, bounds, ..OpenOptions::default() };
     let opened = mount.fs().open_nameless(caller, place.base, place.path, options, linkable, mode);
     mount.at(place, true, opened)
 }
@@ -354,7 +356,8 @@ pub fn status_flags(handle: HandleId) -> Result<i32> {
     let info = mount::current()?.fs().handle(handle)?;
     let access = match (info.read, info.write) {
         _ if info.path_only => return Ok(libc::O_PATH),
-        (_, false) => libc::O_RDONLY,
+        (true, false) => libc::O_RDONLY,
+        (false, false) => libc::O_ACCMODE,
         (false, true) => libc::O_WRONLY,
         (true, true) => libc::O_RDWR,
     };

@@ -128,6 +128,9 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
         return Err(Errno(libc::EINVAL));
     }
     let info = file::opened(handle)?;
+    if operation & libc::LOCK_UN == 0 && !info.read && !info.write {
+        return Err(Errno(libc::EBADF));
+    }
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
     gate::outside(|| sys::flock(lock, operation))?;
     if operation & libc::LOCK_UN == 0 {

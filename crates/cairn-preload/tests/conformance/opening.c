@@ -1,5 +1,8 @@
 /* Opening with every combination of flags; and every pair of names that renaming and linking can be given. */
 #include "conformance.h"
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 
 static const struct choice {
     const char *name;
@@ -20,6 +23,11 @@ static int flags_of(unsigned combination, char *name) {
     return flags;
 }
 
+static int lock(int number, int kind) {
+    struct flock range = {.l_type = kind, .l_whence = SEEK_SET, .l_len = 1};
+    return fcntl(number, F_SETLK, &range) == 0 ? 0 : errno;
+}
+
 static void use(int number) {
     char bytes[4];
     ssize_t got = pread(number, bytes, 4, 0);
@@ -29,6 +37,15 @@ static void use(int number) {
     note("writes %zd", put);
     if (put < 0) note("%s", error_name(errno));
     note("at %ld", (long)lseek(number, 0, SEEK_CUR));
+    /* Neither to read nor to write is a way to open, too: for what needs no more than the rights to both. */
+    int pending = 7, flags = fcntl(number, F_GETFL);
+    note("to %d", flags < 0 ? -1 : flags & O_ACCMODE);
+    note("cut %d", ftruncate(number, 2));
+    note("locks %d %d %d", lock(number, F_RDLCK), lock(number, F_WRLCK), flock(number, LOCK_EX | LOCK_NB));
+    note("ioctl %d", ioctl(number, FIONREAD, &pending));
+    void *map = mmap(NULL, 10, PROT_READ, MAP_SHARED, number, 0);
+    note("map %d", map != MAP_FAILED);
+    if (map != MAP_FAILED) MUST(munmap(map, 10) == 0);
     MUST(close(number) == 0);
 }
 
@@ -38,8 +55,6 @@ void opening(void) {
             for (unsigned combination = 0; combination < 1u << COUNT(options); combination++) {
                 char name[200] = "";
                 int flags = flags_of(combination, name);
-                /* Refused; but to a name it does not matter. */
-                if (access->flag == (O_WRONLY | O_RDWR) && combination != 0 && (flags & O_PATH) == 0) continue;
                 /* What kernels before 6.4 made of this pair was a mistake. */
                 if ((flags & O_CREAT) && (flags & O_DIRECTORY)) continue;
                 scene_begin();

@@ -124,6 +124,7 @@ static const struct description {
     {"path and truncate", O_PATH | O_TRUNC, 0, 0, 24, 0},
     {"nameless to read", O_TMPFILE, 0600, 0, 24, 0},
     {"neither", O_WRONLY | O_RDWR, 0, 0, 24, 0},
+    {"nameless for neither", O_TMPFILE | O_WRONLY | O_RDWR | O_EXCL, 0600, 0, 24, 0},
     {"cached", 0, 0, RESOLVE_CACHED, 24, 0},
     {"cached and write", O_RDWR, 0, RESOLVE_CACHED, 24, 0},
     {"cached and create", O_CREAT | O_RDWR, 0644, RESOLVE_CACHED, 24, 0},
