@@ -7,12 +7,17 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
+use core::mem::offset_of;
 
 use cairn_posix::{address, configuration, process};
 use libc::{clone_args, pid_t};
 
 use crate::answer::set_errno;
 use crate::life::{self, Making};
+
+/// The shortest description of `clone3`, the first version of it, and the longest, which is a page.
+const DESCRIPTION_BYTES_MIN: usize = 64;
+const DESCRIPTION_BYTES_MAX: usize = 4096;
 
 /// How a clone with some flags is made.
 enum Manner {
@@ -121,8 +126,8 @@ pub fn by_number(flags: u64, create: impl FnOnce(u64) -> c_long) -> c_long {
     }
 }
 
-/// `clone3` by number: `create` makes the call with this description. One that names a stack is the kernel's affair,
-/// because no function can return on it.
+/// `clone3` by number: `create` makes the call with this description. Of one that is longer than the one known the rest is
+/// the kernel's to judge. One that names a stack is the kernel's affair, because no function can return on it.
 ///
 /// # Safety
 /// `description` is null or holds as many bytes as `bytes` says.
@@ -131,16 +136,17 @@ pub unsafe fn described(
     bytes: usize,
     create: impl FnOnce(*const clone_args) -> c_long,
 ) -> c_long {
-    if bytes < size_of::<clone_args>() {
+    const FLAGS: usize = offset_of!(clone_args, flags) / 8;
+    const STACK: usize = offset_of!(clone_args, stack) / 8;
+    let mut own = [0_u64; DESCRIPTION_BYTES_MAX / 8];
+    let is_possible = (DESCRIPTION_BYTES_MIN..=DESCRIPTION_BYTES_MAX).contains(&bytes);
+    // SAFETY: there is room for that many bytes.
+    let mut took = || unsafe { address::fetch(own.as_mut_ptr().cast(), description.cast(), bytes) };
+    if !is_possible || took().is_err() || own[STACK] != 0 {
         return create(description);
     }
-    // SAFETY: any bytes are a description.
-    let Ok(mut own) = (unsafe { address::take(description) }) else { return create(description) };
-    if own.stack != 0 || bytes > size_of::<clone_args>() {
-        return create(description);
-    }
-    by_number(own.flags, |flags| {
-        own.flags = flags;
-        create(&raw const own)
+    by_number(own[FLAGS], |flags| {
+        own[FLAGS] = flags;
+        create(own.as_ptr().cast())
     })
 }

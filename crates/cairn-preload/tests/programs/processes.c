@@ -171,6 +171,14 @@ static pid_t clone_by_description(unsigned long long flags) {
     return (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
 }
 
+/* A description of another length, with this in the word behind what is known. */
+static pid_t clone_by_length(size_t length, unsigned long long more) {
+    static unsigned long long description[1024];
+    memcpy(description, &(struct clone_args){.exit_signal = SIGCHLD}, sizeof(struct clone_args));
+    description[sizeof(struct clone_args) / 8] = more;
+    return (pid_t)syscall(SYS_clone3, description, length);
+}
+
 static void child_by_number(const char *what, pid_t child) {
     if (child == 0) {
         say(cloned_file, what);
@@ -186,6 +194,21 @@ static void child_by_number(const char *what, pid_t child) {
     show("own");
 }
 
+/* What the child has stays open when its parent closes it before the child has done anything. */
+static void child_that_comes_late(size_t length) {
+    int file = create("late", 0), go[2];
+    MUST(pipe(go) == 0);
+    pid_t child = clone_by_length(length, 0);
+    if (child == 0) {
+        char byte;
+        if (read(go[0], &byte, 1) != 1) _exit(92);
+        _exit(write(file, "late", 4) == 4 && unlink("late") == 0 && lseek(file, 0, SEEK_END) == 4 ? 7 : 93);
+    }
+    MUST(child > 0 && close(file) == 0 && write(go[1], "g", 1) == 1);
+    printf("clone3 of %zu bytes, late: %d\n", length, ended(child));
+    MUST(close(go[0]) == 0 && close(go[1]) == 0);
+}
+
 static void clones_by_number(void) {
     cloned_file = create("cloned", O_APPEND);
     setvbuf(stdout, NULL, _IONBF, 0);
@@ -194,6 +217,18 @@ static void clones_by_number(void) {
     child_by_number("clone3", clone_by_description(0));
     child_by_number("clone3 with handlers cleared", clone_by_description(CLONE_CLEAR_SIGHAND));
     child_by_number("clone3 as vfork without memory", clone_by_description(CLONE_VFORK));
+    child_by_number("clone3 of the first version", clone_by_length(64, 0));
+    child_by_number("clone3 of the second version", clone_by_length(80, 0));
+    child_by_number("clone3 of a later version", clone_by_length(sizeof(struct clone_args) + 40, 0));
+    child_by_number("clone3 of a page", clone_by_length(4096, 0));
+    child_that_comes_late(64);
+    child_that_comes_late(sizeof(struct clone_args));
+    child_that_comes_late(sizeof(struct clone_args) + 40);
+    static const size_t lengths[] = {0, 63, 4097, 200};
+    for (size_t at = 0; at < sizeof lengths / sizeof *lengths; at++) {
+        MUST(clone_by_length(lengths[at], 1) == -1);
+        printf("clone3 of %zu bytes: %s\n", lengths[at], strerrorname_np(errno));
+    }
     show("cloned");
 }
 
