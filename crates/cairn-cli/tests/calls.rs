@@ -144,6 +144,63 @@ fn calls_are_counted_by_function_outcome_and_program() {
     assert_eq!(all.stdout.lines().filter(line).count(), 1, "{}", all.stdout);
 }
 
+const WAITING: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+int main(void) {
+    int ours = open("/cairn/f", O_RDWR | O_CREAT, 0600), other = open("/dev/null", O_RDWR), ends[2];
+    struct pollfd entries[] = {{ours, POLLIN}, {other, POLLOUT}};
+    struct timeval now = {0, 0};
+    struct timespec soon = {0, 0};
+    fd_set set;
+    pipe(ends);
+    for (int i = 0; i < 5; i++) poll(entries, 2, 0);
+    for (int i = 0; i < 3; i++) poll(entries + 1, 1, 0);
+    ppoll(entries, 1, &soon, 0);
+    for (int i = 0; i < 6; i++) {
+        FD_ZERO(&set);
+        FD_SET(i < 4 ? ours : other, &set);
+        select(ours + other + 1, &set, 0, 0, &now);
+    }
+    FD_ZERO(&set);
+    FD_SET(ours, &set);
+    pselect(ours + 1, 0, &set, 0, &soon, 0);
+    int instance = epoll_create1(0);
+    epoll_ctl(instance, EPOLL_CTL_ADD, ours, &(struct epoll_event){EPOLLIN});
+    epoll_ctl(instance, EPOLL_CTL_ADD, ends[0], &(struct epoll_event){EPOLLIN});
+    return 0;
+}
+"#;
+
+/// Mechanism: what waits for descriptors asked the C library for those of others, and only that was counted.
+/// Consequence: waiting for files of ours was reported as passed on.
+/// Fix: it is counted when it is known whether a file of ours was among them.
+#[test]
+fn waiting_for_files_is_counted_as_served_and_for_others_as_passed() {
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "waiting", WAITING);
+    run(&sandbox, &program, &[]).succeeds();
+    let report = report(&sandbox);
+    for (function, outcome, errno, expected) in [
+        ("poll", "served", None, 5),
+        ("poll", "passed", None, 3),
+        ("ppoll", "served", None, 1),
+        ("select", "served", None, 4),
+        ("select", "passed", None, 2),
+        ("pselect", "served", None, 1),
+        ("pselect", "passed", None, 0),
+        ("epoll_ctl", "failed", Some("EPERM"), 1),
+        ("epoll_ctl", "passed", None, 1),
+    ] {
+        let counted = number(&report, "waiting", function, outcome, errno);
+        assert_eq!(counted, expected, "{function} {outcome} {errno:?}: {report:#}");
+    }
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_a_killed_process_called_is_counted() {

@@ -2,10 +2,11 @@
 
 use core::ffi::{c_int, c_void};
 
+use cairn_posix::calls::Outcome;
 use cairn_posix::{Errno, configuration, file, kernel, table};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::answer::{answer, errno, guarded, is_missed, recognise};
+use crate::answer::{answer, count, errno, guarded, is_counting, is_missed, recognise, set_errno};
 
 /// What a regular file is always ready for.
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -37,6 +38,21 @@ fn is_any(number: c_int) -> bool {
     }
 }
 
+/// Counts a call that waits, if calls are counted: it is ours if it waits for a file of ours, too.
+fn count_waiting(symbol: &str, is_ours: bool, result: c_int) {
+    if !is_counting() {
+        return;
+    }
+    let before = errno();
+    let outcome = match is_ours {
+        false => Outcome::Passed,
+        true if result < 0 => Outcome::Failed(before),
+        true => Outcome::Served,
+    };
+    count(symbol, outcome);
+    set_errno(before);
+}
+
 /// Entries of ours are taken out of the list for the kernel's call by making their numbers negative, and put back.
 struct Masked<'a> {
     list: &'a mut [pollfd],
@@ -64,14 +80,17 @@ impl<'a> Masked<'a> {
     }
 
     /// The result of the whole call, given the kernel's for the others.
-    fn finish(self, result: c_int) -> c_int {
+    fn finish(mut self, symbol: &str, result: c_int) -> c_int {
+        let is_known = self.any;
         // To the kernel a placeholder that was inherited and is not known yet is no open file.
         for entry in self.list.iter_mut().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
             if entry.fd >= 0 && recognise(entry.fd) {
+                self.any = true;
                 entry.revents = entry.events & READY;
             }
         }
-        if !self.any {
+        count_waiting(symbol, self.any, result);
+        if !is_known {
             return result;
         }
         for entry in self.list.iter_mut().filter(|entry| entry.fd < 0) {
@@ -95,13 +114,13 @@ macro_rules! polls {
         pub unsafe extern "C-unwind" fn $name(
             list: *mut pollfd, count: nfds_t, timeout: c_int $(, $room: size_t)?
         ) -> c_int {
-            let real = || next!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
+            let real = || library!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
             // SAFETY: the caller passes a list of `count` entries.
             let masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { 0 } else { timeout };
             // SAFETY: the caller's own arguments.
             let result = unsafe { real()(list, count, timeout $(, $room)?) };
-            masked.finish(result)
+            masked.finish(stringify!($name), result)
         }
     )*};
     (@size $room:ident) => { size_t };
@@ -120,13 +139,13 @@ macro_rules! timed_polls {
         pub unsafe extern "C-unwind" fn $name(
             list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t $(, $room: size_t)?
         ) -> c_int {
-            let real = || next!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
+            let real = || library!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
             // SAFETY: the caller passes a list of `count` entries.
             let masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { &raw const NOW } else { timeout };
             // SAFETY: the caller's own arguments.
             let result = unsafe { real()(list, count, timeout, mask $(, $room)?) };
-            masked.finish(result)
+            masked.finish(stringify!($name), result)
         }
     )*};
     (@size $room:ident) => { size_t };
@@ -196,7 +215,9 @@ impl Sets {
     }
 
     /// A call that failed leaves the sets as they were; else those of ours that are ready are in them.
-    fn finish(self, result: c_int) -> c_int {
+    fn finish(self, symbol: &str, result: c_int) -> c_int {
+        let is_ours = self.ours.iter().flatten().any(|&bits| bits != 0);
+        count_waiting(symbol, is_ours, result);
         if result < 0 {
             self.put_back(self.sets.len());
             return result;
@@ -223,7 +244,7 @@ macro_rules! selects {
         pub unsafe extern "C-unwind" fn $name(
             count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval,
         ) -> c_int {
-            let real = || next!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
+            let real = || library!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
             // SAFETY: the caller passes valid sets or null.
             let sets = unsafe { Sets::new(count, [read, write, except]) };
             let mut now = timeval { tv_sec: 0, tv_usec: 0 };
@@ -234,7 +255,7 @@ macro_rules! selects {
                 // SAFETY: the caller's own arguments, now that all placeholders are known.
                 return unsafe { $name(count, read, write, except, timeout) };
             }
-            sets.finish(result)
+            sets.finish(stringify!($name), result)
         }
     )*};
 }
@@ -254,7 +275,7 @@ pub unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let real = || next!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+    let real = || library!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
     // SAFETY: the caller passes valid sets or null.
     let sets = unsafe { Sets::new(count, [read, write, except]) };
     let wait = if sets.ready > 0 { &raw const NOW } else { timeout };
@@ -264,7 +285,7 @@ pub unsafe extern "C-unwind" fn pselect(
         // SAFETY: the caller's own arguments, now that all placeholders are known.
         return unsafe { pselect(count, read, write, except, timeout, mask) };
     }
-    sets.finish(result)
+    sets.finish("pselect", result)
 }
 
 /// As `epoll_ctl(2)`: `EPERM` for a file of ours, as for a regular file.
@@ -280,7 +301,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
         let set = if is_opened(instance) { descriptor } else { instance };
         // SAFETY: the caller's own arguments.
         let result = unsafe {
-            next!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
+            library!(epoll_ctl: fn(c_int, c_int, c_int, *mut c_void) -> c_int)(
                 set,
                 operation,
                 descriptor,
@@ -288,6 +309,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
             )
         };
         if result == 0 || !is_missed(descriptor) {
+            count_waiting("epoll_ctl", false, result);
             return result;
         }
     }
