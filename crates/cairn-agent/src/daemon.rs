@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process;
 
@@ -110,8 +111,14 @@ fn wait_for_agent(mut from_agent: File) -> ! {
 }
 
 /// Takes the lock file `name` in `directory` for as long as the returned file is open; None if
-/// another process has it.
+/// another process has it, or several share it.
 pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
+    let lock = try_lock_beside(directory, name)?;
+    Ok(lock.filter(|lock| !is_shared(lock)))
+}
+
+/// As `try_lock`, also while others share it.
+pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
     let path = directory.join(name);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
@@ -123,14 +130,55 @@ pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
     }
 }
 
-/// Whether some process holds the lock file `name`. The question itself holds it for an instant.
+/// Shares a lock that the caller has taken, and lets others take and share it, too.
+pub fn share(lock: &File) -> std::io::Result<()> {
+    set_share(lock, libc::F_RDLCK)?;
+    Ok(rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock)?)
+}
+
+/// Waits for the lock in which the caller shares, takes it, and shares it no more.
+pub fn take_back(lock: &File) -> std::io::Result<()> {
+    rustix::io::retry_on_intr(|| {
+        rustix::fs::flock(lock, rustix::fs::FlockOperation::LockExclusive)
+    })?;
+    set_share(lock, libc::F_UNLCK)
+}
+
+/// Whether another process shares the lock.
+pub fn is_shared(lock: &File) -> bool {
+    let mut conflict = whole_file(libc::F_WRLCK);
+    // SAFETY: the request reads and fills one such structure, which lives for the call.
+    let answer = unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_OFD_GETLK, &raw mut conflict) };
+    answer == 0 && i32::from(conflict.l_type) != libc::F_UNLCK
+}
+
+/// Sharing is a lock of another kind on the same file, which belongs to the open file as the first one does.
+fn set_share(lock: &File, kind: i32) -> std::io::Result<()> {
+    let range = whole_file(kind);
+    // SAFETY: the request reads one such structure, which lives for the call.
+    match unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn whole_file(kind: i32) -> libc::flock {
+    // SAFETY: plain data, for which zero is a value: the whole file.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as libc::c_short;
+    range
+}
+
+/// Whether some process holds or shares the lock file `name`. The question itself holds it for an instant.
 pub fn is_locked(directory: &Path, name: &str) -> Result<bool> {
     let path = directory.join(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(&path, flags, Mode::empty()) {
         Ok(file) => {
+            let file = File::from(file);
             let operation = rustix::fs::FlockOperation::NonBlockingLockShared;
-            Ok(rustix::fs::flock(&file, operation) == Err(Errno::WOULDBLOCK))
+            let is_held = rustix::fs::flock(&file, operation) == Err(Errno::WOULDBLOCK);
+            Ok(is_held || is_shared(&file))
         }
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(Error::file("open", &path)(errno)),

@@ -43,30 +43,44 @@ pub struct Claim {
     pub store: OpenStore,
     /// It was made by this process, and not from what an earlier store has left: nothing is lost with it.
     pub is_new: bool,
-    _lock: File,
+    lock: File,
 }
+
+/// Takes the run lock of the store in a directory, of a job.
+pub type TakeLock = dyn Fn(&Path, &str) -> Result<File>;
 
 impl Claim {
     /// The store of the job that `request` names if there is one, else a new one for `command`.
     pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        Claim::obtain_by(roots, request, command, &lock)
+    }
+
+    /// The same, where `take` takes the run lock.
+    pub fn obtain_by(
+        roots: &Roots,
+        request: &Request,
+        command: &[String],
+        take: &TakeLock,
+    ) -> Result<Claim> {
         match request.job.as_deref().and_then(|job| roots.find(job)) {
-            Some(directory) if directory.join(JOB_FILE).symlink_metadata().is_ok() => {
-                Claim::resume(&directory, request)
+            Some(directory) if is_described(&directory) => {
+                let store = OpenStore::open(&directory)?;
+                let lock = take(&directory, &store.job.job)?;
+                Claim::resume(&directory, request, lock)
             }
-            _ => Claim::create(roots, request, command),
+            _ => Claim::create_by(roots, request, command, take),
         }
     }
 
-    fn resume(directory: &Path, request: &Request) -> Result<Claim> {
+    fn resume(directory: &Path, request: &Request, lock: File) -> Result<Claim> {
         let store = OpenStore::open(directory)?;
-        let lock = lock(directory, &store.job.job)?;
         store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
         request.check_against(&store.job)?;
         request.check_places(&store.job.mount, store.job.persist.as_deref())?;
         if let Some(persist) = &store.job.persist {
             crate::request::checked_persist(persist)?;
         }
-        let mut claim = Claim { store, is_new: false, _lock: lock };
+        let mut claim = Claim { store, is_new: false, lock };
         let device_store = Store::open(directory).map_err(refuse)?;
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
@@ -80,6 +94,15 @@ impl Claim {
 
     /// Makes a new store.
     pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        Claim::create_by(roots, request, command, &lock)
+    }
+
+    fn create_by(
+        roots: &Roots,
+        request: &Request,
+        command: &[String],
+        take: &TakeLock,
+    ) -> Result<Claim> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
         let (root, note) = roots.for_new(request.memory_bytes())?;
@@ -90,10 +113,14 @@ impl Claim {
         };
         let device_store = Store::create(&root, &name).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
+        let lock = take(&directory, &name)?;
+        if request.job.is_some() && is_described(&directory) {
+            // Somebody else was faster.
+            return Claim::resume(&directory, request, lock);
+        }
         if !is_blank(&directory)? {
             return Err(Error::NotAStore { path: directory });
         }
-        let lock = lock(&directory, &name)?;
         let job = Job {
             format: JOB_FORMAT,
             job: name,
@@ -109,7 +136,7 @@ impl Claim {
         };
         let made = job.save(&directory).map_err(Error::from).and_then(|()| {
             let store = OpenStore::open(&directory)?;
-            Ok(Claim { store, is_new: true, _lock: lock })
+            Ok(Claim { store, is_new: true, lock })
         });
         let made = made.and_then(|mut claim| {
             claim.make_namespace(&device_store, request)?;
@@ -224,6 +251,11 @@ impl Claim {
         Ok(Some(path))
     }
 
+    /// The run lock.
+    pub fn lock(&self) -> &File {
+        &self.lock
+    }
+
     /// Ends the agent and removes the store with everything in it.
     pub fn remove(self) -> Result<()> {
         let directory = self.store.directory();
@@ -284,6 +316,10 @@ fn kept_tiers(
     }
 }
 
+fn is_described(directory: &Path) -> bool {
+    directory.join(JOB_FILE).symlink_metadata().is_ok()
+}
+
 /// Whether a store directory holds nothing but what every new one holds.
 fn is_blank(directory: &Path) -> Result<bool> {
     const OF_A_NEW_STORE: [&str; 4] = ["handles", "void", RUN_LOCK, ".job.json.new"];
@@ -316,7 +352,7 @@ pub fn lock(directory: &Path, job: &str) -> Result<File> {
 /// Takes a store that exists to oneself.
 pub fn claim_existing(store: OpenStore) -> Result<Claim> {
     let lock = lock(store.directory(), &store.job.job)?;
-    Ok(Claim { store, is_new: false, _lock: lock })
+    Ok(Claim { store, is_new: false, lock })
 }
 
 /// A name made from the command and a few random letters that no store has.

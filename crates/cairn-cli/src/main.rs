@@ -9,6 +9,7 @@ mod agent;
 mod calls;
 mod check;
 mod claim;
+mod company;
 mod completions;
 mod config;
 mod confined;

@@ -6,6 +6,7 @@
 use crate::Context;
 use crate::calls;
 use crate::claim::Claim;
+use crate::company::{self, Company, Last};
 use crate::drain::{DrainReport, drain_with};
 use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
@@ -48,6 +49,8 @@ Examples:
       persistent memory, mapped: what is written needs no system call to be durable
   cairn run --tier 'nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1' -- ./simulate
       a namespace of another machine, of cairn target there or any other NVMe/TCP target
+  srun -N 2 -n 8 cairn run --persist /scratch/out -- ./simulate
+      a store on each node, which its ranks share: the last one that ends drains it
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
 
@@ -90,17 +93,36 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(persist) = request.persist.as_ref().filter(|_| discard) {
         return Err(Error::DiscardPersist { path: persist.clone() });
     }
-    let claim = Claim::obtain(roots, &request, &words)?;
+    let company = Company::of_this_process(&request);
+    let claim = match &company {
+        Some(company) => company.enter(roots, request, &words)?,
+        None => Claim::obtain(roots, &request, &words)?,
+    };
     if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
         return Err(Error::DiscardPersist { path: persist.clone() });
     }
-    match execute(&claim, &library, &arguments.command, counts_calls, |_| {}) {
+    let program = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
+    if let Some(note) = company::other_nodes(program, &claim.store.job.mount) {
+        eprintln!("cairn: {note}");
+    }
+    let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
+    let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
+    let last = match &company {
+        Some(company) => match company.leave(&claim, code)? {
+            Some(last) => last,
+            // Another one ends what was begun together.
+            None => return executed.map(|ran| exit_code(ran.status)),
+        },
+        None => Last { others_failed: false, is_unused: claim.is_new && code.is_none() },
+    };
+    match executed {
         Ok(ran) => {
-            let options = Options { discard, counts_calls, words: &words };
+            let others_failed = last.others_failed;
+            let options = Options { discard, counts_calls, others_failed, words: &words };
             finish(context, claim, ran, &options)
         }
         Err(error) => {
-            if claim.is_new {
+            if last.is_unused {
                 // Nothing ran in it. The error that is reported is the first one.
                 let _ = claim.remove();
             }
@@ -182,6 +204,8 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 struct Options<'a> {
     discard: bool,
     counts_calls: bool,
+    /// The command of another rank that ran in the store failed.
+    others_failed: bool,
     words: &'a [String],
 }
 
@@ -189,7 +213,7 @@ struct Options<'a> {
 /// more.
 fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, launches_before } = ran;
-    let Options { discard, counts_calls, words } = *options;
+    let Options { discard, counts_calls, others_failed, words } = *options;
     let code = exit_code(status);
     let safety = match discard {
         true => Safety::Discarded,
@@ -199,7 +223,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
             None => Safety::Interrupted,
         },
     };
-    let removes = discard || (code == 0 && safety.needs_no_store());
+    let removes = discard || (code == 0 && !others_failed && safety.needs_no_store());
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();

@@ -154,6 +154,24 @@ impl Rank {
     }
 }
 
+/// A process's place among those that one launcher has started on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// The launcher, and what tells this start from any other.
+    pub launch: String,
+    /// Its number among those of this node.
+    pub local_rank: u32,
+    /// How many of them are on this node.
+    pub local_size: u32,
+}
+
+/// The place of this process, as its environment says; none without a launcher, or one that does not say all of that.
+pub fn seat() -> Option<Seat> {
+    let rank = Rank::find(configuration::environment)?;
+    let (local_rank, local_size) = (rank.local_rank?, rank.local_size?);
+    Some(Seat { launch: rank.launch(configuration::environment), local_rank, local_size })
+}
+
 fn plain(byte: u8) -> char {
     if byte.is_ascii_graphic() { byte as char } else { '_' }
 }

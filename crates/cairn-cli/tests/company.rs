@@ -1,0 +1,139 @@
+//! `cairn run` as a launcher's task: ranks of a node that each start one. The launcher is played by its variables.
+
+mod common;
+
+use common::{Ran, Sandbox, eventually, kill};
+use std::fs;
+use std::process::{Child, Stdio};
+
+const RANKS: u32 = 3;
+/// Waits until every rank has written its file, so that all of them run at the same time.
+const TOGETHER: &str =
+    "touch /cairn/rank.$PMI_RANK; until [ $(ls /cairn/rank.* | wc -l) = 3 ]; do :; done";
+
+/// Rank `rank` of the start `launch` of a program, which is `cairn run` with these arguments.
+fn start(sandbox: &Sandbox, launch: &str, rank: u32, arguments: &[&str]) -> Child {
+    let mut command = sandbox.command(&[&["run"], arguments].concat());
+    let (rank, size) = (rank.to_string(), RANKS.to_string());
+    command.envs([("PMI_JOBID", launch), ("PMI_RANK", &rank), ("PMI_SIZE", &size)]);
+    command.envs([("MPI_LOCALRANKID", &rank), ("MPI_LOCALNRANKS", &size)]);
+    command.env_remove("SLURMD_NODENAME");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
+}
+
+fn ended(child: Child) -> Ran {
+    Ran::of(child.wait_with_output().expect("ends"), "run".to_string())
+}
+
+/// All ranks, each with this script.
+fn ranks(sandbox: &Sandbox, launch: &str, options: &[&str], script: &str) -> Vec<Ran> {
+    let arguments = [options, &["--", "bash", "-c", script]].concat();
+    let started: Vec<Child> =
+        (0..RANKS).map(|rank| start(sandbox, launch, rank, &arguments)).collect();
+    started.into_iter().map(ended).collect()
+}
+
+/// What the ranks said at the end, which only one does.
+fn ending(ran: &[Ran], part: &str) -> String {
+    let said: Vec<&str> = ran.iter().map(|ran| ran.stderr.as_str()).collect();
+    let ends: Vec<&&str> = said.iter().filter(|text| text.contains(part)).collect();
+    assert_eq!(ends.len(), 1, "{part} in {said:#?}");
+    ends[0].to_string()
+}
+
+/// Mechanism: each `cairn run` of a launcher's tasks made a store of its own, and of those that were given one name all but one
+/// were refused.
+/// Consequence: `srun -n4 cairn run -- ./program` ran, but no rank saw the files of another.
+/// Fix: the runs of one start on a node share one store (`company.rs`).
+#[test]
+fn ranks_of_a_node_share_a_store_that_the_last_one_ends() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["--persist", out.to_str().expect("UTF-8")];
+    for launch in ["7.0", "7.1"] {
+        let ran = ranks(&sandbox, launch, &options, TOGETHER);
+        assert!(ran.iter().all(|ran| ran.code == Some(0)), "{launch}");
+        assert!(ending(&ran, "3 files").contains(&format!("pmi-{launch}-")), "named by its start");
+        let drained = ["rank.0", "rank.1", "rank.2"];
+        assert_eq!(sandbox.drained_names(), drained);
+        assert_eq!(fs::read_dir(sandbox.root()).expect("the root").count(), 0, "it is removed");
+    }
+}
+
+#[test]
+fn failure_of_any_rank_keeps_the_store_and_each_has_its_own_exit_code() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["--job", "kept", "--persist", out.to_str().expect("UTF-8")];
+    let ran = ranks(&sandbox, "8.0", &options, &format!("{TOGETHER}; exit $PMI_RANK"));
+    assert_eq!(ran.iter().map(|ran| ran.code).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    assert!(sandbox.store("kept").exists());
+    assert!(!sandbox.store("kept").join("company.json").exists());
+    sandbox.cairn(&["rm", "kept"]).succeeds();
+}
+
+#[test]
+fn rank_that_runs_again_waits_for_the_others_to_end_the_first_run() {
+    let sandbox = Sandbox::new();
+    let round = "touch /cairn/$0.$PMI_RANK; until [ $(ls /cairn/$0.* | wc -l) = 3 ]; do :; done; echo >>/cairn/all";
+    let twice = format!(
+        "for round in 1 2; do {} run --job again -- bash -c '{round}' $round || exit; done",
+        common::CAIRN
+    );
+    let start = |rank: u32| {
+        let rank = rank.to_string();
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &twice]).current_dir(sandbox.work());
+        command.envs([("PMI_JOBID", "9.0"), ("PMI_RANK", &rank), ("PMI_SIZE", "3")]);
+        command.envs([("MPI_LOCALRANKID", &rank[..]), ("MPI_LOCALNRANKS", "3")]);
+        command.env("CAIRN_STORE_ROOT", sandbox.root()).env("CAIRN_RUN_TIER", "ram:16M");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
+    };
+    let started: Vec<Child> = (0..RANKS).map(start).collect();
+    started.into_iter().for_each(|child| drop(ended(child).succeeds()));
+    sandbox
+        .cairn(&["exec", "--job", "again", "--", "wc", "-l", "/cairn/all"])
+        .prints("6 /cairn/all\n");
+}
+
+#[test]
+fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
+    let sandbox = Sandbox::new();
+    let fifo = sandbox.work().join("fifo");
+    assert!(
+        std::process::Command::new("mkfifo").arg(&fifo).status().is_ok_and(|made| made.success())
+    );
+    let script = "echo >/cairn/rank.$PMI_RANK; [ $PMI_RANK = 0 ] || exec cat fifo";
+    let arguments = ["--job", "used", "--", "bash", "-c", script];
+    let mut started: Vec<Child> =
+        (0..RANKS).map(|rank| start(&sandbox, "10.0", rank, &arguments)).collect();
+    ended(started.remove(0)).succeeds().prints("");
+    sandbox.cairn(&["status", "used"]).succeeds().says("running");
+    sandbox.cairn(&["rm", "used", "--discard"]).refused_with("used");
+    sandbox.run_undrained("used", "true").refused_with("is running already");
+    let other = start(&sandbox, "11.0", 0, &arguments);
+    ended(other).refused_with("is running already");
+    kill("KILL", i64::from(started[0].id()));
+    let writer = fs::OpenOptions::new().write(true).open(&fifo).expect("the others read");
+    drop(writer);
+    started.remove(0).wait().expect("ends");
+    let last = ended(started.remove(0)).succeeds();
+    assert!(last.stderr.contains("only in the memory"), "{}", last.stderr);
+    eventually("the cat of the killed one ends", || {
+        sandbox.cairn(&["rm", "used", "--discard"]).code == Some(0)
+    });
+}
+
+#[test]
+fn tasks_on_other_nodes_are_told_of_before_they_start() {
+    let sandbox = Sandbox::new();
+    let launcher = sandbox.work().join("srun");
+    fs::copy("/bin/true", &launcher).expect("copies");
+    let run = |nodes: &str| {
+        let mut command = sandbox.command(&["run", "--", "./srun"]);
+        command.env("SLURM_JOB_NUM_NODES", nodes).env("SLURMD_NODENAME", "n1");
+        Ran::of(command.output().expect("starts"), "run".to_string()).succeeds()
+    };
+    run("2").says("tasks that srun starts on other nodes find no store");
+    assert!(!run("1").stderr.contains("other nodes"));
+}
