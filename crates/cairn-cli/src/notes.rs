@@ -90,7 +90,7 @@ struct Announced<'notes> {
 
 impl<'notes> Announced<'notes> {
     fn of(first: &'notes Note) -> Announced<'notes> {
-        Announced { first, begun: HashSet::new(), ended: HashSet::new(), time_ns: 0 }
+        Announced { first, begun: HashSet::new(), ended: HashSet::new(), time_ns: first.time_ns }
     }
 
     fn take(&mut self, note: &Note) {
