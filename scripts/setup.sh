@@ -2,8 +2,8 @@
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
 # distribution's packages.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | allocators | bench | guest | interop |
-#                               conformance
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | bench | guest |
+#                               interop | conformance
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -34,6 +34,10 @@ needs_of() {
             'libhdf5-mpich-dev h5pcc.mpich' 'libpnetcdf-dev /usr/include/pnetcdf.h' \
             'python3-mpi4py /usr/lib/python3/dist-packages/mpi4py/__init__.py'
         ;;
+    slurm)
+        printf '%s\n' 'slurmctld slurmctld' 'slurmd slurmd' 'slurm-client srun' 'munge munged' 'util-linux unshare' \
+            'slurm-wlm-basic-plugins /usr/share/doc/slurm-wlm-basic-plugins'
+        ;;
     allocators)
         printf '%s\n' 'libjemalloc2 libjemalloc.so.2' 'libtcmalloc-minimal4 libtcmalloc_minimal.so.4' \
             'libmimalloc2.0 libmimalloc.so.2'
@@ -43,7 +47,7 @@ needs_of() {
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, allocators, bench, guest, interop, conformance)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, bench, guest, interop, conformance)" ;;
     esac
 }
 

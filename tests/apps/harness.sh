@@ -12,6 +12,8 @@ readonly EXPLANATION_LINES_MAX=60
 BROKEN_SCENARIO='Traceback|Aborted|Segmentation fault|syntax error|unbound variable'
 readonly BROKEN_SCENARIO+='|command not found|invalid option|unrecognized option|usage:'
 passed=0 failed=0 skipped=0
+# What families leave to be ended, however the run ends.
+at_end=()
 scratch='' disk=''
 
 # -- Set-up and end ------------------------------------------------------------------------------
@@ -46,6 +48,8 @@ begin_family() {
 
 finish() {
     [ -n "${scratch:-}" ] || return
+    local step
+    for step in "${at_end[@]}"; do "$step"; done
     if [ -n "$keep" ] && [ "$failed" -gt 0 ]; then
         echo "scratch kept: $scratch"
     else

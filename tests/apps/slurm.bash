@@ -1,0 +1,90 @@
+# shellcheck shell=bash disable=SC2154 # scratch: run.sh sets it
+# A Slurm of its own on this machine, for family slurm: a controller and two nodes, n1 and n2, each with a /dev/shm of its own, and
+# nothing outside the scratch directory. start_slurm leaves in $slurm_conf what SLURM_CONF is to be; stop_slurm ends all of it.
+#
+# What must stay true: every process that is started here is ended here, by its number.
+
+readonly SLURM_SECONDS_MAX=30
+slurm_processes=()
+
+start_slurm() {
+    local slurm=$scratch/slurm node
+    slurm_conf=$slurm/slurm.conf
+    mkdir -p "$slurm"/{state,spool,log,tmp/n1,tmp/n2}
+    chmod 1777 "$slurm"/tmp/*
+    head -c 1024 /dev/urandom >"$slurm/munge.key"
+    chmod 400 "$slurm/munge.key"
+    write_configuration "$slurm" >"$slurm_conf"
+    in_background munged munged --foreground --force --key-file="$slurm/munge.key" --socket="$slurm/munge.sock" \
+        --pid-file="$slurm/munged.pid" --log-file="$slurm/log/munged.log" --seed-file="$slurm/munge.seed"
+    export SLURM_CONF=$slurm_conf
+    in_background slurmctld slurmctld -D -c -f "$slurm_conf"
+    for node in n1 n2; do
+        # shellcheck disable=SC2016
+        in_background "slurmd-$node" unshare --mount sh -c \
+            'mount --make-rprivate / && mount -t tmpfs none /dev/shm && exec slurmd -D -f "$0" -N "$1"' "$slurm_conf" "$node"
+    done
+    local deadline=$((SECONDS + SLURM_SECONDS_MAX))
+    until [ "$(sinfo --noheader --states=idle --format=%D 2>/dev/null)" = 2 ]; do
+        [ "$SECONDS" -lt "$deadline" ] || return 1
+        sleep 0.1
+    done
+    unset SLURM_CONF
+}
+
+# in_background NAME COMMAND…
+in_background() {
+    local name=$1
+    shift
+    "$@" >"$scratch/slurm/log/$name.out" 2>&1 </dev/null &
+    slurm_processes+=($!)
+}
+
+# The nodes first, then the controller, then what they authenticate with.
+stop_slurm() {
+    local index deadline
+    for ((index = ${#slurm_processes[@]} - 1; index >= 0; index--)); do
+        kill "${slurm_processes[index]}" 2>/dev/null
+        deadline=$((SECONDS + SLURM_SECONDS_MAX))
+        while kill -0 "${slurm_processes[index]}" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ]; do
+            sleep 0.05
+        done
+        kill -KILL "${slurm_processes[index]}" 2>/dev/null
+        wait "${slurm_processes[index]}" 2>/dev/null
+    done
+    slurm_processes=()
+}
+
+write_configuration() {
+    local slurm=$1 host first_port
+    host=$(hostname)
+    first_port=$((20000 + $$ % 10000))
+    cat <<E
+ClusterName=cairn
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$first_port
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$slurm/munge.sock
+CredType=cred/munge
+StateSaveLocation=$slurm/state
+SlurmdSpoolDir=$slurm/spool/%n
+SlurmctldPidFile=$slurm/slurmctld.pid
+SlurmdPidFile=$slurm/slurmd-%n.pid
+SlurmctldLogFile=$slurm/log/slurmctld.log
+SlurmdLogFile=$slurm/log/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1
+MpiDefault=none
+ReturnToService=2
+JobCompType=jobcomp/none
+SlurmdParameters=config_overrides
+NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((first_port + 1))-$((first_port + 2))] CPUs=4 State=UNKNOWN
+PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:1
+TmpFS=$slurm/tmp/%n
+E
+}
