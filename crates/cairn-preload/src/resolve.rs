@@ -4,9 +4,9 @@
 //! What the mount lies in is another file system, of which nothing is known here: a path that enters the mount or leaves it
 //! crosses from one to the other.
 
-use core::ffi::{CStr, c_char, c_int, c_long};
+use core::ffi::{c_char, c_int, c_long};
 
-use cairn_posix::path::{Place, Route};
+use cairn_posix::path::{self, Place, Route};
 use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, address, cwd, mount};
 
 use crate::answer::{answer_as, answer_path_as, count_refusal, errno, guarded};
@@ -100,7 +100,7 @@ impl Opening {
     }
 
     /// # Safety
-    /// The path is terminated.
+    /// The path is terminated, or at a bad address.
     unsafe fn answer(&self) -> c_long {
         const KNOWN: u64 = libc::RESOLVE_NO_XDEV
             | libc::RESOLVE_NO_MAGICLINKS
@@ -112,8 +112,11 @@ impl Opening {
             return refuse(libc::EINVAL);
         }
         // SAFETY: promised by the caller.
-        let path = unsafe { CStr::from_ptr(self.request.path) }.to_bytes();
-        let is_absolute = path[0] == b'/';
+        let path = match unsafe { path::bytes(self.request.path) } {
+            Ok(path) => path,
+            Err(errno) => return refuse(errno.0),
+        };
+        let is_absolute = path.first() == Some(&b'/');
         match (self.request.base(), self.is_bounded()) {
             (Some(_), true) if is_absolute && self.demands(libc::RESOLVE_BENEATH) => {
                 refuse(libc::EXDEV)

@@ -3,6 +3,7 @@
 #include "program.h"
 
 #include <dirent.h>
+#include <linux/openat2.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -209,6 +210,8 @@ static void runs_off(const char *name, const char *text, long length) {
     FAILS(open(path, O_RDONLY)), FAILS(open(path, O_CREAT | O_WRONLY, 0600)), FAILS(openat(directory, path, O_RDONLY));
     FAILS(stat(path, &status)), FAILS(access(path, F_OK)), FAILS(fstatat(directory, path, &status, 0)), FAILS(unlink(path));
     FAILS(mkdir(path, 0700)), FAILS(rename(path, "x")), FAILS(rename("f", path)), FAILS(symlink("x", path)), FAILS(chdir(path));
+    struct open_how how = {.flags = O_RDONLY}, within = {.flags = O_RDONLY, .resolve = RESOLVE_BENEATH};
+    FAILS(syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how)), FAILS(syscall(SYS_openat2, directory, path, &within, sizeof within));
     FAILS(truncate(path, 0)), FAILS(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY)), FAILS(mkdirat(directory, path, 0700));
     printf("%s, %ld bytes: %s\n", name, length, bad == calls ? "bad" : bad == 0 ? "not bad" : "now and then bad");
     MUST(close(directory) == 0);
