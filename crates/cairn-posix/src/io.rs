@@ -146,10 +146,13 @@ fn shorten(
 
 /// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
 pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
-    let written = match write_bytes(handle, &mut buffers, at, TRANSFER_BYTES_MAX) {
-        Err(Errno(libc::EFAULT)) => write_readable(handle, &mut buffers, at),
-        written => written,
-    }?;
+    let mut most = TRANSFER_BYTES_MAX;
+    let written = loop {
+        match write_bytes(handle, &mut buffers, at, most) {
+            Err(Errno(libc::EFAULT)) => most = readable(handle, &buffers, most)?,
+            written => break written?,
+        }
+    };
     mapping::follow_handle(handle);
     Ok(written)
 }
@@ -171,23 +174,21 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     })
 }
 
-/// Writes what can be read of buffers of which something cannot. Errors: `EFAULT` for nothing, `EBADF`.
+/// How many bytes are left to write when some of the first `most` cannot be read. Errors: `EFAULT` for none, `EBADF`.
 #[cold]
-#[inline(never)]
-fn write_readable(handle: HandleId, buffers: &mut Buffers, at: At) -> Result<usize> {
-    let wanted = buffers.remaining().min(TRANSFER_BYTES_MAX);
+fn readable(handle: HandleId, buffers: &Buffers, most: usize) -> Result<usize> {
+    let wanted = buffers.remaining().min(most);
     match buffers.readable(wanted) {
         0 if !mount::current()?.fs().handle(handle)?.write => Err(Errno(libc::EBADF)),
         0 => Err(Errno(libc::EFAULT)),
         // Then it was the tier's memory.
         readable if readable == wanted => Err(Errno(libc::EIO)),
-        readable => write_bytes(handle, buffers, at, readable),
+        readable => Ok(readable),
     }
 }
 
-/// Writes at most so many bytes; after a failure the buffers are as before. Part of `write`: as a function of its own it would
-/// cost every short write.
-#[inline(always)]
+/// Writes at most so many bytes; after a failure the buffers are as before.
+#[inline]
 fn write_bytes(handle: HandleId, buffers: &mut Buffers, at: At, most: usize) -> Result<usize> {
     buffers.prefetch();
     let mount = mount::current()?;
