@@ -10,8 +10,10 @@
 
 mod admin;
 mod connection;
+pub mod control;
 mod directory;
 mod event_loop;
+pub mod grants;
 mod guard;
 mod intake;
 mod io;

@@ -431,6 +431,26 @@ pub enum Error {
         /// What was given.
         text: String,
     },
+    /// Room for grants that is none.
+    #[error("{text:?} is no room for grants; write ram:SIZE or dir:DIRECTORY:SIZE")]
+    Room {
+        /// What was given.
+        text: String,
+    },
+    /// A target cannot be told anything.
+    #[error("cannot reach the target at {}: {}; is it running with --control?", path.display(), why(source))]
+    Control {
+        /// Its control socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A target will not do what it was told.
+    #[error("the target refuses: {reason}")]
+    TargetRefused {
+        /// Why.
+        reason: String,
+    },
     /// A name that a target has already, or that is not for subsystems with namespaces.
     #[error("there is another subsystem {text:?}; choose another name with --nqn")]
     NqnTaken {
@@ -553,6 +573,8 @@ impl Error {
             | Error::Unserved { .. }
             | Error::PreloadPath { .. }
             | Error::Listen { .. }
+            | Error::Control { .. }
+            | Error::TargetRefused { .. }
             | Error::Remote { .. }
             | Error::File { .. }
             | Error::Agent(_) => EXIT_FAILURE,

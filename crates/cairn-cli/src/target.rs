@@ -2,11 +2,14 @@
 
 mod configuration;
 mod export;
+mod grant;
 
 use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
+use cairn_agent::target::control::Control;
+use cairn_agent::target::grants::{Grants, Room};
 use cairn_agent::target::{Directory, Guard, Limits, Resources, Subsystem, Target};
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
@@ -30,6 +33,7 @@ Examples:
   cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
   cairn target --listen 10.0.0.5:4420 --auth hosts ram:8G
   cairn target --config /etc/cairn/target.toml
+  cairn target --listen 10.0.0.5:4420 --control /run/cairn/target --grants dir:/nvme/jobs:10T
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
 
 A file must be there, and have the size that the namespace is to have. What is in memory is gone
@@ -38,9 +42,12 @@ DH-HMAC-CHAP who they are. Each of its lines reads HOSTNQN SECRET [TARGETSECRET]
 nvme gen-dhchap-key makes them; by the second one hosts can make sure of the target. Without --auth
 hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.
 
+With --grants it has room for namespaces that `cairn target grant` makes, one for a job, and `cairn
+target revoke` removes; they are gone when the target ends. The control socket has mode 0600.
+
 A configuration file is TOML; options of the command line come before what it says:
   listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
-  memory = \"256M\"                 # as --memory; threads and connections, too
+  memory = \"256M\"                 # as --memory; threads, connections, control and grants, too
   [[subsystem]]
   nqn = \"nqn.2026-11.io.cairn:scratch\"
   auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to believe names
@@ -55,10 +62,12 @@ A configuration file is TOML; options of the command line come before what it sa
 
 /// Export memory, files or devices as NVMe namespaces over TCP.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<grant::Action>,
     /// What to export, as namespaces 1, 2, …: ram:SIZE, file:PATH or block:DEVICE
-    #[arg(required_unless_present = "config", value_name = "EXPORT")]
+    #[arg(required_unless_present_any = ["config", "grants"], value_name = "EXPORT")]
     exports: Vec<String>,
     /// Read from FILE what to export, where and to whom
     #[arg(long, value_name = "FILE", conflicts_with_all = ["exports", "nqn", "auth", "block_size"])]
@@ -72,6 +81,12 @@ pub struct Arguments {
     /// Hosts that may connect, and their secrets
     #[arg(long, value_name = "FILE")]
     auth: Option<PathBuf>,
+    /// Make a socket by which `cairn target grant`, `revoke` and `list` talk to it
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Room for what is granted to jobs: ram:SIZE or dir:DIRECTORY:SIZE
+    #[arg(long, value_name = "ROOM", requires = "control")]
+    grants: Option<String>,
     /// Threads that serve connections [default: one per processor, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -116,6 +131,9 @@ pub struct SubsystemReport {
 
 /// Carries out the command, until the process is ended.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
+    if let Some(action) = &arguments.action {
+        return grant::run(context, action);
+    }
     let configuration = match &arguments.config {
         Some(path) => Configuration::read(path)?,
         None => of_command_line(arguments)?,
@@ -125,6 +143,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         let taken = |_| Error::NqnTaken { text: subsystem.name().to_string() };
         directory.add(Arc::clone(subsystem)).map_err(taken)?;
     }
+    let control = control(arguments, &configuration)?;
+    let grants = grants(arguments, &configuration, &directory)?;
     let mut target = Target::new(directory, resources(arguments, &configuration)?);
     let addresses = match (&arguments.listen[..], &configuration.listen[..]) {
         ([], []) => &[DEFAULT_ADDRESS.into()],
@@ -133,6 +153,12 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let listen =
         |&address| target.listen(address).map_err(|source| Error::Listen { address, source });
     let addresses = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
+    if let Some(control) = control {
+        let (addresses, name) = (addresses.clone(), "control".to_string());
+        let serve = move || control.serve(&grants, &addresses);
+        let started = std::thread::Builder::new().name(name).spawn(serve);
+        started.map_err(Error::file("start a thread for", std::path::Path::new("control")))?;
+    }
     show(context, addresses.clone(), &configuration.subsystems)?;
     match target.serve() {
         Ok(never) => match never {},
@@ -140,8 +166,36 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The one subsystem that options describe.
+/// The socket by which it is told what to grant.
+fn control(arguments: &Arguments, configuration: &Configuration) -> Result<Option<Control>> {
+    let Some(path) = arguments.control.as_ref().or(configuration.file.control.as_ref()) else {
+        return Ok(None);
+    };
+    Control::bind(path).map(Some).map_err(Error::file("listen on", path))
+}
+
+/// What may be granted: without room nothing.
+fn grants(
+    arguments: &Arguments,
+    configuration: &Configuration,
+    directory: &Arc<Directory>,
+) -> Result<Grants> {
+    let given = arguments
+        .grants
+        .as_ref()
+        .map(|text| grant::parse_room(text).ok_or_else(|| Error::Room { text: text.clone() }));
+    let room = given.transpose()?.or(configuration.grants.clone());
+    let (room, bytes_max) = room.unwrap_or((Room::Memory, 0));
+    let system = rustix::system::uname();
+    let machine = system.nodename().to_string_lossy();
+    Ok(Grants::new(Arc::clone(directory), room, bytes_max, &machine))
+}
+
+/// The one subsystem that options describe, if they do.
 fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
+    if arguments.exports.is_empty() {
+        return Ok(Configuration::default());
+    }
     let name = Nqn::new(&arguments.nqn).ok_or(Error::Nqn { text: arguments.nqn.clone() })?;
     let open = |export: &String| {
         let refused = |source: io::Error| Error::Export { export: export.clone(), source };
@@ -154,8 +208,7 @@ fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
         None => subsystem,
     };
     let subsystems = vec![Arc::new(subsystem)];
-    let (listen, file) = (Vec::new(), configuration::File::default());
-    Ok(Configuration { file, listen, memory_bytes: None, subsystems })
+    Ok(Configuration { subsystems, ..Configuration::default() })
 }
 
 /// What it may use of this machine; as many descriptors as are allowed, because each connection has one.
@@ -216,6 +269,9 @@ fn show(context: &Context, addresses: Vec<SocketAddr>, all: &[Arc<Subsystem>]) -
         });
     }
     let places: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    if subsystems.is_empty() {
+        output::line(&format!("listening at {}", places.join(", ")));
+    }
     for subsystem in &subsystems {
         let hosts = if subsystem.authenticates { ", for hosts with a secret" } else { "" };
         output::line(&format!("{} at {}{hosts}", subsystem.nqn, places.join(", ")));

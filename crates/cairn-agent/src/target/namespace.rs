@@ -5,7 +5,7 @@
 use super::reservation::Reservations;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
@@ -30,6 +30,25 @@ impl Namespace {
         rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
         let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
         Ok(Namespace { is_memory: true, ..namespace })
+    }
+
+    /// A file without a name in that directory, which has all its room, and reads as zeros at first. It is gone with the
+    /// namespace.
+    pub fn in_unnamed_file(
+        directory: &Path,
+        bytes: u64,
+        block_bytes: u64,
+    ) -> io::Result<Namespace> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let file = File::from(rustix::fs::open(directory, flags, mode)?);
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
+            allocated => allocated?,
+        }
+        let mut guid = [0; 16];
+        rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
+        Namespace::new(file, bytes, block_bytes, guid)
     }
 
     /// The file or block device at `path`, which there must be; its end is that of its last whole block. Nobody else can have

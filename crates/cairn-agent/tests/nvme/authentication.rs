@@ -52,10 +52,10 @@ fn hosts() -> String {
 }
 
 /// A file of secrets that is removed with the test.
-struct SecretFile(PathBuf);
+pub struct SecretFile(PathBuf);
 
 impl SecretFile {
-    fn new(lines: &[&str]) -> SecretFile {
+    pub fn new(lines: &[&str]) -> SecretFile {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let number = FILES.fetch_add(1, Ordering::Relaxed);
         let name = format!("cairn-test-secret-{}-{number}", std::process::id());
@@ -66,7 +66,7 @@ impl SecretFile {
         SecretFile(path)
     }
 
-    fn settings(&self) -> Settings {
+    pub fn settings(&self) -> Settings {
         Settings { secrets: Some(SecretSource::File(self.0.clone())), ..settings() }
     }
 }

@@ -7,6 +7,7 @@ mod access;
 mod authentication;
 mod batching;
 mod crowd;
+mod grants;
 mod habits;
 mod hostile;
 mod peer;

@@ -4,8 +4,10 @@
 //! of their own.
 
 use super::export::{self, Place};
+use super::grant::parse_room;
 use crate::error::{Error, Result};
 use crate::{settings, size};
+use cairn_agent::target::grants::Room;
 use cairn_agent::target::{Guard, Limits, Namespace, Subsystem};
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
@@ -27,6 +29,10 @@ pub struct File {
     pub memory: Option<Spanned<String>>,
     /// `--connections`.
     pub connections: Option<usize>,
+    /// `--control`.
+    pub control: Option<PathBuf>,
+    /// `--grants`.
+    grants: Option<Spanned<String>>,
     subsystem: Vec<SubsystemTable>,
 }
 
@@ -63,6 +69,7 @@ struct Text<'a> {
 }
 
 /// What a configuration says.
+#[derive(Default)]
 pub struct Configuration {
     /// Of the target itself.
     pub file: File,
@@ -70,6 +77,8 @@ pub struct Configuration {
     pub listen: Vec<SocketAddr>,
     /// `memory`, bytes.
     pub memory_bytes: Option<usize>,
+    /// Room for what is granted, and how much.
+    pub grants: Option<(Room, u64)>,
     /// What is exported.
     pub subsystems: Vec<Arc<Subsystem>>,
 }
@@ -88,7 +97,15 @@ impl Configuration {
         }
         let subsystems =
             file.subsystem.iter().map(|table| text.subsystem(table)).collect::<Result<_>>()?;
-        Ok(Configuration { listen, memory_bytes, subsystems, file })
+        let grants = file.grants.as_ref().map(|room| text.room(room)).transpose()?;
+        if let (Some(room), None) = (&file.grants, &file.control) {
+            return Err(text.wrong(
+                room,
+                "grants",
+                "there is no \"control\" by which to ask for it",
+            ));
+        }
+        Ok(Configuration { listen, memory_bytes, grants, subsystems, file })
     }
 }
 
@@ -108,6 +125,11 @@ impl Text<'_> {
     fn size(&self, key: &str, value: &Spanned<String>) -> Result<u64> {
         let problem = "this is no size; write one like 8G";
         size::parse(value.get_ref()).ok_or_else(|| self.wrong(value, key, problem))
+    }
+
+    fn room(&self, value: &Spanned<String>) -> Result<(Room, u64)> {
+        let problem = "write ram:SIZE or dir:DIRECTORY:SIZE";
+        parse_room(value.get_ref()).ok_or_else(|| self.wrong(value, "grants", problem))
     }
 
     fn name(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {

@@ -70,6 +70,22 @@ impl Secret {
         }
     }
 
+    /// The representation of a new one, which is transformed with SHA-256. Errors: there is nothing random.
+    pub fn generate() -> SysResult<Wiped> {
+        const LENGTH: usize = 32;
+        let bytes = Wiped::random(LENGTH)?;
+        let mut checked = Wiped::zeros(LENGTH + CHECKSUM_BYTES);
+        checked[..LENGTH].copy_from_slice(&bytes);
+        checked[LENGTH..].copy_from_slice(&crc32(&bytes).to_le_bytes());
+        let mut text = Wiped::zeros(PREFIX.len() + 4 + checked.len().div_ceil(3) * 4);
+        let (head, encoded) = text.split_at_mut(PREFIX.len() + 3);
+        head.copy_from_slice(b"DHHC-1:01:");
+        let (last, encoded) = encoded.split_last_mut().expect("it has a place for the last colon");
+        encode_base64(&checked, encoded);
+        *last = b':';
+        Ok(text)
+    }
+
     /// The key of who has this secret and that name.
     pub fn key_of(&self, name: &Nqn) -> Wiped {
         match self.hash {
@@ -267,6 +283,17 @@ fn decode_base64(text: &[u8]) -> Option<Wiped> {
         }
     }
     (pending & ((1 << bits) - 1) == 0).then_some(bytes)
+}
+
+/// Writes bytes in base64; a multiple of three, so that there is no padding.
+fn encode_base64(bytes: &[u8], text: &mut [u8]) {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (three, four) in bytes.chunks_exact(3).zip(text.chunks_exact_mut(4)) {
+        let number = three.iter().fold(0, |number, &byte| number << 8 | usize::from(byte));
+        for (index, digit) in four.iter_mut().enumerate() {
+            *digit = DIGITS[number >> (18 - 6 * index) & 63];
+        }
+    }
 }
 
 fn base64_value(digit: u8) -> Option<u8> {

@@ -24,6 +24,18 @@ fn why(error: Error) -> &'static str {
 }
 
 #[test]
+fn generated_secrets_can_be_read_and_differ() {
+    let [one, other] = [(); 2].map(|()| Secret::generate().unwrap());
+    assert!(one.len() == OF_SHA_256.len() && one.starts_with(b"DHHC-1:01:"));
+    let [one, other] = [one, other].map(|text| Secret::parse(&text).unwrap().key_of(&name()));
+    assert_ne!(one[..], other[..]);
+    let mut text = [0; 48];
+    let bytes: Vec<u8> = (0..32).chain([0x8a, 0x7e, 0x26, 0x91]).collect();
+    encode_base64(&bytes, &mut text);
+    assert_eq!(text, OF_SHA_256.as_bytes()[10..58]);
+}
+
+#[test]
 fn secrets_are_transformed_as_they_say() {
     let bytes: Vec<u8> = (0..64).collect();
     assert_eq!(Secret::parse(PLAIN.as_bytes()).unwrap().key_of(&name())[..], bytes[..32]);

@@ -1,0 +1,204 @@
+//! Namespaces that are made for a job and go with it: one each, in a subsystem of its own, for a host of its own.
+//!
+//! Must stay true: who was granted one reaches no other; all together never have more room than there is for them; what is
+//! granted reads as zeros at first, and is gone when it is revoked. Secrets are shown once, to who asked for the grant.
+//! Does not outlive the target: nor does what was granted.
+
+use super::{Directory, Guard, Namespace, Subsystem};
+use cairn_device::nvme::secret::{HostSecrets, Secret};
+use cairn_device::nvme::wire::Nqn;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Size of a logical block.
+const BLOCK_BYTES: u64 = 4096;
+/// Longest name of a job.
+const JOB_BYTES_MAX: usize = 64;
+
+/// Where the room is.
+#[derive(Clone, Debug)]
+pub enum Room {
+    /// In memory.
+    Memory,
+    /// In files of a directory that have no name there, so that they are gone with the target.
+    Directory(PathBuf),
+}
+
+/// Why something is not granted or revoked.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    /// A name that cannot be part of another one.
+    #[error(
+        "{job:?} is not the name of a job; it has letters, digits, '.', '_' and '-', at most 64"
+    )]
+    Job {
+        /// What was given.
+        job: String,
+    },
+    /// There is something for the job.
+    #[error("there is a namespace for job {job:?} already; revoke it first")]
+    Taken {
+        /// The job.
+        job: String,
+    },
+    /// There is nothing for the job.
+    #[error("nothing was granted to job {job:?}")]
+    Unknown {
+        /// The job.
+        job: String,
+    },
+    /// Too much was asked for.
+    #[error("there is no room for {wanted_bytes} bytes; {free_bytes} of {bytes_max} are free")]
+    Full {
+        /// So much.
+        wanted_bytes: u64,
+        /// So much is left.
+        free_bytes: u64,
+        /// So much there is.
+        bytes_max: u64,
+    },
+    /// A name of a host that is none.
+    #[error("{text:?} is not the name of a host; write one like nqn.2014-08.org.nvmexpress:uuid:…")]
+    Host {
+        /// What was given.
+        text: String,
+    },
+    /// The system did not give what is needed.
+    #[error("cannot make the namespace: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What was granted, with its secrets.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Grant {
+    /// For which job.
+    pub job: String,
+    /// The subsystem, whose namespace is 1.
+    pub nqn: String,
+    /// Size of the namespace.
+    pub bytes: u64,
+    /// The host that may use it.
+    pub host: String,
+    /// How it proves who it is.
+    pub secret: String,
+    /// How the target does.
+    pub target_secret: String,
+}
+
+/// What there is, without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exported {
+    /// For which job, if it was granted.
+    pub job: Option<String>,
+    /// The subsystem.
+    pub nqn: String,
+    /// The host that may use it, if it was granted.
+    pub host: Option<String>,
+    /// Sizes of its namespaces.
+    pub namespace_bytes: Vec<u64>,
+    /// How many controllers it has: hosts, or processes of hosts.
+    pub controllers: usize,
+}
+
+struct Held {
+    name: Nqn,
+    host: Nqn,
+    bytes: u64,
+}
+
+/// The grants of a target.
+pub struct Grants {
+    directory: Arc<Directory>,
+    room: Room,
+    bytes_max: u64,
+    /// What names of subsystems begin with.
+    prefix: String,
+    held: Mutex<BTreeMap<String, Held>>,
+}
+
+impl Grants {
+    /// So much may be granted in that room, on the machine of that name.
+    pub fn new(directory: Arc<Directory>, room: Room, bytes_max: u64, machine: &str) -> Grants {
+        let prefix = format!("nqn.2026-11.io.cairn:{machine}");
+        Grants { directory, room, bytes_max, prefix, held: Mutex::default() }
+    }
+
+    /// Makes a namespace for a job and a secret for its host, which gets a name if it has none.
+    pub fn grant(&self, job: &str, bytes: u64, host: Option<&str>) -> Result<Grant, GrantError> {
+        check_job(job)?;
+        let nqn = format!("{}.job.{job}", self.prefix);
+        let host = host.map_or_else(|| format!("{}.host.{job}", self.prefix), str::to_string);
+        let named = |text: &str| Nqn::new(text).filter(|_| !text.contains(char::is_whitespace));
+        let unnamed = |text: &str| GrantError::Host { text: text.to_string() };
+        let name = named(&nqn).ok_or_else(|| unnamed(&nqn))?;
+        let host_name = named(&host).ok_or_else(|| unnamed(&host))?;
+        let mut held = self.held();
+        if held.contains_key(job) {
+            return Err(GrantError::Taken { job: job.to_string() });
+        }
+        let free_bytes = self.bytes_max - held.values().map(|one| one.bytes).sum::<u64>();
+        if bytes > free_bytes {
+            let (wanted_bytes, bytes_max) = (bytes, self.bytes_max);
+            return Err(GrantError::Full { wanted_bytes, free_bytes, bytes_max });
+        }
+        let (secret, target_secret) = (generate()?, generate()?);
+        let line = format!("{host} {secret} {target_secret}");
+        let secrets = HostSecrets::parse(line.as_bytes()).expect("it was just written so");
+        let namespace = match &self.room {
+            Room::Memory => Namespace::in_memory(bytes, BLOCK_BYTES)?,
+            Room::Directory(path) => Namespace::in_unnamed_file(path, bytes, BLOCK_BYTES)?,
+        };
+        let limits = *self.directory.limits();
+        let subsystem = Subsystem::new(name.clone(), vec![namespace], limits);
+        let added = self.directory.add(Arc::new(subsystem.guarded(Guard::new(secrets))));
+        added.map_err(|_| GrantError::Taken { job: job.to_string() })?;
+        held.insert(job.to_string(), Held { name, host: host_name, bytes });
+        Ok(Grant { job: job.to_string(), nqn, bytes, host, secret, target_secret })
+    }
+
+    /// Ends what was granted to a job, with the connections of who uses it.
+    pub fn revoke(&self, job: &str) -> Result<(), GrantError> {
+        let revoked = self.held().remove(job);
+        let revoked = revoked.ok_or_else(|| GrantError::Unknown { job: job.to_string() })?;
+        self.directory.remove(&revoked.name);
+        Ok(())
+    }
+
+    /// Everything that is exported, granted or not.
+    pub fn list(&self) -> Vec<Exported> {
+        let held = self.held();
+        let exported = |subsystem: &Arc<Subsystem>| {
+            let granted = held.iter().find(|(_, one)| one.name == *subsystem.name());
+            Exported {
+                job: granted.map(|(job, _)| job.clone()),
+                nqn: subsystem.name().to_string(),
+                host: granted.map(|(_, one)| one.host.to_string()),
+                namespace_bytes: subsystem
+                    .namespaces()
+                    .map(|(_, one)| one.shape().bytes())
+                    .collect(),
+                controllers: subsystem.controllers_count(),
+            }
+        };
+        self.directory.all().iter().map(exported).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_job(job: &str) -> Result<(), GrantError> {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    match (1..=JOB_BYTES_MAX).contains(&job.len()) && job.chars().all(is_letter) {
+        true => Ok(()),
+        false => Err(GrantError::Job { job: job.to_string() }),
+    }
+}
+
+fn generate() -> std::io::Result<String> {
+    let random = Secret::generate().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+    Ok(String::from_utf8(random?.to_vec()).expect("it is letters and digits"))
+}

@@ -1,0 +1,232 @@
+//! Jobs that were granted namespaces of one target: each reaches its own and no other. Only Cairn's target.
+
+use crate::authentication::SecretFile;
+use crate::peer::{Peer, pattern, round_trip, settings};
+use cairn_agent::target::grants::{Grant, GrantError, Grants, Room};
+use cairn_agent::target::{Directory, Limits, Resources};
+use cairn_device::nvme::Error;
+use cairn_device::nvme::controller::{Controller, Settings, discover};
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::{Nqn, Status};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const BYTES: u64 = 8 << 20;
+const PIECE: usize = 64 << 10;
+
+/// A target that grants room in memory.
+fn start(bytes_max: u64) -> Option<(Peer, Arc<Grants>)> {
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let grants = Grants::new(Arc::clone(&directory), Room::Memory, bytes_max, "node1");
+    Peer::is_ours().then(|| (Peer::of(directory, Resources::default()), Arc::new(grants)))
+}
+
+fn connect(address: SocketAddr, nqn: &str, settings: &Settings) -> Result<Connected, Error> {
+    Controller::connect(TcpFabric::new(address), &Nqn::new(nqn).expect("a name"), settings)
+}
+
+type Connected = Controller<TcpFabric>;
+
+/// The host of a job, with the file that it keeps its secrets in.
+struct Host {
+    _file: SecretFile,
+    settings: Settings,
+}
+
+impl Host {
+    fn new(name: &str, secret: &str, target_secret: &str) -> Host {
+        let file = SecretFile::new(&[name, secret, target_secret]);
+        Host { settings: file.settings(), _file: file }
+    }
+
+    fn of(grant: &Grant) -> Host {
+        Host::new(&grant.host, &grant.secret, &grant.target_secret)
+    }
+}
+
+fn is_refused(result: Result<Connected, Error>, expected: Status) -> bool {
+    matches!(result, Err(Error::Refused { status, .. }) if status.code() == expected)
+}
+
+fn is_unauthenticated(result: Result<Connected, Error>) -> bool {
+    matches!(result, Err(Error::Unauthenticated { .. }))
+}
+
+#[test]
+fn job_reaches_its_own_namespace_and_that_of_no_other() {
+    let Some((peer, grants)) = start(1 << 30) else { return };
+    let [one, other] = ["one", "other"].map(|job| grants.grant(job, BYTES, None).expect("room"));
+    let [host, neighbour] = [&one, &other].map(Host::of);
+    let mut controller = connect(peer.address, &one.nqn, &host.settings).expect("its own");
+    assert_eq!(controller.namespaces().expect("listed"), [1]);
+    let mut queue = controller.queue(1).expect("an I/O queue");
+    round_trip(&mut queue, 0, &pattern(1, PIECE));
+    connect(peer.address, &other.nqn, &neighbour.settings).expect("its own");
+    let disallowed = connect(peer.address, &other.nqn, &host.settings);
+    assert!(is_refused(disallowed, Status::HOST_INVALID), "a host that is not on the list");
+    let stolen = Host::new(&other.host, &one.secret, &other.target_secret);
+    assert!(is_unauthenticated(connect(peer.address, &other.nqn, &stolen.settings)), "its name");
+    let half = Host::new(&other.host, &other.secret, &one.target_secret);
+    assert!(is_unauthenticated(connect(peer.address, &other.nqn, &half.settings)), "the target's");
+    let name = Nqn::new(&other.host).expect("a name");
+    let nameless = Settings { host: name, ..settings() };
+    assert!(is_unauthenticated(connect(peer.address, &other.nqn, &nameless)), "without a secret");
+}
+
+#[test]
+fn hosts_discover_what_they_may_use() {
+    let Some((peer, grants)) = start(1 << 30) else { return };
+    let [one, _other] = ["one", "other"].map(|job| grants.grant(job, BYTES, None).expect("room"));
+    assert!(discover(peer.fabric(), &settings()).expect("answered").is_empty(), "a stranger");
+    let host = Settings { host: Nqn::new(&one.host).expect("a name"), ..settings() };
+    let found = discover(peer.fabric(), &host).expect("answered");
+    let names: Vec<_> = found.iter().map(|entry| entry.subsystem.as_str()).collect();
+    assert_eq!(names, [&one.nqn]);
+}
+
+#[test]
+fn revoked_namespace_is_gone_with_its_connections_and_comes_back_empty() {
+    let Some((peer, grants)) = start(2 * BYTES) else { return };
+    let [one, other] = ["one", "other"].map(|job| grants.grant(job, BYTES, None).expect("room"));
+    let full = grants.grant("third", BYTES, None);
+    assert!(matches!(full, Err(GrantError::Full { free_bytes: 0, .. })), "{full:?}");
+    assert!(matches!(grants.grant("one", 4096, None), Err(GrantError::Taken { .. })));
+    assert!(matches!(grants.grant("a/b", 4096, None), Err(GrantError::Job { .. })));
+    assert!(matches!(grants.grant("c", 4096, Some("host")), Err(GrantError::Host { .. })));
+    let [host, neighbour] = [&one, &other].map(Host::of);
+    let mut controller = connect(peer.address, &one.nqn, &host.settings).expect("its own");
+    let mut queue = controller.queue(1).expect("an I/O queue");
+    queue.write(0, &pattern(1, PIECE)).expect("its own");
+    let mut kept = connect(peer.address, &other.nqn, &neighbour.settings).expect("its own");
+    grants.revoke("one").expect("it was granted");
+    assert!(matches!(grants.revoke("one"), Err(GrantError::Unknown { .. })));
+    assert!(queue.read(0, &mut [0; 4096]).is_err() && controller.keep_alive().is_err());
+    let gone = connect(peer.address, &one.nqn, &host.settings);
+    assert!(is_refused(gone, Status::CONNECT_INVALID));
+    kept.keep_alive().expect("others notice nothing");
+    let again = grants.grant("one", BYTES, None).expect("there is room again");
+    assert!(is_unauthenticated(connect(peer.address, &again.nqn, &host.settings)), "an old secret");
+    let host = Host::of(&again);
+    let mut controller = connect(peer.address, &again.nqn, &host.settings).expect("its own");
+    let mut bytes = vec![1; PIECE];
+    controller.queue(1).expect("an I/O queue").read(0, &mut bytes).expect("its own");
+    assert!(bytes.iter().all(|&byte| byte == 0), "nothing of the last one is left");
+    let listed = grants.list();
+    assert_eq!(listed.iter().filter(|one| one.job.is_some()).count(), 2);
+    assert!(!format!("{listed:?}").contains("DHHC"));
+}
+
+/// What the host has sent on each connection.
+type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Passes everything on, and keeps what the host says.
+fn overhear(target: SocketAddr) -> (SocketAddr, Sent) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+    let address = listener.local_addr().expect("it listens");
+    let sent = Sent::default();
+    let kept = Arc::clone(&sent);
+    thread::spawn(move || {
+        for mut host in listener.incoming().flatten() {
+            let mut target = TcpStream::connect(target).expect("it listens");
+            let number = {
+                let mut kept = kept.lock().expect("nobody panics");
+                kept.push(Vec::new());
+                kept.len() - 1
+            };
+            let back = (target.try_clone().expect("cloned"), host.try_clone().expect("cloned"));
+            thread::spawn(move || {
+                let (mut from, mut to) = back;
+                let _ = std::io::copy(&mut from, &mut to);
+                to.shutdown(Shutdown::Both)
+            });
+            let kept = Arc::clone(&kept);
+            thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = host.read(&mut buffer) {
+                    kept.lock().expect("nobody panics")[number].extend(&buffer[..count]);
+                    if target.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = target.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (address, sent)
+}
+
+/// The next PDU; none at the end of the connection.
+fn receive(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 8];
+    stream.read_exact(&mut bytes).ok()?;
+    let length = u32::from_le_bytes(bytes[4..].try_into().expect("four bytes"));
+    bytes.resize(length as usize, 0);
+    stream.read_exact(&mut bytes[8..]).ok()?;
+    Some(bytes)
+}
+
+/// Says again what was overheard, PDU after PDU, each when the one before was answered.
+fn repeat(address: SocketAddr, mut overheard: &[u8]) {
+    const IS_SUCCESS: u8 = 1 << 3;
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    while let Some(bytes) = receive(&mut overheard) {
+        // It may have hung up.
+        let _ = stream.write_all(&bytes);
+        loop {
+            match receive(&mut stream) {
+                None => return,
+                // The end of the start, of a command, or of one that returns data.
+                Some(answer) if matches!(answer[0], 1 | 5) => break,
+                Some(answer) if answer[0] == 7 && answer[1] & IS_SUCCESS != 0 => break,
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_that_a_host_has_said_does_nothing_when_somebody_says_it_again() {
+    let Some((peer, grants)) = start(1 << 30) else { return };
+    let grant = grants.grant("one", BYTES, None).expect("room");
+    let host = Host::of(&grant);
+    let (address, sent) = overhear(peer.address);
+    let (before, after) = (pattern(1, 4096), pattern(2, 4096));
+    let mut controller = connect(address, &grant.nqn, &host.settings).expect("its own");
+    controller.queue(1).expect("an I/O queue").write(0, &before).expect("its own");
+    let mut queue = controller.queue(1).expect("an I/O queue");
+    queue.write(0, &after).expect("its own");
+    let overheard = sent.lock().expect("nobody panics").clone();
+    assert!(overheard.len() >= 3 && overheard.iter().all(|bytes| bytes.len() > 1000));
+    for bytes in &overheard {
+        repeat(peer.address, bytes);
+    }
+    let mut found = vec![0; 4096];
+    queue.read(0, &mut found).expect("its own");
+    assert!(found == after, "what was overheard was written again");
+}
+
+#[test]
+fn room_of_grants_in_files_has_no_names_there() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("cairn-test-grants-{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("made");
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let grants = Grants::new(Arc::clone(&directory), Room::Directory(path.clone()), BYTES, "node1");
+    let peer = Peer::of(directory, Resources::default());
+    let grant = grants.grant("one", BYTES, Some("nqn.2026-11.test:mine")).expect("room");
+    assert_eq!(grant.host, "nqn.2026-11.test:mine");
+    let host = Host::of(&grant);
+    let mut controller = connect(peer.address, &grant.nqn, &host.settings).expect("its own");
+    let mut queue = controller.queue(1).expect("an I/O queue");
+    round_trip(&mut queue, 4096, &pattern(3, 300 << 10));
+    queue.write_zeroes(8192, 8192, false).expect("its own");
+    queue.discard(4096, 4096).expect("its own");
+    queue.flush().expect("its own");
+    let is_empty = std::fs::read_dir(&path).expect("read").next().is_none();
+    std::fs::remove_dir_all(&path).expect("removed");
+    assert!(is_empty);
+}
