@@ -9,6 +9,7 @@
 
 use std::ops::RangeInclusive;
 
+pub use cairn_device::nvme::partition::{PARTITION_ALIGNMENT_BYTES, Partition, partition};
 use domains::Domains;
 pub use topology::{
     Component, Description, GroupDescription, Kind, SwitchDescription, Topology, TopologyError,
@@ -22,8 +23,6 @@ mod topology;
 
 /// Processes for which one device is fast enough and not idle (NVMe-CR, section III-F).
 pub const RANKS_PER_TARGET: RangeInclusive<u32> = 56..=112;
-/// Partitions begin and end at multiples of this, in bytes.
-pub const PARTITION_ALIGNMENT_BYTES: u64 = 1 << 20;
 /// A device that can be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -138,24 +137,9 @@ pub struct Plan {
     pub exposures: Vec<Exposure>,
 }
 
-/// Part of a device, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partition {
-    /// Where it begins.
-    pub offset: u64,
-    /// What it holds.
-    pub length: u64,
-}
-
-/// The part of `capacity_bytes` that the `index`-th of `count` processes has.
-pub fn partition(capacity_bytes: u64, index: u64, count: u64) -> Partition {
-    let length = capacity_bytes / count / PARTITION_ALIGNMENT_BYTES * PARTITION_ALIGNMENT_BYTES;
-    Partition { offset: index * length, length }
-}
-
 /// How many devices to use for so many ranks: as many as each get the fewest ranks of the range, and rather one that
 /// divides the ranks evenly. Never more than there are.
-fn target_count(ranks: u32, range: &RangeInclusive<u32>, available: u32) -> u32 {
+pub fn target_count(ranks: u32, range: &RangeInclusive<u32>, available: u32) -> u32 {
     let least = ranks.div_ceil((*range.end()).max(1)).clamp(1, available);
     let most = (ranks / (*range.start()).max(1)).clamp(least, available);
     (least..=most).rev().find(|count| ranks % count == 0).unwrap_or(most)

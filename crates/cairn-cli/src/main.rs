@@ -30,6 +30,7 @@ mod notes;
 mod numa;
 mod offline;
 mod output;
+mod placement;
 mod plan;
 mod probe;
 mod progress;

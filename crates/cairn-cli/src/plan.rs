@@ -3,7 +3,7 @@
 //! Must stay true: the same request gives the same plan; what a single failure would take is said, never passed over.
 //! Does not decide anything; `cairn_agent::balancer` does.
 
-mod description;
+pub mod description;
 mod picture;
 
 use crate::Context;

@@ -39,8 +39,9 @@ pub struct StoreArguments {
     pub mount: Option<String>,
     /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for persistent memory, each also
     /// with :SIZE; or nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where port,
-    /// number, size and FILE, which holds the secret of this host, may be left out, and take-over=yes takes it from a machine
-    /// that is dead; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
+    /// number, size and FILE, which holds the secret of this host, may be left out, part=2/8 is the second of eight equal
+    /// parts (under srun on several nodes each has its own by itself), and take-over=yes takes it from a machine that is dead;
+    /// or nvme-tcp:CLUSTER.toml, the part of one of its targets that cairn plan gives this node; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
     /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
     /// file system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a colon is followed
     /// by a size [default: ram]

@@ -51,6 +51,8 @@ Examples:
       a namespace of another machine, of cairn target there or any other NVMe/TCP target
   srun -N 2 -n 8 cairn run --persist /scratch/out -- ./simulate
       a store on each node, which its ranks share: the last one that ends drains it
+  srun --ntasks-per-node=1 cairn run --tier nvme-tcp:cluster.toml -- ./simulate
+      each node has its part of the targets in the file, as cairn plan places them
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
 

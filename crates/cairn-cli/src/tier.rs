@@ -1,5 +1,5 @@
 //! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE][&take-over=yes]`.
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
 //!
 //! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
 //! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
@@ -8,6 +8,7 @@
 
 use crate::discover::resolve;
 use crate::error::{Error, Result};
+use crate::placement;
 use crate::size;
 use crate::store::refuse;
 use cairn_agent::error::why;
@@ -102,6 +103,9 @@ fn parse(text: &str) -> Result<TierRequest> {
         ("file", Some(rest)) => file(DeviceKind::File, rest),
         ("dax", Some(rest)) => file(DeviceKind::Dax, rest),
         ("block", Some(rest)) => block(rest),
+        ("nvme-tcp", Some(path)) if path.ends_with(".toml") => {
+            remote(&placement::planned_tier(Path::new(path))?)
+        }
         ("nvme-tcp", Some(_)) => remote(text),
         _ => Err(Error::Tier { text: text.to_string() }),
     }
@@ -147,9 +151,12 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
 }
 
-/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&size=SIZE][&auth=FILE][&take-over=yes]`. Without a size as a device.
+/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`. Without a size as a device. Where
+/// a launcher starts the command on several nodes, and no part is named, each has its own.
 fn remote(text: &str) -> Result<TierRequest> {
-    let RemoteTier { path, size, takes_over } = remote_tier(text)?;
+    let shared = placement::shared_part().filter(|_| !text.contains("part="));
+    let text = shared.map_or(text.to_string(), |part| placement::with_part(text, part));
+    let RemoteTier { path, size, takes_over } = remote_tier(&text)?;
     if takes_over {
         medium::take_over(&path).map_err(refused_device)?;
     }
@@ -183,10 +190,11 @@ fn remote_tier(text: &str) -> Result<RemoteTier> {
     let (host, rest) = rest.split_once('/').ok_or_else(wrong)?;
     let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (mut namespace, mut size, mut secrets) = ("1", None, String::new());
-    let mut takes_over = false;
+    let (mut takes_over, mut part) = (false, String::new());
     for option in options.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("nsid", number)) => namespace = number,
+            Some(("part", text)) => part = format!("&part={text}"),
             Some(("take-over", "yes")) => takes_over = true,
             Some(("size", text)) => size = Some(text.to_string()),
             Some(("auth", source)) if source.starts_with("env:") => {
@@ -199,7 +207,7 @@ fn remote_tier(text: &str) -> Result<RemoteTier> {
         }
     }
     let address = resolve(host)?;
-    let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}{secrets}"));
+    let path = PathBuf::from(format!("//{address}/{name}?nsid={namespace}{part}{secrets}"));
     RemotePath::parse(&path).ok_or_else(wrong)?;
     Ok(RemoteTier { path, size, takes_over })
 }
@@ -491,6 +499,7 @@ mod tests {
             (vec!["dax"], "\"dax\" is not a tier"),
             (vec!["nvme-tcp"], "\"nvme-tcp\" is not a tier"),
             (vec!["nvme-tcp:/nqn.x"], "is not a tier"),
+            (vec!["nvme-tcp:/none.toml"], "/none.toml: cannot be read"),
             (vec!["nvme-tcp://127.0.0.1:1/store"], "is not a tier"),
             (vec!["nvme-tcp://127.0.0.1:1/nqn.x?nsid=0"], "is not a tier"),
             (vec!["nvme-tcp://127.0.0.1:1/nqn.x?size"], "is not a tier"),

@@ -1,6 +1,8 @@
 //! A store on a namespace of another machine, which is `cairn target` here.
 
 mod common;
+#[path = "common/exported.rs"]
+mod exported;
 
 use cairn_device::nvme::claim::Claim;
 use cairn_device::nvme::controller::Settings;
@@ -8,83 +10,12 @@ use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::Nqn;
 use common::Sandbox;
-use serde_json::Value;
+use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const NAME: &str = "nqn.2026-11.test:remote";
-
-/// Where another target is, with a namespace 2 of the name that the tests of `cairn-agent` expect, which may hold anything.
-const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
-
-/// A target that is ended with the test.
-struct Target {
-    child: Option<Child>,
-    tier: String,
-    address: String,
-}
-
-impl Target {
-    /// Exports the file of the sandbox at an address, any port of it if that is 0.
-    fn start(sandbox: &Sandbox, address: &str) -> Target {
-        Target::start_with(sandbox, address, &[])
-    }
-
-    fn start_with(sandbox: &Sandbox, address: &str, options: &[&str]) -> Target {
-        let export = format!("file:{}", sandbox.work().join("export").display());
-        let all = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
-        let all = [&all[..], options].concat();
-        let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
-        let stdout = child.stdout.take().expect("it is a pipe");
-        let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
-        let report = documents.next().expect("it says where it is").expect("JSON");
-        let address = report["address"].as_str().expect("an address").to_string();
-        Target { child: Some(child), tier: format!("nvme-tcp://{address}/{NAME}?nsid=1"), address }
-    }
-
-    /// That of the variable, or ours.
-    fn any(sandbox: &Sandbox) -> Target {
-        let Ok(address) = std::env::var(PEER_VARIABLE) else {
-            return Target::start(sandbox, "127.0.0.1:0");
-        };
-        let tier = format!("nvme-tcp://{address}/nqn.2026-11.io.cairn:interop?nsid=2");
-        Target { child: None, tier, address }
-    }
-
-    fn end(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = (child.kill(), child.wait());
-        }
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn exporting() -> Sandbox {
-    let sandbox = Sandbox::new();
-    let file = fs::File::create(sandbox.work().join("export")).expect("makes");
-    file.set_len(64 << 20).expect("has room");
-    sandbox
-}
-
-/// Kills the agent and removes what is in memory.
-fn lose_memory(sandbox: &Sandbox, job: &str) {
-    if let Some(agent) = sandbox.agent_if_any(job) {
-        common::kill("KILL", agent.into());
-    }
-    fs::remove_dir_all(sandbox.store(job)).expect("removes");
-}
-
-const WRITE: &str = "cd /cairn && mkdir d && for i in 1 2 3; do seq $i 200000 >d/f$i; done && \
-    echo more >>d/f1 && truncate -s 1000 d/f2 && mv d/f3 g && sync d/f1 && cksum d/f1 d/f2 g";
-const READ: &str = "cd /cairn && cksum d/f1 d/f2 g";
 
 #[test]
 fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {

@@ -6,16 +6,21 @@
 use cairn_core::MEDIA_BLOCK_BYTES;
 
 use crate::checksum;
+use crate::nvme::claim::Holder;
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// Magic of a label: "cairntr1".
 const MAGIC: [u8; 8] = *b"cairntr1";
-/// Version of the label written by this build.
+/// Versions of labels: of one without a claim, and with one.
 const VERSION: u32 = 1;
+const VERSION_CLAIMED: u32 = 2;
 // Fields of the label, by their offsets.
 const AT_VERSION: usize = 8;
 const AT_BYTES: usize = 16;
 const AT_IDENTITY: usize = 24;
+const AT_HOST: usize = 40;
+const AT_KEY: usize = 56;
+const AT_GENERATION: usize = 64;
 const AT_CHECKSUM: usize = PAGE - 4;
 
 /// What tells a tier from any other.
@@ -28,6 +33,17 @@ pub struct Label {
     pub bytes: u64,
     /// Which one it is.
     pub identity: Identity,
+    /// Which machine has it, where machines know that from here alone.
+    pub claim: Option<Claimed>,
+}
+
+/// Whose a tier is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimed {
+    /// The machine.
+    pub holder: Holder,
+    /// How many had it, this one included; never 0.
+    pub generation: u64,
 }
 
 /// An identity as the two words in which metadata name it.
@@ -41,9 +57,15 @@ pub fn words(identity: &Identity) -> [u64; 2] {
 pub fn encode(label: &Label) -> [u8; PAGE] {
     let mut page = [0; PAGE];
     page[..MAGIC.len()].copy_from_slice(&MAGIC);
-    page[AT_VERSION..][..4].copy_from_slice(&VERSION.to_le_bytes());
+    let version = if label.claim.is_some() { VERSION_CLAIMED } else { VERSION };
+    page[AT_VERSION..][..4].copy_from_slice(&version.to_le_bytes());
     page[AT_BYTES..][..8].copy_from_slice(&label.bytes.to_le_bytes());
     page[AT_IDENTITY..][..16].copy_from_slice(&label.identity);
+    if let Some(Claimed { holder, generation }) = label.claim {
+        page[AT_HOST..][..16].copy_from_slice(&holder.host);
+        page[AT_KEY..][..8].copy_from_slice(&holder.key.to_le_bytes());
+        page[AT_GENERATION..][..8].copy_from_slice(&generation.to_le_bytes());
+    }
     let sum = checksum::crc32c(0, &page[..AT_CHECKSUM]);
     page[AT_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     page
@@ -76,14 +98,27 @@ pub fn decode(page: &[u8; PAGE]) -> core::result::Result<Label, Wrong> {
     if page[..MAGIC.len()] != MAGIC {
         return Err(Wrong::Missing);
     }
-    if page[AT_VERSION..][..4] != VERSION.to_le_bytes() {
-        return Err(Wrong::Newer);
-    }
-    let mut label = Label::default();
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&page[AT_BYTES..][..8]);
-    label.bytes = u64::from_le_bytes(bytes);
-    label.identity.copy_from_slice(&page[AT_IDENTITY..][..16]);
+    let versions = [VERSION, VERSION_CLAIMED].map(u32::to_le_bytes);
+    let has_claim =
+        match versions.iter().position(|version| page[AT_VERSION..].starts_with(version)) {
+            None => return Err(Wrong::Newer),
+            Some(place) => place > 0,
+        };
+    let number = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&page[at..][..8]);
+        u64::from_le_bytes(bytes)
+    };
+    let identity = |at: usize| {
+        let mut identity = Identity::default();
+        identity.copy_from_slice(&page[at..][..16]);
+        identity
+    };
+    let claim = has_claim.then(|| Claimed {
+        holder: Holder { host: identity(AT_HOST), key: number(AT_KEY) },
+        generation: number(AT_GENERATION),
+    });
+    let label = Label { bytes: number(AT_BYTES), identity: identity(AT_IDENTITY), claim };
     match *page == encode(&label) {
         true => Ok(label),
         false => Err(Wrong::Damaged),
@@ -96,16 +131,19 @@ mod tests {
 
     #[test]
     fn label_is_read_back_and_any_other_page_is_refused() {
-        let label = Label { bytes: 1 << 20, identity: *b"0123456789abcdef" };
-        let page = encode(&label);
-        assert_eq!(decode(&page), Ok(label));
-        for at in 0..PAGE {
-            let mut other = page;
-            other[at] ^= 1;
-            assert!(decode(&other).is_err(), "{at}");
+        let holder = Holder { host: *b"a machine's name", key: 1 << 40 };
+        for claim in [None, Some(Claimed { holder, generation: 3 })] {
+            let label = Label { bytes: 1 << 20, identity: *b"0123456789abcdef", claim };
+            let page = encode(&label);
+            assert_eq!(decode(&page), Ok(label));
+            for at in 0..PAGE {
+                let mut other = page;
+                other[at] ^= 1;
+                assert!(decode(&other).is_err(), "{at}");
+            }
+            let mut newer = page;
+            newer[AT_VERSION] = 3;
+            assert_eq!(decode(&newer), Err(Wrong::Newer));
         }
-        let mut newer = page;
-        newer[AT_VERSION] += 1;
-        assert_eq!(decode(&newer), Err(Wrong::Newer));
     }
 }

@@ -25,8 +25,9 @@ use crate::dax::DaxMapping;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
-use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused};
+use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_stand_in};
 use crate::nvme;
+use crate::nvme::partition::Part;
 use crate::nvme::shared::SharedRemote;
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
@@ -42,6 +43,8 @@ const PAGE: usize = MEDIA_BLOCK_BYTES;
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
+/// How often something is opened that others remove at the same time.
+const OPEN_TRIES: u32 = 16;
 /// How far ahead a long read has its next parts read.
 const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
 
@@ -121,11 +124,21 @@ impl MediaFile {
         sharing: i32,
         access: Access,
     ) -> StoreResult<(MediaFile, core::result::Result<Label, Wrong>)> {
+        let (file, label) = MediaFile::open_unclaimed(path, sharing, access)?;
+        if let (Access::ReadWrite, Ok(label)) = (access, &label) {
+            file.claim(path, label, false)?;
+        }
+        Ok((file, label))
+    }
+
+    /// The same, whoever has it.
+    pub(crate) fn open_unclaimed(
+        path: &Path,
+        sharing: i32,
+        access: Access,
+    ) -> StoreResult<(MediaFile, core::result::Result<Label, Wrong>)> {
         let failed = |errno| StoreError::new("open tier", path, errno);
-        let medium = Medium::open(path, access)?;
-        lock(&medium.ordinary, sharing).map_err(|errno| {
-            failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
-        })?;
+        let medium = open_locked(path, sharing, access)?;
         sys::fadvise(medium.ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
         let direct = medium.open_direct(path, access).map_err(failed)?;
         let staging = Staging::new().map_err(failed)?;
@@ -193,7 +206,10 @@ impl MediaFile {
             return Ok(());
         };
         let removed = match file.kind {
-            MediumKind::Block | MediumKind::Remote => file.empty().and_then(|()| file.release()),
+            MediumKind::Block => file.empty(),
+            MediumKind::Remote => file.empty().and_then(|()| file.release()).inspect(|()| {
+                remove_stand_in(path, &file.ordinary);
+            }),
             MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
             }
@@ -583,6 +599,33 @@ impl MediaFile {
         }
     }
 
+    /// Who this machine is, if the label is to say whose the tier is.
+    pub(crate) fn claims_by_label(&self) -> Option<[u8; 16]> {
+        let remote = self.remote.as_ref();
+        remote
+            .filter(|remote| remote.part().is_some() || !remote.can_reserve())
+            .map(|remote| *remote.host_id())
+    }
+
+    /// The part of a namespace that it is.
+    pub(crate) fn part(&self) -> Option<Part> {
+        self.remote.as_ref().and_then(SharedRemote::part)
+    }
+
+    /// The last page of a namespace, of which no part has anything.
+    pub(crate) fn last_page_of_all(&self) -> SysResult<[u8; PAGE]> {
+        let mut page = [0; PAGE];
+        let remote = self.remote.as_ref().ok_or(Errno(libc::ENOTSUP))?;
+        remote.read_last_page(&mut page).map_err(errno_of)?;
+        Ok(page)
+    }
+
+    /// Writes that page.
+    pub(crate) fn put_last_page_of_all(&self, page: &[u8; PAGE]) -> SysResult<()> {
+        let remote = self.remote.as_ref().ok_or(Errno(libc::ENOTSUP))?;
+        remote.write_last_page(page).map_err(errno_of)
+    }
+
     /// Lets other machines use what is on another one.
     fn release(&self) -> SysResult<()> {
         self.remote.as_ref().map_or(Ok(()), |remote| remote.release().map_err(errno_of))
@@ -793,6 +836,22 @@ fn transfer_all(
             Err(errno) => return Err(errno),
         }
     }
+}
+
+/// Opens what is at `path` and takes its lock; again if the file that is locked in its stead was removed meanwhile.
+fn open_locked(path: &Path, sharing: i32, access: Access) -> StoreResult<Medium> {
+    let failed = |errno| StoreError::new("open tier", path, errno);
+    for _ in 0..OPEN_TRIES {
+        let medium = Medium::open(path, access)?;
+        lock(&medium.ordinary, sharing).map_err(|errno| {
+            failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
+        })?;
+        let is_named = sys::fstat(medium.ordinary.raw()).map_err(failed)?.st_nlink > 0;
+        if is_named || medium.remote.is_none() || access == Access::Read {
+            return Ok(medium);
+        }
+    }
+    Err(failed(Errno(libc::EBUSY)))
 }
 
 /// Takes the file's lock. Errors: others still have it after `ENDING` (`EWOULDBLOCK`).

@@ -4,6 +4,7 @@
 //! Must stay true: whatever its kind, the label is the last page, and nothing is made where something else is.
 
 mod block;
+mod claimed;
 #[cfg(test)]
 #[path = "../../cairn-testing/src/loop_device.rs"]
 pub(crate) mod loop_device;
@@ -25,6 +26,7 @@ use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, contents, measure};
+pub(crate) use remote::remove_stand_in;
 pub use remote::take_over;
 
 const PAGE: u64 = MEDIA_BLOCK_BYTES as u64;

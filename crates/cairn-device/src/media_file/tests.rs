@@ -174,7 +174,7 @@ fn file_that_is_no_tier_is_not_opened() {
     put(
         &Descriptor::from_raw(dup(&file)),
         BYTES,
-        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY }),
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, claim: None }),
     )
     .unwrap();
     refused("size was changed");
@@ -210,12 +210,12 @@ fn damaged_label_is_found_and_written_again() {
     put(
         &Descriptor::from_raw(dup(&file)),
         BYTES,
-        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY }),
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, claim: None }),
     )
     .unwrap();
     let (mut file, wrong) = MediaFile::open_to_check(&path, Access::ReadWrite).unwrap();
     assert_eq!(wrong, Some(Wrong::Damaged));
-    file.write_label(Label { bytes: BYTES, identity: IDENTITY }).unwrap();
+    file.write_label(Label { bytes: BYTES, identity: IDENTITY, claim: None }).unwrap();
     drop(file);
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(MediaFile::open(&path).unwrap().identity(), &IDENTITY);
@@ -232,7 +232,10 @@ fn file_that_is_opened_to_read_cannot_be_written() {
     file.read(0, &mut page).unwrap();
     assert_eq!(page, [0; PAGE]);
     assert_eq!(Media::write(&file, 0, &[1; PAGE]), Err(Error::Io));
-    assert_eq!(file.write_label(Label { bytes: BYTES, identity: [1; 16] }), Err(Error::Io));
+    assert_eq!(
+        file.write_label(Label { bytes: BYTES, identity: [1; 16], claim: None }),
+        Err(Error::Io)
+    );
     assert_eq!(MediaFile::open(&path).unwrap_err().errno, libc::EWOULDBLOCK);
 }
 

@@ -165,7 +165,16 @@ fn contents_of(
     match label {
         Ok(label) => Ok(Contents::Tier(label)),
         Err(Wrong::Missing) => {
+            if let Some(why) = device.why_not_divided(path)? {
+                return Ok(Contents::Foreign(why));
+            }
             let ends = device.ends().map_err(|errno| StoreError::new("read", path, errno))?;
+            let page = ends.tail.last_chunk().or(ends.head.last_chunk());
+            if let Some(Ok(label)) = page.map(label::decode) {
+                // Another machine was faster, just now.
+                device.claim(path, &label, false)?;
+                return Ok(Contents::Tier(label));
+            }
             Ok(signature::find(&ends).map_or(Contents::Nothing, Contents::Foreign))
         }
         Err(wrong) => Err(refused(path, wrong.describe())),
@@ -189,25 +198,41 @@ impl MediaFile {
         if bytes > device.label_at() {
             return Err(failed(Errno(libc::ENOSPC)).advise("the device is smaller"));
         }
-        match contents_of(path, &device, label)? {
-            Contents::Nothing => {}
-            _ if may_overwrite => device.clear_ends().map_err(failed)?,
-            held => return Err(failed(Errno(libc::EEXIST)).advise(held.describe())),
+        let held = contents_of(path, &device, label)?;
+        if held != Contents::Nothing && !may_overwrite {
+            return Err(failed(Errno(libc::EEXIST)).advise(held.describe()));
         }
-        let page = label::encode(&Label { bytes, identity });
-        device.put_bytes(device.label_at(), &page).and_then(|()| device.sync()).map_err(failed)
+        let clear = |up_to| match held {
+            Contents::Nothing => Ok(()),
+            _ => device.clear_ends(up_to).map_err(failed),
+        };
+        match device.claims_by_label() {
+            Some(host) => {
+                device.divide(path)?;
+                device.make_claimed_label(path, &host, Label { bytes, identity, claim: None })?;
+                device.check_divided(path)?;
+                // What is given up is this machine's only now.
+                clear(device.label_at())
+            }
+            None => {
+                clear(device.device_bytes().map_err(failed)?)?;
+                let page = label::encode(&Label { bytes, identity, claim: None });
+                let put = device.put_bytes(device.label_at(), &page);
+                put.and_then(|()| device.sync()).map_err(failed)
+            }
+        }
     }
 
     /// Makes the device look as if nobody had ever used it. What it does not hold any more it may forget.
     pub(crate) fn empty(&self) -> SysResult<()> {
         // Not every device can.
         let _ = self.discard_all();
-        self.clear_ends()
+        self.clear_ends(self.device_bytes()?)
     }
 
-    /// Zeros the beginning, and then the end with the label: until that is gone, it can be done again.
-    fn clear_ends(&self) -> SysResult<()> {
-        for end in ends(self.device_bytes()?) {
+    /// Zeros the beginning, and then the end of the first `bytes`: until the label is gone, it can be done again.
+    fn clear_ends(&self, bytes: u64) -> SysResult<()> {
+        for end in ends(bytes) {
             let zeros = vec![0; (end.end - end.start) as usize];
             self.put_bytes(end.start, &zeros)?;
             self.sync()?;

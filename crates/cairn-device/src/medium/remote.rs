@@ -2,9 +2,9 @@
 //! before and after, and may hold anything.
 //!
 //! Must stay true: stores on this machine do not use one at the same time; a file that is locked in its stead says so. It has
-//! no bytes, and stays.
-//! Stores on other machines are kept from writing by a reservation, which all processes here share; not where the target has
-//! none.
+//! no bytes, and goes when the tier is removed.
+//! Stores on other machines are kept from writing by a reservation, which all processes here share. Of parts of a namespace, and
+//! where the target has none, the label says whose it is: see `claimed`.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -13,27 +13,35 @@ use std::path::Path;
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult};
+use crate::media_file::MediaFile;
 use crate::nvme::Error;
 use crate::nvme::claim::Claim;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::nvme::wire::Status;
 use crate::sys::{self, Errno};
 
+use super::claimed::taken;
 use super::{Access, Medium, MediumKind, PAGE, refused};
 
 const ADVICE: &str = "write nvme-tcp://ADDRESS:PORT/NQN?nsid=NUMBER";
 const UNKNOWN_HOST: &str = "the target does not serve this host; if it serves those who prove who they are, write \
      the host's name and secret into a file and add auth=FILE to the tier";
 /// What differs between machines, and from one start of a machine to the next.
+const SHARED_MEMORY: &CStr = c"/dev/shm";
 const BOOT: &CStr = c"/proc/sys/kernel/random/boot_id";
 
 /// Connects to the namespace at `path`. Errors: it is none, cannot be reached or used, is read-only and `access` is not; no
 /// room for a label.
 pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
-    let ordinary = stand_in(&place)
+    let ordinary = stand_in(&place, access)
         .map_err(|errno| StoreError::new("lock", path, errno).advise("see /dev/shm"))?;
-    let claim = if access == Access::ReadWrite { Claim::Exclusive } else { Claim::None };
+    let claim = match (access, place.part) {
+        (Access::Read, _) => Claim::None,
+        // What its label says is this part's claim.
+        (Access::ReadWrite, Some(_)) => Claim::Beside,
+        (Access::ReadWrite, None) => Claim::Exclusive,
+    };
     let remote = open(path, &place, claim)?;
     if remote.is_write_protected() && access == Access::ReadWrite {
         let error = StoreError::new("open tier", path, Errno(libc::EROFS));
@@ -53,7 +61,11 @@ pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
 /// Takes the namespace at `path` from whatever machine has claimed it, which never writes there again.
 pub fn take_over(path: &Path) -> StoreResult<()> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
-    open(path, &place, Claim::TakeOver).map(drop)
+    if place.part.is_none() {
+        drop(open(path, &place, Claim::TakeOver)?);
+    }
+    let (file, label) = MediaFile::open_unclaimed(path, libc::LOCK_SH, Access::ReadWrite)?;
+    label.map_or(Ok(()), |label| file.claim(path, &label, true))
 }
 
 fn open(path: &Path, place: &RemotePath, claim: Claim) -> StoreResult<SharedRemote> {
@@ -75,31 +87,48 @@ fn host_id() -> Result<[u8; 16], Errno> {
         let digits = high.zip(low).ok_or(Errno(libc::ENODEV))?;
         *byte = (digits.0 << 4 | digits.1) as u8;
     }
-    let device = sys::fstatat(libc::AT_FDCWD, c"/dev/shm", 0)?.st_dev.to_le_bytes();
+    let device = sys::fstatat(libc::AT_FDCWD, SHARED_MEMORY, 0)?.st_dev.to_le_bytes();
     bytes.iter_mut().zip(device).for_each(|(byte, other)| *byte ^= other);
     Ok(bytes)
 }
 
-/// The file that is locked in place of a namespace.
-fn stand_in(place: &RemotePath) -> Result<Descriptor, Errno> {
-    let name = place.to_string();
-    let sums = [0, 1].map(|seed| checksum::crc32c(seed, name.as_bytes()));
-    let path = format!("/dev/shm/cairn-remote-{}-{:08x}{:08x}", sys::geteuid(), sums[0], sums[1]);
-    let path = CString::new(path).expect("digits and letters");
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = Descriptor::open(libc::AT_FDCWD, &path, flags, 0o600)?;
+/// The file that is locked in place of a namespace. Who only reads makes none: without one nobody here uses the namespace.
+fn stand_in(place: &RemotePath, access: Access) -> Result<Descriptor, Errno> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let open = |path: &CStr, more| Descriptor::open(libc::AT_FDCWD, path, flags | more, 0o600);
+    let path = stand_in_path(place);
+    let file = match (open(&path, 0), access) {
+        (Err(Errno(libc::ENOENT)), Access::Read) => return open(SHARED_MEMORY, libc::O_TMPFILE),
+        (Err(Errno(libc::ENOENT)), Access::ReadWrite) => open(&path, libc::O_CREAT)?,
+        (result, _) => result?,
+    };
     let found = sys::fstat(file.raw())?;
     let is_ours = found.st_uid == sys::geteuid() && found.st_mode & 0o077 == 0;
     if is_ours { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
+/// Removes the file that stands in for the namespace at `path`, which the caller has open as `file`, if nobody else here uses
+/// it. Who opened it before finds that it has no name any more: see `MediaFile::open_unclaimed`.
+pub(crate) fn remove_stand_in(path: &Path, file: &Descriptor) {
+    let place = RemotePath::parse(path);
+    let is_alone = sys::flock(file.raw(), libc::LOCK_EX | libc::LOCK_NB).is_ok();
+    if let (Some(place), true) = (place, is_alone) {
+        // One that stays is empty, and found by the next who uses the namespace.
+        let _ = sys::unlinkat(libc::AT_FDCWD, &stand_in_path(&place), 0);
+    }
+}
+
+fn stand_in_path(place: &RemotePath) -> CString {
+    let name = place.to_string();
+    let sums = [0, 1].map(|seed| checksum::crc32c(seed, name.as_bytes()));
+    let path = format!("/dev/shm/cairn-remote-{}-{:08x}{:08x}", sys::geteuid(), sums[0], sums[1]);
+    CString::new(path).expect("digits and letters")
+}
+
 /// Why a namespace cannot be used.
 fn unreachable(path: &Path, error: Error) -> StoreError {
     if let Error::Reserved { holder } = error {
-        let advice = "another machine uses it; end that store first, or, if that machine is dead, add take-over=yes to the tier";
-        return StoreError::new("open tier", path, Errno(libc::EBUSY))
-            .advise(advice)
-            .held_by(holder);
+        return taken(path, holder);
     }
     let (errno, advice) = match error {
         Error::System { errno, .. } => (errno, "is there a target?"),

@@ -3,6 +3,8 @@
 //! Must stay true: only zeros at both ends are nothing; what is not known by name is data of somebody.
 //! Does not read a device.
 
+use super::claimed::DIVIDED;
+
 /// What stands at both ends of a device.
 pub(super) struct Ends {
     /// From the first byte on.
@@ -33,6 +35,7 @@ const GPT: &str = "it has a GPT partition table";
 const MBR: &str = "it has an MBR partition table";
 const CAIRN: &str =
     "it holds a tier of Cairn, but no label at its end: it had another size, or is damaged";
+const PARTS: &str = "it is divided into parts, which stores may use";
 const DATA: &str = "it holds data";
 
 /// Marks at the beginning, the more telling ones first: many leave the boot sector's mark as well.
@@ -83,6 +86,7 @@ pub(super) fn find(ends: &Ends) -> Option<&'static str> {
         .iter()
         .find(|(at, mark, _)| head.get(*at as usize..).is_some_and(|rest| rest.starts_with(mark)));
     match known {
+        _ if at_the_end(4096, &DIVIDED) => Some(PARTS),
         Some((_, _, what)) if *what != MBR => Some(what),
         _ if is_zfs(head) => Some(ZFS),
         _ if md_at.iter().any(|&from_end| at_the_end(from_end, MD_MAGIC)) => Some(MD),

@@ -59,7 +59,10 @@ fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
     for bytes in [BYTES, BYTES_MAX] {
         assert_eq!((place.contents(), measure(place.path())), (Contents::Nothing, size(None)));
         place.make(bytes, false).unwrap();
-        assert_eq!(place.contents(), Contents::Tier(Label { bytes, identity: IDENTITY }));
+        assert_eq!(
+            place.contents(),
+            Contents::Tier(Label { bytes, identity: IDENTITY, claim: None })
+        );
         assert_eq!(measure(place.path()), size(Some(bytes)));
         let file = MediaFile::open(place.path()).unwrap();
         assert_eq!((Media::bytes(&file), file.identity()), (bytes, &IDENTITY));
@@ -159,7 +162,10 @@ fn device_that_cairn_has_cannot_be_taken_by_others_but_opened_by_cairn() {
 fn label_that_does_not_go_with_the_device_is_damaged() {
     let Some(place) = Place::new() else { return };
     for bytes in [0, 100, BYTES_MAX + PAGE, u64::MAX] {
-        place.mark(BYTES_MAX, &crate::label::encode(&Label { bytes, identity: IDENTITY }));
+        place.mark(
+            BYTES_MAX,
+            &crate::label::encode(&Label { bytes, identity: IDENTITY, claim: None }),
+        );
         assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
         assert!(contents(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
         assert_eq!(measure(place.path()).unwrap().tier_bytes, None, "{bytes}");

@@ -24,6 +24,8 @@ const KEY_CHANCE_BITS: u32 = 24;
 pub enum Claim {
     /// As one of many.
     None,
+    /// As one of many, unless another host is to be the only one that writes.
+    Beside,
     /// To be the only one that writes.
     Exclusive,
     /// The same, even if another host has it: that one never writes again.
@@ -68,8 +70,13 @@ pub fn claim<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16], claim: Claim) 
         if holder.is_some_and(|holder| holder.host == *host) {
             return Ok(());
         }
-        if let (Some(Registrant { host, key, .. }), Claim::Exclusive) = (holder, claim) {
+        if let (Some(Registrant { host, key, .. }), Claim::Exclusive | Claim::Beside) =
+            (holder, claim)
+        {
             return Err(Error::Reserved { holder: Holder { host, key } });
+        }
+        if claim == Claim::Beside {
+            return Ok(());
         }
         // Whoever was faster is seen in the next report.
         unless_conflict(advance(queue, report.key_of(host), holder))?;
@@ -133,7 +140,7 @@ fn unless_conflict(result: Result<()>) -> Result<()> {
 }
 
 /// A key that no other host has.
-fn new_key() -> Result<u64> {
+pub(crate) fn new_key() -> Result<u64> {
     let failed = |errno| Error::System { action: "make a key", errno };
     let chance = crate::sys::random().map_err(failed)?;
     let [first, second, third, ..] = chance.map(u64::from);

@@ -20,12 +20,15 @@ use crate::sys;
 use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
+use super::partition::{Part, Partition};
 use super::queue::Traits;
 use super::remote::Remote;
 use super::secret::SecretSource;
 use super::tcp::{self, TcpFabric};
 use super::wire::Nqn;
 
+/// Unit of labels and marks.
+const PAGE_BYTES: u64 = 4096;
 /// For how long a call tries before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often who waits for the connection lets others run before it sleeps, and for how long it sleeps.
@@ -36,7 +39,7 @@ const WAIT: Duration = Duration::from_micros(50);
 const LOCKED: usize = 0;
 const OURS: usize = 1;
 
-/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&auth=SOURCE`. As a text it is that without the source: which
+/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&part=I/N&auth=SOURCE`. As a text it is that without the source: which
 /// namespace it is does not depend on who asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemotePath {
@@ -46,6 +49,8 @@ pub struct RemotePath {
     pub subsystem: Nqn,
     /// The namespace in it.
     pub namespace: u32,
+    /// A part of it; None: all of it.
+    pub part: Option<Part>,
     /// Where the secrets are, if it is to be proven who both sides are.
     pub secrets: Option<SecretSource>,
 }
@@ -61,10 +66,14 @@ impl RemotePath {
         let (address, rest) = path.to_str()?.strip_prefix("//")?.split_once('/')?;
         let (name, options) = rest.split_once('?').unwrap_or((rest, "nsid=1"));
         let (address, subsystem) = (address.parse().ok()?, Nqn::new(name)?);
-        let mut place = RemotePath { address, subsystem, namespace: 1, secrets: None };
+        let mut place = RemotePath { address, subsystem, namespace: 1, part: None, secrets: None };
         for option in options.split('&') {
             match option.split_once('=')? {
                 ("nsid", number) => place.namespace = number.parse().ok().filter(|&n| n > 0)?,
+                // One of one is all of it.
+                ("part", text) => {
+                    place.part = Some(Part::parse(text)?).filter(|part| part.count() > 1)
+                }
                 ("auth", source) => place.secrets = Some(SecretSource::parse(source)?),
                 _ => return None,
             }
@@ -75,13 +84,15 @@ impl RemotePath {
 
 impl core::fmt::Display for RemotePath {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(formatter, "//{}/{}?nsid={}", self.address, self.subsystem, self.namespace)
+        write!(formatter, "//{}/{}?nsid={}", self.address, self.subsystem, self.namespace)?;
+        self.part.map_or(Ok(()), |part| write!(formatter, "&part={part}"))
     }
 }
 
-/// A namespace.
+/// A namespace, or a part of it.
 pub struct SharedRemote {
     place: RemotePath,
+    range: Partition,
     settings: Settings,
     traits: Traits,
     /// Numbers of the sockets: admin and I/O.
@@ -107,13 +118,58 @@ impl SharedRemote {
             Remote::connect(fabric, &place.subsystem, place.namespace, &settings, PATIENCE)?;
         marks.entries()[OURS].store(1, Ordering::Relaxed);
         let (traits, place) = (*remote.traits(), place.clone());
+        let all = traits.shape.bytes();
+        let range = match place.part {
+            Some(part) => part.of(all / PAGE_BYTES * PAGE_BYTES - PAGE_BYTES.min(all)),
+            None => Partition { offset: 0, length: all },
+        };
         let connection = UnsafeCell::new(ManuallyDrop::new(remote));
-        Ok(SharedRemote { place, settings, traits, numbers, marks, connection })
+        Ok(SharedRemote { place, range, settings, traits, numbers, marks, connection })
     }
 
-    /// Its size.
+    /// Its size; of a part that of the part.
     pub fn bytes(&self) -> u64 {
-        self.traits.shape.bytes()
+        self.range.length
+    }
+
+    /// The part that it is; None: all of the namespace.
+    pub fn part(&self) -> Option<Part> {
+        self.place.part
+    }
+
+    /// Who we are to the target.
+    pub fn host_id(&self) -> &[u8; 16] {
+        &self.settings.host_id
+    }
+
+    /// Whether a claim of the whole namespace keeps others from writing.
+    pub fn can_reserve(&self) -> bool {
+        self.traits.can_reserve
+    }
+
+    /// Reads the last page of the namespace, of which no part has anything.
+    pub fn read_last_page(&self, page: &mut [u8; PAGE_BYTES as usize]) -> Result<()> {
+        let at = self.last_page_at()?;
+        self.with(|remote| remote.read(at, page))
+    }
+
+    /// Writes that page, and makes it durable.
+    pub fn write_last_page(&self, page: &[u8; PAGE_BYTES as usize]) -> Result<()> {
+        let at = self.last_page_at()?;
+        self.with(|remote| remote.write(at, page).and_then(|()| remote.flush()))
+    }
+
+    fn last_page_at(&self) -> Result<u64> {
+        let all = self.traits.shape.bytes() / PAGE_BYTES * PAGE_BYTES;
+        all.checked_sub(PAGE_BYTES).ok_or(Error::Invalid)
+    }
+
+    /// Where a range stands in the namespace. Errors: not all of it is in the part.
+    fn place(&self, at: u64, length: u64) -> Result<u64> {
+        match at.checked_add(length) {
+            Some(end) if end <= self.range.length => Ok(self.range.offset + at),
+            _ => Err(Error::Invalid),
+        }
     }
 
     /// What is read and written is a multiple of this.
@@ -136,6 +192,7 @@ impl SharedRemote {
     /// # Safety
     /// `target` is writable for `length` bytes, and nobody else uses them.
     pub unsafe fn read(&self, target: *mut u8, length: usize, at: u64) -> Result<()> {
+        let at = self.place(at, length as u64)?;
         // SAFETY: promised by the caller.
         self.with(|remote| unsafe { remote.read_to(at, target, length) })
     }
@@ -145,6 +202,7 @@ impl SharedRemote {
     /// # Safety
     /// `source` is readable for `length` bytes.
     pub unsafe fn write(&self, source: *const u8, length: usize, at: u64) -> Result<()> {
+        let at = self.place(at, length as u64)?;
         // SAFETY: promised by the caller.
         self.with(|remote| unsafe { remote.write_from(at, source, length) })
     }
@@ -156,6 +214,7 @@ impl SharedRemote {
 
     /// Tells the target that nobody needs what whole blocks hold.
     pub fn discard(&self, at: u64, length: u64) -> Result<()> {
+        let at = self.place(at, length)?;
         self.with(|remote| remote.discard(at, length))
     }
 
@@ -249,6 +308,10 @@ mod tests {
         assert_eq!(place.to_string(), "//[::1]:4420/nqn.x?nsid=3", "the same for everybody");
         let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x?auth=env:A")).unwrap();
         assert_eq!(place.secrets, Some(SecretSource::Variable("A".into())));
+        let text = "//[::1]:4420/nqn.x?nsid=1&part=2/3";
+        assert_eq!(RemotePath::parse(Path::new(text)).unwrap().to_string(), text);
+        let place = RemotePath::parse(Path::new("//[::1]:4420/nqn.x?part=1/1")).unwrap();
+        assert_eq!(place.part, None);
         for path in [
             "/nvme/file",
             "//host/nqn.x",
@@ -257,6 +320,7 @@ mod tests {
             "//1.2.3.4:1/nqn.x?nsid=1&auth=relative",
             "//1.2.3.4:1/nqn.x?nsid=1&auth=env:",
             "//1.2.3.4:1/nqn.x?nsid=1&other=1",
+            "//1.2.3.4:1/nqn.x?nsid=1&part=3/2",
             "//",
         ] {
             assert_eq!(RemotePath::parse(Path::new(path)), None, "{path}");
