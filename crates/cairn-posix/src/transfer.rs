@@ -45,8 +45,7 @@ impl<'a> Buffers<'a> {
         address::check_readable(list, count * size_of::<libc::iovec>())?;
         let buffers = Buffers { list, count, consumed: 0, lifetime: PhantomData };
         for index in 0..count {
-            let entry = buffers.entry(index);
-            if entry.iov_len > 0 && !address::is_passable(entry.iov_base) {
+            if !address::is_passable(buffers.entry(index).iov_base) {
                 return Err(Errno(libc::EFAULT));
             }
         }

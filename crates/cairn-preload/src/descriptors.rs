@@ -165,6 +165,7 @@ unsafe fn control(
         | libc::F_OFD_GETLK
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
+            file::opened(handle)?;
             // SAFETY: these commands take a pointer to a lock, or fail with EFAULT if it is null.
             let lock = unsafe { given(argument as *const libc::flock) }?;
             let mut lock = lock.ok_or(Errno(libc::EFAULT))?;

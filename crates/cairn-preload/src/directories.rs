@@ -107,13 +107,18 @@ pub unsafe extern "C-unwind" fn getdents64(
         }
     }
     answer(|| {
-        let length = match address::writable(target, length) {
-            0 if length > 0 => return Err(Errno(libc::EFAULT)),
-            room => room,
+        let target = target.cast::<u8>();
+        let room = match address::writable(target, length) {
+            0 => &mut [][..],
+            // SAFETY: the caller passes memory for `length` bytes, of which these are there.
+            room => unsafe { core::slice::from_raw_parts_mut(target, room) },
         };
-        // SAFETY: the caller passes room for `length` bytes.
-        let target = unsafe { core::slice::from_raw_parts_mut(target.cast::<u8>(), length) };
-        directory::read_entries(descriptor, target)
+        let room_bytes = room.len();
+        match directory::read_entries(descriptor, room) {
+            // The next entry would be where nothing is.
+            Err(Errno(libc::EINVAL)) if room_bytes < length => Err(Errno(libc::EFAULT)),
+            result => result,
+        }
     })
 }
 

@@ -16,12 +16,20 @@ unsafe fn with_buffer<R>(
     length: size_t,
     act: impl FnOnce(Buffers) -> Result<R>,
 ) -> Result<R> {
-    if !address::is_passable(start) {
-        return Err(Errno(libc::EFAULT));
-    }
-    let entry = iovec { iov_base: start.cast_mut(), iov_len: length };
+    let is_passable = address::is_passable(start);
+    let entry = iovec { iov_base: start.cast_mut(), iov_len: if is_passable { length } else { 0 } };
     // SAFETY: promised by the caller of this function.
-    act(unsafe { Buffers::one(&entry) })
+    let result = act(unsafe { Buffers::one(&entry) });
+    if is_passable { result } else { refused(result) }
+}
+
+/// What is wrong with a call of which the address is: the kernel looks at the descriptor and the offset first.
+#[cold]
+fn refused<R>(of_nothing: Result<R>) -> Result<R> {
+    match of_nothing {
+        Err(errno @ Errno(libc::EBADF | libc::EINVAL)) => Err(errno),
+        _ => Err(Errno(libc::EFAULT)),
+    }
 }
 
 /// A list of buffers of the caller's for `act`.

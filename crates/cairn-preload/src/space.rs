@@ -6,7 +6,7 @@ use cairn_posix::copy::{self, End};
 use cairn_posix::{Errno, allocate, file, table};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, answer_as, is_missed, lent, number};
+use crate::answer::{answer, answer_as, deliver, given, is_missed, lent, number};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -95,14 +95,26 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         if flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
+        // Looked at before the offsets.
+        for handle in [source, target].into_iter().filter_map(table::lookup) {
+            file::opened(handle)?;
+        }
         // SAFETY: the caller passes null or a valid offset for each.
-        let offsets = unsafe { (lent(source_offset)?, lent(target_offset)?) };
+        let mut offsets = unsafe { (given(source_offset)?, given(target_offset)?) };
         let starts = [
-            copy::position(end(source), offsets.0.as_deref())?,
-            copy::position(end(target), offsets.1.as_deref())?,
+            copy::position(end(source), offsets.0.as_ref())?,
+            copy::position(end(target), offsets.1.as_ref())?,
         ];
         copy::check::range(end(source), end(target), starts, length)?;
-        copy::copy(end(source), offsets.0, end(target), offsets.1, length)
+        let (from, to) = (end(source), end(target));
+        let copied = copy::copy(from, offsets.0.as_mut(), to, offsets.1.as_mut(), length)?;
+        for (place, offset) in [(source_offset, offsets.0), (target_offset, offsets.1)] {
+            if let Some(offset) = offset.filter(|_| copied > 0) {
+                // SAFETY: as above.
+                unsafe { deliver(place, offset) }?;
+            }
+        }
+        Ok(copied)
     })
 }
 

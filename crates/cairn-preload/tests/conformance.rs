@@ -289,6 +289,11 @@ fn calls_on_descriptors_answer_as_the_kernel_does() {
 }
 
 #[test]
+fn calls_with_bad_addresses_answer_as_the_kernel_does() {
+    conforms(&["bad_addresses"]);
+}
+
+#[test]
 fn offsets_and_space_answer_as_the_kernel_does() {
     conforms(&["offsets", "space", "holes"]);
 }
