@@ -29,34 +29,65 @@ const HIGH_NUMBER: u64 = 512;
 /// Limit on open files below which none are parked: the application needs the numbers.
 const LIMIT_MIN: u64 = 512;
 
-/// Handle number (high half) and descriptor + 1 of parked placeholders; a handle's place is its number modulo
-/// the length. 0 is free, or in use by another thread at this moment.
+/// Parked placeholders, each as [`Parked::pack`] has it; a handle's place is its number modulo the length. 0 is free, or in use by
+/// another thread at this moment.
 static PARKED: [AtomicU64; PARKED_MAX] = [const { AtomicU64::new(0) }; PARKED_MAX];
 /// Lowest number that Cairn itself uses in this process.
 static INTERNAL_FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
 /// `st_dev` of the store; 0 before it is known.
 static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
 
+/// A placeholder at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Parked {
+    handle: u16,
+    descriptor: u16,
+    /// The low half of its inode number: tells in a forked child whether it is what it was.
+    inode: u32,
+}
+
+impl Parked {
+    fn pack(self) -> u64 {
+        u64::from(self.inode) << 32 | u64::from(self.handle) << 16 | u64::from(self.descriptor)
+    }
+
+    fn unpack(word: u64) -> Option<Parked> {
+        let parked = Parked {
+            handle: (word >> 16) as u16,
+            descriptor: word as u16,
+            inode: (word >> 32) as u32,
+        };
+        (word != 0).then_some(parked)
+    }
+
+    fn number(self) -> i32 {
+        i32::from(self.descriptor)
+    }
+
+    fn is_of(self, handle: HandleId) -> bool {
+        u32::from(self.handle) == handle.number()
+    }
+}
+
 /// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and what creating the
 /// placeholder gives; the handle is then still open.
 pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
     let place = &PARKED[handle.number() as usize % PARKED_MAX];
-    let parked = place.swap(0, Ordering::Acquire);
-    let parked_descriptor = (parked as u32).wrapping_sub(1) as i32;
-    let descriptor = if parked != 0 && (parked >> 32) as u32 == handle.number() {
+    let parked = Parked::unpack(place.swap(0, Ordering::Acquire));
+    let descriptor = if let Some(parked) = parked.filter(|parked| parked.is_of(handle)) {
         // As F_DUPFD from 0 on, in less time.
         let duplicate = match close_on_exec {
-            true => sys::fcntl(parked_descriptor, libc::F_DUPFD_CLOEXEC, 0),
-            false => sys::dup(parked_descriptor),
+            true => sys::fcntl(parked.number(), libc::F_DUPFD_CLOEXEC, 0),
+            false => sys::dup(parked.number()),
         };
         put_back(place, parked);
         duplicate?
     } else {
-        if parked != 0 {
-            let _ = sys::close(parked_descriptor);
+        if let Some(other) = parked {
+            let _ = sys::close(other.number());
         }
-        let descriptor = open_file(mount, handle, close_on_exec)?;
-        park(place, handle, descriptor);
+        let (descriptor, inode) = open_file(mount, handle, close_on_exec)?;
+        park(place, handle, descriptor, inode);
         descriptor
     };
     match table::enter(descriptor, handle) {
@@ -71,47 +102,57 @@ pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32>
     }
 }
 
-fn put_back(place: &AtomicU64, parked: u64) {
-    if place.compare_exchange(0, parked, Ordering::Release, Ordering::Relaxed).is_err() {
+fn put_back(place: &AtomicU64, parked: Parked) {
+    if place.compare_exchange(0, parked.pack(), Ordering::Release, Ordering::Relaxed).is_err() {
         // Another thread parked one meanwhile.
-        let _ = sys::close((parked as u32).wrapping_sub(1) as i32);
+        let _ = sys::close(parked.number());
     }
 }
 
 #[cold]
-fn park(place: &AtomicU64, handle: HandleId, descriptor: i32) {
+fn park(place: &AtomicU64, handle: HandleId, descriptor: i32, inode: u64) {
     let limit = sys::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(0);
     if limit < LIMIT_MIN {
         return;
     }
     let lowest = HIGH_NUMBER.min(limit - limit / 4);
     // Without a free high number the next open of this handle costs a little more, that is all.
-    if let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) {
-        INTERNAL_FLOOR.fetch_min(high, Ordering::Relaxed);
-        put_back(place, u64::from(handle.number()) << 32 | (high as u64 + 1));
-    }
-}
-
-/// In a child just forked: nothing is parked. It has the descriptors that its parent had a moment before the memory, so what other
-/// threads parked meanwhile is not there, or is something else.
-pub(crate) fn forked() {
-    for place in &PARKED {
-        if let Some(descriptor) = (place.swap(0, Ordering::Relaxed) as u32).checked_sub(1) {
-            let _ = sys::close(descriptor as i32);
+    let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) else { return };
+    match (u16::try_from(handle.number()), u16::try_from(high)) {
+        (Ok(handle), Ok(descriptor)) => {
+            INTERNAL_FLOOR.fetch_min(high, Ordering::Relaxed);
+            put_back(place, Parked { handle, descriptor, inode: inode as u32 });
+        }
+        _ => {
+            let _ = sys::close(high);
         }
     }
 }
 
-/// Opens the placeholder file of `handle` and sees to it that the handle knows it.
+/// In a child just forked, which has the descriptors that its parent had a moment before the memory: what other threads parked
+/// meanwhile is not there, or is something else.
+pub(crate) fn forked() {
+    for place in &PARKED {
+        let Some(parked) = Parked::unpack(place.load(Ordering::Relaxed)) else { continue };
+        let is_there = sys::fstat(parked.number()).is_ok_and(|stat| {
+            is_placeholder(stat.st_mode, stat.st_dev) && stat.st_ino as u32 == parked.inode
+        });
+        if !is_there {
+            place.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Opens the placeholder file of `handle` and sees to it that the handle knows it; its descriptor and inode number.
 #[cold]
-fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
+fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<(i32, u64)> {
     let (descriptor, inode) = mount.placeholder(handle)?;
     let introduced = introduce(mount, handle, inode).and_then(|()| match close_on_exec {
         true => Ok(0),
         false => Ok(sys::fcntl(descriptor, libc::F_SETFD, 0)?),
     });
     match introduced {
-        Ok(_) => Ok(descriptor),
+        Ok(_) => Ok((descriptor, inode)),
         Err(errno) => {
             let _ = sys::close(descriptor);
             Err(errno)
@@ -123,7 +164,7 @@ fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32
 pub(crate) fn replace(mount: &Mount, handle: HandleId, descriptor: i32) -> Result<()> {
     let flags = sys::fcntl(descriptor, libc::F_GETFD, 0)?;
     let close_on_exec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    let placeholder = open_file(mount, handle, true)?;
+    let (placeholder, _) = open_file(mount, handle, true)?;
     let replaced = sys::dup3(placeholder, descriptor, close_on_exec);
     let _ = sys::close(placeholder);
     Ok(replaced.map(drop)?)
@@ -264,7 +305,7 @@ fn is_internal_slow(descriptor: i32) -> bool {
 /// The numbers that Cairn itself uses, in ascending order.
 pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
     let mut numbers = [u32::MAX; INTERNAL_MAX];
-    let parked = PARKED.iter().map(|place| (place.load(Ordering::Relaxed) as u32).wrapping_sub(1));
+    let parked = PARKED.iter().filter_map(|place| Parked::unpack(place.load(Ordering::Relaxed)));
     let mut count = 0;
     let mut note = |number: u32| {
         if number != u32::MAX && count < INTERNAL_MAX {
@@ -272,7 +313,7 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
             count += 1;
         }
     };
-    parked.for_each(&mut note);
+    parked.for_each(|parked| note(u32::from(parked.descriptor)));
     if let Some(mount) = mount::attached() {
         mount.internal_descriptors(&mut |descriptor| note(descriptor as u32));
     }
@@ -284,9 +325,9 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
 /// Gives up a parked descriptor because the application wants its number. False: the number is needed.
 pub fn vacate(descriptor: i32) -> bool {
     for place in &PARKED {
-        let parked = place.load(Ordering::Relaxed);
-        if parked as u32 == descriptor as u32 + 1
-            && place.compare_exchange(parked, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let word = place.load(Ordering::Relaxed);
+        if Parked::unpack(word).is_some_and(|parked| parked.number() == descriptor)
+            && place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             return sys::close(descriptor).is_ok();
         }

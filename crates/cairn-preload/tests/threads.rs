@@ -33,7 +33,7 @@ fn exit_with_busy_threads_ends_the_process_and_keeps_the_files() {
 }
 
 /// Mechanism: a child has the descriptors that its parent had just before the memory, so what another thread kept at hand meanwhile
-/// was not open in the child. Consequence: `open` failed there with EBADF. Fix: a child begins with nothing at hand.
+/// was not open in the child. Consequence: `open` failed there with EBADF. Fix: a child looks whether what it finds at hand is what it should be.
 #[test]
 fn child_opens_files_that_threads_of_its_parent_open_meanwhile() {
     same_on_both("threads", "children_open_files_while_threads_do");
