@@ -3,7 +3,7 @@
 //! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which drops them) when the
 //! process closes any descriptor of the file, as POSIX has it. `flock` and open-file-description locks belong to the
 //! description: one descriptor of the lock file per handle, inherited by children, closed with the handle's last
-//! number. Invariant: a lock descriptor is close-on-exec exactly if the number was through which it was made.
+//! number. Invariant: while a program is executed, a lock descriptor is close-on-exec exactly if its locks go with the numbers that are.
 //! Weaker than a local file system: processes that inherited a description before it was first locked lock it
 //! apart; ranks in scope `rank` have nothing to lock against each other.
 
@@ -100,8 +100,9 @@ fn release(is_released: impl Fn(Owner) -> bool) {
 /// A number of `handle` is being closed: the process's own locks on the file go.
 pub(crate) fn number_closed(mount: &Mount, handle: HandleId) {
     if !DESCRIPTORS.is_empty() {
-        if let Ok(inode) = mount.inode_of(handle) {
-            release(|owner| owner == Owner::Process(inode));
+        // A number that only names the file is none that it was locked by.
+        if let Some(info) = mount.fs().handle(handle).ok().filter(|info| !info.path_only) {
+            release(|owner| owner == Owner::Process(info.inode));
         }
     }
 }
@@ -111,6 +112,32 @@ pub(crate) fn handle_closed(handle: HandleId) {
     if !DESCRIPTORS.is_empty() {
         release(|owner| owner == Owner::Description(handle));
     }
+}
+
+/// A program is about to be executed: which locks go is decided by the numbers that are closed then. Those of the process on
+/// a file go with the first of its numbers, those of a description with its last.
+pub(crate) fn before_exec(mount: &Mount) {
+    if DESCRIPTORS.is_empty() {
+        return;
+    }
+    let known = |(number, handle)| {
+        let info = mount.fs().handle(handle).ok().filter(|info| !info.path_only)?;
+        let flags = sys::fcntl(number, libc::F_GETFD, 0).unwrap_or(libc::FD_CLOEXEC);
+        Some((info.inode, handle, flags & libc::FD_CLOEXEC != 0))
+    };
+    let numbers: Vec<(InodeId, HandleId, bool)> = table::all().filter_map(known).collect();
+    let goes = |owner: Owner| match owner {
+        Owner::Process(inode) => numbers.iter().any(|&(of, _, closes)| of == inode && closes),
+        Owner::Description(handle) => numbers.iter().all(|&(_, of, closes)| of != handle || closes),
+    };
+    // A list that cannot be had is that of a call which a handler interrupted: its locks stay as they are.
+    let _ = DESCRIPTORS.with(|list| {
+        for (owner, lock) in list {
+            let flags = if goes(*owner) { libc::FD_CLOEXEC } else { 0 };
+            // The descriptor is open, and its flag is all that changes.
+            let _ = sys::fcntl(lock.raw(), libc::F_SETFD, i64::from(flags));
+        }
+    });
 }
 
 /// Calls `visit` with each lock descriptor.

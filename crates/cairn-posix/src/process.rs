@@ -11,7 +11,7 @@ use cairn_device::sys;
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{configuration, cwd, file, flight, mapping, placeholder, table, upkeep};
+use crate::{configuration, cwd, file, flight, locks, mapping, placeholder, table, upkeep};
 
 /// Whether this process may have something of ours that a child would inherit: it has attached the mount, or was executed with
 /// descriptors or in a directory of ours, and attaches it now. Looks for those once.
@@ -89,6 +89,7 @@ impl Exec {
         let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
             return Exec(None);
         };
+        locks::before_exec(mount);
         let Some(slot) = mount.own_slot() else { return Exec(None) };
         seal_all(mount);
         let mapped = mapping::before_exec(mount, slot);

@@ -316,7 +316,7 @@ fn rights_are_those_that_the_kernel_gives() {
 
 #[test]
 fn entries_descriptions_and_copies_answer_as_the_kernel_does() {
-    conforms(&["entries", "descriptions", "copying"]);
+    conforms(&["entries", "descriptions", "holding", "copying"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ void in_child(const char *name, void (*play)(void));
 /* -- Families */
 #define FAMILIES(family) \
     family(paths) family(paths_from_here) family(directories_at) family(opening) family(resolving) family(pairs) family(descriptors) \
-    family(offsets) family(space) family(holes) family(modes) family(rights) family(times) family(entries) family(descriptions) \
+    family(offsets) family(space) family(holes) family(modes) family(rights) family(times) family(entries) family(descriptions) family(holding) \
     family(copying) family(extended) family(stdio) family(mapping) family(mapped_shared) \
     family(mapped_private) family(mapped_to_read) family(asynchronous) family(waiting) family(bad_addresses)
 #define DECLARE(family) void family(void);
