@@ -208,8 +208,13 @@ pub unsafe extern "C-unwind" fn splice(
             return result;
         }
     }
+    const KNOWN: c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     let length = length.min(SPLICE_BYTES_MAX);
     answer(|| {
+        if length > 0 && flags & !KNOWN != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         // SAFETY: the caller passes null or a valid offset for each.
         let offsets = unsafe { (lent(source_offset)?, lent(target_offset)?) };
         let from = (end(source), offsets.0.as_deref());

@@ -286,6 +286,35 @@ static long sent(int from, int to, off_t *offset, size_t length) { return sendfi
 static long range(int from, int to, off_t *offset, size_t length) { return copy_file_range(from, offset, to, NULL, length, 0); }
 static long joined(int from, int to, off_t *offset, size_t length) { return splice(from, offset, to, NULL, length, SPLICE_F_NONBLOCK); }
 
+/* The same to a place of the target, and with flags. */
+static off_t place;
+static long range_to(int from, int to, off_t *offset, size_t length) { return copy_file_range(from, offset, to, &place, length, 0); }
+static long range_to_30(int from, int to, off_t *offset, size_t length) {
+    place = 30;
+    return range_to(from, to, offset, length);
+}
+static long range_near(int from, int to, off_t *offset, size_t length) {
+    place = 15;
+    return range_to(from, to, offset, length);
+}
+static long range_before(int from, int to, off_t *offset, size_t length) {
+    place = -2;
+    return range_to(from, to, offset, length);
+}
+static long range_flagged(int from, int to, off_t *offset, size_t length) { return copy_file_range(from, offset, to, NULL, length, 1); }
+static long joined_to_30(int from, int to, off_t *offset, size_t length) {
+    place = 30;
+    return splice(from, offset, to, &place, length, SPLICE_F_NONBLOCK);
+}
+static long joined_before(int from, int to, off_t *offset, size_t length) {
+    place = -2;
+    return splice(from, offset, to, &place, length, SPLICE_F_NONBLOCK);
+}
+static long joined_flagged(int from, int to, off_t *offset, size_t length) { return splice(from, offset, to, NULL, length, SPLICE_F_NONBLOCK | 0x100); }
+static long joined_more(int from, int to, off_t *offset, size_t length) {
+    return splice(from, offset, to, NULL, length, SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_MOVE);
+}
+
 static void note_target(int to) {
     char bytes[300];
     if (to == pipe_ends[1]) {
@@ -307,7 +336,11 @@ static void copies(void) {
     static const struct {
         const char *name;
         long (*copy)(int, int, off_t *, size_t);
-    } calls[] = {{"sendfile", sent}, {"copy_file_range", range}, {"splice", joined}};
+    } calls[] = {{"sendfile", sent}, {"copy_file_range", range}, {"splice", joined}, {"copy_file_range to 30", range_to_30},
+        {"copy_file_range to 15", range_near},
+        {"copy_file_range to before", range_before}, {"copy_file_range with a flag", range_flagged},
+        {"splice to 30", joined_to_30}, {"splice to before", joined_before}, {"splice with an unknown flag", joined_flagged},
+        {"splice with flags", joined_more}};
     static const struct {
         const char *name;
         long start;
@@ -324,10 +357,11 @@ static void copies(void) {
                     pipe_ends[0] = pipe_ends[1] = -1;
                     int from = source->open(), to = target->open();
                     off_t offset = part->start;
+                    place = 0;
                     if (source->open != out_directory) lseek(from, 5, SEEK_SET);
                     begin("%s from %s to %s, %s", call->name, source->name, target->name, part->name);
                     long result = keep(call->copy(from, to, offset == -1 ? NULL : &offset, part->length));
-                    note("offset %ld", (long)offset);
+                    note("offset %ld to %ld", (long)offset, (long)place);
                     if (source->open != out_directory) note_cursor("source", from);
                     note_target(to);
                     done(result);
