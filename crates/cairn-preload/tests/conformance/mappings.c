@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #define PAGE 4096L
 /* The file ends within its fourth page; mappings of it go on behind that. */
@@ -187,6 +189,16 @@ static long overlaid(int flags) {
     return place == MAP_FAILED ? -1 : place == map + PAGE ? 0 : 1;
 }
 
+/* The same advice, by the descriptor of this process. */
+static long advise_by_process(char *start, size_t length, int advice) {
+    struct iovec range = {start, length};
+    int itself = syscall(SYS_pidfd_open, getpid(), 0);
+    MUST(itself >= 0);
+    long result = keep(syscall(SYS_process_madvise, itself, &range, 1ul, advice, 0u));
+    MUST(close(itself) == 0);
+    return result;
+}
+
 #define DEEDS(deed) \
     deed(nothing, 0) \
     deed(store, store(map + 5, 's') + 10 * store(map + PAGE + 5, 't')) \
@@ -241,6 +253,10 @@ static long overlaid(int flags) {
     deed(advise_page_out, madvise(map, PAGES * PAGE, MADV_PAGEOUT)) \
     deed(advise_populate, madvise(map, 3 * PAGE, MADV_POPULATE_READ)) \
     deed(advise_populate_behind, madvise(map, 5 * PAGE, MADV_POPULATE_WRITE)) \
+    deed(advise_itself_need, advise_by_process(map, PAGES * PAGE, MADV_WILLNEED)) \
+    deed(advise_itself_cold, advise_by_process(map, PAGES * PAGE, MADV_COLD)) \
+    deed(advise_itself_page_out, advise_by_process(map + PAGE, PAGE, MADV_PAGEOUT)) \
+    deed(advise_itself_drop, advise_by_process(map, PAGES * PAGE, MADV_DONTNEED)) \
     deed(advise_unknown, madvise(map, PAGE, 9999)) \
     deed(advise_unaligned, madvise(map + 1, PAGE, MADV_NORMAL)) \
     deed(advise_portably, posix_madvise(map, PAGE, POSIX_MADV_DONTNEED)) \
