@@ -32,17 +32,22 @@ start_slurm() {
     unset SLURM_CONF
 }
 
-# in_background NAME COMMAND…
+# in_background NAME COMMAND…: in a session of its own, so that what interrupts this run reaches it by stop_slurm alone.
 in_background() {
     local name=$1
     shift
-    "$@" >"$scratch/slurm/log/$name.out" 2>&1 </dev/null &
+    setsid "$@" >"$scratch/slurm/log/$name.out" 2>&1 </dev/null &
     slurm_processes+=($!)
 }
 
-# The nodes first, then the controller, then what they authenticate with.
+# What still runs, then the nodes, then the controller, then what they authenticate with.
 stop_slurm() {
-    local index deadline
+    local index deadline=$((SECONDS + SLURM_SECONDS_MAX))
+    [ ${#slurm_processes[@]} -gt 0 ] || return
+    SLURM_CONF=$slurm_conf scancel --quiet --user="$(id -un)"
+    until [ -z "$(SLURM_CONF=$slurm_conf squeue --noheader 2>&1)" ] || [ "$SECONDS" -ge "$deadline" ]; do
+        sleep 0.1
+    done
     for ((index = ${#slurm_processes[@]} - 1; index >= 0; index--)); do
         kill "${slurm_processes[index]}" 2>/dev/null
         deadline=$((SECONDS + SLURM_SECONDS_MAX))
@@ -81,6 +86,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1
 MpiDefault=none
 ReturnToService=2
+KillWait=5
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
 NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((first_port + 1))-$((first_port + 2))] CPUs=4 State=UNKNOWN
