@@ -88,10 +88,12 @@ impl Company {
         let job = &self.job;
         let request = Request { job: Some(job.clone()), ..request };
         loop {
+            let was_there = roots.find(job).is_some();
             let claim = Claim::obtain_by(roots, &request, command, &take_lock);
+            let is_patient = self.since.elapsed() < LOCK_PATIENCE;
             let claim = match claim {
-                // The company before has removed it meanwhile.
-                Err(_) if roots.find(job).is_none() && self.since.elapsed() < LOCK_PATIENCE => {
+                // Whoever had it has removed it meanwhile.
+                Err(_) if was_there && roots.find(job).is_none() && is_patient => {
                     thread::sleep(LOOK_EVERY);
                     continue;
                 }

@@ -114,14 +114,26 @@ fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
     let other = start(&sandbox, "11.0", 0, &arguments);
     ended(other).refused_with("is running already");
     kill("KILL", i64::from(started[0].id()));
+    started.remove(0).wait().expect("ends");
     let writer = fs::OpenOptions::new().write(true).open(&fifo).expect("the others read");
     drop(writer);
-    started.remove(0).wait().expect("ends");
     let last = ended(started.remove(0)).succeeds();
     assert!(last.stderr.contains("only in the memory"), "{}", last.stderr);
     eventually("the cat of the killed one ends", || {
         sandbox.cairn(&["rm", "used", "--discard"]).code == Some(0)
     });
+}
+
+/// Mechanism: that no store was there after a failed attempt to make one was taken for its removal by others.
+/// Consequence: a request that cannot be met was refused only after a minute.
+/// Fix: the attempt is repeated only if a store was there before.
+#[test]
+fn request_that_cannot_be_met_is_refused_at_once() {
+    let sandbox = Sandbox::new();
+    let started = start(&sandbox, "12.0", 0, &["--tier", "ram:900T", "--", "true"]);
+    let began = std::time::Instant::now();
+    ended(started).refused_with("a RAM tier of 900 TiB");
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is not tried for a minute");
 }
 
 #[test]
