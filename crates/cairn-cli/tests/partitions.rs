@@ -4,65 +4,13 @@
 mod common;
 #[path = "common/exported.rs"]
 mod exported;
+#[path = "common/machine.rs"]
+mod machine;
 
 use common::{Ran, Sandbox};
 use exported::{READ, Target, WRITE, exporting, lose_memory};
+use machine::{Machine, ran};
 use std::fs;
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
-
-const IN_NAMESPACE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
-
-/// A machine, for as long as this lives.
-struct Machine(Child);
-
-impl Machine {
-    /// None, and said, where that is not allowed.
-    fn start() -> Option<Machine> {
-        let script = "mount -t tmpfs none /dev/shm && echo && exec cat";
-        let mut command = Command::new(IN_NAMESPACE[0]);
-        command.args(&IN_NAMESPACE[1..]).args(["sh", "-c", script]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
-        let is_ready = child.stdout.as_mut().is_some_and(|out| out.read_exact(&mut [0]).is_ok());
-        if !is_ready {
-            eprintln!("skipped: this machine does not allow mount namespaces");
-        }
-        let machine = Machine(child);
-        is_ready.then_some(machine)
-    }
-
-    /// `cairn run` there, not started yet.
-    fn run(&self, sandbox: &Sandbox, job: &str, tier: &str, script: &str) -> Command {
-        self.cairn(sandbox, &["run", "--job", job, "--tier", tier, "--", "bash", "-c", script])
-    }
-
-    fn cairn(&self, sandbox: &Sandbox, arguments: &[&str]) -> Command {
-        let there = sandbox.command(arguments);
-        let mut command = Command::new("nsenter");
-        command.args(["--user", "--mount", "--preserve-credentials", "--target"]);
-        command.arg(self.0.id().to_string()).arg("--");
-        command.arg(there.get_program()).args(there.get_args()).current_dir(sandbox.work());
-        for (name, value) in there.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = (self.0.kill(), self.0.wait());
-    }
-}
-
-fn ran(command: &mut Command) -> Ran {
-    let output = command.output().expect("starts");
-    Ran::of(output, format!("{command:?}"))
-}
 
 #[test]
 fn parts_hold_stores_of_their_own_and_the_namespace_is_neither_used_as_a_whole_nor_divided_again() {
@@ -137,7 +85,7 @@ fn nothing_of_a_tier_that_was_removed_stays_in_shared_memory() {
     let Some(machine) = Machine::start() else { return };
     let sandbox = exporting();
     let target = Target::start(&sandbox, "127.0.0.1:0");
-    let there = format!("/proc/{}/root/dev/shm", machine.0.id());
+    let there = format!("/proc/{}/root/dev/shm", machine.id());
     let files = || fs::read_dir(&there).expect("is there").count();
     ran(&mut machine.run(&sandbox, "job", &target.tier, WRITE)).succeeds();
     assert_eq!(files(), 1, "the file that is locked");

@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/exported.rs"]
 mod exported;
+#[path = "common/machine.rs"]
+mod machine;
 
 use cairn_device::nvme::claim::Claim;
 use cairn_device::nvme::controller::Settings;
@@ -11,6 +13,7 @@ use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::Nqn;
 use common::Sandbox;
 use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
+use machine::{Machine, ran};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -103,6 +106,31 @@ fn target_is_started_again_under_programs_then_nothing_fails() {
     let _again = Target::start(&sandbox, &target.address);
     let there = run.wait_with_output().expect("ends");
     assert_eq!(String::from_utf8_lossy(&there.stdout), String::from_utf8_lossy(&here.stdout));
+}
+
+/// Writes what is kept, then too much; which of the two ended well.
+const FILL: &str = "cd /cairn && head -c 4M /dev/urandom >kept && sync kept && cksum kept; \
+    head -c 40M /dev/urandom >more && sync more; echo $?; cksum kept";
+
+#[test]
+fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
+    let Some(machine) = Machine::start() else { return };
+    let sandbox = Sandbox::new();
+    let small = sandbox.work().join("small");
+    fs::create_dir(&small).expect("makes");
+    let mount = ["-t", "tmpfs", "-o", "size=16m", "none"];
+    ran(machine.command("mount").args(mount).arg(&small)).succeeds();
+    let file = small.join("export");
+    ran(machine.command("truncate").args(["--size", "64M"]).arg(&file)).succeeds();
+    let export = format!("file:{}", file.display());
+    let arguments = ["--json", "target", "--listen", "127.0.0.1:0", "--nqn", NAME, &export];
+    let target = Target::spawn(&mut machine.cairn(&sandbox, &arguments));
+    let run = ["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", FILL];
+    let filled = sandbox.cairn(&run).stdout;
+    let lines: Vec<&str> = filled.lines().collect();
+    let [kept, failed, again] = lines[..] else { panic!("{filled}") };
+    assert_ne!(failed, "0", "there is no room for it");
+    assert_eq!(again, kept);
 }
 
 #[test]

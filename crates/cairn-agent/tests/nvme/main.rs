@@ -4,6 +4,7 @@
 //! The peer exports two namespaces of 64 MiB: 1 with blocks of 512 bytes, 2 with blocks of 4 KiB.
 
 mod access;
+mod ailing;
 mod authentication;
 mod batching;
 mod crowd;

@@ -68,6 +68,11 @@ impl Peer {
         Peer { address: serve(target) }
     }
 
+    /// Cairn's own target with this subsystem.
+    pub fn of_one(subsystem: Subsystem) -> Peer {
+        Peer { address: export(subsystem) }
+    }
+
     /// Whether peers are Cairn's own.
     pub fn is_ours() -> bool {
         std::env::var_os(PEER_VARIABLE).is_none()
@@ -83,7 +88,7 @@ impl Peer {
 }
 
 /// What anybody may use.
-fn open(limits: Limits) -> Subsystem {
+pub fn open(limits: Limits) -> Subsystem {
     Subsystem::new(subsystem(), namespaces(), limits)
 }
 

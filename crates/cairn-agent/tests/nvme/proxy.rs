@@ -1,67 +1,139 @@
 //! Something between a host and its target that harms what passes.
 
-use std::io::{Read, Write};
+use cairn_device::nvme::wire::pdu::COMMON_BYTES;
+use std::io::{Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What happens once.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What happens, once if not said otherwise, when so much has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
-    /// The connections end.
+    /// The connection ends, in the middle of a PDU or between two.
     Break,
+    /// The same, after so many PDUs and not bytes.
+    BreakAfterPdus,
     /// A bit of a byte changes.
     Flip,
+    /// The connection carries nothing any more in that direction, and stays.
+    Silence,
+    /// The same, in both directions, and with every connection that is made from then on.
+    SilenceForEver,
 }
 
-/// Passes bytes on, does harm once, and from then on passes everything on.
+/// More than ever passes.
+const NEVER: i64 = i64::MAX / 2;
+
+/// Passes bytes on, does harm, and from then on passes everything on.
 pub struct Proxy {
     pub address: SocketAddr,
-    /// How many bytes are left until then.
-    left: Arc<AtomicI64>,
+    state: Arc<State>,
+}
+
+struct State {
+    /// How many bytes, or PDUs, are left until then.
+    left: AtomicI64,
+    is_silent: AtomicBool,
+    harm: Mutex<Harm>,
+    target: Mutex<SocketAddr>,
 }
 
 impl Proxy {
     /// Does harm after so many bytes of both directions.
     pub fn start(target: SocketAddr, harm: Harm, bytes: i64) -> Proxy {
+        let proxy = Proxy::calm(target);
+        proxy.arm(harm, bytes);
+        proxy
+    }
+
+    /// Does none yet.
+    pub fn calm(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
         let address = listener.local_addr().expect("it listens");
-        let left = Arc::new(AtomicI64::new(bytes));
-        let proxy = Proxy { address, left: Arc::clone(&left) };
+        let state = Arc::new(State {
+            left: AtomicI64::new(NEVER),
+            is_silent: AtomicBool::new(false),
+            harm: Mutex::new(Harm::Break),
+            target: Mutex::new(target),
+        });
+        let proxy = Proxy { address, state: Arc::clone(&state) };
         std::thread::spawn(move || {
             for host in listener.incoming().map_while(Result::ok) {
-                let Ok(target) = TcpStream::connect(target) else { break };
+                let Ok(target) = TcpStream::connect(state.target()) else { break };
                 for (from, to) in [(&host, &target), (&target, &host)] {
                     let clones = from.try_clone().and_then(|from| Ok((from, to.try_clone()?)));
                     let (from, to) = clones.expect("there are descriptors");
-                    let left = Arc::clone(&left);
-                    std::thread::spawn(move || pass(from, to, harm, &left));
+                    let state = Arc::clone(&state);
+                    std::thread::spawn(move || state.pass(from, to));
                 }
             }
         });
         proxy
     }
 
+    /// Does harm after so many more bytes, or PDUs.
+    pub fn arm(&self, harm: Harm, count: i64) {
+        *self.state.harm.lock().unwrap_or_else(PoisonError::into_inner) = harm;
+        self.state.left.store(count, Ordering::SeqCst);
+    }
+
+    /// Leads connections that are made from now on to another target.
+    pub fn retarget(&self, target: SocketAddr) {
+        *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+    }
+
     /// Whether harm was done.
     pub fn is_done(&self) -> bool {
-        self.left.load(Ordering::Relaxed) <= 0
+        self.state.left.load(Ordering::SeqCst) <= 0
     }
 }
 
-/// Both ends find the connection closed when this returns, and with it the other direction ends.
-fn pass(mut from: TcpStream, mut to: TcpStream, harm: Harm, left: &AtomicI64) {
-    let mut buffer = vec![0; 1 << 14];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let before = left.fetch_sub(count as i64, Ordering::Relaxed);
-        if (1..=count as i64).contains(&before) {
+impl State {
+    fn target(&self) -> SocketAddr {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Both ends find the connection closed when this returns, and with it the other direction ends.
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut buffer = Vec::new();
+        while receive(&mut from, &mut buffer).is_ok() {
+            let harm = *self.harm.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = if harm == Harm::BreakAfterPdus { 1 } else { buffer.len() as i64 };
+            let before = self.left.fetch_sub(count, Ordering::SeqCst);
+            let is_due = (1..=count).contains(&before);
             match harm {
-                Harm::Break => break,
-                Harm::Flip => buffer[before as usize - 1] ^= 1 << (before % 8),
+                Harm::Flip if is_due => buffer[before as usize - 1] ^= 1 << (before % 8),
+                Harm::Break if is_due => {
+                    // Who is about to lose the connection need not take them.
+                    let _ = to.write_all(&buffer[..before as usize - 1]);
+                    break;
+                }
+                Harm::Silence if is_due => swallow(&mut from),
+                Harm::SilenceForEver if is_due => self.is_silent.store(true, Ordering::SeqCst),
+                _ => {}
+            }
+            if self.is_silent.load(Ordering::SeqCst) {
+                swallow(&mut from);
+            }
+            if to.write_all(&buffer).is_err() || (is_due && harm == Harm::BreakAfterPdus) {
+                break;
             }
         }
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
-    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// The next PDU, and nothing of what follows.
+fn receive(from: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
+    buffer.resize(COMMON_BYTES, 0);
+    from.read_exact(buffer)?;
+    let bytes = u32::from_le_bytes([buffer[4], buffer[5], buffer[6], buffer[7]]) as usize;
+    buffer.resize(bytes.max(COMMON_BYTES), 0);
+    from.read_exact(&mut buffer[COMMON_BYTES..])
+}
+
+/// Takes what comes, until nothing does.
+fn swallow(from: &mut TcpStream) {
+    let mut buffer = [0; 4096];
+    while matches!(from.read(&mut buffer), Ok(1..)) {}
 }

@@ -6,7 +6,7 @@
 use crate::common::{self, Sandbox};
 use serde_json::Value;
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// What is exported.
 pub const NAME: &str = "nqn.2026-11.test:remote";
@@ -32,7 +32,12 @@ impl Target {
         let export = format!("file:{}", sandbox.work().join("export").display());
         let all = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
         let all = [&all[..], options].concat();
-        let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");
+        Target::spawn(&mut sandbox.command(&all))
+    }
+
+    /// The same by a command that is complete.
+    pub fn spawn(command: &mut Command) -> Target {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let stdout = child.stdout.take().expect("it is a pipe");
         let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
         let report = documents.next().expect("it says where it is").expect("JSON");

@@ -1,0 +1,177 @@
+//! Targets and networks that ail: connections that end between two PDUs or go silent, and targets that are silent, become
+//! other ones, or forget hosts.
+
+use crate::habits::execute;
+use crate::peer::{NAMESPACE_BYTES, PART_BYTES, Peer, open, pattern, settings, subsystem};
+use crate::proxy::{Harm, Proxy};
+use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem};
+use cairn_device::nvme::Error;
+use cairn_device::nvme::controller::{Fabric, Settings};
+use cairn_device::nvme::remote::Remote;
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::transport::{Data, Transport};
+use cairn_device::nvme::wire::Command;
+use cairn_device::nvme::wire::fabrics::{ANY_CONTROLLER, ConnectData};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a command may take, where it is meant to take too long.
+const SHORT: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn connect(address: SocketAddr, settings: &Settings, patience: Duration) -> Remote<TcpFabric> {
+    let fabric = TcpFabric::new(address);
+    Remote::connect(fabric, &subsystem(), 2, settings, patience).expect("connected")
+}
+
+/// Writes bytes of a seed to a part of the namespace and reads them back.
+fn round_trip(remote: &mut Remote<TcpFabric>, part: u64, seed: u64) {
+    let bytes = pattern(seed, 300 << 10);
+    remote.write(part * PART_BYTES, &bytes).expect("written");
+    remote.flush().expect("flushed");
+    let mut again = vec![0; bytes.len()];
+    remote.read(part * PART_BYTES, &mut again).expect("read");
+    assert!(again == bytes);
+}
+
+#[test]
+fn connection_that_ends_between_any_two_pdus_is_made_again_and_nothing_is_lost() {
+    let peer = Peer::start();
+    for pdus in 1.. {
+        let proxy = Proxy::calm(peer.address);
+        let mut remote = connect(proxy.address, &settings(), PATIENCE);
+        proxy.arm(Harm::BreakAfterPdus, pdus);
+        round_trip(&mut remote, 1, pdus as u64);
+        if !proxy.is_done() {
+            assert!(pdus > 8, "a command, data that are asked for, an answer");
+            break;
+        }
+    }
+}
+
+#[test]
+fn connection_that_goes_silent_is_left_after_the_time_of_a_command_and_nothing_is_lost() {
+    let peer = Peer::start();
+    for bytes in [1, 100_000, 400_000] {
+        let proxy = Proxy::calm(peer.address);
+        let settings = Settings { timeout: SHORT, ..settings() };
+        let mut remote = connect(proxy.address, &settings, PATIENCE);
+        proxy.arm(Harm::Silence, bytes);
+        round_trip(&mut remote, 2, bytes as u64);
+        assert!(proxy.is_done());
+    }
+}
+
+#[test]
+fn target_that_goes_silent_is_given_up_in_the_time_that_was_granted_and_a_command_more() {
+    let peer = Peer::start();
+    let proxy = Proxy::calm(peer.address);
+    let settings = Settings { timeout: SHORT, ..settings() };
+    let patience = Duration::from_secs(1);
+    let mut remote = connect(proxy.address, &settings, patience);
+    proxy.arm(Harm::SilenceForEver, 1);
+    let started = Instant::now();
+    let given_up = remote.write(0, &[0; 4096]);
+    assert!(matches!(given_up, Err(Error::TimedOut { .. })), "{given_up:?}");
+    assert!(started.elapsed() >= patience);
+    // On a busy machine a little longer, but not as long as a command is usually granted.
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+/// A host of one target, which is another one from its next connection on; what it is told then.
+fn find_instead(other: Subsystem) -> Result<(), Error> {
+    let old = Peer::of_one(open(Limits::default()));
+    let new = Peer::of_one(other);
+    let proxy = Proxy::calm(old.address);
+    let mut remote = connect(proxy.address, &settings(), Duration::from_secs(1));
+    round_trip(&mut remote, 0, 5);
+    proxy.retarget(new.address);
+    proxy.arm(Harm::Break, 1);
+    remote.write(0, &[1; 4096])
+}
+
+#[test]
+fn namespace_that_has_become_another_one_or_smaller_or_is_gone_is_not_written_any_more() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let in_memory = |bytes| Namespace::in_memory(bytes, 4096).expect("there is memory");
+    let of = |namespaces| Subsystem::new(subsystem(), namespaces, Limits::default());
+    let first = || Namespace::in_memory(1 << 20, 512).expect("there is memory");
+    for (name, other) in [
+        ("another one", of(vec![first(), in_memory(NAMESPACE_BYTES)])),
+        ("a smaller one", of(vec![first(), in_memory(NAMESPACE_BYTES / 2)])),
+    ] {
+        let found = find_instead(other);
+        assert!(matches!(found, Err(Error::Unsuitable { .. })), "{name}: {found:?}");
+    }
+    find_instead(of(vec![first()])).expect_err("it is not there");
+}
+
+#[test]
+fn file_that_became_smaller_under_its_namespace_is_not_written_any_more() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("cairn-nvme-shrinking-{}", std::process::id()));
+    let file = std::fs::File::create(&path).expect("makes");
+    file.set_len(NAMESPACE_BYTES).expect("has room");
+    let export = || {
+        let namespace = Namespace::in_file(&path, 4096).expect("is there");
+        let first = Namespace::in_memory(1 << 20, 512).expect("there is memory");
+        Peer::of_one(Subsystem::new(subsystem(), vec![first, namespace], Limits::default()))
+    };
+    let proxy = Proxy::calm(export().address);
+    let mut remote = connect(proxy.address, &settings(), PATIENCE);
+    let mut change_to = |bytes| {
+        file.set_len(bytes).expect("has room");
+        proxy.retarget(export().address);
+        proxy.arm(Harm::Break, 1);
+        remote.write(0, &[1; 4096])
+    };
+    assert_eq!(change_to(NAMESPACE_BYTES * 2), Ok(()), "what was there is there");
+    let refused = change_to(NAMESPACE_BYTES / 2);
+    assert!(matches!(refused, Err(Error::Unsuitable { .. })), "{refused:?}");
+    std::fs::remove_file(&path).expect("is there");
+}
+
+#[test]
+fn subsystem_that_is_taken_away_at_run_time_fails_its_hosts_and_nobody_waits() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let directory = Arc::new(Directory::new(Limits::default()));
+    directory.add(Arc::new(open(Limits::default()))).expect("the only one");
+    let peer = Peer::of(Arc::clone(&directory), Resources::default());
+    let mut remote = connect(peer.address, &settings(), Duration::from_secs(1));
+    round_trip(&mut remote, 0, 6);
+    assert!(directory.remove(&subsystem()));
+    let started = Instant::now();
+    remote.write(0, &[1; 4096]).expect_err("it is gone");
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+}
+
+/// Connects an admin queue that sends nothing any more; returns when the target has forgotten it.
+fn wait_until_forgotten(peer: &Peer, host: &Settings) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut admin = peer.fabric().connect(0, 4, 8192, deadline).expect("connected");
+    let keep_alive_ms = host.keep_alive.as_millis() as u32;
+    let connect =
+        Command::Connect { queue: 0, entries: 32, without_flow_control: true, keep_alive_ms };
+    let (host_id, host, subsystem) = (host.host_id, host.host.clone(), subsystem());
+    let data = ConnectData { host_id, controller: ANY_CONTROLLER, subsystem, host }.encode();
+    assert!(execute(&mut admin, &connect, Data::of(&data)).status.is_success());
+    let end = admin.poll(deadline);
+    assert!(end.is_err(), "still there: {end:?}");
+}
+
+#[test]
+fn host_that_is_silent_beyond_its_keep_alive_time_is_forgotten_and_connects_again() {
+    let peer = Peer::start();
+    let settings = Settings { keep_alive: Duration::from_millis(500), ..settings() };
+    let mut remote = connect(peer.address, &settings, PATIENCE);
+    round_trip(&mut remote, 3, 7);
+    wait_until_forgotten(&peer, &settings);
+    round_trip(&mut remote, 3, 8);
+}
