@@ -17,6 +17,7 @@ pub mod grants;
 mod guard;
 mod intake;
 mod io;
+mod metrics;
 mod namespace;
 mod outbox;
 mod pool;
@@ -28,10 +29,11 @@ mod workers;
 
 pub use directory::Directory;
 pub use guard::Guard;
+pub use metrics::Metrics;
 pub use namespace::Namespace;
 pub use subsystem::{Limits, Subsystem};
 
-use event_loop::{Entrance, EventLoop, Hands, Mailbox};
+use event_loop::{Entrance, EventLoop, Hands, Letter, Mailbox};
 use std::io::Result;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -66,12 +68,23 @@ impl Default for Resources {
     }
 }
 
+/// Has a target end.
+#[derive(Clone)]
+pub struct Stop(Vec<Arc<Mailbox>>);
+
+impl Stop {
+    /// Lets nobody in any more, finishes what was accepted, and has the target end then.
+    pub fn drain(&self) {
+        self.0.iter().for_each(|mailbox| mailbox.post(Letter::Drain));
+    }
+}
+
 /// Ports at which subsystems can be reached.
-#[derive(Debug)]
 pub struct Target {
     listeners: Vec<TcpListener>,
     directory: Arc<Directory>,
     resources: Resources,
+    loops: Vec<Arc<Mailbox>>,
 }
 
 impl Target {
@@ -79,14 +92,15 @@ impl Target {
     pub fn bind(address: SocketAddr, subsystem: Arc<Subsystem>) -> Result<Target> {
         let directory = Directory::new(*subsystem.limits());
         directory.add(subsystem).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
-        let mut target = Target::new(Arc::new(directory), Resources::default());
+        let mut target = Target::new(Arc::new(directory), Resources::default())?;
         target.listen(address)?;
         Ok(target)
     }
 
-    /// One that does not listen anywhere yet.
-    pub fn new(directory: Arc<Directory>, resources: Resources) -> Target {
-        Target { listeners: Vec::new(), directory, resources }
+    /// One that does not listen anywhere yet. Errors: the system's.
+    pub fn new(directory: Arc<Directory>, resources: Resources) -> Result<Target> {
+        let loops = (0..resources.threads.max(1)).map(|_| Mailbox::new()).collect::<Result<_>>()?;
+        Ok(Target { listeners: Vec::new(), directory, resources, loops })
     }
 
     /// Listens there, too; where that is. Errors: the system's.
@@ -102,25 +116,44 @@ impl Target {
         self.listeners.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?.local_addr()
     }
 
-    /// Serves hosts for as long as the process lives. Errors: the system's, before it has begun.
-    pub fn serve(self) -> Result<std::convert::Infallible> {
+    /// By what it can be ended.
+    pub fn stop(&self) -> Stop {
+        Stop(self.loops.clone())
+    }
+
+    /// Serves hosts until it is told to end, and what was written is durable. Errors: the system's.
+    pub fn serve(mut self) -> Result<()> {
         let workers = Workers::new(WORKERS_MAX);
-        let threads = self.resources.threads.max(1);
-        let loops = (0..threads).map(|_| Mailbox::new()).collect::<Result<Vec<_>>>()?;
         let (memory_bytes, patience) = (self.memory_bytes_each(), self.resources.patience);
         let make = |mailbox: &Arc<Mailbox>, entrance| {
             let hands = Hands::new(memory_bytes, Arc::clone(&workers), Arc::clone(mailbox));
             EventLoop::new(Arc::clone(&self.directory), hands, patience, entrance)
         };
-        for mailbox in &loops[1..] {
+        let mut others = Vec::new();
+        for mailbox in &self.loops[1..] {
             let event_loop = make(mailbox, None)?;
-            thread::Builder::new().name("nvme-tcp".into()).spawn(move || event_loop.run())?;
+            let thread = thread::Builder::new().name("nvme-tcp".into());
+            others.push(thread.spawn(move || event_loop.run())?);
         }
-        let connections_max = self.resources.connections_max;
-        let listeners =
-            self.listeners.iter().map(TcpListener::try_clone).collect::<Result<Vec<_>>>()?;
-        let entrance = Entrance { listeners, loops: loops.clone(), connections_max };
-        make(&loops[0], Some(entrance))?.run()
+        let entrance = Entrance {
+            listeners: std::mem::take(&mut self.listeners),
+            loops: self.loops.clone(),
+            connections_max: self.resources.connections_max,
+        };
+        make(&self.loops[0], Some(entrance))?.run();
+        // One that has panicked serves nobody any more.
+        others.into_iter().for_each(|thread| drop(thread.join()));
+        self.flush()
+    }
+
+    /// Makes everything durable that was written. Errors: something is not.
+    fn flush(&self) -> Result<()> {
+        for subsystem in self.directory.all() {
+            for (_, namespace) in subsystem.namespaces() {
+                namespace.flush().map_err(|_| std::io::Error::other("not all is durable"))?;
+            }
+        }
+        Ok(())
     }
 
     /// What each thread has: enough for the largest command at least.

@@ -3,6 +3,7 @@
 mod configuration;
 mod export;
 mod grant;
+mod signals;
 
 use crate::Context;
 use crate::error::{Error, Result};
@@ -10,17 +11,19 @@ use crate::output;
 use crate::size;
 use cairn_agent::target::control::Control;
 use cairn_agent::target::grants::{Grants, Room};
-use cairn_agent::target::{Directory, Guard, Limits, Resources, Subsystem, Target};
+use cairn_agent::target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::wire::Nqn;
 use clap::Args;
 use configuration::Configuration;
 use export::Place;
 use serde::Serialize;
+use signals::Signals;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::Builder;
 
 /// The name of what is exported, unless another is given.
 const DEFAULT_NAME: &str = "nqn.2026-11.io.cairn:target";
@@ -45,9 +48,12 @@ hosts are not authenticated: listen only where nobody else is. Nothing is encryp
 With --grants it has room for namespaces that `cairn target grant` makes, one for a job, and `cairn
 target revoke` removes; they are gone when the target ends. The control socket has mode 0600.
 
+SIGTERM has it let nobody in any more, finish what it has accepted, and end when that is durable; a
+second one ends it at once.
+
 A configuration file is TOML; options of the command line come before what it says:
   listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
-  memory = \"256M\"                 # as --memory; threads, connections, control and grants, too
+  memory = \"256M\"                 # as --memory; threads, connections, control, grants, metrics, too
   [[subsystem]]
   nqn = \"nqn.2026-11.io.cairn:scratch\"
   auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to believe names
@@ -87,6 +93,9 @@ pub struct Arguments {
     /// Room for what is granted to jobs: ram:SIZE or dir:DIRECTORY:SIZE
     #[arg(long, value_name = "ROOM", requires = "control")]
     grants: Option<String>,
+    /// Tell Prometheus the counters, at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Threads that serve connections [default: one per processor, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -114,6 +123,8 @@ pub struct TargetReport {
     namespace_bytes: Vec<u64>,
     /// Everywhere it listens.
     addresses: Vec<SocketAddr>,
+    /// Where its counters can be asked for.
+    metrics: Option<SocketAddr>,
     /// All subsystems.
     subsystems: Vec<SubsystemReport>,
 }
@@ -145,7 +156,11 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     }
     let control = control(arguments, &configuration)?;
     let grants = grants(arguments, &configuration, &directory)?;
-    let mut target = Target::new(directory, resources(arguments, &configuration)?);
+    let metrics = metrics(arguments, &configuration, &directory)?;
+    let signals = Signals::block();
+    let resources = resources(arguments, &configuration)?;
+    let failed = |action| Error::file(action, Path::new("cairn target"));
+    let mut target = Target::new(directory, resources).map_err(failed("start"))?;
     let addresses = match (&arguments.listen[..], &configuration.listen[..]) {
         ([], []) => &[DEFAULT_ADDRESS.into()],
         ([], addresses) | (addresses, _) => addresses,
@@ -156,21 +171,44 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     if let Some(control) = control {
         let (addresses, name) = (addresses.clone(), "control".to_string());
         let serve = move || control.serve(&grants, &addresses);
-        let started = std::thread::Builder::new().name(name).spawn(serve);
-        started.map_err(Error::file("start a thread for", std::path::Path::new("control")))?;
+        Builder::new().name(name).spawn(serve).map_err(failed("start"))?;
     }
-    show(context, addresses.clone(), &configuration.subsystems)?;
-    match target.serve() {
-        Ok(never) => match never {},
-        Err(source) => Err(Error::Listen { address: addresses[0], source }),
+    let metrics_address = metrics.as_ref().and_then(|metrics| metrics.address().ok());
+    if let Some(metrics) = metrics {
+        let started = Builder::new().name("metrics".to_string()).spawn(move || metrics.serve());
+        started.map_err(failed("start"))?;
     }
+    signals.watch(target.stop()).map_err(failed("start"))?;
+    show(context, addresses, metrics_address, &configuration.subsystems)?;
+    let served = target.serve().map_err(failed("flush the namespaces of"));
+    if let Some(path) = control_path(arguments, &configuration) {
+        // Whoever finds it later finds that nobody listens.
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+/// Where the counters can be asked for.
+fn metrics(
+    arguments: &Arguments,
+    configuration: &Configuration,
+    directory: &Arc<Directory>,
+) -> Result<Option<Metrics>> {
+    let Some(address) = arguments.metrics.or(configuration.metrics) else { return Ok(None) };
+    let refused = |source| Error::Listen { address, source };
+    Metrics::bind(address, Arc::clone(directory)).map(Some).map_err(refused)
+}
+
+fn control_path<'a>(
+    arguments: &'a Arguments,
+    configuration: &'a Configuration,
+) -> Option<&'a PathBuf> {
+    arguments.control.as_ref().or(configuration.file.control.as_ref())
 }
 
 /// The socket by which it is told what to grant.
 fn control(arguments: &Arguments, configuration: &Configuration) -> Result<Option<Control>> {
-    let Some(path) = arguments.control.as_ref().or(configuration.file.control.as_ref()) else {
-        return Ok(None);
-    };
+    let Some(path) = control_path(arguments, configuration) else { return Ok(None) };
     Control::bind(path).map(Some).map_err(Error::file("listen on", path))
 }
 
@@ -248,7 +286,12 @@ fn report(subsystem: &Arc<Subsystem>) -> SubsystemReport {
     }
 }
 
-fn show(context: &Context, addresses: Vec<SocketAddr>, all: &[Arc<Subsystem>]) -> Result<()> {
+fn show(
+    context: &Context,
+    addresses: Vec<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    all: &[Arc<Subsystem>],
+) -> Result<()> {
     let subsystems: Vec<_> = all.iter().map(report).collect();
     if context.json {
         let address = addresses[0];
@@ -265,6 +308,7 @@ fn show(context: &Context, addresses: Vec<SocketAddr>, all: &[Arc<Subsystem>]) -
             authenticates,
             namespace_bytes,
             addresses,
+            metrics,
             subsystems,
         });
     }

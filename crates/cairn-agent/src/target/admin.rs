@@ -63,6 +63,11 @@ impl Admin {
         &self.subsystem
     }
 
+    /// The numbers of the commands that wait for something to happen, which will not.
+    pub(super) fn take_event_requests(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.event_requests)
+    }
+
     /// Does a command; what it returns besides its result is put into the empty `answer`. None: it is answered later.
     pub(super) fn execute(
         &mut self,

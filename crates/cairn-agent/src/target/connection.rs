@@ -12,6 +12,7 @@ use super::event_loop::{Hands, Letter};
 use super::guard::{Check, Progress};
 use super::intake::{Body, Intake, Place, whole};
 use super::io;
+use super::metrics::Counters;
 use super::outbox::Outbox;
 use super::pool::Buffer;
 use super::socket::Socket;
@@ -161,6 +162,8 @@ pub(super) struct Connection {
     /// Buffers that workers have.
     busy_bytes: usize,
     is_hungry: bool,
+    /// No more commands are begun.
+    is_draining: bool,
     /// How long the host may be silent, if not for ever.
     silence_max: Option<Duration>,
     heard: Instant,
@@ -191,6 +194,7 @@ impl Connection {
             transfers: Transfers::default(),
             busy_bytes: 0,
             is_hungry: false,
+            is_draining: false,
             silence_max: Some(GREETING),
             heard: now,
             stuck: None,
@@ -209,6 +213,22 @@ impl Connection {
     /// Whether a command waits for memory that others have.
     pub(super) fn is_hungry(&self) -> bool {
         self.is_hungry
+    }
+
+    /// Begins no more commands; what waits for events is told that there will be none.
+    pub(super) fn drain(&mut self) {
+        self.is_draining = true;
+        let Role::Admin(admin) = &mut self.role else { return };
+        for id in admin.take_event_requests() {
+            let mut entry = Command::AsyncEventRequest.encode();
+            entry.set_command_id(id);
+            self.answer(&entry, Err(Status::QUEUE_ENDED));
+        }
+    }
+
+    /// Whether everything that it has begun has ended, and the host has been told.
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_draining && self.flow.under_way == 0 && self.outbox.is_empty()
     }
 
     /// When it ends if nothing happens, where hosts may be so slow.
@@ -283,6 +303,7 @@ impl Connection {
                 break;
             }
             let Some(buffer) = hands.pool.take(next.ask_bytes + next.answer_bytes) else {
+                self.directory.totals().waits.add(u64::from(!self.is_hungry));
                 self.is_hungry = true;
                 return Ok(());
             };
@@ -317,7 +338,9 @@ impl Connection {
     /// Ends it: tells the host what it did wrong, with the header that shows it, and gives back what it had.
     pub(super) fn end(mut self, end: End, hands: &mut Hands) {
         self.is_over.store(true, Ordering::Relaxed);
+        self.directory.totals().ended.add(1);
         if let End::Malformed(malformed) = end {
+            self.directory.totals().malformed.add(1);
             let (status, information) = malformed.fault.encode();
             let terminate = Header::ControllerTerminate(Terminate { status, information });
             let header = self.intake.header();
@@ -451,6 +474,10 @@ impl Connection {
         is_intact: bool,
         hands: &mut Hands,
     ) -> Result<(), End> {
+        if self.is_draining {
+            // The host will repeat it when it has connected again.
+            return Ok(());
+        }
         self.flow.advance()?;
         match self.needs(entry, data.len()) {
             Err(status) => self.answer(entry, Err(status)),
@@ -619,6 +646,7 @@ impl Connection {
         (subsystem, controller): (Arc<Subsystem>, Arc<Controller>),
         hands: &mut Hands,
     ) {
+        subsystem.count(command);
         if let (Command::Read { namespace, blocks }, Data::InCapsule(_)) = (*command, &data) {
             // It has no buffer because it needs none.
             return self.answer_as_stored(entry, &subsystem, namespace, blocks);
@@ -715,7 +743,10 @@ impl Connection {
     fn conclude(&mut self, check: Box<Check>) -> Result<(), End> {
         match check.progress() {
             Progress::Going => self.proof = Proof::Owed(check),
-            Progress::Failed => return Err(End::Gone),
+            Progress::Failed => {
+                self.counted(|counters| counters.strangers.add(1));
+                return Err(End::Gone);
+            }
             Progress::Passed => self.let_in(),
         }
         Ok(())
@@ -740,7 +771,9 @@ impl Connection {
         }
         let subsystem = self.directory.find(&host.subsystem).ok_or(invalid)?;
         let check = match subsystem.guard() {
-            Some(guard) => guard.check(&host.host, &host.subsystem)?,
+            Some(guard) => guard
+                .check(&host.host, &host.subsystem)
+                .inspect_err(|_| subsystem.counters().strangers.add(1))?,
             None => None,
         };
         let id = match queue {
@@ -799,11 +832,23 @@ impl Connection {
         self.silence_max = (keep_alive_ms > 0).then_some(time);
     }
 
+    /// Counts something of the subsystem that the connection is for.
+    fn counted(&self, count: impl FnOnce(&Counters)) {
+        match &self.role {
+            Role::New => {}
+            Role::Admin(admin) => count(admin.subsystem().counters()),
+            Role::Io(subsystem, ..) => count(subsystem.counters()),
+        }
+    }
+
     /// Ends a command that returns no data.
     fn answer(&mut self, entry: &Entry, result: Result<u64, Status>) {
         let (result, status) = match result {
             Ok(result) => (result, Status::SUCCESS),
-            Err(status) => (0, status),
+            Err(status) => {
+                self.counted(|counters| counters.errors.add(1));
+                (0, status)
+            }
         };
         let queue_head = self.flow.end();
         let command_id = entry.command_id();

@@ -1,5 +1,6 @@
 //! Which subsystems there are, and which of them a host sees.
 
+use super::metrics::Totals;
 use super::subsystem::{Limits, Subsystem};
 use cairn_device::nvme::wire::Nqn;
 use cairn_device::nvme::wire::fabrics::DISCOVERY_NQN;
@@ -15,6 +16,7 @@ pub struct Directory {
     subsystems: RwLock<Vec<Arc<Subsystem>>>,
     /// Changes whenever they do.
     generation: AtomicU64,
+    totals: Totals,
 }
 
 impl Directory {
@@ -23,7 +25,7 @@ impl Directory {
         let name = Nqn::new(DISCOVERY_NQN).expect("it is a name");
         let discovery = Arc::new(Subsystem::new(name, Vec::new(), limits));
         let (subsystems, generation) = (RwLock::default(), AtomicU64::new(1));
-        Directory { limits, discovery, subsystems, generation }
+        Directory { limits, discovery, subsystems, generation, totals: Totals::default() }
     }
 
     /// Adds one. Errors: there is another one of that name, which is left as it is.
@@ -55,6 +57,11 @@ impl Directory {
     /// A number that changes whenever the subsystems do.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
+    }
+
+    /// What was counted of all connections.
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// What hosts may ask for.

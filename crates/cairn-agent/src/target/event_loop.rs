@@ -16,7 +16,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most events that are looked at in one go.
@@ -39,11 +39,14 @@ pub(super) enum Letter {
     Connection(TcpStream),
     /// What that connection wanted was done.
     Done(u64, Outcome),
+    /// Finish what was begun, and end.
+    Drain,
 }
 
 /// Where a loop is told things.
 pub(super) struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
+    /// None once nobody reads them any more.
+    letters: Mutex<Option<Vec<Letter>>>,
     bell: OwnedFd,
     /// How many connections the loop has or will have.
     connections: AtomicUsize,
@@ -52,12 +55,16 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn new() -> Result<Arc<Mailbox>> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Mailbox { letters: Mutex::default(), bell, connections: AtomicUsize::new(0) }))
+        let (letters, connections) = (Mutex::new(Some(Vec::new())), AtomicUsize::new(0));
+        Ok(Arc::new(Mailbox { letters, bell, connections }))
     }
 
-    /// Tells the loop.
+    /// Tells the loop. When that has ended, whoever is in the letter is let go.
     pub(super) fn post(&self, letter: Letter) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+        match &mut *self.letters() {
+            Some(letters) => letters.push(letter),
+            None => return,
+        }
         // If the bell cannot be rung any more often, it rings.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
@@ -68,7 +75,16 @@ impl Mailbox {
 
     fn take(&self) -> Vec<Letter> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+        self.letters().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The loop has ended.
+    fn close(&self) {
+        self.letters().take();
+    }
+
+    fn letters(&self) -> MutexGuard<'_, Option<Vec<Letter>>> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,6 +155,7 @@ pub(super) struct EventLoop {
     hungry: VecDeque<u64>,
     /// When to look for hosts that are silent.
     next_check: Option<Instant>,
+    is_draining: bool,
 }
 
 impl EventLoop {
@@ -168,13 +185,14 @@ impl EventLoop {
             generation: 0,
             hungry: VecDeque::new(),
             next_check: None,
+            is_draining: false,
         })
     }
 
-    /// Serves hosts for as long as the process lives.
-    pub(super) fn run(mut self) -> ! {
+    /// Serves hosts until it is told to end.
+    pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        loop {
+        while !self.is_draining || self.slots.iter().any(Option::is_some) {
             events.clear();
             let timeout = self.timeout();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -191,6 +209,7 @@ impl EventLoop {
             self.look_around();
             self.feed_hungry();
         }
+        self.hands.mailbox.close();
     }
 
     /// How long nothing will happen by itself.
@@ -206,7 +225,24 @@ impl EventLoop {
             match letter {
                 Letter::Connection(stream) => self.admit(stream),
                 Letter::Done(token, outcome) => self.finish(token, outcome),
+                Letter::Drain => self.drain(),
             }
+        }
+    }
+
+    /// Lets nobody in any more, and has those that are here leave as soon as what they wanted is done.
+    fn drain(&mut self) {
+        self.is_draining = true;
+        if let Some(entrance) = self.entrance.take() {
+            entrance.ignore(&self.epoll);
+        }
+        self.closed_until = None;
+        let tokens: Vec<u64> = self.slots.iter().flatten().map(|slot| slot.token).collect();
+        for token in tokens {
+            self.with(token, |connection, _| {
+                connection.drain();
+                Ok(())
+            });
         }
     }
 
@@ -221,6 +257,7 @@ impl EventLoop {
                     let all: usize = entrance.loops.iter().map(|one| one.connections()).sum();
                     let quietest = entrance.loops.iter().min_by_key(|one| one.connections());
                     let Some(mailbox) = quietest.filter(|_| all < entrance.connections_max) else {
+                        self.directory.totals().refused.add(1);
                         continue;
                     };
                     mailbox.connections.fetch_add(1, Ordering::Relaxed);
@@ -246,6 +283,11 @@ impl EventLoop {
 
     /// Begins to serve a host, which was counted.
     fn admit(&mut self, stream: TcpStream) {
+        self.directory.totals().accepted.add(1);
+        if self.is_draining {
+            self.directory.totals().ended.add(1);
+            return;
+        }
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -257,7 +299,10 @@ impl EventLoop {
             epoll::add(&self.epoll, &socket, EventData::new_u64(token), interest)?;
             Ok(Arc::new(socket))
         });
-        let Ok(socket) = watched else { return self.vacate(index) };
+        let Ok(socket) = watched else {
+            self.directory.totals().ended.add(1);
+            return self.vacate(index);
+        };
         let directory = Arc::clone(&self.directory);
         let connection = Connection::new(socket, directory, token, self.hands.now);
         self.check_by(connection.deadline(self.patience));
@@ -321,7 +366,8 @@ impl EventLoop {
         let Some(mut connection) = slot.connection.take() else { return true };
         let hands = &mut self.hands;
         let served = catch_unwind(AssertUnwindSafe(|| {
-            act(&mut connection, hands).and_then(|()| connection.flush(hands))
+            act(&mut connection, hands).and_then(|()| connection.flush(hands))?;
+            if connection.is_drained() { Err(End::Gone) } else { Ok(()) }
         }));
         match served.unwrap_or(Err(End::Gone)) {
             Err(end) => {

@@ -2,13 +2,14 @@
 //!
 //! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
 
+use super::metrics::Counters;
 use super::reservation::HostId;
 use super::socket::Socket;
 use super::{Guard, Namespace};
 use cairn_device::nvme::wire::fabrics::{
     CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
 };
-use cairn_device::nvme::wire::{Nqn, Status};
+use cairn_device::nvme::wire::{Command, Nqn, Status};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,7 @@ pub struct Subsystem {
     controllers: Mutex<HashMap<u16, Arc<Controller>>>,
     /// Nobody connects to it any more.
     is_closed: AtomicBool,
+    counters: Counters,
 }
 
 impl Subsystem {
@@ -76,6 +78,7 @@ impl Subsystem {
             guard: None,
             controllers: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            counters: Counters::default(),
         }
     }
 
@@ -99,6 +102,23 @@ impl Subsystem {
         for controller in controllers {
             controller.end();
         }
+    }
+
+    /// A command of an I/O queue begins.
+    pub(super) fn count(&self, command: &Command) {
+        let bytes = match *command {
+            Command::Read { namespace, blocks } | Command::Write { namespace, blocks, .. } => {
+                let shape = self.namespace(namespace).map(|found| found.shape());
+                shape.map_or(0, |shape| u64::from(blocks.count) << shape.block_shift)
+            }
+            _ => 0,
+        };
+        self.counters.count(command, bytes);
+    }
+
+    /// What was done with it.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// How many controllers there are.

@@ -63,7 +63,7 @@ impl Peer {
 
     /// Cairn's own target with these subsystems.
     pub fn of(directory: impl Into<Arc<Directory>>, resources: Resources) -> Peer {
-        let mut target = Target::new(directory.into(), resources);
+        let mut target = Target::new(directory.into(), resources).expect("there are descriptors");
         target.listen(ANYWHERE).expect("there is a port");
         Peer { address: serve(target) }
     }

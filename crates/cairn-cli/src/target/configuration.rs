@@ -31,6 +31,8 @@ pub struct File {
     pub connections: Option<usize>,
     /// `--control`.
     pub control: Option<PathBuf>,
+    /// `--metrics`.
+    metrics: Option<Spanned<String>>,
     /// `--grants`.
     grants: Option<Spanned<String>>,
     subsystem: Vec<SubsystemTable>,
@@ -77,6 +79,8 @@ pub struct Configuration {
     pub listen: Vec<SocketAddr>,
     /// `memory`, bytes.
     pub memory_bytes: Option<usize>,
+    /// Where the counters can be asked for.
+    pub metrics: Option<SocketAddr>,
     /// Room for what is granted, and how much.
     pub grants: Option<(Room, u64)>,
     /// What is exported.
@@ -89,7 +93,8 @@ impl Configuration {
         let text = settings::read(path)?;
         let file: File = settings::parse(path, &text)?;
         let text = Text { path, text: &text };
-        let listen = file.listen.iter().map(|one| text.address(one)).collect::<Result<_>>()?;
+        let listen =
+            file.listen.iter().map(|one| text.address("listen", one)).collect::<Result<_>>()?;
         let memory = file.memory.as_ref().map(|memory| text.size("memory", memory)).transpose()?;
         let memory_bytes = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Some(threads) = file.threads.as_ref().filter(|threads| *threads.get_ref() == 0) {
@@ -105,7 +110,8 @@ impl Configuration {
                 "there is no \"control\" by which to ask for it",
             ));
         }
-        Ok(Configuration { listen, memory_bytes, grants, subsystems, file })
+        let metrics = file.metrics.as_ref().map(|one| text.address("metrics", one)).transpose()?;
+        Ok(Configuration { listen, memory_bytes, metrics, grants, subsystems, file })
     }
 }
 
@@ -117,9 +123,9 @@ impl Text<'_> {
         Error::Configuration { path: self.path.to_path_buf(), problem }
     }
 
-    fn address(&self, value: &Spanned<String>) -> Result<SocketAddr> {
+    fn address(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr> {
         let problem = "this is no address with a port, as in 10.0.0.5:4420";
-        value.get_ref().parse().map_err(|_| self.wrong(value, "listen", problem))
+        value.get_ref().parse().map_err(|_| self.wrong(value, key, problem))
     }
 
     fn size(&self, key: &str, value: &Spanned<String>) -> Result<u64> {

@@ -12,6 +12,17 @@ impl Target {
     pub fn id(&self) -> u32 {
         self.0.id()
     }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a signal to a child of ours that was not waited for; no memory is involved.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for its end; its exit code.
+    pub fn end(mut self) -> Option<i32> {
+        self.0.wait().expect("it is a child").code()
+    }
 }
 
 impl Drop for Target {

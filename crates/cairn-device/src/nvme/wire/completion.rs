@@ -57,6 +57,8 @@ impl Status {
     pub const DATA_TRANSFER_ERROR: Status = Status(0x004);
     /// Internal Error.
     pub const INTERNAL_ERROR: Status = Status(0x006);
+    /// Command Aborted due to SQ Deletion: the queue ends.
+    pub const QUEUE_ENDED: Status = Status(0x008);
     /// Invalid Namespace or Format.
     pub const INVALID_NAMESPACE: Status = Status(0x00b);
     /// Command Sequence Error.

@@ -1,0 +1,188 @@
+//! What a target counts, and how it tells those who watch it (Prometheus's text format 0.0.4 over HTTP).
+//!
+//! Must stay true: counting costs no lock; whoever asks for the counters is answered, slowly or not, beside the connections.
+//! Does not authenticate: names of subsystems are told to whoever reaches the address.
+
+use super::Directory;
+use super::subsystem::Subsystem;
+use cairn_device::nvme::wire::Command;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Result, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longest request, bytes.
+const REQUEST_BYTES_MAX: u64 = 8 << 10;
+/// How long whoever asks may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A number that grows.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Of a subsystem.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    reads: Counter,
+    writes: Counter,
+    flushes: Counter,
+    others: Counter,
+    read_bytes: Counter,
+    written_bytes: Counter,
+    /// Commands that were refused or failed.
+    pub(super) errors: Counter,
+    /// Hosts that could not prove who they are.
+    pub(super) strangers: Counter,
+}
+
+impl Counters {
+    /// A command of an I/O queue with so many bytes.
+    pub(super) fn count(&self, command: &Command, bytes: u64) {
+        match command {
+            Command::Read { .. } => {
+                self.reads.add(1);
+                self.read_bytes.add(bytes);
+            }
+            Command::Write { .. } => {
+                self.writes.add(1);
+                self.written_bytes.add(bytes);
+            }
+            Command::Flush { .. } => self.flushes.add(1),
+            _ => self.others.add(1),
+        }
+    }
+}
+
+/// Of all connections.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    /// Hosts that were let in.
+    pub(super) accepted: Counter,
+    /// Hosts for which there was no place.
+    pub(super) refused: Counter,
+    /// Connections that ended.
+    pub(super) ended: Counter,
+    /// Connections that ended because the host broke the rules.
+    pub(super) malformed: Counter,
+    /// Commands that waited for memory.
+    pub(super) waits: Counter,
+}
+
+/// An address at which the counters of a target can be asked for.
+#[derive(Debug)]
+pub struct Metrics {
+    listener: TcpListener,
+    directory: Arc<Directory>,
+}
+
+impl Metrics {
+    /// Listens there. Errors: the system's.
+    pub fn bind(address: SocketAddr, directory: Arc<Directory>) -> Result<Metrics> {
+        Ok(Metrics { listener: TcpListener::bind(address)?, directory })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers, for as long as the process lives.
+    pub fn serve(&self) {
+        for stream in self.listener.incoming().flatten() {
+            // Who hangs up has lost interest.
+            let _ = answer(&stream, &self.directory);
+        }
+    }
+}
+
+fn answer(mut stream: &TcpStream, directory: &Directory) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(stream.take(REQUEST_BYTES_MAX));
+    let mut request = String::new();
+    lines.read_line(&mut request)?;
+    // The rest of the request says nothing; but what is not read makes closing look like a failure.
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 && !line.trim().is_empty() {
+        line.clear();
+    }
+    let mut words = request.split_whitespace();
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics" | "/")) => ("200 OK", describe(directory)),
+        (Some("GET"), _) => ("404 Not Found", "ask for /metrics\n".to_string()),
+        _ => ("405 Method Not Allowed", String::new()),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// All counters.
+fn describe(directory: &Directory) -> String {
+    let totals = directory.totals();
+    let mut text = String::new();
+    let (accepted, ended) = (totals.accepted.get(), totals.ended.get());
+    let mut one = |name: &str, kind: &str, help: &str, value: u64| {
+        head(&mut text, name, kind, help);
+        // Writing to memory does not fail.
+        let _ = writeln!(text, "cairn_target_{name} {value}");
+    };
+    one("connections", "gauge", "Connections that there are.", accepted.saturating_sub(ended));
+    one("connections_total", "counter", "Connections that there were.", accepted);
+    one("refused_total", "counter", "Hosts for which there was no place.", totals.refused.get());
+    let help = "Connections that ended because the host broke the rules.";
+    one("malformed_total", "counter", help, totals.malformed.get());
+    one("memory_waits_total", "counter", "Waits of commands for memory.", totals.waits.get());
+    let subsystems = directory.all();
+    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Subsystem) -> u64| {
+        head(&mut text, name, kind, help);
+        for subsystem in &subsystems {
+            let label = escape(subsystem.name().as_str());
+            let value = value(subsystem);
+            let _ = writeln!(text, "cairn_target_{name}{{subsystem=\"{label}\"}} {value}");
+        }
+    };
+    each("controllers", "gauge", "Controllers of hosts.", &|one| one.controllers_count() as u64);
+    each("size_bytes", "gauge", "Size of the namespaces.", &|one| {
+        one.namespaces().map(|(_, namespace)| namespace.shape().bytes()).sum()
+    });
+    each("reads_total", "counter", "Reads.", &|one| one.counters().reads.get());
+    each("read_bytes_total", "counter", "Bytes read.", &|one| one.counters().read_bytes.get());
+    each("writes_total", "counter", "Writes.", &|one| one.counters().writes.get());
+    each("written_bytes_total", "counter", "Bytes written.", &|one| {
+        one.counters().written_bytes.get()
+    });
+    each("flushes_total", "counter", "Flushes.", &|one| one.counters().flushes.get());
+    each("other_commands_total", "counter", "Other commands.", &|one| one.counters().others.get());
+    each("errors_total", "counter", "Commands that were refused or failed.", &|one| {
+        one.counters().errors.get()
+    });
+    let help = "Hosts that could not prove who they are, or are not allowed.";
+    each("strangers_total", "counter", help, &|one| one.counters().strangers.get());
+    text
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP cairn_target_{name} {help}\n# TYPE cairn_target_{name} {kind}");
+}
+
+/// A label's value.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
