@@ -2,6 +2,7 @@
 
 use crate::habits::connect;
 use crate::peer::{NAMESPACES, Peer, pattern, round_trip, settings, subsystem};
+use crate::proxy::{Harm, Proxy};
 use cairn_agent::target::Resources;
 use cairn_device::nvme::controller::Controller;
 use cairn_device::nvme::tcp::TcpTransport;
@@ -75,7 +76,9 @@ fn hundreds_of_hosts_that_want_more_memory_than_there_is_are_all_served() {
 #[test]
 fn hosts_that_hold_memory_and_send_nothing_lose_it_to_one_that_needs_it() {
     let Some(peer) = peer(1 << 20, Duration::from_secs(6)) else { return };
-    let mut hoarders: Vec<_> = (0..8).map(|_| connect(&peer)).collect();
+    // They send their commands, and nothing that they are asked for.
+    let proxy = Proxy::start(peer.address, Harm::Deafness, 1);
+    let mut hoarders: Vec<_> = (0..8).map(|_| connect(&Peer { address: proxy.address })).collect();
     let bytes = pattern(1, PIECE);
     for [_, queue] in &mut hoarders {
         for index in 0..4 {
@@ -83,7 +86,6 @@ fn hosts_that_hold_memory_and_send_nothing_lose_it_to_one_that_needs_it() {
             unsafe { queue.submit(piece(index, true).encode(), Data::of(&bytes)) }.expect("sent");
         }
     }
-    // They send their commands, and nothing that they are asked for later.
     for [_, queue] in &mut hoarders {
         assert_eq!(queue.poll(Instant::now()).expect("connected"), None);
     }

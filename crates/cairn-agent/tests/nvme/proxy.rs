@@ -19,7 +19,12 @@ pub enum Harm {
     Silence,
     /// The same, in both directions, and with every connection that is made from then on.
     SilenceForEver,
+    /// From the start, and always: what the target asks for does not arrive.
+    Deafness,
 }
+
+/// Type of the PDU by which a target asks for data (NVMe/TCP 1.0, R2T).
+const READY_TO_TRANSFER: u8 = 9;
 
 /// More than ever passes.
 const NEVER: i64 = i64::MAX / 2;
@@ -98,6 +103,9 @@ impl State {
         let mut buffer = Vec::new();
         while receive(&mut from, &mut buffer).is_ok() {
             let harm = *self.harm.lock().unwrap_or_else(PoisonError::into_inner);
+            if harm == Harm::Deafness && buffer[0] == READY_TO_TRANSFER {
+                continue;
+            }
             let count = if harm == Harm::BreakAfterPdus { 1 } else { buffer.len() as i64 };
             let before = self.left.fetch_sub(count, Ordering::SeqCst);
             let is_due = (1..=count).contains(&before);
