@@ -1,10 +1,10 @@
 //! How many system calls commands take.
 
-use crate::hostile::{receive, send};
+use crate::hostile::{accept, receive};
 use cairn_device::nvme::controller::Fabric;
 use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
 use cairn_device::nvme::transport::{Data, Transport};
-use cairn_device::nvme::wire::pdu::{Framing, Header, InitializeResponse};
+use cairn_device::nvme::wire::pdu::{Framing, Header};
 use cairn_device::nvme::wire::{Command, Completion};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,18 +16,7 @@ const DEPTH: usize = 4;
 fn pair() -> (TcpTransport, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let fabric = TcpFabric::new(listener.local_addr().unwrap());
-    let controller = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        receive(&mut stream);
-        let response = InitializeResponse {
-            data_alignment: 4,
-            header_digest: false,
-            data_digest: false,
-            data_bytes_max: 4096,
-        };
-        send(&mut stream, &Header::InitializeResponse(response), &[]);
-        stream
-    });
+    let controller = std::thread::spawn(move || accept(&listener));
     let queue = fabric.connect(1, DEPTH, 0, deadline()).unwrap();
     (queue, controller.join().unwrap())
 }

@@ -32,6 +32,20 @@ pub fn send(stream: &mut TcpStream, header: &Header, data: &[u8]) {
     stream.write_all(data).unwrap();
 }
 
+/// The next host, after a good start.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().unwrap();
+    receive(&mut stream);
+    let response = InitializeResponse {
+        data_alignment: 4,
+        header_digest: false,
+        data_digest: false,
+        data_bytes_max: 4096,
+    };
+    send(&mut stream, &Header::InitializeResponse(response), &[]);
+    stream
+}
+
 fn initialize_request() -> Header {
     Header::InitializeRequest(InitializeRequest {
         data_alignment: 4,
@@ -131,15 +145,7 @@ fn be_tricked(trick: Trick) -> (Error, Option<Terminate>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let controller = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        receive(&mut stream);
-        let response = InitializeResponse {
-            data_alignment: 4,
-            header_digest: false,
-            data_digest: false,
-            data_bytes_max: 4096,
-        };
-        send(&mut stream, &Header::InitializeResponse(response), &[]);
+        let mut stream = accept(&listener);
         let (Header::Command(entry), _) = receive(&mut stream) else { panic!("no command") };
         trick(&mut stream, entry);
         let mut told = Vec::new();
