@@ -27,6 +27,24 @@ pub struct Microfs {
     pub(crate) durable: Option<Durable>,
 }
 
+/// Tells whether media are still those of a namespace that is open.
+#[derive(Clone)]
+pub struct MediaCheck {
+    superblock: Superblock,
+    checksum: Checksum,
+    epoch: Option<u64>,
+}
+
+impl MediaCheck {
+    /// Errors: `Corrupt` if another store recovered the media, or they hold something else; `Io`.
+    pub fn check(&self, media: &dyn Media) -> Result<()> {
+        match snapshot::epoch(media, &self.superblock, self.checksum)? == self.epoch {
+            true => Ok(()),
+            false => Err(Error::Corrupt { what: "media that another store recovered meanwhile" }),
+        }
+    }
+}
+
 impl Microfs {
     /// Makes an empty namespace in a zeroed segment that nobody else uses yet.
     /// Errors: `Invalid` geometry, `NoSpace` if the segment is too short or cannot be backed.
@@ -85,11 +103,23 @@ impl Microfs {
         further: Vec<Arc<dyn Media>>,
     ) -> Result<Microfs> {
         let superblock = Superblock::read(media.as_ref(), checksum)?;
+        let first = Arc::clone(&media);
+        let (fs, check) = Microfs::open_unseen(memory, checksum, media, further, superblock)?;
+        check.check(first.as_ref()).map(|()| fs)
+    }
+
+    /// As `open_durable`, of media that cannot be looked at yet. Before anything on them is used they must pass the check.
+    pub fn open_unseen(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        media: Arc<dyn Media>,
+        further: Vec<Arc<dyn Media>>,
+        superblock: Superblock,
+    ) -> Result<(Microfs, MediaCheck)> {
         let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
-        if snapshot::epoch(media.as_ref(), &superblock, checksum)? != epoch {
-            return Err(Error::Corrupt { what: "media that another store recovered meanwhile" });
-        }
-        Microfs::open_any(memory, checksum, Some(Durable::new(media, further, superblock)))
+        let check = MediaCheck { superblock: superblock.clone(), checksum, epoch };
+        let durable = Durable::new(media, further, superblock);
+        Ok((Microfs::open_any(memory, checksum, Some(durable))?, check))
     }
 
     /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed is changed in this

@@ -13,7 +13,7 @@ use crate::layout::{HANDLES_MAX, SlabKind};
 use crate::process::Slot;
 use crate::record::Operation;
 use crate::transaction::Transaction;
-use crate::types::{HandleId, HandleInfo, InodeId, SlotId, Timestamp};
+use crate::types::{HandleId, HandleInfo, Holding, InodeId, ProcessIdentity, SlotId, Timestamp};
 
 pub(crate) const MAY_READ: u32 = 1;
 pub(crate) const MAY_WRITE: u32 = 2;
@@ -102,6 +102,22 @@ impl Transaction<'_> {
     fn handle_at(&self, number: u32, at: usize) -> Handle {
         let record = Handle { id: HandleId(number), at };
         Handle { id: HandleId::new(number, record.opening(self)), at }
+    }
+
+    /// What `process` has open by `handle`, if that is a regular file.
+    pub(crate) fn holding(&self, process: ProcessIdentity, handle: HandleId) -> Option<Holding> {
+        let handle = self.handle(handle).ok()?;
+        let flags = handle.flags(self);
+        let inode = self.inode(InodeId(handle.inode(self))).ok()?;
+        (inode.is_regular(self) && flags & PATH_ONLY == 0).then(|| Holding {
+            process,
+            handle: handle.id,
+            inode: inode.id,
+            write: flags & MAY_WRITE != 0,
+            cursor: handle.cursor(self),
+            size: inode.size(self),
+            version: inode.version(self),
+        })
     }
 
     /// Opens `inode` for `slot`.

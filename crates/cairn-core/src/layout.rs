@@ -95,8 +95,16 @@ pub(crate) const PROMOTED: usize = 148;
 /// The notes: two words each, inode << 32 | first file block, and the end.
 pub(crate) const READ_NOTES: usize = 152;
 pub(crate) const READ_PLACES: usize = 16;
+/// Milliseconds that it is worth waiting for space, when space was last said to be made, and from when on it was looked for in
+/// vain; a word for each of those that wait. See `space.rs`.
+pub(crate) const SPACE_PATIENCE: usize = 184;
+pub(crate) const SPACE_BEAT: usize = 185;
+pub(crate) const SPACE_IN_VAIN: usize = 186;
+pub(crate) const SPACE_WAITERS: usize = 192;
+pub(crate) const SPACE_PLACES: usize = 32;
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
-const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= PART_COUNTERS);
+const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
+const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= PART_COUNTERS);
 const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 /// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.

@@ -48,6 +48,7 @@ mod settle;
 mod slab;
 mod small;
 mod snapshot;
+mod space;
 mod streams;
 mod superblock;
 mod text;
@@ -63,7 +64,7 @@ pub use check::Report;
 pub use error::{Error, Result};
 pub use extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes};
 pub use flush::LogUsage;
-pub use fs::Microfs;
+pub use fs::{MediaCheck, Microfs};
 pub use inspect::{
     Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
 };
@@ -83,6 +84,7 @@ pub use recover::{Recovered, format_media, recover, recover_placed, recover_read
 pub use regions::{Look, Region, Survey};
 pub use settle::SettlePlan;
 pub use small::SMALL_BYTES_MAX;
+pub use space::{Hope, Moment, SpaceWaiter, SpaceWaiters};
 pub use superblock::{FurtherTier, MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};
 pub use truncate::Truncation;
 pub use types::*;

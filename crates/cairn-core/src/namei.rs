@@ -97,12 +97,23 @@ impl Microfs {
 
     /// Removes a name; the file goes when its last name and last open description are gone.
     pub fn unlink(&self, caller: &Caller, base: InodeId, path: &[u8]) -> Result<()> {
-        self.remove_file(caller, base, path, Operation::Unlink)
+        self.remove_file(caller, base, path, Operation::Unlink, None)
     }
 
     /// Removes a name from the store only: a drained copy stays where it is.
     pub fn evict(&self, caller: &Caller, base: InodeId, path: &[u8]) -> Result<()> {
-        self.remove_file(caller, base, path, Operation::Evict)
+        self.remove_file(caller, base, path, Operation::Evict, None)
+    }
+
+    /// The same if it names `inode`, whose data have this version, and nobody may write to that. Errors: `Busy` if not.
+    pub fn evict_unchanged(
+        &self,
+        caller: &Caller,
+        base: InodeId,
+        path: &[u8],
+        (inode, version): (InodeId, u64),
+    ) -> Result<()> {
+        self.remove_file(caller, base, path, Operation::Evict, Some((inode, version)))
     }
 
     fn remove_file(
@@ -111,12 +122,17 @@ impl Microfs {
         base: InodeId,
         path: &[u8],
         operation: Operation,
+        expected: Option<(InodeId, u64)>,
     ) -> Result<()> {
         let spare = Spare::new();
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let walked = self.walk(tx, caller, (base, path), Last::Name, &spare)?;
             let target = walked.target.ok_or(Error::NotFound)?;
+            let found = (target.id, target.version(tx));
+            if expected.is_some_and(|expected| expected != found || target.writers(tx) > 0) {
+                return Err(Error::Busy);
+            }
             let is_directory = target.is_directory(tx);
             if walked.trailing_slash && !is_directory {
                 return Err(Error::NotDirectory);

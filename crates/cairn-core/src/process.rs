@@ -16,7 +16,7 @@ use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
 use crate::pool::{BlockRun, WARM_RUNS};
 use crate::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
 use crate::transaction::Transaction;
-use crate::types::{Attached, HandleId, InodeId, ProcessIdentity, SlotId, Timestamp};
+use crate::types::{Attached, HandleId, Holding, InodeId, ProcessIdentity, SlotId, Timestamp};
 use crate::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
 
 const ACTIVE: u32 = 1;
@@ -35,6 +35,9 @@ const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
 const LEASES_FIRST: usize = STREAMS_END;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
+/// Slots looked at, and handles found, under one lock, when it is asked who has what open.
+const HOLDERS_BATCH: u32 = 16;
+const HOLDINGS_BATCH: usize = 256;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
@@ -429,6 +432,41 @@ impl Microfs {
                 Ok(true)
             })?;
             if complete {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Who has which regular files open, in batches: what changes meanwhile is seen before or after. A description that several
+    /// processes have is named for each. What was written under a lease counts once that was recalled.
+    pub fn holdings(&self) -> Result<Vec<Holding>> {
+        let mut found = Vec::new();
+        let (mut number, mut from) = (1, 0);
+        loop {
+            // Room is made before the lock is taken.
+            found.reserve(HOLDINGS_BATCH);
+            let most = found.len() + HOLDINGS_BATCH;
+            let more = self.transact_unlogged(|tx| {
+                let end = tx.records_end(SlabKind::Slot);
+                let batch_end = end.min(number + HOLDERS_BATCH);
+                while number < batch_end {
+                    let Ok(slot) = tx.slot_numbered(number) else {
+                        (number, from) = (number + 1, 0);
+                        continue;
+                    };
+                    let Some(handle) = slot.next_held(tx, from)? else {
+                        (number, from) = (number + 1, 0);
+                        continue;
+                    };
+                    if found.len() == most {
+                        return Ok(true);
+                    }
+                    from = handle.number() + 1;
+                    found.extend(tx.holding(slot.keeper(tx), handle));
+                }
+                Ok(number < end)
+            })?;
+            if !more {
                 return Ok(found);
             }
         }

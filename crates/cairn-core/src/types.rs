@@ -336,6 +336,25 @@ pub struct HandleInfo {
     pub status: u32,
 }
 
+/// A regular file that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The process.
+    pub process: ProcessIdentity,
+    /// Its open-file description, which other processes may have, too.
+    pub handle: HandleId,
+    /// The file.
+    pub inode: InodeId,
+    /// May write.
+    pub write: bool,
+    /// Shared file offset, bytes.
+    pub cursor: u64,
+    /// Length of the file, bytes.
+    pub size: u64,
+    /// As in [`Attributes`].
+    pub version: u64,
+}
+
 /// A slot found or made for a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Attached {

@@ -194,3 +194,20 @@ fn a_change_of_the_data_by_an_ordinary_user_drops_set_user_id() {
     fs.truncate(&root, inode, 300).expect("truncate");
     assert_eq!(mode(), 0o4755);
 }
+
+#[test]
+fn file_that_is_open_for_writing_or_another_one_is_not_evicted_as_unchanged() {
+    let (fs, caller) = namespace();
+    let inode = create(&fs, &caller, "f").expect("create");
+    let version = fs.attributes(inode).expect("is there").version;
+    let evict = |expected| fs.evict_unchanged(&caller, ROOT, b"f", expected);
+    let options = OpenOptions { write: true, ..Default::default() };
+    let opened = fs.open_file(&caller, ROOT, b"f", options, 0).expect("opens");
+    assert_eq!(evict((inode, version)), Err(Error::Busy), "somebody may write to it");
+    fs.release(caller.slot, opened.handle, caller.now).expect("closes");
+    assert_eq!(evict((inode, version + 1)), Err(Error::Busy), "its data are others");
+    assert_eq!(evict((ROOT, version)), Err(Error::Busy), "it is another file");
+    assert_eq!(evict((inode, version)), Ok(()));
+    assert_eq!(fs.stat(&caller, ROOT, b"f", true), Err(Error::NotFound));
+    fs.check().expect("consistent");
+}

@@ -58,6 +58,18 @@ pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     })
 }
 
+/// Whether a signal was deferred whose handler is to end a call that waits.
+pub fn is_interrupted() -> bool {
+    GATE.with(|gate| {
+        (0..gate.count.get()).any(|index| {
+            // SAFETY: only this thread touches its gate, the first `count` entries are filled, and no reference into the list
+            // outlives the statement.
+            let signal = unsafe { (*gate.deferred.get())[index].assume_init_ref().si_signo };
+            kernel::interrupts(signal)
+        })
+    })
+}
+
 /// Whether this thread is in a call of ours.
 #[inline]
 pub fn is_inside() -> bool {
@@ -111,6 +123,31 @@ mod tests {
         let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
         info.si_signo = number;
         info
+    }
+
+    /// Mechanism: a signal came while a write that waits for space looked for some, and was deferred; its handler ran before the
+    /// wait, which it could not interrupt then.
+    /// Consequence: the write went on waiting, for as long as it may.
+    /// Fix: whoever waits asks first whether a handler that interrupts was deferred.
+    #[test]
+    fn deferred_handler_interrupts_unless_it_lets_calls_go_on() {
+        extern "C" fn nothing(_: i32) {}
+        let install = |flags| {
+            // SAFETY: plain data, for which zero is a value; the handler does nothing.
+            unsafe {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = nothing as *const () as usize;
+                action.sa_flags = flags;
+                assert_eq!(libc::sigaction(libc::SIGWINCH, &action, core::ptr::null_mut()), 0);
+            }
+        };
+        inside(|| {
+            assert!(!is_interrupted());
+            install(0);
+            assert!(defer(&signal(libc::SIGWINCH)) && is_interrupted());
+            install(libc::SA_RESTART);
+            assert!(!is_interrupted());
+        });
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::file;
 use crate::mapping;
 use crate::mount::{self, Mount};
 use crate::read_ahead;
+use crate::space;
 use crate::table;
 use crate::transfer::{self, Buffers};
 
@@ -296,7 +297,11 @@ struct Request<'a> {
 impl Request<'_> {
     /// Writes what one plan covers, even if that takes several because others interfere.
     fn write_slice(&self, buffers: &mut Buffers, at: Position, length: u64) -> Result<usize> {
-        self.write_planned(self.plan(at, length)?, buffers)
+        let planned = match self.plan(at, length) {
+            Err(Errno(libc::ENOSPC)) => space::wait(self.mount, || self.plan(at, length)),
+            planned => planned,
+        };
+        self.write_planned(planned?, buffers)
     }
 
     /// Writes what was begun under a lease.

@@ -109,6 +109,18 @@ pub fn lock(descriptor: i32, command: i32, lock: &mut libc::flock) -> Result<()>
     gate::outside(|| unsafe { call!(libc::SYS_fcntl, descriptor, command, lock) }).map(drop)
 }
 
+/// Whether the handler of a signal ends a call that waits, instead of letting it go on (`SA_RESTART`).
+pub fn interrupts(signal: i32) -> bool {
+    // As the kernel has it: handler, flags, restorer, mask.
+    let mut action = [0_u64; 4];
+    let nothing = core::ptr::null::<u64>();
+    // SAFETY: the kernel writes one such structure into `action`; the mask has 8 bytes.
+    let asked = unsafe {
+        call!(libc::SYS_rt_sigaction, signal, nothing, action.as_mut_ptr(), size_of::<u64>())
+    };
+    asked.is_ok() && action[1] & libc::SA_RESTART as u64 == 0
+}
+
 /// Sends this thread a signal as if it came from where `info` says.
 pub fn send_to_self(info: &libc::siginfo_t) {
     let (process, thread) = (cairn_device::sys::getpid(), cairn_device::sys::gettid());

@@ -1,0 +1,51 @@
+//! Who has which files open, through the public interface.
+
+use cairn_core::{
+    Caller, Credentials, Geometry, HeapMemory, Microfs, OpenOptions, ProcessIdentity, ROOT,
+    Timestamp,
+};
+use std::collections::BTreeSet;
+
+/// More than are found, and more processes than are looked at, under one lock.
+const FILES: u32 = 600;
+const PROCESSES: u32 = 40;
+
+fn checksum(seed: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(seed, |sum, &byte| sum.rotate_left(5) ^ u32::from(byte))
+}
+
+fn identity(pid: u32) -> ProcessIdentity {
+    ProcessIdentity { pid, pid_namespace: 1, start_time: 9 }
+}
+
+#[test]
+fn every_open_file_of_every_process_is_found_once() {
+    let mut geometry = Geometry::new(b"/cairn", [1024, 0, 0, 0], 0);
+    geometry.inode_capacity = 2 * FILES;
+    let memory = HeapMemory::new(geometry.segment_bytes() as usize / 8);
+    let owner = Credentials { uid: 1000, gid: 1000 };
+    Microfs::format(&memory, &geometry, checksum, owner, Timestamp(1)).expect("format");
+    let fs = Microfs::open(Box::new(memory), checksum).expect("open");
+    assert_eq!(fs.holdings(), Ok(Vec::new()));
+
+    let mut opened = BTreeSet::new();
+    let mut open = |pid: u32, file: u32, write: bool| {
+        let slot = fs.attach(identity(pid)).expect("attach").slot;
+        let caller = Caller { slot, credentials: owner, groups: &[], now: Timestamp(2) };
+        let options = OpenOptions { read: true, write, create: true, ..OpenOptions::default() };
+        let name = format!("file.{file}");
+        let file = fs.open_file(&caller, ROOT, name.as_bytes(), options, 0o644).expect("open");
+        opened.insert((pid, file.inode.0, write));
+        (slot, file)
+    };
+    let (slot, first) = open(1, 0, true);
+    (1..FILES).for_each(|file| _ = open(1, file, true));
+    (2..=PROCESSES).for_each(|pid| _ = open(pid, pid, false));
+
+    let found = fs.holdings().expect("found");
+    assert_eq!(found.len() as u32, FILES + PROCESSES - 1);
+    let seen = found.iter().map(|one| (one.process.pid, one.inode.0, one.write)).collect();
+    assert_eq!(opened, seen);
+    fs.release(slot, first.handle, Timestamp(3)).expect("release");
+    assert_eq!(fs.holdings().expect("found").len() as u32, FILES + PROCESSES - 2);
+}

@@ -1,0 +1,59 @@
+//! A write that finds no space waits for the agent to make some, if that has offered to.
+//!
+//! Must stay true: the wait is bounded, and a signal handler ends it as it ends that for a slow device: what was written
+//! before counts, else it is `EINTR`, or the wait goes on if the handler was installed so. Nothing is left behind by whoever
+//! dies or jumps out of it but a descriptor of its own process. Without an offer nothing waits.
+
+use std::time::Duration;
+
+use cairn_core::{Hope, Moment};
+use cairn_device::descriptor::Descriptor;
+use cairn_device::sys;
+
+use crate::error::{Errno, Result};
+use crate::gate;
+use crate::mount::Mount;
+
+/// How often space is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any more, `EINTR`, those of
+/// `attempt`.
+#[cold]
+pub(crate) fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
+    const FULL: Errno = Errno(libc::ENOSPC);
+    let fs = mount.fs();
+    if fs.space_patience_ms() == 0 {
+        return Err(FULL);
+    }
+    // Without a descriptor for it nothing can be waited for.
+    let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FULL)?).raise();
+    let mut waiter = fs.begin_waiting(now());
+    let ended = loop {
+        let mut ticks = [0_u8; 8];
+        // A handler that was deferred runs before the wait, and could not interrupt it.
+        let interrupted = gate::is_interrupted();
+        match gate::outside(|| sys::read(ticker.raw(), &mut ticks)) {
+            _ if interrupted => break Err(Errno(libc::EINTR)),
+            Err(errno) if errno == sys::Errno(libc::EINTR) => break Err(Errno(libc::EINTR)),
+            // The application has closed it.
+            Err(_) => break Err(FULL),
+            Ok(_) => {}
+        }
+        let tried = attempt();
+        if tried.as_ref().err() != Some(&FULL) {
+            break tried;
+        }
+        let now = now();
+        if fs.space_hope(&waiter, now) == Hope::None {
+            break Err(FULL);
+        }
+        fs.keep_waiting(&mut waiter, now);
+    };
+    fs.end_waiting(waiter);
+    ended
+}
+
+fn now() -> Moment {
+    Moment(sys::monotonic_ms())
+}
