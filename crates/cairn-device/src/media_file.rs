@@ -25,10 +25,12 @@ use crate::dax::DaxMapping;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
+use crate::medium::known::Known;
 use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_stand_in};
 use crate::nvme;
+use crate::nvme::line::Line;
 use crate::nvme::partition::Part;
-use crate::nvme::shared::SharedRemote;
+use crate::nvme::shared::{Check, SharedRemote};
 use crate::process;
 use crate::staging::{Buffer, STAGING_BYTES, Staging};
 use crate::sys::{self, Errno, SysResult};
@@ -138,11 +140,62 @@ impl MediaFile {
         access: Access,
     ) -> StoreResult<(MediaFile, core::result::Result<Label, Wrong>)> {
         let failed = |errno| StoreError::new("open tier", path, errno);
-        let medium = open_locked(path, sharing, access)?;
+        let medium = open_locked(path, sharing, access, || Medium::open(path, access))?;
+        let mut file = MediaFile::over(medium, path, access)?;
+        let page = file.label().map_err(failed)?;
+        let label = file.kind.checked(label::decode(&page), file.label_at);
+        if let Ok(label) = label {
+            (file.bytes, file.identity) = (label.bytes, label.identity);
+        }
+        Ok((file, label))
+    }
+
+    /// As `open`, of a namespace on another machine of which this is known. It is connected, and looked at, when it is first used.
+    /// Errors: `EIO` if it cannot be that; no memory or descriptors.
+    pub(crate) fn open_known(path: &Path, known: &Known) -> StoreResult<MediaFile> {
+        let access = Access::ReadWrite;
+        let open = || Medium::known(path, &known.traits);
+        let medium = open_locked(path, libc::LOCK_SH, access, open)?;
+        let mut file = MediaFile::over(medium, path, access)?;
+        let (label, label_at) = (known.label, file.label_at);
+        let checked = file.kind.checked(Ok(label), label_at);
+        checked.map_err(|wrong| refused(path, file.kind.describe(wrong)))?;
+        (file.bytes, file.identity) = (label.bytes, label.identity);
+        Ok(file)
+    }
+
+    /// What others need to know of it who are not connected; none of anything but a namespace on another machine. Errors: `Io`.
+    pub(crate) fn known(&self) -> Result<Option<Known>> {
+        let Some(remote) = &self.remote else { return Ok(None) };
+        let page = self.bytes_at(self.label_at..self.label_at + PAGE as u64)?;
+        let page = page.first_chunk().expect("a page was read");
+        let mut first_page = [0; PAGE];
+        Media::read(self, 0, &mut first_page)?;
+        let known = |label| Known { traits: *remote.traits(), label, first_page };
+        Ok(label::decode(page).ok().map(known))
+    }
+
+    /// Has a namespace on another machine pass this before it is used.
+    pub(crate) fn check_first(&self, check: Check) {
+        if let Some(remote) = &self.remote {
+            remote.check_first(check);
+        }
+    }
+
+    /// Has processes that get no connection to another machine wait in that line.
+    pub(crate) fn wait_in(&self, line: Line) {
+        if let Some(remote) = &self.remote {
+            remote.wait_in(line);
+        }
+    }
+
+    /// An open medium, of which the label was not looked at yet.
+    fn over(medium: Medium, path: &Path, access: Access) -> StoreResult<MediaFile> {
+        let failed = |errno| StoreError::new("open tier", path, errno);
         sys::fadvise(medium.ordinary.raw(), libc::POSIX_FADV_RANDOM).map_err(failed)?;
         let direct = medium.open_direct(path, access).map_err(failed)?;
         let staging = Staging::new().map_err(failed)?;
-        let mut file = MediaFile {
+        Ok(MediaFile {
             kind: medium.kind,
             label_at: medium.label_at,
             ordinary: medium.ordinary.raise(),
@@ -153,13 +206,7 @@ impl MediaFile {
             staging,
             transit: None,
             mapping: None,
-        };
-        let page = file.label().map_err(failed)?;
-        let label = file.kind.checked(label::decode(&page), file.label_at);
-        if let Ok(label) = label {
-            (file.bytes, file.identity) = (label.bytes, label.identity);
-        }
-        Ok((file, label))
+        })
     }
 
     /// Lets writes end before the device has the bytes, and reads begin before they are asked for, by way of an area. Not
@@ -479,6 +526,10 @@ impl MediaFile {
 
     /// Writes what was staged and reads what is wanted, until `stop` is set. Returns at once where nothing is.
     pub fn serve(&self, stop: &AtomicBool) {
+        if let Some(remote) = &self.remote {
+            // Whoever serves others has a connection before they have taken all; one that cannot be made now is made when it is needed.
+            let _ = remote.reach();
+        }
         if let Some(transit) = &self.transit {
             transit.serve(&self.putter(), &self.getter(), stop);
         }
@@ -839,10 +890,15 @@ fn transfer_all(
 }
 
 /// Opens what is at `path` and takes its lock; again if the file that is locked in its stead was removed meanwhile.
-fn open_locked(path: &Path, sharing: i32, access: Access) -> StoreResult<Medium> {
+fn open_locked(
+    path: &Path,
+    sharing: i32,
+    access: Access,
+    open: impl Fn() -> StoreResult<Medium>,
+) -> StoreResult<Medium> {
     let failed = |errno| StoreError::new("open tier", path, errno);
     for _ in 0..OPEN_TRIES {
-        let medium = Medium::open(path, access)?;
+        let medium = open()?;
         lock(&medium.ordinary, sharing).map_err(|errno| {
             failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
         })?;

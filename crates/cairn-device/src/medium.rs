@@ -5,6 +5,7 @@
 
 mod block;
 mod claimed;
+pub(crate) mod known;
 #[cfg(test)]
 #[path = "../../cairn-testing/src/loop_device.rs"]
 pub(crate) mod loop_device;
@@ -22,6 +23,7 @@ use cairn_core::{Error, MEDIA_BLOCK_BYTES, Result};
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{Label, Wrong};
+use crate::nvme::queue::Traits;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
@@ -98,6 +100,11 @@ impl Medium {
             libc::S_IFBLK => block::medium(path, block::claim(path, &name, flags)?, access),
             _ => Err(refused(path, "it is neither a regular file nor a block device")),
         }
+    }
+
+    /// The namespace on another machine at `path`, of which these traits are known. Does not connect.
+    pub(crate) fn known(path: &Path, traits: &Traits) -> StoreResult<Medium> {
+        remote::known(path, traits)
     }
 
     /// A second descriptor, for direct I/O; None where whole pages cannot travel so.

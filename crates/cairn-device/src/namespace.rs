@@ -26,6 +26,7 @@ use crate::huge::{self, HugePages};
 use crate::label::{self, Identity};
 use crate::media_file::{Allocation, MediaFile};
 use crate::medium::MediumKind;
+use crate::medium::known::Known;
 use crate::numa;
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment};
@@ -272,7 +273,7 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
             .error("open namespace", &names.tiers, Errno(libc::EIO))
             .advise("it contradicts the namespace's metadata; the store is damaged"));
     }
-    let files = open_files(&directory, &names, &places)?;
+    let files = open_files(&directory, &names, &places, geometry.durability.is_some())?;
     let (mut fs, data_offset) = match (geometry.durability, &places[0]) {
         (Some(_), TierPlace::Medium { path, .. }) => open_durable(memory, &files, path)?,
         _ => (Microfs::open(Box::new(memory), checksum::crc32c).map_err(failed)?, 0),
@@ -285,8 +286,9 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     for (tier, (place, file)) in places.iter().zip(files).enumerate() {
         let bytes = tier_bytes(&geometry, tier);
         tiers.push(match (place, file) {
-            (TierPlace::Medium { path, .. }, Some(file)) => {
-                let tier = FileTier::new(file, if tier == 0 { data_offset } else { 0 }, bytes);
+            (TierPlace::Medium { path, .. }, Some(opened)) => {
+                let tier =
+                    FileTier::new(opened.file, if tier == 0 { data_offset } else { 0 }, bytes);
                 Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
             }
             _ => Box::new(open_ram(&directory, &names, bytes, &geometry)?),
@@ -300,11 +302,18 @@ fn open_files(
     directory: &Directory,
     names: &Names,
     places: &[TierPlace],
-) -> StoreResult<Vec<Option<Arc<MediaFile>>>> {
+    is_durable: bool,
+) -> StoreResult<Vec<Option<Opened>>> {
     let open = |(tier, place): (usize, &TierPlace)| match place {
         TierPlace::Ram => Ok(None),
         TierPlace::Medium { kind, path, identity } => {
-            let file = MediaFile::open(path)?;
+            let has_metadata = is_durable && tier == 0;
+            let (file, known) = match kind {
+                MediumKind::Remote => {
+                    open_remote(directory, &names.known[tier], path, has_metadata)?
+                }
+                _ => (MediaFile::open(path)?, None),
+            };
             check_identity(path, &file, identity)?;
             let file = match kind {
                 MediumKind::Dax => {
@@ -312,24 +321,74 @@ fn open_files(
                 }
                 _ => file.by_way_of(Transit::open(directory, &names.transit[tier])?),
             };
-            Ok(Some(Arc::new(file)))
+            if let Some(known) = known.clone().filter(|_| !has_metadata) {
+                file.check_first(Box::new(move |media| known.check(media)));
+            }
+            Ok(Some(Opened { file: Arc::new(file), known }))
         }
     };
     places.iter().enumerate().map(open).collect()
 }
 
+/// An open medium, and what is known of it if it was not looked at: then it still has to be, before it is used.
+struct Opened {
+    file: Arc<MediaFile>,
+    known: Option<Known>,
+}
+
+/// Opens a namespace on another machine, without a connection if a process of this store has left what it takes; else it does so itself.
+fn open_remote(
+    directory: &Directory,
+    name: &CStr,
+    path: &Path,
+    has_metadata: bool,
+) -> StoreResult<(MediaFile, Option<Known>)> {
+    let is_enough =
+        |known: &Known| !has_metadata || Superblock::read(known, checksum::crc32c).is_ok();
+    let read = || Known::read(directory, name).filter(is_enough);
+    let known = match read() {
+        Some(known) => known,
+        None => {
+            let file = MediaFile::open(path)?;
+            if let Ok(Some(found)) = file.known() {
+                found.leave(directory, name);
+            }
+            let Some(known) = read() else { return Ok((file, None)) };
+            // Nor does this process keep a connection that it may never need again.
+            known
+        }
+    };
+    let file = MediaFile::open_known(path, &known)?;
+    file.wait_in(Known::line(directory, name)?);
+    Ok((file, Some(known)))
+}
+
 /// Opens a namespace whose metadata are in the first of the files, at `path`; where its hugeblocks begin there, too.
 fn open_durable(
     memory: MetaSegment,
-    files: &[Option<Arc<MediaFile>>],
+    files: &[Option<Opened>],
     path: &Path,
 ) -> StoreResult<(Microfs, u64)> {
     let failed = |error: Error| StoreError::new("open tier", path, error);
-    let mut media = files.iter().flatten().map(|file| file.clone() as Arc<dyn Media>);
-    let first = media.next().ok_or(failed(Error::Invalid))?;
-    let superblock = Superblock::read(first.as_ref(), checksum::crc32c).map_err(failed)?;
-    let fs = Microfs::open_durable(Box::new(memory), checksum::crc32c, first, media.collect());
-    Ok((fs.map_err(failed)?, superblock.data_offset))
+    let mut opened = files.iter().flatten();
+    let Opened { file, known } = opened.next().ok_or(failed(Error::Invalid))?;
+    let (memory, first) = (Box::new(memory), file.clone() as Arc<dyn Media>);
+    let further = opened.map(|opened| opened.file.clone() as Arc<dyn Media>).collect();
+    let source = known.as_ref().map_or(first.as_ref(), |known| known as &dyn Media);
+    let superblock = Superblock::read(source, checksum::crc32c).map_err(failed)?;
+    let data_offset = superblock.data_offset;
+    let (fs, check) =
+        Microfs::open_unseen(memory, checksum::crc32c, first.clone(), further, superblock)
+            .map_err(failed)?;
+    match known.clone() {
+        None => check.check(first.as_ref()).map_err(failed)?,
+        Some(known) => {
+            let is_ours =
+                move |media: &dyn Media| known.check(media).and_then(|()| check.check(media));
+            file.check_first(Box::new(is_ours));
+        }
+    }
+    Ok((fs, data_offset))
 }
 
 fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreResult<()> {
@@ -446,6 +505,8 @@ struct Names {
     ram: CString,
     /// What is on its way to the file of a tier.
     transit: [CString; TIERS_MAX],
+    /// What is known of a namespace on another machine.
+    known: [CString; TIERS_MAX],
     /// `ram` within the file system of huge pages; also what the link `ram` then contains.
     huge_ram: CString,
 }
@@ -460,6 +521,7 @@ impl Names {
             tiers: file(format!("{name}.tiers")),
             ram: file(format!("{name}.ram0")),
             transit: core::array::from_fn(|tier| file(format!("{name}.transit{tier}"))),
+            known: core::array::from_fn(|tier| file(format!("{name}.known{tier}"))),
             huge_ram: file(format!("huge/{name}.ram0")),
         })
     }
@@ -528,7 +590,8 @@ fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
 /// Removes what stands in the store itself.
 fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
     let parts = [&names.tiers, &names.ram, &names.huge_ram];
-    parts.into_iter().chain(&names.transit).try_for_each(|part| directory.remove_file(part))
+    let mut all = parts.into_iter().chain(&names.transit).chain(&names.known);
+    all.try_for_each(|part| directory.remove_file(part))
 }
 
 fn tier_bytes(geometry: &Geometry, tier: usize) -> u64 {

@@ -15,6 +15,7 @@ pub mod auth;
 pub mod claim;
 pub mod controller;
 pub mod error;
+pub mod line;
 pub mod partition;
 pub mod queue;
 pub mod remote;

@@ -33,6 +33,12 @@ pub const HANDLES: &CStr = c"handles";
 pub const VOID: &CStr = c"void";
 /// Longest name of a job or a namespace, bytes.
 pub const NAME_BYTES_MAX: usize = 48;
+/// Stands between the name of a job and a number in the name of its store's directory while that is removed.
+const REMOVED: &str = ".removed-";
+/// Stores of one name that are removed at the same time, or whose removal was cut off, at most.
+const REMOVALS_MAX: u32 = 1000;
+/// How often a store is made whose directory is removed meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
 /// A place with so much room is good enough for a store of no particular size.
 const ROOM_BYTES: u64 = 1 << 30;
 
@@ -49,10 +55,16 @@ impl Store {
     pub fn create(root: &Path, job: &str) -> StoreResult<Store> {
         let root = Directory::open(root)?;
         let job = simple_name(&root, job)?;
-        let directory = root.private(&user_directory())?.private(&job)?;
-        directory.private(HANDLES)?;
-        directory.private(VOID)?;
-        Ok(Store { directory })
+        let mut attempts = 1;
+        loop {
+            match make(&root, &job) {
+                // Somebody removed the last store of this user, and with it a directory that was found.
+                Err(error) if error.errno == libc::ENOENT && attempts < ATTEMPTS_MAX => {
+                    attempts += 1
+                }
+                made => return made,
+            }
+        }
     }
 
     /// Opens the store directory at `path`.
@@ -92,6 +104,7 @@ impl Store {
     }
 
     /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last.
+    /// Its directory loses its name first: whoever makes a store of that name meanwhile makes another one.
     /// Processes that have it mapped keep working on what no one else will see.
     pub fn remove(self) -> StoreResult<()> {
         let guard = self.directory.exclusive()?;
@@ -101,18 +114,72 @@ impl Store {
             places.iter().try_for_each(TierPlace::remove)?;
         }
         huge::withdraw(&self.directory)?;
-        Directory::open(self.path())?.clear()?;
-        let failed = |errno: Errno| StoreError::new("remove directory", self.path(), errno);
-        let path = c_path(self.path()).map_err(failed)?;
-        sys::unlinkat(libc::AT_FDCWD, &path, libc::AT_REMOVEDIR).map_err(failed)?;
+        let renamed = rename_away(self.path())?;
+        remove_directory(&renamed)?;
         drop(guard);
-        let parent = self.path().parent().and_then(|parent| c_path(parent).ok());
-        if let Some(parent) = parent.filter(|path| path.to_bytes().ends_with(&user_suffix())) {
-            // Fails as long as other jobs have stores there, as it should.
-            let _ = sys::unlinkat(libc::AT_FDCWD, &parent, libc::AT_REMOVEDIR);
-        }
+        remove_parent(self.path());
         Ok(())
     }
+}
+
+/// The job whose store was being removed in a directory of this name.
+pub fn removed_job(name: &str) -> Option<&str> {
+    let (job, number) = name.strip_prefix('.')?.rsplit_once(REMOVED)?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    Some(job).filter(|job| is_number && !job.is_empty())
+}
+
+/// Removes what is left of a store whose removal was cut off; `path` has a name that `removed_job` knows.
+pub fn finish_removal(path: &Path) -> StoreResult<()> {
+    let guard = Directory::open(path)?.checked_private()?.exclusive()?;
+    if path.symlink_metadata().is_ok() {
+        remove_directory(path)?;
+    }
+    drop(guard);
+    remove_parent(path);
+    Ok(())
+}
+
+/// Gives the directory of a store a name under which nobody looks for one.
+fn rename_away(path: &Path) -> StoreResult<PathBuf> {
+    let failed = |errno: Errno| StoreError::new("rename directory", path, errno);
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let from = c_path(path).map_err(failed)?;
+    let mut number = 0;
+    loop {
+        let new_name = [b".", name, REMOVED.as_bytes(), number.to_string().as_bytes()].concat();
+        let renamed = path.with_file_name(std::ffi::OsStr::from_bytes(&new_name));
+        let to = c_path(&renamed).map_err(failed)?;
+        let (from, to) = ((libc::AT_FDCWD, &*from), (libc::AT_FDCWD, &*to));
+        match sys::renameat2(from, to, libc::RENAME_NOREPLACE) {
+            Ok(()) => return Ok(renamed),
+            Err(Errno(libc::EEXIST)) if number < REMOVALS_MAX => number += 1,
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}
+
+fn remove_directory(path: &Path) -> StoreResult<()> {
+    Directory::open(path)?.clear()?;
+    let failed = |errno: Errno| StoreError::new("remove directory", path, errno);
+    let path = c_path(path).map_err(failed)?;
+    sys::unlinkat(libc::AT_FDCWD, &path, libc::AT_REMOVEDIR).map_err(failed)
+}
+
+/// Removes the directory of the user of a store that is gone, if that was the last one there.
+fn remove_parent(store: &Path) {
+    let parent = store.parent().and_then(|parent| c_path(parent).ok());
+    if let Some(parent) = parent.filter(|path| path.to_bytes().ends_with(&user_suffix())) {
+        // Fails as long as other jobs have stores there, as it should.
+        let _ = sys::unlinkat(libc::AT_FDCWD, &parent, libc::AT_REMOVEDIR);
+    }
+}
+
+fn make(root: &Directory, job: &CStr) -> StoreResult<Store> {
+    let directory = root.private(&user_directory())?.private(job)?;
+    directory.private(HANDLES)?;
+    directory.private(VOID)?;
+    Ok(Store { directory })
 }
 
 /// Places where stores are looked for and made, in order: `$CAIRN_STORE_ROOT`, /dev/shm,
@@ -243,6 +310,23 @@ mod tests {
         assert_eq!(sys::fstat(again.directory().raw()).unwrap().st_mode & 0o7777, 0o700);
         assert!(again.namespaces().unwrap().is_empty());
         store.remove().unwrap();
+        assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_store_loses_its_name_before_it_is_removed_and_what_is_left_can_be_finished() {
+        let scratch = Scratch::new();
+        let store = Store::create(scratch.0.path(), "job.1").unwrap();
+        let (path, renamed) = (store.path().to_owned(), rename_away(store.path()).unwrap());
+        assert!(!path.exists() && renamed.join("handles").exists());
+        let second = Store::create(scratch.0.path(), "job.1").unwrap();
+        second.remove().unwrap();
+        let name = renamed.file_name().and_then(|name| name.to_str()).unwrap();
+        assert_eq!(removed_job(name), Some("job.1"));
+        for other in ["job.1", ".job.1", ".removed-1", ".job.removed-", ".job.removed-x"] {
+            assert_eq!(removed_job(other), None, "{other}");
+        }
+        finish_removal(&renamed).unwrap();
         assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
     }
 

@@ -581,6 +581,36 @@ pub fn nanosleep(duration: Duration) -> SysResult<()> {
     unsafe { call!(libc::SYS_nanosleep, &raw const request, 0) }.map(drop)
 }
 
+/// A descriptor that becomes readable every so often. A `read` of it waits; a signal handler interrupts that, or not, as it was
+/// installed (`SA_RESTART`), which no call with a time limit of its own does.
+pub fn ticker(every: Duration) -> SysResult<i32> {
+    let flags = libc::TFD_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let ticker = unsafe { call!(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags) }? as i32;
+    let interval = libc::timespec {
+        tv_sec: every.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(every.subsec_nanos()),
+    };
+    let timing = libc::itimerspec { it_interval: interval, it_value: interval };
+    // SAFETY: `timing` lives for the call; the old setting is not asked for.
+    let set = unsafe { call!(libc::SYS_timerfd_settime, ticker, 0, &raw const timing, 0) };
+    match set {
+        Ok(_) => Ok(ticker),
+        Err(errno) => {
+            let _ = close(ticker);
+            Err(errno)
+        }
+    }
+}
+
+/// Milliseconds of the clock that all processes of the machine share and that never goes back; they begin anew after 49 days.
+pub fn monotonic_ms() -> u32 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1000).wrapping_add(time.tv_nsec as u64 / 1_000_000) as u32
+}
+
 /// Soft limit of a resource (`RLIMIT_*`); `u64::MAX` where it is unlimited.
 pub fn soft_limit(resource: u32) -> SysResult<u64> {
     let mut limit = [0_u64; 2];
@@ -610,6 +640,14 @@ pub fn random() -> SysResult<[u8; 16]> {
     // SAFETY: the kernel writes at most 16 bytes; so few are never a partial result.
     unsafe { call!(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) }?;
     Ok(bytes)
+}
+
+/// Time since the machine started, the same for all processes.
+pub fn uptime() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as in `now`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Wall-clock time.

@@ -16,6 +16,7 @@ use crate::directory::{StoreError, StoreResult};
 use crate::media_file::MediaFile;
 use crate::nvme::Error;
 use crate::nvme::claim::Claim;
+use crate::nvme::queue::Traits;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::nvme::wire::Status;
 use crate::sys::{self, Errno};
@@ -34,13 +35,10 @@ const BOOT: &CStr = c"/proc/sys/kernel/random/boot_id";
 /// room for a label.
 pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
-    let ordinary = stand_in(&place, access)
-        .map_err(|errno| StoreError::new("lock", path, errno).advise("see /dev/shm"))?;
-    let claim = match (access, place.part) {
-        (Access::Read, _) => Claim::None,
-        // What its label says is this part's claim.
-        (Access::ReadWrite, Some(_)) => Claim::Beside,
-        (Access::ReadWrite, None) => Claim::Exclusive,
+    let ordinary = locked_in_place_of(path, &place, access)?;
+    let claim = match access {
+        Access::Read => Claim::None,
+        Access::ReadWrite => claim_of(&place),
     };
     let remote = open(path, &place, claim)?;
     if remote.is_write_protected() && access == Access::ReadWrite {
@@ -54,8 +52,35 @@ pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     if label_at == 0 {
         return Err(refused(path, "it has no room for a tier"));
     }
+    Ok(over(remote, ordinary))
+}
+
+/// The namespace at `path`, of which others of this store have found out what it is. Does not connect. Errors: no memory or descriptors.
+pub(super) fn known(path: &Path, traits: &Traits) -> StoreResult<Medium> {
+    let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
+    let ordinary = locked_in_place_of(path, &place, Access::ReadWrite)?;
+    let remote = SharedRemote::known(&place, host_id_for(path)?, claim_of(&place), traits);
+    Ok(over(remote.map_err(|error| unreachable(path, error))?, ordinary))
+}
+
+fn over(remote: SharedRemote, ordinary: Descriptor) -> Medium {
+    let label_at = (remote.bytes() / PAGE * PAGE).saturating_sub(PAGE);
     let (kind, unit_bytes) = (MediumKind::Remote, PAGE);
-    Ok(Medium { kind, ordinary, label_at, unit_bytes, remote: Some(remote) })
+    Medium { kind, ordinary, label_at, unit_bytes, remote: Some(remote) }
+}
+
+/// How a store wants to have it.
+fn claim_of(place: &RemotePath) -> Claim {
+    match place.part {
+        // What its label says is this part's claim.
+        Some(_) => Claim::Beside,
+        None => Claim::Exclusive,
+    }
+}
+
+fn locked_in_place_of(path: &Path, place: &RemotePath, access: Access) -> StoreResult<Descriptor> {
+    stand_in(place, access)
+        .map_err(|errno| StoreError::new("lock", path, errno).advise("see /dev/shm"))
 }
 
 /// Takes the namespace at `path` from whatever machine has claimed it, which never writes there again.
@@ -69,9 +94,11 @@ pub fn take_over(path: &Path) -> StoreResult<()> {
 }
 
 fn open(path: &Path, place: &RemotePath, claim: Claim) -> StoreResult<SharedRemote> {
-    let host_id =
-        host_id().map_err(|errno| StoreError::new("find a name for this machine", path, errno))?;
-    SharedRemote::open(place, host_id, claim).map_err(|error| unreachable(path, error))
+    SharedRemote::open(place, host_id_for(path)?, claim).map_err(|error| unreachable(path, error))
+}
+
+fn host_id_for(path: &Path) -> StoreResult<[u8; 16]> {
+    host_id().map_err(|errno| StoreError::new("find a name for this machine", path, errno))
 }
 
 /// What all have in common who lock the same files in /dev/shm until the machine starts again: how it was started, and the

@@ -20,6 +20,9 @@ use super::wire::Nqn;
 /// How long is waited before connecting again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often the controller is asked what has happened, and told that we are there, if it is time: not with each command, for which
+/// that would be one system call more.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// A namespace that is connected, or was and will be.
 pub struct Remote<F: Fabric> {
@@ -36,6 +39,9 @@ pub struct Remote<F: Fabric> {
 struct Connection<F: Fabric> {
     controller: Controller<F>,
     queue: Queue<F::Transport>,
+    /// When it was made, and when the controller was last asked what has happened.
+    made: Instant,
+    asked: Instant,
 }
 
 impl<F: Fabric> Connection<F> {
@@ -43,7 +49,8 @@ impl<F: Fabric> Connection<F> {
         let mut controller = Controller::connect(fabric, subsystem, settings)?;
         let mut queue = controller.queue(namespace)?;
         claim::claim(&mut queue, &settings.host_id, settings.claim)?;
-        Ok(Connection { controller, queue })
+        let (made, asked) = (Instant::now(), Instant::now());
+        Ok(Connection { controller, queue, made, asked })
     }
 }
 
@@ -79,6 +86,24 @@ impl<F: Fabric + Clone> Remote<F> {
     /// What it is.
     pub fn traits(&self) -> &Traits {
         &self.traits
+    }
+
+    /// For how long it has been connected; None: it is not.
+    pub fn connected_for(&self) -> Option<Duration> {
+        self.connection.as_ref().map(|connection| connection.made.elapsed())
+    }
+
+    /// Tries to connect, if it is not connected, once.
+    pub fn connect_once(&mut self) -> Result<()> {
+        if self.connection.is_none() {
+            self.connection = Some(self.reconnect()?);
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, until it is needed again.
+    pub fn disconnect(&mut self) {
+        self.connection = None;
     }
 
     /// Reads whole blocks.
@@ -178,8 +203,12 @@ impl<F: Fabric + Clone> Remote<F> {
                 self.connection.insert(new)
             }
         };
-        if connection.controller.keep_alive()? {
-            self.check_unchanged()?;
+        if connection.asked.elapsed() >= ASK_EVERY {
+            connection.asked = Instant::now();
+            if connection.controller.keep_alive()? {
+                // What is another one now is not used any more: a new connection finds that, too.
+                self.check_unchanged().inspect_err(|_| self.connection = None)?;
+            }
         }
         match &mut self.connection {
             Some(connection) => act(&mut connection.queue),

@@ -1,5 +1,5 @@
 //! A namespace on another machine for all threads of a process, and for its children after `fork`: each process has a
-//! connection of its own, made when it first needs one.
+//! connection of its own, made when it first needs one. What is known of the namespace already needs none.
 //!
 //! Must stay true: one thread at a time uses the connection. A child never touches the one it inherited, neither its
 //! sockets nor its memory: the marks that say whose it is are wiped in it. The sockets have the same two numbers for as long
@@ -11,7 +11,10 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use cairn_core::Media;
 
 use crate::descriptor::Descriptor;
 use crate::mapping::LocalTable;
@@ -20,6 +23,7 @@ use crate::sys;
 use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
+use super::line::{Line, Place};
 use super::partition::{Part, Partition};
 use super::queue::Traits;
 use super::remote::Remote;
@@ -35,9 +39,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 
+/// How often who waits in line looks whether it is its turn, or tries.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// For how long a connection is kept though others wait for one.
+const TURN: Duration = Duration::from_millis(50);
+
 // Marks, wiped in a child.
 const LOCKED: usize = 0;
 const OURS: usize = 1;
+const CHECKED: usize = 2;
+const KEEPS: usize = 3;
+const MARKS: usize = 4;
+
+/// Looks whether a namespace is still what was known of it.
+pub type Check = Box<dyn Fn(&dyn Media) -> cairn_core::Result<()> + Send + Sync>;
+
+const CHANGED: Error = Error::Unsuitable {
+    why: "the tier is another one than this store's, or was recovered by another store",
+};
 
 /// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&part=I/N&auth=SOURCE`. As a text it is that without the source: which
 /// namespace it is does not depend on who asks.
@@ -99,6 +118,10 @@ pub struct SharedRemote {
     numbers: [Descriptor; 2],
     marks: LocalTable,
     connection: UnsafeCell<ManuallyDrop<Remote<TcpFabric>>>,
+    /// What must hold before anything is read or written in a process.
+    check: OnceLock<Check>,
+    /// Where processes wait for a connection when the target gives no more.
+    line: OnceLock<Line>,
 }
 
 // SAFETY: the connection is reached by the thread that has set the mark LOCKED, one at a time.
@@ -109,22 +132,68 @@ unsafe impl Send for SharedRemote {}
 impl SharedRemote {
     /// Connects, as the host with that identifier, and claims the namespace if that is wanted.
     pub fn open(place: &RemotePath, host_id: [u8; 16], claim: Claim) -> Result<SharedRemote> {
+        SharedRemote::prepare(place, host_id, claim, |fabric, settings| {
+            Remote::connect(fabric, &place.subsystem, place.namespace, settings, PATIENCE)
+        })
+    }
+
+    /// The same, of which the traits are known: connects when something is read or written.
+    pub fn known(
+        place: &RemotePath,
+        host_id: [u8; 16],
+        claim: Claim,
+        traits: &Traits,
+    ) -> Result<SharedRemote> {
+        SharedRemote::prepare(place, host_id, claim, |fabric, settings| {
+            Ok(Remote::known(fabric, &place.subsystem, settings, PATIENCE, traits))
+        })
+    }
+
+    fn prepare(
+        place: &RemotePath,
+        host_id: [u8; 16],
+        claim: Claim,
+        make: impl FnOnce(TcpFabric, &Settings) -> Result<Remote<TcpFabric>>,
+    ) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
         let settings = Settings { claim, secrets: place.secrets.clone(), ..Settings::new(host_id) };
         let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
-        let marks = LocalTable::new(2).map_err(failed)?;
-        let fabric = fabric(place, &numbers);
-        let remote =
-            Remote::connect(fabric, &place.subsystem, place.namespace, &settings, PATIENCE)?;
+        let marks = LocalTable::new(MARKS).map_err(failed)?;
+        let remote = make(fabric(place, &numbers), &settings)?;
         marks.entries()[OURS].store(1, Ordering::Relaxed);
         let (traits, place) = (*remote.traits(), place.clone());
+        let (check, line) = (OnceLock::new(), OnceLock::new());
         let all = traits.shape.bytes();
         let range = match place.part {
             Some(part) => part.of(all / PAGE_BYTES * PAGE_BYTES - PAGE_BYTES.min(all)),
             None => Partition { offset: 0, length: all },
         };
         let connection = UnsafeCell::new(ManuallyDrop::new(remote));
-        Ok(SharedRemote { place, range, settings, traits, numbers, marks, connection })
+        Ok(SharedRemote { place, range, settings, traits, numbers, marks, connection, check, line })
+    }
+
+    /// What was found out of it.
+    pub fn traits(&self) -> &Traits {
+        &self.traits
+    }
+
+    /// Has each process look, before it reads or writes anything, whether the namespace, or the part of it, is still what was known
+    /// of it. The first such call counts.
+    pub fn check_first(&self, check: Check) {
+        // One is there already.
+        let _ = self.check.set(check);
+    }
+
+    /// Has processes that the target gives no connection wait there for those that have one. The first such call counts.
+    pub fn wait_in(&self, line: Line) {
+        // One is there already.
+        let _ = self.line.set(line);
+    }
+
+    /// Connects if this process is not connected, and keeps that connection whoever waits.
+    pub fn reach(&self) -> Result<()> {
+        self.mark(KEEPS).store(1, Ordering::Relaxed);
+        self.with(Remote::keep_alive)
     }
 
     /// Its size; of a part that of the part.
@@ -185,6 +254,7 @@ impl SharedRemote {
     /// Calls `visit` with each descriptor that is kept open.
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         self.numbers.iter().for_each(|number| visit(number.raw()));
+        self.line.get().into_iter().for_each(|line| visit(line.descriptor()));
     }
 
     /// Fetches whole blocks.
@@ -236,7 +306,34 @@ impl SharedRemote {
             self.mark(OURS).store(1, Ordering::Relaxed);
         }
         // SAFETY: as above.
-        act(unsafe { &mut *connection })
+        let remote = unsafe { &mut *connection };
+        if let Some(line) = self.line.get().filter(|_| remote.connected_for().is_none()) {
+            connect_in_turn(remote, line)?;
+        }
+        if let (Some(check), 0) = (self.check.get(), self.mark(CHECKED).load(Ordering::Relaxed)) {
+            self.look(remote, check)?;
+            self.mark(CHECKED).store(1, Ordering::Relaxed);
+        }
+        let done = act(remote);
+        self.give_way(remote);
+        done
+    }
+
+    /// Gives the connection up if it had its turn and others wait for one.
+    fn give_way(&self, remote: &mut Remote<TcpFabric>) {
+        let is_wanted = self.line.get().is_some_and(|line| !line.is_empty());
+        let had_its_turn = || remote.connected_for().is_some_and(|time| time >= TURN);
+        if is_wanted && self.mark(KEEPS).load(Ordering::Relaxed) == 0 && had_its_turn() {
+            remote.disconnect();
+        }
+    }
+
+    fn look(&self, remote: &mut Remote<TcpFabric>, check: &Check) -> Result<()> {
+        let view = View { remote: Mutex::new(remote), range: self.range, failure: OnceLock::new() };
+        match check(&view) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(view.failure.get().copied().unwrap_or(CHANGED)),
+        }
     }
 
     fn mark(&self, index: usize) -> &AtomicU8 {
@@ -259,12 +356,70 @@ impl core::fmt::Debug for SharedRemote {
     }
 }
 
+/// Connects, if that does not succeed at once then in the order in which processes have tried. Errors: it has not succeeded in
+/// `PATIENCE`, or never will.
+fn connect_in_turn(remote: &mut Remote<TcpFabric>, line: &Line) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut place: Option<Place<'_>> = None;
+    loop {
+        let is_over = Instant::now() >= deadline;
+        let may_try = match &place {
+            None => line.is_empty(),
+            Some(place) => place.is_first(sys::uptime()),
+        };
+        match may_try.then(|| remote.connect_once()) {
+            Some(Err(error)) if error.may_be_retried() && !is_over => {}
+            Some(result) => return result,
+            None if is_over => return Err(Error::TimedOut { awaited: "turn to connect" }),
+            None => {}
+        }
+        if place.is_none() {
+            place = Some(line.join(sys::uptime()));
+        }
+        // A sleep that is cut short is as good.
+        let _ = sys::nanosleep(LOOK_EVERY);
+    }
+}
+
 fn fabric(place: &RemotePath, numbers: &[Descriptor; 2]) -> TcpFabric {
     TcpFabric {
         address: place.address,
         header_digest: false,
         data_digest: false,
         numbers: Some([numbers[0].raw(), numbers[1].raw()]),
+    }
+}
+
+/// A namespace, or a part of it, that is looked at by whoever has the connection.
+struct View<'a> {
+    remote: Mutex<&'a mut Remote<TcpFabric>>,
+    range: Partition,
+    failure: OnceLock<Error>,
+}
+
+impl Media for View<'_> {
+    fn bytes(&self) -> u64 {
+        self.range.length
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> cairn_core::Result<()> {
+        let end = offset.checked_add(target.len() as u64);
+        if end.is_none_or(|end| end > self.range.length) {
+            return Err(cairn_core::Error::Corrupt { what: "range outside its tier" });
+        }
+        let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        remote.read(self.range.offset + offset, target).map_err(|error| {
+            let _ = self.failure.set(error);
+            error.into()
+        })
+    }
+
+    fn write(&self, _offset: u64, _source: &[u8]) -> cairn_core::Result<()> {
+        Err(cairn_core::Error::Invalid)
+    }
+
+    fn flush(&self) -> cairn_core::Result<()> {
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use crate::checksum;
 use crate::descriptor::Descriptor;
+use crate::looks::Looks;
 use crate::sys::SysResult;
 
 use super::controller::Fabric;
@@ -35,11 +36,6 @@ use socket::Socket;
 
 pub use commands::DEPTH_MAX;
 
-/// How often it is looked for an answer before the thread sleeps: as often as that has helped lately, or would have, within
-/// these.
-const LOOKS: core::ops::RangeInclusive<u32> = 1..=128;
-/// Sleeping for less was not worth it.
-const SHORT_SLEEP: Duration = Duration::from_micros(50);
 /// How many R2T of a command a controller may have under way.
 const TRANSFERS_MAX: u32 = 4;
 /// For how long the reason for ending a connection may occupy the one who ends it.
@@ -74,7 +70,7 @@ pub struct TcpTransport {
     header: Vec<u8>,
     ended: VecDeque<Completion>,
     failure: Option<Error>,
-    looks: u32,
+    looks: Looks,
 }
 
 /// What the next byte belongs to.
@@ -114,6 +110,15 @@ impl TcpTransport {
     ) -> Result<TcpTransport> {
         let socket = Socket::connect(address, number, deadline)
             .map_err(|errno| Error::System { action: "connect", errno })?;
+        TcpTransport::agree_over(socket, terms, deadline)
+    }
+
+    /// The same over a stream that is connected already, of whatever kind.
+    pub fn over(stream: Descriptor, terms: Terms, deadline: Instant) -> Result<TcpTransport> {
+        TcpTransport::agree_over(Socket::over(stream), terms, deadline)
+    }
+
+    fn agree_over(socket: Socket, terms: Terms, deadline: Instant) -> Result<TcpTransport> {
         let mut transport = TcpTransport {
             socket: Some(socket),
             terms,
@@ -125,7 +130,7 @@ impl TcpTransport {
             header: Vec::with_capacity(HEADER_BYTES_MAX),
             ended: VecDeque::with_capacity(terms.depth),
             failure: None,
-            looks: *LOOKS.start(),
+            looks: Looks::default(),
         };
         let request = Header::InitializeRequest(InitializeRequest {
             data_alignment: Framing::PLAIN.data_alignment,
@@ -176,44 +181,35 @@ impl TcpTransport {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        let mut looks = 0;
+        let mut wait = None;
         loop {
             self.send()?;
             if is_enough(self) {
                 return Ok(());
             }
             if self.receive()? {
-                // That it was looked for before was worth it.
-                if looks > 0 {
-                    self.looks = (self.looks * 2).min(*LOOKS.end());
+                if let Some(wait) = wait.take() {
+                    self.looks.came(&wait, Instant::now());
                 }
-                looks = 0;
                 continue;
             }
-            looks += 1;
-            if looks < self.looks {
-                core::hint::spin_loop();
-                continue;
-            }
-            looks = 0;
-            let before = Instant::now();
-            let is_ready = self.sleep(deadline)?;
             let now = Instant::now();
-            self.looks = match is_ready && now - before < SHORT_SLEEP {
-                true => (self.looks * 2).min(*LOOKS.end()),
-                false => (self.looks / 2).max(*LOOKS.start()),
-            };
-            if !is_ready && now >= deadline {
+            if now >= deadline {
                 return Ok(());
+            }
+            let wait = wait.get_or_insert_with(|| self.looks.begin(now));
+            if !self.looks.go_on(wait, now) {
+                self.sleep(deadline)?;
             }
         }
     }
 
-    fn sleep(&self, deadline: Instant) -> Result<bool> {
+    fn sleep(&self, deadline: Instant) -> Result<()> {
         let events =
             if self.sender.is_empty() { libc::POLLIN } else { libc::POLLIN | libc::POLLOUT };
         let Some(socket) = &self.socket else { return Err(Error::Closed) };
-        socket.wait(events, deadline).map_err(|errno| Error::System { action: "wait", errno })
+        let slept = socket.wait(events, deadline);
+        slept.map(drop).map_err(|errno| Error::System { action: "wait", errno })
     }
 
     fn send(&mut self) -> Result<()> {

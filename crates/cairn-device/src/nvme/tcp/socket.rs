@@ -47,6 +47,11 @@ impl Socket {
         Ok(socket)
     }
 
+    /// What is connected already.
+    pub fn over(stream: Descriptor) -> Socket {
+        Socket { descriptor: ManuallyDrop::new(stream), is_reserved: false }
+    }
+
     /// A socket of TCP that is not connected.
     pub fn unconnected(family: i32) -> SysResult<Descriptor> {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

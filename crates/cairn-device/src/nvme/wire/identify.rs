@@ -23,6 +23,8 @@ pub const CNS_DESCRIPTORS: u8 = 3;
 pub const EVENT_NAMESPACE_CHANGED: u32 = 1 << 8;
 /// The same for asymmetric access.
 pub const EVENT_ACCESS_CHANGED: u32 = 1 << 11;
+/// The event, that a discovery log has changed.
+pub const EVENT_DISCOVERY_CHANGED: u32 = 1 << 31;
 
 /// ONCS: Dataset Management.
 const HAS_DATASET_MANAGEMENT: u16 = 1 << 2;
