@@ -5,20 +5,24 @@
 //! there, and no name changes before the journal says so; trouble with one file does not keep the
 //! others from being drained, trouble with the directory ends the pass.
 
-use crate::copy::{Source, adopt_file, copy_file};
+use crate::copy::{Place, Source, adopt_file, copy_file};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_name};
+use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended};
+use crate::policy::Priority;
+use crate::priority;
+use crate::queue::Queue;
 use crate::read::Buffer;
 use crate::volume::Volume;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -37,6 +41,8 @@ pub struct Carrier<'a> {
     pub tree: &'a Tree,
     /// Who wants to know.
     pub meter: &'a Meter,
+    /// How far large copies have got.
+    pub marks: &'a Marks,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
 }
@@ -237,8 +243,7 @@ impl<'a> Carrier<'a> {
         self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
     }
 
-    /// Copies files, several at a time, oldest first, so that what is complete earlier is safe
-    /// earlier.
+    /// Copies files in their order, several at a time.
     fn copy_all(&mut self, paths: &[FilePath]) -> Result<()> {
         let work = self.work(paths);
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
@@ -249,18 +254,22 @@ impl<'a> Carrier<'a> {
             journal: self.ledger.shared_journal(),
             reserved: manifest_name(&self.ledger.manifest().job),
             meter: self.meter,
-            work: &work,
-            next: AtomicUsize::new(0),
+            marks: self.marks,
+            queue: Queue::new(&work),
             give_up: AtomicBool::new(false),
         };
         thread::scope(|scope| {
             let (sender, results) = mpsc::channel();
+            let mut outcome = Ok(());
             for _ in 0..COPY_THREADS.min(work.len()) {
                 let sender = sender.clone();
-                scope.spawn(|| copiers.run(sender));
+                let copier = thread::Builder::new().name("copy".to_string());
+                if let Err(error) = copier.spawn_scoped(scope, || copiers.run(sender)) {
+                    let path = copiers.destination.path();
+                    outcome = Err(Error::file("start a thread for", path)(error));
+                }
             }
             drop(sender);
-            let mut outcome = Ok(());
             for (source, result) in results {
                 let noted = self.note_copy(source, result);
                 let noted = noted.and_then(|()| self.ledger.commit_if_due());
@@ -276,15 +285,12 @@ impl<'a> Carrier<'a> {
     fn work(&self, paths: &[FilePath]) -> Vec<WorkItem<'a>> {
         let (tree, volume) = (self.tree, self.volume);
         let due = paths.iter().filter(|path| self.failures.may_try(path));
-        let mut work: Vec<WorkItem<'a>> = due
-            .filter_map(|path| tree.get_key_value(path))
+        due.filter_map(|path| tree.get_key_value(path))
             .map(|(path, node)| WorkItem {
                 source: Source { volume, path, node },
                 existing: self.detached_copy(path),
             })
-            .collect();
-        work.sort_by_key(|item| item.source.node.mtime_ns);
-        work
+            .collect()
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.
@@ -320,19 +326,21 @@ struct Copiers<'a> {
     /// Name of the manifest.
     reserved: String,
     meter: &'a Meter,
-    work: &'a [WorkItem<'a>],
-    next: AtomicUsize,
+    marks: &'a Marks,
+    queue: Queue<&'a WorkItem<'a>>,
     give_up: AtomicBool,
 }
 
 impl<'a> Copiers<'a> {
     /// Copies one file after another until there are none left.
     fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Copy>)>) {
+        if self.meter.pace.policy().priority == Priority::Idle {
+            priority::lower_this_thread();
+        }
         let mut buffer = Buffer::default();
         while !self.give_up.load(Ordering::Relaxed) {
-            let Some(item) = self.work.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
-                return;
-            };
+            let newness = |item: &&WorkItem<'_>| item.source.node.mtime_ns;
+            let Some(item) = self.queue.take(self.meter, newness) else { return };
             let result = self.copy(item, &mut buffer);
             if results.send((item.source, result)).is_err() {
                 return;
@@ -345,14 +353,15 @@ impl<'a> Copiers<'a> {
         if source.path.as_bytes() == self.reserved.as_bytes() {
             return Err(Error::Reserved { path: source.path.clone() });
         }
-        let (destination, journal) = (&self.destination, &self.journal);
+        let (destination, journal) = (&*self.destination, &*self.journal);
+        let place = Place { destination, journal, marks: self.marks };
         if let Some(existing) = existing {
-            if let Some(copy) = adopt_file(destination, journal, *source, existing, buffer)? {
+            if let Some(copy) = adopt_file(place, *source, existing, buffer)? {
                 self.meter.copied(copy.bytes);
                 return Ok(copy);
             }
         }
-        copy_file(destination, journal, *source, buffer, self.meter)
+        copy_file(place, *source, buffer, self.meter)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Talking to an agent, starting it first where there is none.
 
+use crate::archive::ArchiveStatus;
+use crate::checkpoints::Told;
 use crate::control::short_socket_path;
 use crate::error::{Error, Result};
 use crate::path::FilePath;
@@ -63,7 +65,7 @@ impl Client {
     /// How the agent stands.
     pub fn status(&mut self) -> Result<Status> {
         match self.ask(&Request::Status, &mut |_| ())? {
-            Answer::Status(status) => Ok(status),
+            Answer::Status(status) => Ok(*status),
             other => Err(self.unexpected(other)),
         }
     }
@@ -72,11 +74,25 @@ impl Client {
     pub fn drain(
         &mut self,
         settle: Duration,
+        told: Told,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Outcome> {
-        let request = Request::Drain { settle_ms: settle.as_millis() as u64 };
+        let request = Request::Drain { settle_ms: settle.as_millis() as u64, told };
         match self.ask(&request, progress)? {
             Answer::Drained(outcome) => Ok(outcome),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted; how it stands then, if
+    /// anything is archived at all.
+    pub fn archive(
+        &mut self,
+        newest: bool,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Option<ArchiveStatus>> {
+        match self.ask(&Request::Archive { newest }, progress)? {
+            Answer::Archived { status } => Ok(status),
             other => Err(self.unexpected(other)),
         }
     }
@@ -84,6 +100,14 @@ impl Client {
     /// Drops files from the store, keeping their drained copies.
     pub fn evict(&mut self, paths: Vec<FilePath>, force: bool) -> Result<()> {
         match self.ask(&Request::Evict { paths, force }, &mut |_| ())? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Tells it that time is short: no limit is kept, and the newest files come first.
+    pub fn hurry(&mut self) -> Result<()> {
+        match self.ask(&Request::Hurry, &mut |_| ())? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }

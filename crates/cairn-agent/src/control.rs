@@ -3,9 +3,10 @@
 //! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or
 //! gone delays nobody else; requests are bounded in length and connections in number.
 
+use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::job::AGENT_SOCKET;
-use crate::protocol::{Answer, LINE_BYTES_MAX, Request};
+use crate::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
 use crate::shared::{Eviction, Shared};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -130,9 +131,9 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
             return Ok(());
         }
         let answer = match serde_json::from_slice(&line) {
-            Ok(Request::Status) => Answer::Status(shared.status()),
-            Ok(Request::Drain { settle_ms }) => {
-                drain(&stream, shared, Duration::from_millis(settle_ms))?
+            Ok(Request::Status) => Answer::Status(Box::new(shared.status())),
+            Ok(Request::Drain { settle_ms, told }) => {
+                drain(&stream, shared, Duration::from_millis(settle_ms), told)?
             }
             Ok(Request::Evict { paths, force }) => {
                 let (reply, answer) = mpsc::channel();
@@ -143,6 +144,11 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                     Ok(Err(error)) => Answer::Error { reason: error.to_string() },
                     Err(_) => Answer::Error { reason: "the agent is ending".to_string() },
                 }
+            }
+            Ok(Request::Archive { newest }) => archive(&stream, shared, newest)?,
+            Ok(Request::Hurry) => {
+                shared.meter.hurry();
+                Answer::Done
             }
             Ok(Request::Stop) => {
                 say(&stream, &Answer::Done)?;
@@ -161,19 +167,45 @@ fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&line)
 }
 
+/// Has the archive make a round.
+fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Answer> {
+    let mut state = shared.archive.state();
+    state.requested += 1;
+    state.newest |= newest;
+    let ticket = state.requested;
+    shared.archive.notify();
+    while state.finished < ticket {
+        if shared.is_stopping() {
+            return Ok(Answer::Error { reason: "the agent is ending".to_string() });
+        }
+        let told = state.status.clone().unwrap_or_default();
+        drop(state);
+        let (bytes_total, bytes_done) = (told.sending_bytes, told.sent_bytes);
+        say(
+            stream,
+            &Answer::Progress(Progress { bytes_total, bytes_done, ..Progress::default() }),
+        )?;
+        state = shared.archive.wait(shared.archive.state(), PROGRESS_EVERY);
+    }
+    drop(state);
+    Ok(Answer::Archived { status: shared.archive.status() })
+}
+
 /// Has passes run until one leaves nothing that changed meanwhile, and files still open were given
 /// time to close.
-fn drain(stream: &UnixStream, shared: &Shared, settle: Duration) -> io::Result<Answer> {
+fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     loop {
         let mut state = shared.state();
         state.requested += 1;
+        state.told.add(told);
         let ticket = state.requested;
         shared.notify();
         let mut reported = Instant::now();
         while state.finished < ticket {
             if shared.is_stopping() {
-                return Ok(Answer::Error { reason: "the agent is ending".to_string() });
+                // Without an answer: whoever asked starts another agent and asks that.
+                return Err(io::ErrorKind::ConnectionAborted.into());
             }
             state = shared.wait(state, PROGRESS_EVERY);
             if state.finished < ticket && reported.elapsed() >= PROGRESS_EVERY {

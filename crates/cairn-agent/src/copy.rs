@@ -8,22 +8,25 @@
 //! 4. only if the file in the store is still the same version, closed, and of the same name, and
 //!    after the journal says so, does the copy replace what has the name in the persist directory.
 //!
+//! Every so often what was written of a large file is made durable and marked (`marks.rs`): after a death the copy goes
+//! on there, and step 3 compares it from its beginning.
 //! Does not decide which files are copied; `plan.rs` does.
 
-use crate::destination::Destination;
+use crate::destination::{Destination, Temporary};
 use crate::error::{Error, Result};
 use crate::journal::{Intent, Journal};
 use crate::manifest::Copy;
+use crate::marks::{MARK_BYTES, Mark, Marks};
 use crate::meter::Meter;
+use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::plan::Node;
-use crate::read::{Buffer, Chunk, Summary, read_whole};
+use crate::read::{Buffer, Chunk, Start, Summary, read_from, read_whole};
 use crate::volume::{OpenFile, Volume, now};
 use cairn_core::InodeId;
 use cairn_device::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
-use std::io::{Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -76,27 +79,67 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Where copies go, and what is written down about them.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The persist directory.
+    pub destination: &'a Destination,
+    /// What is about to change there.
+    pub journal: &'a Journal,
+    /// How far large copies have got.
+    pub marks: &'a Marks,
+}
+
 /// Copies a file and tells what the copy is.
 /// Errors: `Changed` (try again after the next close), `Damaged`, those of the persist directory.
 pub fn copy_file(
-    destination: &Destination,
-    journal: &Journal,
+    place: Place<'_>,
     source: Source<'_>,
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Copy> {
+    let begun = place.marks.resume(place.destination, source.path, source.node);
+    let had_begun = begun.is_some();
+    let mut copied = copy_on(place, source, begun, buffer, meter);
+    place.marks.forget(source.path);
+    if had_begun && matches!(copied, Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. })) {
+        // Something happened to what an agent that died had left.
+        copied = copy_on(place, source, None, buffer, meter);
+        place.marks.forget(source.path);
+    }
+    copied
+}
+
+/// Copies a file, or the rest of it if its copy was `begun`. Its mark is of no use afterwards: the temporary file is the
+/// copy, or is gone.
+fn copy_on(
+    place: Place<'_>,
+    source: Source<'_>,
+    begun: Option<(Temporary, Mark)>,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Copy> {
+    let Place { destination, journal, .. } = place;
     let file = source.open()?;
-    let mut temporary = destination.create_temporary(source.path)?;
+    let (temporary, mark) = match begun {
+        Some((temporary, mark)) => (temporary, Some(mark)),
+        None => (destination.create_temporary(source.path)?, None),
+    };
     let path = temporary.path().to_path_buf();
-    let summary = read_whole(&file, buffer, &mut |Chunk { offset, bytes, is_hole }| {
-        if meter.is_stopping() {
-            return Err(Error::Stopped);
+    let start = mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
+    meter.copied(start.map_or(0, |start| start.offset));
+    let mut progress = Progress::begin(place, source, &temporary)?;
+    let mut lap = Lap::begin(meter);
+    let summary = read_from(&file, start, buffer, &mut |chunk| {
+        if chunk.is_hole {
+            lap.admit(0)?;
+        } else {
+            lap.admit(chunk.bytes.len() as u64)?;
+            let written = temporary.file.write_all_at(chunk.bytes, chunk.offset);
+            written.map_err(Error::file("write", &path))?;
         }
-        if !is_hole {
-            temporary.file.write_all_at(bytes, offset).map_err(Error::file("write", &path))?;
-        }
-        meter.copied(bytes.len() as u64);
-        Ok(())
+        meter.copied(chunk.bytes.len() as u64);
+        progress.note(&chunk, &temporary)
     })?;
     let bytes = summary.attributes.size;
     temporary.file.set_len(bytes).map_err(Error::file("write", &path))?;
@@ -104,7 +147,7 @@ pub fn copy_file(
     let extended = source.volume.extended(&file.path, &summary.attributes)?;
     let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
     temporary.finish(mode, Some(mtime_ns))?;
-    compare(&mut temporary.file, &path, bytes, summary.crc32c)?;
+    compare(&temporary.file, &path, bytes, summary.crc32c)?;
     source.confirm(&file, &summary)?;
     let version = summary.attributes.version;
     let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
@@ -114,24 +157,60 @@ pub fn copy_file(
     Ok(copy)
 }
 
+/// Sets the marks of a copy as it goes on.
+struct Progress<'a> {
+    marks: &'a Marks,
+    path: &'a FilePath,
+    mark: Mark,
+    unmarked_bytes: u64,
+}
+
+impl<'a> Progress<'a> {
+    fn begin(place: Place<'a>, source: Source<'a>, temporary: &Temporary) -> Result<Progress<'a>> {
+        let &Node { inode, version, bytes, .. } = source.node;
+        let mark =
+            Mark { inode, version, bytes, temporary: temporary.inode()?, offset: 0, crc32c: 0 };
+        Ok(Progress { marks: place.marks, path: source.path, mark, unmarked_bytes: 0 })
+    }
+
+    /// Makes what is there durable from time to time, and says so.
+    fn note(&mut self, chunk: &Chunk<'_>, temporary: &Temporary) -> Result<()> {
+        self.unmarked_bytes += if chunk.is_hole { 0 } else { chunk.bytes.len() as u64 };
+        let offset = chunk.offset + chunk.bytes.len() as u64;
+        let is_due = self.unmarked_bytes >= MARK_BYTES && offset < self.mark.bytes;
+        if !is_due || !chunk.is_checked {
+            return Ok(());
+        }
+        // A hole at the end has no length yet.
+        let length = temporary.file.metadata().and_then(|found| match found.len() < offset {
+            true => temporary.file.set_len(offset),
+            false => Ok(()),
+        });
+        let durable = length.and_then(|()| temporary.file.sync_data());
+        durable.map_err(Error::file("make durable", temporary.path()))?;
+        self.unmarked_bytes = 0;
+        self.marks.set(self.path, Mark { offset, crc32c: chunk.crc32c, ..self.mark })
+    }
+}
+
 /// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of
 /// the file already.
 pub fn adopt_file(
-    destination: &Destination,
-    journal: &Journal,
+    place: Place<'_>,
     source: Source<'_>,
     existing: &Copy,
     buffer: &mut Buffer,
 ) -> Result<Option<Copy>> {
+    let Place { destination, journal, .. } = place;
     if existing.bytes != source.node.bytes {
         return Ok(None);
     }
     let file = source.open()?;
     let summary = read_whole(&file, buffer, &mut |_| Ok(()))?;
-    let mut copy = destination.open_file(source.path)?;
+    let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
     let same = summary.crc32c == existing.crc32c
-        && compare(&mut copy, &path, existing.bytes, existing.crc32c).is_ok();
+        && compare(&copy, &path, existing.bytes, existing.crc32c).is_ok();
     if !same {
         return Ok(None);
     }
@@ -154,9 +233,9 @@ fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
 }
 
 /// Reads a copy from its device, not from the page cache, and compares it.
-fn compare(file: &mut File, path: &Path, bytes: u64, crc32c: u32) -> Result<()> {
+fn compare(file: &File, path: &Path, bytes: u64, crc32c: u32) -> Result<()> {
     // Only advice: where it is not taken the comparison is still one of what other readers get.
-    let _ = rustix::fs::fadvise(&*file, 0, None, Advice::DontNeed);
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
     let (found_bytes, found) = checksum_of(file, path, &mut |_| ())?;
     if found_bytes != bytes {
         let path = path.to_path_buf();
@@ -169,17 +248,17 @@ fn compare(file: &mut File, path: &Path, bytes: u64, crc32c: u32) -> Result<()> 
 }
 
 /// Length and CRC32C of a whole ordinary file; `progress` hears of every part read.
-pub fn checksum_of(
-    file: &mut File,
-    path: &Path,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(u64, u32)> {
+pub fn checksum_of(file: &File, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<(u64, u32)> {
     let failed = || Error::file("read back", path);
-    file.rewind().map_err(failed())?;
+    let length = file.metadata().map_err(failed())?.len();
     let mut buffer = vec![0; READ_BACK_BYTES];
     let (mut bytes, mut crc32c) = (0, 0);
     loop {
-        match file.read(&mut buffer) {
+        let hole = hole_at(file, bytes, length);
+        crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
+        bytes += hole;
+        progress(hole);
+        match file.read_at(&mut buffer, bytes) {
             Ok(0) => return Ok((bytes, crc32c)),
             Ok(length) => {
                 crc32c = checksum::crc32c(crc32c, &buffer[..length]);
@@ -189,5 +268,15 @@ pub fn checksum_of(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(failed()(error)),
         }
+    }
+}
+
+/// Length of the hole at `offset` of a file of `length` bytes, as far as its file system tells.
+fn hole_at(file: &File, offset: u64, length: u64) -> u64 {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(data) => data.min(length).saturating_sub(offset),
+        // Nothing but a hole up to the end.
+        Err(rustix::io::Errno::NXIO) => length.saturating_sub(offset),
+        Err(_) => 0,
     }
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process;
 
@@ -121,12 +122,19 @@ pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
 pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
     let path = directory.join(name);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
-        .map_err(Error::file("open", &path))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(File::from(file))),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(errno) => Err(Error::file("lock", &path)(errno)),
+    loop {
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .map_err(Error::file("open", &path))?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(Error::file("lock", &path)(errno)),
+        }
+        let file = File::from(file);
+        // One whose store was removed meanwhile keeps nobody out of a new store of that name.
+        if file.metadata().map_err(Error::file("look at", &path))?.nlink() > 0 {
+            return Ok(Some(file));
+        }
     }
 }
 

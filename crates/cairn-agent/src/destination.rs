@@ -227,15 +227,30 @@ impl Destination {
             other => other,
         };
         let file = File::from(file.map_err(self.error("create", path))?);
-        let name = name.to_os_string();
-        Ok(Temporary {
-            file,
-            parent,
-            temporary,
-            name,
-            path: self.full_path(path),
-            published: false,
-        })
+        let (name, path) = (name.to_os_string(), self.full_path(path));
+        Ok(Temporary { file, parent, temporary, name, path, published: false })
+    }
+
+    /// The temporary file that an agent that died has left for `path`, if there is one.
+    pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("open", path)?;
+        let temporary = self.temporary_name(name);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        match rustix::fs::openat(&parent, &temporary, flags, Mode::empty()) {
+            Ok(file) => {
+                let (file, name, path) =
+                    (File::from(file), name.to_os_string(), self.full_path(path));
+                Ok(Some(Temporary { file, parent, temporary, name, path, published: false }))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.error("open", path)(errno)),
+        }
+    }
+
+    /// The name that `path` has until it is complete.
+    pub fn temporary_path(&self, path: &FilePath) -> Option<FilePath> {
+        let (parent, name) = path.split()?;
+        Some(parent.join(self.temporary_name(OsStr::from_bytes(name)).as_bytes()))
     }
 
     /// Replaces the file `name` in the directory itself by one with these bytes, durably.
@@ -257,8 +272,8 @@ impl Destination {
         }
     }
 
-    /// Removes temporary files that an agent of this store left in `directory`.
-    pub fn sweep(&self, directory: &FilePath) -> Result<()> {
+    /// Removes temporary files that an agent of this store left in `directory`, but for those that are `kept`.
+    pub fn sweep(&self, directory: &FilePath, kept: &[FilePath]) -> Result<()> {
         let opened = match self.open_directory(directory) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
@@ -269,8 +284,10 @@ impl Destination {
             let entry = entry.map_err(self.error("list", directory))?;
             let name = entry.file_name().to_bytes();
             let suffix = self.suffix.as_bytes();
-            if name.starts_with(b".") && name.ends_with(suffix) && name != suffix {
-                self.remove_file(&directory.join(name))?;
+            let path = directory.join(name);
+            let is_ours = name.starts_with(b".") && name.ends_with(suffix) && name != suffix;
+            if is_ours && !kept.contains(&path) {
+                self.remove_file(&path)?;
             }
         }
         Ok(())
@@ -477,7 +494,9 @@ mod tests {
         assert!(!stale.exists());
         fs::write(&stale, "again").expect("writes");
         fs::write(scratch.0.join("out/.f.cairn-other"), "of another store").expect("writes");
-        destination.sweep(&FilePath::root()).expect("sweeps");
+        destination.sweep(&FilePath::root(), &[path(".f.cairn-0123")]).expect("sweeps");
+        assert!(stale.exists(), "it is kept");
+        destination.sweep(&FilePath::root(), &[]).expect("sweeps");
         assert!(!stale.exists() && scratch.0.join("out/.f.cairn-other").exists());
     }
 

@@ -7,18 +7,22 @@
 //! Does not decide when a pass is due; `service.rs` does.
 
 use crate::carry::Carrier;
+use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::job::Job;
 use crate::ledger::Ledger;
 use crate::manifest::{Kind, State};
+use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Tree, plan};
+use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
+use crate::sets::Member;
+use crate::sets::register::{Checkpoint, Level};
 use crate::volume::Volume;
-use cairn_core::{InodeId, ROOT};
-use std::collections::{BTreeSet, HashMap};
+use cairn_core::{Attributes, InodeId, ROOT};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,10 +31,14 @@ use std::time::Instant;
 pub struct Drainer {
     store: PathBuf,
     job: Job,
+    checkpoints: Option<Checkpoints>,
     ledger: Option<Ledger>,
     failures: Failures,
+    marks: Marks,
     /// Versions of files whose blocks are known to be sealed, by namespace and inode.
     sealed: HashMap<String, HashMap<u32, u64>>,
+    /// When it should be looked again at checkpoints that may be complete by then.
+    look_again: Option<Instant>,
 }
 
 /// Why a pass runs.
@@ -39,7 +47,13 @@ pub enum Reason {
     /// Something changed, or it is time to try again.
     Routine,
     /// Somebody asked for it: forget delays, read the job's description again, look at every copy.
-    Asked,
+    Asked(Told),
+}
+
+impl Reason {
+    fn is_asked(self) -> bool {
+        matches!(self, Reason::Asked(_))
+    }
 }
 
 impl Drainer {
@@ -48,9 +62,12 @@ impl Drainer {
         Drainer {
             store: store.to_path_buf(),
             job,
+            checkpoints: None,
             ledger: None,
             failures: Failures::default(),
+            marks: Marks::open(store),
             sealed: HashMap::new(),
+            look_again: None,
         }
     }
 
@@ -64,6 +81,11 @@ impl Drainer {
         self.failures.next_retry()
     }
 
+    /// When the next pass is due although nothing has changed.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.next_retry().into_iter().chain(self.look_again).min()
+    }
+
     /// One pass over `volumes`, which are all namespaces of the store if `all`.
     /// Errors: the persist directory cannot be used, a namespace cannot be read, `Stopped`.
     pub fn pass(
@@ -74,7 +96,7 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<Outcome> {
         meter.reset();
-        if reason == Reason::Asked {
+        if reason.is_asked() {
             self.failures.forgive();
             self.reload_job()?;
         }
@@ -84,8 +106,14 @@ impl Drainer {
             self.seal_closed(volume, &tree)?;
             trees.push((volume, tree));
         }
-        let Some(persist) = self.job.persist.clone() else { return Ok(self.undrained(&trees)) };
-        let result = self.drain(&persist, &trees, all, reason, meter);
+        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        let view = self.look(&trees, told)?;
+        self.look_again = view.look_again;
+        let Some(persist) = self.job.persist.clone() else {
+            self.checkpoints()?.settle(None)?;
+            return Ok(undrained(&trees, view));
+        };
+        let result = self.drain(&persist, &trees, all, reason, view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
             self.ledger = None;
@@ -100,8 +128,36 @@ impl Drainer {
         if job.persist != self.job.persist {
             self.ledger = None;
         }
+        if job.checkpoint != self.job.checkpoint {
+            self.checkpoints = None;
+        }
         self.job = job;
         Ok(())
+    }
+
+    fn checkpoints(&mut self) -> Result<&mut Checkpoints> {
+        let checkpoints = match self.checkpoints.take() {
+            Some(checkpoints) => checkpoints,
+            None => Checkpoints::load(&self.store, &self.job)?,
+        };
+        Ok(self.checkpoints.insert(checkpoints))
+    }
+
+    /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete; where files have purposes of
+    /// their own, those that are drained. Errors: the register or the notes of programs cannot be read.
+    pub fn complete(&mut self) -> Result<Vec<Checkpoint>> {
+        let checkpoints = self.checkpoints()?;
+        let has_purposes = checkpoints.has_purposes()?;
+        let mut complete = checkpoints.complete().to_vec();
+        if has_purposes {
+            complete.iter_mut().for_each(|known| known.wanted = Level::Pfs);
+        }
+        Ok(complete)
+    }
+
+    fn look(&mut self, trees: &[(&Arc<Volume>, Tree)], told: Told) -> Result<View> {
+        let groves = trees.iter().map(|(volume, tree)| (volume.prefix(), tree));
+        self.checkpoints()?.look(&groves.collect::<Vec<_>>(), told)
     }
 
     fn drain(
@@ -110,20 +166,26 @@ impl Drainer {
         trees: &[(&Arc<Volume>, Tree)],
         all: bool,
         reason: Reason,
+        view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
         let mut ledger = match self.ledger.take() {
             // A directory that was replaced is not the one we have open.
-            Some(ledger) if reason == Reason::Routine && ledger.destination().is_current() => {
-                ledger
-            }
-            _ => open_ledger(persist, &self.job, trees)?,
+            Some(ledger) if !reason.is_asked() && ledger.destination().is_current() => ledger,
+            _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
-        if reason == Reason::Asked {
+        if reason.is_asked() {
             forget_missing_copies(&mut ledger)?;
         }
         let mut outcome = Outcome::default();
-        let result = self.drain_into(&mut ledger, trees, meter, &mut outcome);
+        let guarded = match reason {
+            // What a program removed that succeeded is to be gone.
+            Reason::Asked(Told { succeeded: Some(true), .. }) => HashSet::new(),
+            _ => ledger.manifest().newest_files(),
+        };
+        let look = (&view, &guarded);
+        let result = self.drain_into(&mut ledger, trees, look, meter, &mut outcome);
+        let guards = result.as_ref().is_ok_and(|&guards| guards);
         if let Err(error) = result {
             // What is verified stays verified; if this fails, too, the files are copied again.
             let _ = ledger.commit();
@@ -131,39 +193,61 @@ impl Drainer {
         }
         outcome.changed = self.failures.take_changed();
         outcome.failed = self.failed(&ledger);
-        outcome.complete =
-            all && outcome.failed.is_empty() && outcome.changed == 0 && outcome.open.is_empty();
+        let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
+        outcome.unfinished = view.unfinished;
+        let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
+        outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
         count_drained(&ledger, &mut outcome);
+        self.checkpoints()?.settle(Some(&mut ledger))?;
+        if guards && ledger.manifest().newest_files() != guarded {
+            // There is a newer one now: the copies of the other can go.
+            self.look_again = Some(Instant::now());
+        }
         ledger.set_complete(outcome.complete);
         ledger.commit()?;
         self.ledger = Some(ledger);
         Ok(outcome)
     }
 
+    /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
+    /// given up before there is a newer one.
     fn drain_into(
         &mut self,
         ledger: &mut Ledger,
         trees: &[(&Arc<Volume>, Tree)],
+        (view, guarded): (&View, &HashSet<FilePath>),
         meter: &Meter,
         outcome: &mut Outcome,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut guards = false;
         let mut plans = Vec::with_capacity(trees.len());
         for (volume, tree) in trees {
-            let plan = plan(tree, ledger.manifest(), volume.prefix());
+            let mut plan = plan(tree, ledger.manifest(), volume.prefix());
+            guards |= plan.guard(guarded);
+            let held = plan.hold(&view.held, tree);
+            let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
+            outcome.kept_files += kept.count() as u64;
+            plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));
+            view.sort(&mut plan.copies);
             outcome.open.extend(plan.open.iter().cloned());
             outcome.unclean.extend(unclean(tree));
             plans.push(plan);
         }
         self.failures.retain(|path| trees.iter().any(|(_, tree)| tree.contains_key(path)));
         if plans.iter().any(|plan| !plan.is_empty()) {
-            ledger.begin_changes()?;
+            // What an earlier store has left is mostly found to be the same.
+            let is_known =
+                |path: &&FilePath| !ledger.entry(path).is_some_and(|entry| entry.detached);
+            let changed = plans.iter().flat_map(Plan::changed).filter(is_known).collect();
+            ledger.begin_changes(&changed)?;
         }
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();
-            Carrier { ledger, failures, volume, tree, meter, touched }.carry_out(plan)?;
+            let marks = &self.marks;
+            Carrier { ledger, failures, volume, tree, meter, marks, touched }.carry_out(plan)?;
         }
-        Ok(())
+        Ok(guards)
     }
 
     /// Seals what writers left open, so that damage can be told from then on.
@@ -190,17 +274,6 @@ impl Drainer {
         Ok(())
     }
 
-    /// How things stand without a persist directory.
-    fn undrained(&self, trees: &[(&Arc<Volume>, Tree)]) -> Outcome {
-        let mut outcome = Outcome::default();
-        for (_, tree) in trees {
-            let open = tree.iter().filter(|(_, node)| node.open);
-            outcome.open.extend(open.map(|(path, _)| path.clone()));
-            outcome.unclean.extend(unclean(tree));
-        }
-        outcome
-    }
-
     fn failed(&self, ledger: &Ledger) -> Vec<Failed> {
         let mut failed = self.failures.list();
         for (path, entry) in &ledger.manifest().files {
@@ -223,45 +296,101 @@ impl Drainer {
         if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
             // An agent that has not looked yet.
             let trees = volumes.iter().map(|volume| Ok((volume, volume.tree()?)));
-            match open_ledger(persist, &self.job, &trees.collect::<Result<Vec<_>>>()?) {
+            match open_ledger(persist, &self.job, &trees.collect::<Result<Vec<_>>>()?, &self.marks)
+            {
                 Ok(ledger) => self.ledger = Some(ledger),
                 Err(error) if !force => return Err(error),
                 Err(_) => {}
             }
         }
-        let mut found = Vec::with_capacity(paths.len());
+        let mut leaving = Vec::with_capacity(paths.len());
         for path in paths {
             let (volume, inner) = locate(volumes, path)?;
             let attributes = volume.attributes(&inner)?;
-            let entry = self.ledger.as_ref().and_then(|ledger| ledger.entry(path));
-            let is_safe = attributes.is_directory()
-                || entry.is_some_and(|entry| {
-                    entry.state == State::Drained
-                        && entry.inode == attributes.inode.0
-                        && (!attributes.is_regular() || entry.version == attributes.version)
-                });
+            let is_safe = attributes.is_directory() || self.is_drained(path, &attributes);
             if !is_safe && !force {
                 return Err(Error::NotDrained { path: path.clone() });
             }
-            found.push((path, volume, inner, attributes.is_directory()));
+            let is_directory = attributes.is_directory();
+            leaving.push(Leaving { path, volume, inner, is_directory, unchanged: None });
         }
+        self.remove(leaving)
+    }
+
+    /// Drops the files of a checkpoint from the store, unless one of them changed since it was looked at, or is not drained although
+    /// that is wanted.
+    pub fn give_up(&mut self, volumes: &[Arc<Volume>], known: &Checkpoint) -> Result<()> {
+        let mut leaving = Vec::with_capacity(known.files.len());
+        for Member { path, inode, version, .. } in &known.files {
+            let (volume, inner) = locate(volumes, path)?;
+            let attributes = volume.attributes(&inner)?;
+            if known.wanted == Level::Pfs && !self.is_drained(path, &attributes) {
+                return Err(Error::NotDrained { path: path.clone() });
+            }
+            let unchanged = Some((InodeId(*inode), *version));
+            leaving.push(Leaving { path, volume, inner, is_directory: false, unchanged });
+        }
+        self.remove(leaving)
+    }
+
+    /// Whether the persist directory has a file, directory or symbolic link as it is in the store.
+    fn is_drained(&self, path: &FilePath, attributes: &Attributes) -> bool {
+        let entry = self.ledger.as_ref().and_then(|ledger| ledger.entry(path));
+        entry.is_some_and(|entry| {
+            entry.state == State::Drained
+                && entry.inode == attributes.inode.0
+                && (!attributes.is_regular() || entry.version == attributes.version)
+        })
+    }
+
+    fn remove(&mut self, leaving: Vec<Leaving>) -> Result<()> {
         if let Some(ledger) = &mut self.ledger {
             // Said in the manifest first: once the file is gone, a copy without this word would be
-            // removed as well.
-            paths.iter().for_each(|path| ledger.update(path, |entry| entry.detached = true));
+            // removed as well. One that stays after all is tied to its copy again.
+            for one in &leaving {
+                ledger.update(one.path, |entry| entry.detached = true);
+            }
             ledger.commit()?;
         }
-        for (_, volume, inner, is_directory) in found {
+        for Leaving { path, volume, inner, is_directory, unchanged } in leaving {
             let (fs, caller) = (volume.fs(), volume.caller());
-            let removed = match is_directory {
-                true => fs.remove_directory(&caller, ROOT, inner.as_bytes()),
-                false => fs.evict(&caller, ROOT, inner.as_bytes()),
+            let removed = match (is_directory, unchanged) {
+                (true, _) => fs.remove_directory(&caller, ROOT, inner.as_bytes()),
+                (false, None) => fs.evict(&caller, ROOT, inner.as_bytes()),
+                (false, Some(version)) => {
+                    fs.evict_unchanged(&caller, ROOT, inner.as_bytes(), version)
+                }
             };
-            removed.map_err(volume.error("remove", &inner))?;
+            match removed {
+                Err(cairn_core::Error::Busy) => return Err(Error::Changed { path: path.clone() }),
+                removed => removed.map_err(volume.error("remove", &inner))?,
+            }
             crate::reaper::reclaim(volume, None)?;
         }
         Ok(())
     }
+}
+
+/// A name that leaves the store.
+struct Leaving<'a> {
+    path: &'a FilePath,
+    volume: &'a Volume,
+    /// Its path in the namespace.
+    inner: FilePath,
+    is_directory: bool,
+    /// It stays unless it is this file, in this version, which nobody writes to.
+    unchanged: Option<(InodeId, u64)>,
+}
+
+/// How things stand without a persist directory.
+fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View) -> Outcome {
+    let mut outcome = Outcome { unfinished: view.unfinished, ..Outcome::default() };
+    for (_, tree) in trees {
+        let open = tree.iter().filter(|(_, node)| node.open);
+        outcome.open.extend(open.map(|(path, _)| path.clone()));
+        outcome.unclean.extend(unclean(tree));
+    }
+    outcome
 }
 
 /// The namespace a path lies in, and its path there.
@@ -276,12 +405,19 @@ fn locate<'a>(volumes: &'a [Arc<Volume>], path: &FilePath) -> Result<(&'a Volume
     })
 }
 
-fn open_ledger(persist: &Path, job: &Job, trees: &[(&Arc<Volume>, Tree)]) -> Result<Ledger> {
+fn open_ledger(
+    persist: &Path,
+    job: &Job,
+    trees: &[(&Arc<Volume>, Tree)],
+    marks: &Marks,
+) -> Result<Ledger> {
     let ledger = Ledger::open(persist, job)?;
-    ledger.destination().sweep(&FilePath::root())?;
+    let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
+    let kept = marks.retain(ledger.destination(), find);
+    ledger.destination().sweep(&FilePath::root(), &kept)?;
     for (_, tree) in trees {
         for (path, _) in tree.iter().filter(|(_, node)| node.kind == Kind::Directory) {
-            ledger.destination().sweep(path)?;
+            ledger.destination().sweep(path, &kept)?;
         }
     }
     Ok(ledger)

@@ -83,6 +83,30 @@ pub enum Error {
         /// The file.
         path: FilePath,
     },
+    /// A request to the object store failed.
+    #[error("cannot {action} {object}: {problem}")]
+    Object {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// The object.
+        object: String,
+        /// Why.
+        problem: String,
+        /// It may succeed when it is repeated.
+        passes: bool,
+    },
+    /// Nobody told this process who it is for the object store.
+    #[error(
+        "the agent (process {pid}) has no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
+         in the environment that it was started in, nor the profile {profile} in ~/.aws/credentials; to start another one \
+         with them: kill {pid}, and give them to the next cairn command"
+    )]
+    NoCredentials {
+        /// The agent.
+        pid: u32,
+        /// The profile that was looked for.
+        profile: String,
+    },
     /// Somebody asked for the copy to be given up.
     #[error("stopped")]
     Stopped,

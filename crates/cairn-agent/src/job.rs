@@ -5,7 +5,11 @@
 //! Only `cairn` and the agent read it; programs of the job get what they need by environment
 //! variables.
 
+use crate::archive::ArchivePolicy;
 use crate::error::{Error, Result};
+use crate::policy::DrainPolicy;
+use crate::sets::policy::CheckpointPolicy;
+use crate::space_policy::SpacePolicy;
 use crate::store_file;
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
@@ -116,6 +120,24 @@ pub struct Job {
     /// What is read on slower tiers moves to a faster one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
+    /// How many runs of the job there have been in the store.
+    #[serde(default)]
+    pub runs: u64,
+    /// File that figures are written to, for Prometheus; absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<PathBuf>,
+    /// What is done with checkpoints and files.
+    #[serde(default, skip_serializing_if = "CheckpointPolicy::is_default")]
+    pub checkpoint: CheckpointPolicy,
+    /// How it is drained.
+    #[serde(default, skip_serializing_if = "DrainPolicy::is_default")]
+    pub drain: DrainPolicy,
+    /// What is kept in it, and how long a write waits for room.
+    #[serde(default, skip_serializing_if = "SpacePolicy::is_empty")]
+    pub space: SpacePolicy,
+    /// Where complete checkpoints are archived; nowhere if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<ArchivePolicy>,
     /// When the store was created, seconds since the epoch.
     pub created: u64,
     /// The command it was created for.
@@ -186,6 +208,7 @@ pub fn is_valid_job_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sets::policy::Every;
 
     fn scratch(name: &str) -> PathBuf {
         let directory =
@@ -215,6 +238,17 @@ mod tests {
             ],
             meta: None,
             promote: false,
+            runs: 1,
+            metrics: None,
+            checkpoint: CheckpointPolicy::default(),
+            drain: DrainPolicy { rate_bytes: Some(1 << 20), ..DrainPolicy::default() },
+            space: SpacePolicy { retain_count: Some(3), ..SpacePolicy::default() },
+            archive: Some(ArchivePolicy {
+                url: "s3://runs/x".into(),
+                endpoint: None,
+                region: "us-east-1".into(),
+                every: Every::Seconds(3600),
+            }),
             created: 1,
             command: vec!["lmp".into()],
         };

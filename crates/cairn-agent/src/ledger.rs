@@ -9,9 +9,9 @@ use crate::destination::{Destination, Found};
 use crate::error::Result;
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
-use crate::manifest::{Entry, Kind, Manifest};
+use crate::manifest::{Checkpoint, Entry, Kind, Manifest};
 use crate::path::FilePath;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -181,10 +181,32 @@ impl Ledger {
         self.touched.insert(directory);
     }
 
-    /// To be called before the first change of a pass.
-    pub fn begin_changes(&mut self) -> Result<()> {
+    /// To be called before the first change of a pass: what is at `changed` will be something else.
+    pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
         self.set_complete(false);
-        if self.complete_on_disk { self.write_manifest() } else { Ok(()) }
+        let known = self.manifest.checkpoints.len();
+        let is_kept = |checkpoint: &Checkpoint| {
+            !checkpoint.files.iter().any(|file| changed.contains(&file.path))
+        };
+        self.manifest.checkpoints.retain(is_kept);
+        let retracts = self.manifest.checkpoints.len() < known;
+        self.dirty |= retracts;
+        if self.complete_on_disk || retracts { self.write_manifest() } else { Ok(()) }
+    }
+
+    /// Says which checkpoints of the store are here; those of earlier ones stay as long as their copies do.
+    pub fn put_checkpoints(&mut self, drained: Vec<Checkpoint>) {
+        let manifest = &self.manifest;
+        let stays = |known: &&Checkpoint| {
+            let is_replaced = drained.iter().any(|other| other.name == known.name);
+            !is_replaced && known.is_whole(manifest)
+        };
+        let mut checkpoints: Vec<Checkpoint> =
+            manifest.checkpoints.iter().filter(stays).cloned().collect();
+        checkpoints.extend(drained);
+        checkpoints.sort_by_key(|known| (known.modified_ns, known.id));
+        self.dirty |= self.manifest.checkpoints != checkpoints;
+        self.manifest.checkpoints = checkpoints;
     }
 
     /// Says whether every clean file is here.

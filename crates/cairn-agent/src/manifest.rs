@@ -6,14 +6,19 @@
 //! become *detached*, which means that nothing that happens in the new store removes them, except a
 //! file of the same name.
 
+mod checkpoint;
+
+pub use checkpoint::{Checkpoint, CheckpointFile};
+
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::path::{self, FilePath};
+use crate::sets::Family;
 use cairn_core::Timestamp;
 use rustix::fs::FileType;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::str::FromStr;
 
@@ -143,6 +148,9 @@ pub struct Manifest {
     pub mount: String,
     /// Every clean file of the store is here, verified.
     pub complete: bool,
+    /// Checkpoints of which every file is here, verified; oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
     /// The entries, in the order of their paths.
     #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
     pub files: BTreeMap<FilePath, Entry>,
@@ -163,6 +171,7 @@ impl Manifest {
             store: store.to_string(),
             mount: mount.to_string(),
             complete: false,
+            checkpoints: Vec::new(),
             files: BTreeMap::new(),
         }
     }
@@ -202,6 +211,14 @@ impl Manifest {
         }
         manifest.mount = mount.to_string();
         Ok(manifest)
+    }
+
+    /// Files of the newest checkpoint of each family.
+    pub fn newest_files(&self) -> HashSet<FilePath> {
+        let newest: HashMap<&Family, &Checkpoint> =
+            self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
+        let files = newest.into_values().flat_map(|checkpoint| &checkpoint.files);
+        files.map(|file| file.path.clone()).collect()
     }
 
     /// Detaches every entry from the store that made it and drops those without a copy.

@@ -1,5 +1,6 @@
 //! How far a drain has got, and the wish to stop it: shared by its threads and whoever watches.
 
+use crate::pace::Pace;
 use crate::protocol::Progress;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +11,11 @@ pub struct Meter {
     files_done: AtomicU64,
     bytes_total: AtomicU64,
     bytes_done: AtomicU64,
+    bytes_ever: AtomicU64,
     stopping: AtomicBool,
+    hurrying: AtomicBool,
+    /// How fast it may go.
+    pub pace: Pace,
 }
 
 impl Meter {
@@ -30,6 +35,7 @@ impl Meter {
     /// So many bytes were copied.
     pub fn copied(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes_ever.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// A file is done, one way or another.
@@ -45,6 +51,22 @@ impl Meter {
             bytes_total: self.bytes_total.load(Ordering::Relaxed),
             bytes_done: self.bytes_done.load(Ordering::Relaxed),
         }
+    }
+
+    /// Time is short from now on: no limit is kept, and the newest files come first.
+    pub fn hurry(&self) {
+        self.hurrying.store(true, Ordering::Relaxed);
+        self.pace.lift(true);
+    }
+
+    /// Whether time is short.
+    pub fn is_hurrying(&self) -> bool {
+        self.hurrying.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were copied in all passes.
+    pub fn copied_ever(&self) -> u64 {
+        self.bytes_ever.load(Ordering::Relaxed)
     }
 
     /// Asks whoever copies to give up soon.

@@ -9,7 +9,7 @@
 use crate::extended::Extended;
 use crate::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
 use crate::path::FilePath;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A name in the store and what it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Node {
     pub mode: u32,
     /// Last change of the data, nanoseconds since the epoch.
     pub mtime_ns: i64,
+    /// Last change of anything about it, also of its name.
+    pub changed_ns: i64,
     /// Version of the data.
     pub version: u64,
     /// A writer died.
@@ -101,6 +103,56 @@ impl Plan {
         let Plan { open: _, .. } = self;
         *self == Plan { open: self.open.clone(), ..Plan::default() }
     }
+}
+
+impl Plan {
+    /// Leaves out the copies of `held` files, and directories with nothing else in them; those files.
+    pub fn hold(&mut self, held: &HashSet<FilePath>, tree: &Tree) -> Vec<FilePath> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let (left_out, copies) =
+            std::mem::take(&mut self.copies).into_iter().partition(|path| held.contains(path));
+        self.copies = copies;
+        let (holding, wanted): (Vec<_>, Vec<_>) = tree
+            .iter()
+            .filter(|(_, node)| node.kind != Kind::Directory)
+            .map(|(path, _)| path)
+            .partition(|path| held.contains(path));
+        let (holding, wanted) = (directories_of(holding), directories_of(wanted));
+        let is_held = |path: &FilePath| holding.contains(path) || held.contains(path);
+        self.directories.retain(|path| wanted.contains(path) || !is_held(path));
+        left_out
+    }
+
+    /// Leaves the copies of `guarded` files where they are; whether any was to be removed.
+    pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
+        let all = self.remove.len();
+        let directories = directories_of(guarded.iter().collect());
+        self.remove.retain(|path| !guarded.contains(path) && !directories.contains(path));
+        self.remove.len() < all
+    }
+
+    /// Paths at which the persist directory will have something else, or nothing.
+    pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
+        let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
+        self.remove.iter().chain(renamed).chain(&self.copies)
+    }
+}
+
+/// All directories that `paths` lie in.
+fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
+    let mut directories = HashSet::new();
+    for path in paths {
+        let mut here = path.split().map(|(parent, _)| parent);
+        while let Some(directory) = here {
+            here = directory.split().map(|(parent, _)| parent);
+            if !directories.insert(directory) {
+                break;
+            }
+        }
+    }
+    directories
 }
 
 /// The part of a manifest that belongs to one namespace.
@@ -285,6 +337,7 @@ mod tests {
             bytes: 10,
             mode: 0o644,
             mtime_ns: 5,
+            changed_ns: 5,
             version,
             unclean: false,
             open: false,

@@ -3,7 +3,12 @@
 //! A request is answered by exactly one `Answer` that ends it; `drain` sends `Answer::Progress`
 //! lines before that. Does not move bytes; `control.rs` listens and `client.rs` asks.
 
+use crate::archive::ArchiveStatus;
+use crate::checkpoints::Told;
+use crate::forecast::Forecast;
+use crate::pace::PaceReport;
 use crate::path::FilePath;
+use crate::sets;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -21,6 +26,9 @@ pub enum Request {
         /// So long, files that are still open are waited for: processes that were just killed take
         /// a moment to go.
         settle_ms: u64,
+        /// How the run ended, and what is wanted.
+        #[serde(default)]
+        told: Told,
     },
     /// Drop these files from the store, in this order, and keep their drained copies.
     Evict {
@@ -29,6 +37,13 @@ pub enum Request {
         /// Also those that are not drained.
         force: bool,
     },
+    /// Archive what is to be archived, now; answer when that is done or has failed.
+    Archive {
+        /// The newest checkpoint of each family, too, whatever the policy says.
+        newest: bool,
+    },
+    /// Time is short: keep no limit, and take the newest files first.
+    Hurry,
     /// End.
     Stop,
 }
@@ -38,11 +53,16 @@ pub enum Request {
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Answer {
     /// The answer to `Status`.
-    Status(Status),
+    Status(Box<Status>),
     /// A drain is under way.
     Progress(Progress),
     /// The answer to `Drain`.
     Drained(Outcome),
+    /// The answer to `Archive`.
+    Archived {
+        /// How it stands; None if nothing is archived.
+        status: Option<ArchiveStatus>,
+    },
     /// `Evict` or `Stop` was carried out.
     Done,
     /// The request was not carried out.
@@ -85,6 +105,35 @@ pub struct Outcome {
     /// Files and directories with extended attributes that the persist directory did not take.
     #[serde(default)]
     pub without_attributes: u64,
+    /// Checkpoints that are not complete; none of their files is copied.
+    #[serde(default)]
+    pub unfinished: Vec<Unfinished>,
+    /// Clean files that are not copied: nobody wants them outside.
+    #[serde(default)]
+    pub kept_files: u64,
+}
+
+/// A checkpoint that is not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: sets::Name,
+    /// Its files so far.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Why it is not complete.
+    pub reason: String,
+    /// It may still become so.
+    pub waits: bool,
+}
+
+impl Unfinished {
+    /// Which it is, and why it is not complete.
+    pub fn told(&self) -> String {
+        format!("{}: {}", self.name, self.reason)
+    }
 }
 
 /// A file that could not be drained.
@@ -111,8 +160,23 @@ pub enum Phase {
     Retrying,
 }
 
+/// The space of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    /// Writers that wait for space.
+    pub waiting: u64,
+    /// How long the first of them has waited, milliseconds.
+    pub longest_ms: u64,
+    /// Bytes that are being drained.
+    pub draining_bytes: u64,
+    /// Files that left the store because the job wants to keep them there no longer; their copies are safe.
+    pub given_up_files: u64,
+    /// Their bytes.
+    pub given_up_bytes: u64,
+}
+
 /// The state of an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Its process id.
     pub pid: u32,
@@ -126,8 +190,23 @@ pub struct Status {
     pub reason: Option<String>,
     /// When it will be tried again, milliseconds from now.
     pub retry_in_ms: Option<u64>,
+    /// Nothing is left to do until something changes or somebody asks.
+    #[serde(default)]
+    pub settled: bool,
     /// The copy under way.
     pub progress: Progress,
+    /// What limits it.
+    #[serde(default)]
+    pub pace: PaceReport,
+    /// What is to be expected at the end of the job's time, if that is known.
+    #[serde(default)]
+    pub forecast: Option<Forecast>,
+    /// Who waits for space; absent if nobody does and nothing is ever given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceStatus>,
+    /// Complete checkpoints in an object store; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<ArchiveStatus>,
     /// The last pass.
     pub last: Outcome,
     /// Namespaces that cannot be opened, and why.

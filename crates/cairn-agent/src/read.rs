@@ -23,6 +23,21 @@ pub struct Chunk<'a> {
     pub bytes: &'a [u8],
     /// Nothing was ever written here: all zeros.
     pub is_hole: bool,
+    /// CRC32C of the file up to the end of this part.
+    pub crc32c: u32,
+    /// Every block so far was compared with its checksum.
+    pub is_checked: bool,
+}
+
+/// Where reading begins, if not at the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The version that the file must have.
+    pub version: u64,
+    /// Bytes that were read before: a multiple of the hugeblock.
+    pub offset: u64,
+    /// Their CRC32C.
+    pub crc32c: u32,
 }
 
 /// A file that was read whole.
@@ -45,6 +60,8 @@ pub struct Buffer {
     checksums: Vec<Option<u32>>,
     /// For each block, whether any part of it came from a tier.
     written: Vec<bool>,
+    /// As long as a part, for holes.
+    zeros: Vec<u8>,
 }
 
 /// Reads all of `file` and hands it to `consume` chunk by chunk, in order.
@@ -55,8 +72,23 @@ pub fn read_whole(
     buffer: &mut Buffer,
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<Summary> {
+    read_from(file, None, buffer, consume)
+}
+
+/// As `read_whole`, from `start` on; the summary's checksum is that of the whole file, its counts are of what was read.
+pub fn read_from(
+    file: &OpenFile<'_>,
+    start: Option<Start>,
+    buffer: &mut Buffer,
+    consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<Summary> {
     let volume = file.volume;
     let attributes = file.attributes()?;
+    let first = Start { version: attributes.version, offset: 0, crc32c: 0 };
+    let Start { version, mut offset, crc32c } = start.unwrap_or(first);
+    if version != attributes.version || offset > attributes.size {
+        return Err(changed(file));
+    }
     if attributes.writers == 0 {
         volume.seal(&file.path, file.inode)?;
     }
@@ -64,20 +96,56 @@ pub fn read_whole(
     let chunk_bytes = CHUNK_BYTES.max(block_bytes);
     buffer.bytes.resize(chunk_bytes as usize, 0);
     buffer.checksums.resize((chunk_bytes / block_bytes) as usize, None);
-    let mut summary = Summary { attributes, crc32c: 0, checked_blocks: 0, open_blocks: 0 };
-    let mut offset = 0;
+    let mut summary = Summary { attributes, crc32c, checked_blocks: 0, open_blocks: 0 };
     while offset < attributes.size {
+        offset += skip_hole(file, buffer, offset, &mut summary, consume)?;
         let length = chunk_bytes.min(attributes.size - offset);
+        if length == 0 {
+            break;
+        }
         read_chunk(file, buffer, offset, length)?;
         check_chunk(file, buffer, offset, length, &mut summary)?;
         let is_hole = !buffer.written.contains(&true);
-        consume(Chunk { offset, bytes: &buffer.bytes[..length as usize], is_hole })?;
+        let is_checked = summary.open_blocks == 0;
+        let (bytes, crc32c) = (&buffer.bytes[..length as usize], summary.crc32c);
+        consume(Chunk { offset, bytes, is_hole, crc32c, is_checked })?;
         offset += length;
     }
     match file.attributes()?.version == attributes.version {
         true => Ok(summary),
         false => Err(changed(file)),
     }
+}
+
+/// Hands on whole parts of a hole at `offset` without looking at its blocks one by one; their length.
+fn skip_hole(
+    file: &OpenFile<'_>,
+    buffer: &mut Buffer,
+    offset: u64,
+    summary: &mut Summary,
+    consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<u64> {
+    let volume = file.volume;
+    let part_bytes = buffer.bytes.len() as u64;
+    let rest = summary.attributes.size - offset;
+    let plan = volume
+        .fs()
+        .plan_read(&volume.caller(), file.handle, Position::At(offset), rest)
+        .map_err(volume.error("read", &file.path))?;
+    let hole = plan.runs().first().filter(|run| run.source.is_none());
+    let hole_bytes = hole.map_or(0, |run| run.bytes.min(rest));
+    let parts = hole_bytes / part_bytes;
+    if parts > 0 {
+        buffer.zeros.resize(part_bytes as usize, 0);
+    }
+    for part in 0..parts {
+        summary.crc32c = checksum::combine(summary.crc32c, checksum::zeros(part_bytes), part_bytes);
+        let (bytes, crc32c) = (&buffer.zeros[..], summary.crc32c);
+        let is_checked = summary.open_blocks == 0;
+        let offset = offset + part * part_bytes;
+        consume(Chunk { offset, bytes, is_hole: true, crc32c, is_checked })?;
+    }
+    Ok(parts * part_bytes)
 }
 
 fn changed(file: &OpenFile<'_>) -> Error {

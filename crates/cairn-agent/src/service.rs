@@ -3,22 +3,33 @@
 //! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
 //! nobody needs it.
-//! Threads: the drain, the keeper (processes, new namespaces, the end), the prefault, the snapshots, those
-//! that write behind programs, the promotion where it is wanted, one per connection.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the one that looks whether programs write,
+//! the prefault, the snapshots, those that write behind programs, the promotion where it is wanted, the timeline, one per connection.
 
+use crate::activity;
+use crate::archive::keeper;
+use crate::checkpoints::Told;
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
 use crate::drain::{Drainer, Reason};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
-use crate::job::{AGENT_LOCK, AGENT_LOG, Job, RUN_LOCK};
+use crate::forecast::Lookout;
+use crate::job::{AGENT_LOCK, AGENT_LOG, JOB_FILE, Job, RUN_LOCK};
+use crate::metrics;
+use crate::policy::AtEnd;
 use crate::prefault;
 use crate::promote;
 use crate::protocol::Phase;
 use crate::shared::Shared;
 use crate::snapshot;
+use crate::space::{self, Room};
+use crate::timeline::recorder;
 use crate::transit;
 use crate::watch::Watch;
+use cairn_core::Moment;
+use cairn_device::notes::NOTES_FILE;
+use cairn_device::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -70,6 +81,7 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     };
     let job = Job::load(directory)?;
     let shared = Arc::new(Shared::new(directory, &job)?);
+    shared.meter.pace.set(&job.drain);
     shared.refresh_volumes()?;
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
@@ -88,19 +100,31 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let _ = spawn("prefault", prefault::run);
     // Without this one programs write their snapshots themselves.
     let _ = spawn("snapshot", snapshot::run);
+    // Without this one the drain keeps its rate and does not pause.
+    let _ = spawn("activity", activity::run);
     // Without this one what was read stays where it is.
     let _ = spawn("promote", promote::run);
+    // Without this one nobody is told the figures.
+    let metrics = spawn("metrics", metrics::run);
+    // Without this one there is less to report.
+    let timeline = spawn("timeline", recorder::run);
+    // Without this one nothing waits for space.
+    let _ = spawn("space", space::run);
+    // It is in the midst of nothing that another agent does not take up: nobody waits for its end.
+    let archive = spawn("archive", keeper::run);
     // Without this one programs wait for their disk.
     let transit = spawn("transit", transit::run);
     let keeper = spawn("keeper", keeper_loop);
-    if let Err(error) = &keeper {
+    if let Err(error) = archive.as_ref().and(keeper.as_ref()) {
         shared.stop();
         readiness.failed(&format!("cannot start a thread: {error}"));
     } else {
         readiness.ready();
     }
     listener.serve(&shared, &|| is_removed(&lock));
-    for thread in [Some(drain), keeper.ok(), transit.ok()].into_iter().flatten() {
+    for thread in
+        [Some(drain), keeper.ok(), transit.ok(), timeline.ok(), metrics.ok()].into_iter().flatten()
+    {
         // A thread that panicked has said so in the log; there is nothing to add.
         let _ = thread.join();
     }
@@ -119,9 +143,13 @@ fn keeper_loop(shared: &Shared) {
     let mut refreshed = Instant::now();
     let mut needed = Instant::now();
     let mut complaints = Complaints::default();
+    let mut description = Description::default();
+    let mut lookout = Lookout::default();
     while !shared.is_stopping() {
         shared.sleep(REAP_EVERY);
         if refreshed.elapsed() >= REFRESH_EVERY {
+            complaints.note("follow the job's description", description.follow(shared));
+            complaints.note("look ahead", lookout.look(shared));
             complaints.note("look for namespaces", shared.refresh_volumes());
             refreshed = Instant::now();
         }
@@ -135,10 +163,44 @@ fn keeper_loop(shared: &Shared) {
     }
 }
 
+/// The job's description as it was when it was last read: a run that resumes the store may want another pace.
+#[derive(Default)]
+struct Description {
+    seen: Option<(u64, i64, i64)>,
+}
+
+impl Description {
+    fn follow(&mut self, shared: &Shared) -> Result<()> {
+        let path = shared.directory().join(JOB_FILE);
+        let found = path.metadata().map_err(Error::file("look at", &path))?;
+        let found = Some((found.ino(), found.mtime(), found.mtime_nsec()));
+        if self.seen != found {
+            shared.meter.pace.set(&Job::load(shared.directory())?.drain);
+            self.seen = found;
+        }
+        Ok(())
+    }
+}
+
 fn is_needed(shared: &Shared) -> bool {
     let connected = shared.connections.load(std::sync::atomic::Ordering::Relaxed) > 0;
-    let running = daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true);
-    connected || running || !shared.state().settled
+    connected || is_running(shared) || is_behind(shared)
+}
+
+/// Whether files are to be copied or archived although nobody waits for it.
+fn is_behind(shared: &Shared) -> bool {
+    let is_behind = !shared.state().settled || shared.archive.is_busy();
+    is_behind && !is_off_duty(shared)
+}
+
+/// Whether a `cairn run` has the store.
+fn is_running(shared: &Shared) -> bool {
+    daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
+}
+
+/// Whether nothing is to be drained unless somebody asks: the program has ended, and its user wanted that.
+pub(crate) fn is_off_duty(shared: &Shared) -> bool {
+    shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
 }
 
 /// Prints each kind of trouble once while it lasts.
@@ -170,10 +232,13 @@ struct DrainLoop<'a> {
     shared: &'a Shared,
     drainer: Drainer,
     watches: HashMap<String, Watch>,
+    /// Length of the file of notes.
+    notes_bytes: u64,
     /// Something changed since the last pass began.
     dirty: bool,
     not_before: Instant,
     backoff: Option<Backoff>,
+    room: Room,
     complaints: Complaints,
 }
 
@@ -189,9 +254,11 @@ fn drain_loop(shared: &Shared) {
         shared,
         drainer: Drainer::new(shared.directory(), job),
         watches: HashMap::new(),
+        notes_bytes: 0,
         dirty: false,
         not_before: Instant::now(),
         backoff: None,
+        room: Room::default(),
         complaints: Complaints::default(),
     };
     while !shared.is_stopping() {
@@ -207,6 +274,7 @@ impl DrainLoop<'_> {
         let mut state = if idle { self.shared.wait(state, WATCH_EVERY) } else { state };
         let evictions = std::mem::take(&mut state.evictions);
         let ticket = (state.requested > state.finished).then_some(state.requested);
+        let told = if ticket.is_some() { std::mem::take(&mut state.told) } else { Told::default() };
         drop(state);
         for eviction in evictions {
             let (volumes, _) = self.shared.volumes();
@@ -215,8 +283,8 @@ impl DrainLoop<'_> {
             let _ = eviction.reply.send(done);
         }
         self.watch();
-        if ticket.is_some() || self.is_due() {
-            self.pass(ticket);
+        if ticket.is_some() || self.is_due() || self.is_wanted() {
+            self.pass(ticket, told);
         }
     }
 
@@ -229,31 +297,53 @@ impl DrainLoop<'_> {
             let changed = watch.has_changed(&volume);
             self.dirty |= self.complaints.note("watch a namespace", changed).unwrap_or(true);
         }
+        let notes = self.shared.directory().join(NOTES_FILE);
+        let notes_bytes = notes.metadata().map_or(0, |metadata| metadata.len());
+        self.dirty |= notes_bytes != self.notes_bytes;
+        self.notes_bytes = notes_bytes;
+        if self.dirty {
+            self.shared.state().settled = false;
+        }
     }
 
     fn is_due(&self) -> bool {
         let now = Instant::now();
-        let retry_due = self.drainer.next_retry().is_some_and(|at| at <= now);
+        let retry_due = self.drainer.next_look().is_some_and(|at| at <= now);
         let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
-        (self.dirty || retry_due || self.backoff.is_some()) && now >= self.not_before && !waits
+        let is_due = self.dirty || retry_due || self.backoff.is_some();
+        is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
     }
 
-    fn pass(&mut self, ticket: Option<u64>) {
-        let started = Instant::now();
+    /// Whether writers wait for what a pass may free.
+    fn is_wanted(&self) -> bool {
+        let waits = self.backoff.is_some_and(|backoff| backoff.next() > Instant::now());
+        !waits && self.room.is_wanted(self.shared)
+    }
+
+    fn pass(&mut self, ticket: Option<u64>, told: Told) {
+        let (started, began) = (Instant::now(), Moment(monotonic_ms()));
         self.dirty = false;
         self.shared.state().phase = Phase::Draining;
-        let reason = if ticket.is_some() { Reason::Asked } else { Reason::Routine };
+        let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
         if ticket.is_some() {
             // Whose writer is dead must be known before what is clean is decided.
             self.complaints.note("look for namespaces", self.shared.refresh_volumes());
             self.complaints.note("look after processes", self.shared.reap());
         }
         let (volumes, all) = self.shared.volumes();
-        let result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        if let Ok(outcome) = &mut result {
+            let made = self.room.make(self.shared, &mut self.drainer, &volumes, began, outcome);
+            self.complaints.note("give up what need not be kept", made);
+        }
         let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
         let trouble = "the file system of the persist directory does not take them".to_string();
         let action = "keep extended attributes of some files";
         self.complaints.note_text(action, (bare > 0).then_some(trouble));
+        if ticket.is_some() {
+            let concluded = self.shared.recorder().conclude(self.shared, self.drainer.persist());
+            self.complaints.note("bring the timeline to the persist directory", concluded);
+        }
         let mut state = self.shared.state();
         state.persist = self.drainer.persist().map(Path::to_path_buf);
         match result {
@@ -275,7 +365,8 @@ impl DrainLoop<'_> {
         let retry_at = self.backoff.map(|backoff| backoff.next()).or(self.drainer.next_retry());
         state.retry_at = retry_at;
         state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
-        state.settled = retry_at.is_none() && !self.dirty;
+        let is_awaited = self.drainer.next_look().is_some();
+        state.settled = retry_at.is_none() && !is_awaited && !self.dirty;
         state.finished = state.finished.max(ticket.unwrap_or(0));
         let trouble = state.trouble.clone();
         drop(state);

@@ -1,14 +1,20 @@
 //! What the agent's threads share: the namespaces, the requests, and how things stand.
 //!
 //! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`,
-//! which keeps two visits of the same dead process apart.
+//! which keeps two visits of the same dead process apart, and `recorder`, for which only its own thread and the drain wait.
 
+use crate::archive::Desk;
+use crate::checkpoints::Told;
 use crate::error::{Error, Result};
+use crate::forecast::Forecast;
 use crate::job::{Job, Scope};
 use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::protocol::{Outcome, Phase, Status};
 use crate::reaper;
+use crate::service::is_off_duty;
+use crate::space::SpaceState;
+use crate::timeline::recorder::Recorder;
 use crate::volume::{Volume, prefix_of};
 use cairn_device::Store;
 use std::collections::BTreeMap;
@@ -35,6 +41,8 @@ pub struct State {
     pub requested: u64,
     /// The last request that a finished pass answered.
     pub finished: u64,
+    /// What was said with those requests that no pass has begun to answer.
+    pub told: Told,
     /// Evictions that wait.
     pub evictions: Vec<Eviction>,
     /// What the drain is doing.
@@ -47,8 +55,12 @@ pub struct State {
     pub trouble: Option<String>,
     /// When it will be tried again.
     pub retry_at: Option<Instant>,
+    /// Who waits for space, and what was given up.
+    pub space: SpaceState,
     /// Nothing is left to do until something changes.
     pub settled: bool,
+    /// What is to be expected at the end of the job's time.
+    pub forecast: Option<Forecast>,
 }
 
 /// The namespaces of the store.
@@ -67,8 +79,11 @@ pub struct Shared {
     wake: Condvar,
     stopped: OwnedFd,
     reaping: Mutex<()>,
+    recorder: Mutex<Recorder>,
     /// How far the drain has got; also carries the wish to stop it.
     pub meter: Meter,
+    /// Where the archive is asked for, and says how it stands.
+    pub(crate) archive: Desk,
     /// Set once; ends every thread.
     pub stopping: AtomicBool,
     /// Open connections.
@@ -100,7 +115,9 @@ impl Shared {
             wake: Condvar::new(),
             stopped,
             reaping: Mutex::new(()),
+            recorder: Mutex::new(Recorder::new(directory, job)),
             meter: Meter::default(),
+            archive: Desk::default(),
             stopping: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         })
@@ -114,6 +131,11 @@ impl Shared {
     /// The state, locked.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// What records the timeline, locked.
+    pub fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        lock(&self.recorder)
     }
 
     /// Tells every waiting thread that the state changed.
@@ -159,6 +181,8 @@ impl Shared {
         // call.
         drop(self.state());
         self.notify();
+        drop(self.archive.state());
+        self.archive.notify();
     }
 
     /// Whether the agent is ending.
@@ -206,8 +230,10 @@ impl Shared {
     /// How things stand, for whoever asks.
     pub fn status(&self) -> Status {
         let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
+        let is_off_duty = is_off_duty(self);
         let state = self.state();
         let now = Instant::now();
+        let progress = self.meter.progress();
         let retry_in = state.retry_at.map(|at| at.saturating_duration_since(now).as_millis());
         Status {
             pid: std::process::id(),
@@ -216,7 +242,12 @@ impl Shared {
             phase: state.phase,
             reason: state.trouble.clone(),
             retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),
-            progress: self.meter.progress(),
+            settled: state.settled || is_off_duty,
+            pace: self.meter.pace.report(),
+            forecast: state.forecast.clone(),
+            space: state.space.status(&progress),
+            archive: self.archive.status(),
+            progress,
             last: state.last.clone(),
             unreadable,
         }

@@ -19,8 +19,10 @@ mod intake;
 mod io;
 mod metrics;
 mod namespace;
+mod notices;
 mod outbox;
 mod pool;
+pub mod rehearsal;
 mod reservation;
 mod socket;
 mod subsystem;
@@ -99,7 +101,9 @@ impl Target {
 
     /// One that does not listen anywhere yet. Errors: the system's.
     pub fn new(directory: Arc<Directory>, resources: Resources) -> Result<Target> {
-        let loops = (0..resources.threads.max(1)).map(|_| Mailbox::new()).collect::<Result<_>>()?;
+        let loops = (0..resources.threads.max(1)).map(|_| Mailbox::new());
+        let loops = loops.collect::<Result<Vec<_>>>()?;
+        loops.iter().for_each(|mailbox| directory.inform(mailbox));
         Ok(Target { listeners: Vec::new(), directory, resources, loops })
     }
 

@@ -307,6 +307,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         bytes: if kind == Kind::File { attributes.size } else { 0 },
         mode: attributes.mode & 0o7777,
         mtime_ns: attributes.modified.0,
+        changed_ns: attributes.changed.0,
         version: attributes.version,
         unclean: attributes.unclean,
         open: kind == Kind::File && attributes.writers > 0,

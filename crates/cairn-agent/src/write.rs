@@ -13,6 +13,10 @@ use cairn_core::{
     WriteKind, WritePiece, WritePlan,
 };
 use cairn_device::checksum;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Files that this process has begun.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A file being written; vanishes unless it is finished.
 pub struct NewFile<'a> {
@@ -31,7 +35,9 @@ impl<'a> NewFile<'a> {
         let failed = || volume.error("create", path);
         let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
         let kept = &name[..name.len().min(200)];
-        let suffix = format!(".cairn-{}", std::process::id());
+        // Of several files that are written at the same time, two may begin alike.
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!(".cairn-{}-{number}", std::process::id());
         let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
         let options = OpenOptions {
             write: true,

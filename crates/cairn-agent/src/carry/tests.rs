@@ -8,11 +8,12 @@ use crate::extended::Extended;
 use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::journal::{Intent, Journal};
 use crate::plan::plan;
+use crate::policy::DrainPolicy;
 use crate::write::NewFile;
 use cairn_core::{ExtendedUpdate, Geometry, InodeId, ROOT, RenameMode};
 use cairn_device::Store;
 use cairn_device::namespace::create_namespace;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -82,10 +83,20 @@ impl World {
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,
             promote: false,
+            runs: 1,
+            metrics: None,
+            checkpoint: Default::default(),
+            drain: DrainPolicy::default(),
+            space: crate::space_policy::SpacePolicy::default(),
+            archive: None,
             created: 0,
             command: Vec::new(),
         };
         World { scratch, volume: Arc::new(volume), job }
+    }
+
+    fn store(&self) -> PathBuf {
+        cairn_device::store::store_path(&self.scratch, "job")
     }
 
     fn out(&self) -> PathBuf {
@@ -160,7 +171,7 @@ impl World {
 
     /// Lets a new agent make one pass; whether it says that everything is drained.
     fn drain(&self) -> bool {
-        let mut drainer = Drainer::new(&self.scratch, self.job.clone());
+        let mut drainer = Drainer::new(&self.store(), self.job.clone());
         let volumes = [Arc::clone(&self.volume)];
         let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
         outcome.expect("drains").complete
@@ -178,7 +189,9 @@ impl World {
         let mut failures = Failures::default();
         let (tree, meter, touched) = (self.tree(), Meter::default(), BTreeSet::new());
         let (volume, tree, meter) = (&*self.volume, &tree, &meter);
-        let mut carrier = Carrier { ledger, failures: &mut failures, volume, tree, meter, touched };
+        let (failing, marks) = (&mut failures, &Marks::open(&self.scratch));
+        let mut carrier =
+            Carrier { ledger, failures: failing, volume, tree, meter, marks, touched };
         carrier.carry_out(step).expect("the directory is fine");
         failures
     }
@@ -186,7 +199,7 @@ impl World {
     /// Lets an agent carry out the first `count` steps and die; what it announced, by step.
     fn die_after(&self, count: usize) -> Vec<Vec<Intent>> {
         let mut ledger = self.ledger();
-        ledger.begin_changes().expect("begins");
+        ledger.begin_changes(&HashSet::new()).expect("begins");
         let mut announced = Vec::new();
         let mut known = 0;
         for step in self.steps(&ledger).iter().take(count) {
@@ -399,7 +412,7 @@ fn file_evicted_before_the_first_pass_keeps_its_copy() {
     assert!(world.drain(), "everything is drained");
     let volumes = [Arc::clone(&world.volume)];
     for force in [false, true] {
-        let mut drainer = Drainer::new(&world.scratch, world.job.clone());
+        let mut drainer = Drainer::new(&world.store(), world.job.clone());
         drainer.evict(&volumes, &[path("file")], force).expect("is drained");
         assert!(world.tree().is_empty() && world.drain());
         assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file"]);
@@ -450,7 +463,7 @@ fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from
     let all: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
     let probe = fs::File::create(world.scratch.join("probe")).expect("creates");
     let takes = extended(&all).give(&probe);
-    let mut drainer = Drainer::new(&world.scratch, world.job.clone());
+    let mut drainer = Drainer::new(&world.store(), world.job.clone());
     let volumes = [Arc::clone(&world.volume)];
     for _ in 0..2 {
         let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());

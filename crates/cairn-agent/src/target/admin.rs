@@ -1,18 +1,20 @@
 //! The commands of admin queues: properties, identities, features, log pages.
 //!
-//! Does not send events: nothing that it exports changes while it does.
+//! Does not send events; says which one is to be sent.
 
 use super::directory::Directory;
+use super::notices::{Change, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, Notices};
 use super::subsystem::{Controller, Subsystem};
 use cairn_device::nvme::wire::fabrics::{
     Capabilities, DiscoveryEntry, DiscoveryHead, FAMILY_IPV4, FAMILY_IPV6, PROPERTY_CAPABILITIES,
     PROPERTY_CONFIGURATION, PROPERTY_STATUS, PROPERTY_VERSION, SUBSYSTEM_NVM, TRANSPORT_TCP,
 };
 use cairn_device::nvme::wire::identify::{
-    self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_DESCRIPTORS, CNS_NAMESPACE, PAGE_BYTES,
-    VERSION,
+    self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_DESCRIPTORS, CNS_NAMESPACE,
+    EVENT_DISCOVERY_CHANGED, EVENT_NAMESPACE_CHANGED, PAGE_BYTES, VERSION,
 };
 use cairn_device::nvme::wire::{Command, Nqn, Status};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -29,9 +31,6 @@ const KEEP_ALIVE_MS: u32 = 1000;
 const FEATURE_QUEUES: u8 = 0x07;
 const FEATURE_EVENTS: u8 = 0x0b;
 const FEATURE_KEEP_ALIVE: u8 = 0x0f;
-// Log pages.
-const LOG_CHANGED_NAMESPACES: u8 = 0x04;
-const LOG_DISCOVERY: u8 = 0x70;
 
 /// An admin queue.
 pub(super) struct Admin {
@@ -39,8 +38,8 @@ pub(super) struct Admin {
     directory: Option<Arc<Directory>>,
     subsystem: Arc<Subsystem>,
     controller: Arc<Controller>,
-    event_requests: Vec<u16>,
-    events: u32,
+    event_requests: VecDeque<u16>,
+    notices: Notices,
 }
 
 impl Admin {
@@ -51,7 +50,8 @@ impl Admin {
     ) -> Admin {
         let is_discovery = Arc::ptr_eq(directory.discovery(), &subsystem);
         let directory = is_discovery.then(|| Arc::clone(directory));
-        Admin { directory, subsystem, controller, event_requests: Vec::new(), events: 0 }
+        let (event_requests, notices) = (VecDeque::new(), Notices::default());
+        Admin { directory, subsystem, controller, event_requests, notices }
     }
 
     pub(super) fn controller(&self) -> &Controller {
@@ -64,8 +64,27 @@ impl Admin {
     }
 
     /// The numbers of the commands that wait for something to happen, which will not.
-    pub(super) fn take_event_requests(&mut self) -> Vec<u16> {
+    pub(super) fn take_event_requests(&mut self) -> VecDeque<u16> {
         std::mem::take(&mut self.event_requests)
+    }
+
+    /// Something has changed, which may be the host's concern.
+    pub(super) fn notice(&mut self, change: &Change) {
+        match change {
+            Change::Subsystems if self.directory.is_some() => self.notices.subsystems_changed(),
+            Change::Namespaces(name, numbers) if name == self.subsystem.name().as_str() => {
+                self.notices.namespaces_changed(numbers);
+            }
+            _ => {}
+        }
+    }
+
+    /// The number and the result of a command that waited for something that has happened.
+    pub(super) fn next_event(&mut self) -> Option<(u16, u64)> {
+        let id = *self.event_requests.front()?;
+        let event = self.notices.next()?;
+        self.event_requests.pop_front();
+        Some((id, event))
     }
 
     /// Does a command; what it returns besides its result is put into the empty `answer`. None: it is answered later.
@@ -91,8 +110,11 @@ impl Admin {
                 answer.extend_from_slice(&self.identify(page, namespace)?[..]);
                 Ok(Some(0))
             }
-            Command::GetLogPage { page, bytes, offset, .. } => {
+            Command::GetLogPage { page, bytes, offset, retains_event } => {
                 let log = self.log_page(page, local)?;
+                if !retains_event {
+                    self.notices.acknowledge(page);
+                }
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(log.len());
                 let length = (bytes as usize).min(log.len() - start);
                 answer.extend_from_slice(&log[start..start + length]);
@@ -107,7 +129,7 @@ impl Admin {
                 Err(Status::TOO_MANY_EVENT_REQUESTS.for_good())
             }
             Command::AsyncEventRequest => {
-                self.event_requests.push(id);
+                self.event_requests.push_back(id);
                 Ok(None)
             }
             _ => Err(Status::INVALID_OPCODE.for_good()),
@@ -128,12 +150,15 @@ impl Admin {
 
     fn identify(&self, page: u8, number: u32) -> Result<Box<identify::Page>, Status> {
         let namespace = || self.subsystem.namespace(number);
-        let numbers = self.subsystem.namespaces().map(|(number, _)| number);
+        let there = self.subsystem.namespaces().filter(|(_, one)| one.is_there());
+        let numbers = there.map(|(number, _)| number);
         Ok(Box::new(match page {
             CNS_CONTROLLER => self.identity().encode(),
             _ if self.directory.is_some() => return Err(Status::INVALID_FIELD.for_good()),
             // What all namespaces have in common: nothing that anybody asks for.
             CNS_NAMESPACE if number == ALL_NAMESPACES => [0; PAGE_BYTES],
+            // So it looks if there is none.
+            CNS_NAMESPACE if !namespace()?.is_there() => [0; PAGE_BYTES],
             CNS_NAMESPACE => namespace()?.shape().encode(),
             CNS_ACTIVE_NAMESPACES => identify::encode_list(numbers.filter(|&other| other > number)),
             CNS_DESCRIPTORS => identify::encode_descriptors(&namespace()?.shape().guid),
@@ -150,7 +175,10 @@ impl Admin {
             firmware: env!("CARGO_PKG_VERSION").into(),
             id: self.controller.id,
             transfer_shift: Some(limits.transfer_shift),
-            events: 0,
+            events: match self.directory {
+                Some(_) => EVENT_DISCOVERY_CHANGED,
+                None => EVENT_NAMESPACE_CHANGED,
+            },
             keep_alive_ms: KEEP_ALIVE_MS,
             is_discovery: self.directory.is_some(),
             namespaces_max: self.subsystem.namespaces().count() as u32,
@@ -169,7 +197,7 @@ impl Admin {
         match feature {
             FEATURE_QUEUES => self.feature(feature),
             FEATURE_EVENTS => {
-                self.events = value;
+                self.notices.wanted = value;
                 Ok(0)
             }
             // It was said when the queue was connected.
@@ -184,7 +212,7 @@ impl Admin {
                 let queues = u64::from(self.subsystem.limits().queues - 1);
                 Ok(queues << 16 | queues)
             }
-            FEATURE_EVENTS => Ok(self.events.into()),
+            FEATURE_EVENTS => Ok(self.notices.wanted.into()),
             FEATURE_KEEP_ALIVE => Ok(self.controller.keep_alive_ms.into()),
             _ => Err(Status::INVALID_FIELD.for_good()),
         }
@@ -195,7 +223,9 @@ impl Admin {
             (LOG_DISCOVERY, Some(directory)) => {
                 Ok(discovery_log(directory, self.controller.host(), local))
             }
-            (LOG_CHANGED_NAMESPACES, None) => Ok(Vec::new()),
+            (LOG_CHANGED_NAMESPACES, None) => {
+                Ok(identify::encode_list(self.notices.changed()).to_vec())
+            }
             _ => Err(Status::INVALID_LOG_PAGE.for_good()),
         }
     }

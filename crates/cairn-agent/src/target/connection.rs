@@ -16,6 +16,7 @@ use super::directory::Directory;
 use super::event_loop::Hands;
 use super::guard::Check;
 use super::intake::Intake;
+use super::notices::Change;
 use super::outbox::Outbox;
 use super::pool::Buffer;
 use super::socket::Socket;
@@ -130,6 +131,16 @@ pub(super) enum Outcome {
     Checked { entry: Entry, check: Box<Check> },
 }
 
+impl Outcome {
+    /// What is given back if nobody hears of it.
+    pub(super) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Outcome::Io { buffer, .. } => Some(buffer),
+            Outcome::Checked { .. } => None,
+        }
+    }
+}
+
 /// A connection.
 pub(super) struct Connection {
     socket: Arc<Socket>,
@@ -211,6 +222,14 @@ impl Connection {
             entry.set_command_id(id);
             self.answer(&entry, Err(Status::QUEUE_ENDED));
         }
+    }
+
+    /// Something has changed, of which the host may want to hear.
+    pub(super) fn notice(&mut self, change: &Change) {
+        if let Role::Admin(admin) = &mut self.role {
+            admin.notice(change);
+        }
+        self.tell_events();
     }
 
     /// Whether everything that it has begun has ended, and the host has been told.
@@ -334,8 +353,8 @@ impl Connection {
             self.outbox.push(terminate.encode(header.len(), Framing::PLAIN).bytes());
             self.outbox.push(header);
         }
-        // Who does not listen has lost nothing.
-        let _ = self.flush(hands);
+        // Who does not listen has lost nothing; and what waits for room is not begun any more.
+        let _ = self.outbox.flush(&self.socket, &mut hands.pool);
         self.outbox.clear(&mut hands.pool);
         self.transfers.abandon().for_each(|buffer| hands.pool.give(buffer));
         if let Some(awaited) = self.intake.abandon() {

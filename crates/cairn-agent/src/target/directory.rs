@@ -1,11 +1,13 @@
 //! Which subsystems there are, and which of them a host sees.
 
+use super::event_loop::{Letter, Mailbox};
 use super::metrics::Totals;
+use super::notices::Change;
 use super::subsystem::{Limits, Subsystem};
 use cairn_device::nvme::wire::Nqn;
 use cairn_device::nvme::wire::fabrics::DISCOVERY_NQN;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The subsystems of a target.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub struct Directory {
     /// Changes whenever they do.
     generation: AtomicU64,
     totals: Totals,
+    /// The loops whose hosts are told of changes.
+    loops: Mutex<Vec<Weak<Mailbox>>>,
 }
 
 impl Directory {
@@ -25,7 +29,8 @@ impl Directory {
         let name = Nqn::new(DISCOVERY_NQN).expect("it is a name");
         let discovery = Arc::new(Subsystem::new(name, Vec::new(), limits));
         let (subsystems, generation) = (RwLock::default(), AtomicU64::new(1));
-        Directory { limits, discovery, subsystems, generation, totals: Totals::default() }
+        let (totals, loops) = (Totals::default(), Mutex::default());
+        Directory { limits, discovery, subsystems, generation, totals, loops }
     }
 
     /// Adds one. Errors: there is another one of that name, which is left as it is.
@@ -37,7 +42,9 @@ impl Directory {
             return Err(subsystem);
         }
         subsystems.push(subsystem);
+        drop(subsystems);
         self.generation.fetch_add(1, Ordering::Relaxed);
+        self.announce(&Change::Subsystems);
         Ok(())
     }
 
@@ -48,10 +55,38 @@ impl Directory {
         let removed = place.map(|place| subsystems.remove(place));
         drop(subsystems);
         self.generation.fetch_add(1, Ordering::Relaxed);
+        self.announce(&Change::Subsystems);
         removed.is_some_and(|subsystem| {
             subsystem.close();
             true
         })
+    }
+
+    /// Looks how large files and devices are by now, and tells their hosts where that has changed.
+    pub fn look_again(&self) {
+        for subsystem in self.all() {
+            let changed: Vec<u32> = subsystem
+                .namespaces()
+                .filter_map(|(number, namespace)| namespace.look_again().then_some(number))
+                .collect();
+            if !changed.is_empty() {
+                self.announce(&Change::Namespaces(subsystem.name().to_string(), changed));
+            }
+        }
+    }
+
+    /// Has this loop told of changes from now on.
+    pub(super) fn inform(&self, mailbox: &Arc<Mailbox>) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.push(Arc::downgrade(mailbox));
+    }
+
+    fn announce(&self, change: &Change) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.retain(|mailbox| mailbox.strong_count() > 0);
+        for mailbox in loops.iter().filter_map(Weak::upgrade) {
+            mailbox.post(Letter::Change(change.clone()));
+        }
     }
 
     /// A number that changes whenever the subsystems do.

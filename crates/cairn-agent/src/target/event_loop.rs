@@ -5,12 +5,15 @@
 
 use super::connection::{Connection, End, Outcome};
 use super::directory::Directory;
+use super::notices::Change;
 use super::pool::Pool;
 use super::socket::Socket;
 use super::workers::Workers;
+use cairn_device::looks::Looks;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What is there already.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Most events that are looked at in one go.
 const EVENTS_MAX: usize = 128;
 /// What is received at a time that is not data with a place of their own.
@@ -39,6 +44,8 @@ pub(super) enum Letter {
     Connection(TcpStream),
     /// What that connection wanted was done.
     Done(u64, Outcome),
+    /// Tell hosts of this.
+    Change(Change),
     /// Finish what was begun, and end.
     Drain,
 }
@@ -50,6 +57,12 @@ pub(super) struct Mailbox {
     bell: OwnedFd,
     /// How many connections the loop has or will have.
     connections: AtomicUsize,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Mailbox")
+    }
 }
 
 impl Mailbox {
@@ -73,7 +86,8 @@ impl Mailbox {
         self.connections.load(Ordering::Relaxed)
     }
 
-    fn take(&self) -> Vec<Letter> {
+    /// What the loop was told since the last time.
+    pub(super) fn take(&self) -> Vec<Letter> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.letters().as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -156,6 +170,7 @@ pub(super) struct EventLoop {
     /// When to look for hosts that are silent.
     next_check: Option<Instant>,
     is_draining: bool,
+    looks: Looks,
 }
 
 impl EventLoop {
@@ -186,6 +201,7 @@ impl EventLoop {
             hungry: VecDeque::new(),
             next_check: None,
             is_draining: false,
+            looks: Looks::default(),
         })
     }
 
@@ -193,12 +209,7 @@ impl EventLoop {
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.is_draining || self.slots.iter().any(Option::is_some) {
-            events.clear();
-            let timeout = self.timeout();
-            let room = rustix::buffer::spare_capacity(&mut events);
-            // Interrupted, it has brought nothing.
-            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
-            self.hands.now = Instant::now();
+            self.wait(&mut events);
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => self.read_letters(),
@@ -212,10 +223,28 @@ impl EventLoop {
         self.hands.mailbox.close();
     }
 
+    /// Waits for events, for which it looks at first.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        self.hands.now = Instant::now();
+        let mut wait = self.looks.begin(self.hands.now);
+        let mut is_over = false;
+        while !is_over {
+            let is_last = !self.looks.go_on(&mut wait, self.hands.now);
+            let timeout = if is_last { self.timeout() } else { Some(AT_ONCE) };
+            events.clear();
+            let room = rustix::buffer::spare_capacity(events);
+            // Interrupted, it has brought nothing.
+            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            self.hands.now = Instant::now();
+            is_over = is_last || !events.is_empty();
+        }
+        self.looks.came(&wait, self.hands.now);
+    }
+
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Option<Timespec> {
         let until = [self.next_check, self.closed_until].into_iter().flatten().min()?;
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(self.hands.now);
         // A moment later rather than again and again a moment too early.
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
@@ -225,6 +254,7 @@ impl EventLoop {
             match letter {
                 Letter::Connection(stream) => self.admit(stream),
                 Letter::Done(token, outcome) => self.finish(token, outcome),
+                Letter::Change(change) => self.each(|connection| connection.notice(&change)),
                 Letter::Drain => self.drain(),
             }
         }
@@ -237,10 +267,15 @@ impl EventLoop {
             entrance.ignore(&self.epoll);
         }
         self.closed_until = None;
+        self.each(Connection::drain);
+    }
+
+    /// Does something to every connection.
+    fn each(&mut self, act: impl Fn(&mut Connection)) {
         let tokens: Vec<u64> = self.slots.iter().flatten().map(|slot| slot.token).collect();
         for token in tokens {
             self.with(token, |connection, _| {
-                connection.drain();
+                act(connection);
                 Ok(())
             });
         }
@@ -336,7 +371,7 @@ impl EventLoop {
             Some(outcome) => connection.finish(outcome, hands),
             None => Ok(()),
         });
-        if let Some(Outcome::Io { buffer, .. }) = outcome {
+        if let Some(buffer) = outcome.and_then(Outcome::into_buffer) {
             self.hands.pool.give(buffer);
         }
     }

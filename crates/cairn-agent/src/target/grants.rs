@@ -1,8 +1,10 @@
 //! Namespaces that are made for a job and go with it: one each, in a subsystem of its own, for a host of its own.
 //!
-//! Must stay true: who was granted one reaches no other; all together never have more room than there is for them; what is
-//! granted reads as zeros at first, and is gone when it is revoked. Secrets are shown once, to who asked for the grant.
-//! Does not outlive the target: nor does what was granted.
+//! Must stay true: who was granted one reaches no other; all together never get more room than there is for them; what is
+//! granted reads as zeros at first, and is gone when it is revoked. Secrets are shown once, to who asked for the grant; where
+//! the room is a directory they are kept in it, and what was granted outlives the target.
+
+mod shelf;
 
 use super::{Directory, Guard, Namespace, Subsystem};
 use cairn_device::nvme::secret::{HostSecrets, Secret};
@@ -11,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shelf::Shelf;
 
 /// Size of a logical block.
 const BLOCK_BYTES: u64 = 4096;
@@ -22,7 +26,7 @@ const JOB_BYTES_MAX: usize = 64;
 pub enum Room {
     /// In memory.
     Memory,
-    /// In files of a directory that have no name there, so that they are gone with the target.
+    /// In files of a directory, which keeps what was granted.
     Directory(PathBuf),
 }
 
@@ -71,7 +75,7 @@ pub enum GrantError {
 }
 
 /// What was granted, with its secrets.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grant {
     /// For which job.
     pub job: String,
@@ -111,7 +115,8 @@ struct Held {
 /// The grants of a target.
 pub struct Grants {
     directory: Arc<Directory>,
-    room: Room,
+    /// None: what is granted is in memory.
+    shelf: Option<Shelf>,
     bytes_max: u64,
     /// What names of subsystems begin with.
     prefix: String,
@@ -119,10 +124,26 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// So much may be granted in that room, on the machine of that name.
-    pub fn new(directory: Arc<Directory>, room: Room, bytes_max: u64, machine: &str) -> Grants {
+    /// So much may be granted in that room, on the machine of that name; what was granted there before is granted again, even if
+    /// it is more. Errors: the system's; or the room is another target's, or something there is not what it was.
+    pub fn new(
+        directory: Arc<Directory>,
+        room: &Room,
+        bytes_max: u64,
+        machine: &str,
+    ) -> std::io::Result<Grants> {
         let prefix = format!("nqn.2026-11.io.cairn:{machine}");
-        Grants { directory, room, bytes_max, prefix, held: Mutex::default() }
+        let shelf = match room {
+            Room::Memory => None,
+            Room::Directory(path) => Some(Shelf::take(path)?),
+        };
+        let restored = shelf.as_ref().map_or(Ok(Vec::new()), Shelf::restore)?;
+        let grants = Grants { directory, shelf, bytes_max, prefix, held: Mutex::default() };
+        for (grant, namespace) in restored {
+            let refused = |error: GrantError| std::io::Error::other(error.to_string());
+            grants.export(&mut grants.held(), &grant, namespace).map_err(refused)?;
+        }
+        Ok(grants)
     }
 
     /// Makes a namespace for a job and a secret for its host, which gets a name if it has none.
@@ -132,37 +153,66 @@ impl Grants {
         let host = host.map_or_else(|| format!("{}.host.{job}", self.prefix), str::to_string);
         let named = |text: &str| Nqn::new(text).filter(|_| !text.contains(char::is_whitespace));
         let unnamed = |text: &str| GrantError::Host { text: text.to_string() };
-        let name = named(&nqn).ok_or_else(|| unnamed(&nqn))?;
-        let host_name = named(&host).ok_or_else(|| unnamed(&host))?;
+        named(&nqn).ok_or_else(|| unnamed(&nqn))?;
+        named(&host).ok_or_else(|| unnamed(&host))?;
         let mut held = self.held();
         if held.contains_key(job) {
             return Err(GrantError::Taken { job: job.to_string() });
         }
-        let free_bytes = self.bytes_max - held.values().map(|one| one.bytes).sum::<u64>();
+        let held_bytes = held.values().map(|one| one.bytes).sum();
+        let free_bytes = self.bytes_max.saturating_sub(held_bytes);
         if bytes > free_bytes {
             let (wanted_bytes, bytes_max) = (bytes, self.bytes_max);
             return Err(GrantError::Full { wanted_bytes, free_bytes, bytes_max });
         }
         let (secret, target_secret) = (generate()?, generate()?);
-        let line = format!("{host} {secret} {target_secret}");
-        let secrets = HostSecrets::parse(line.as_bytes()).expect("it was just written so");
-        let namespace = match &self.room {
-            Room::Memory => Namespace::in_memory(bytes, BLOCK_BYTES)?,
-            Room::Directory(path) => Namespace::in_unnamed_file(path, bytes, BLOCK_BYTES)?,
+        let grant = Grant { job: job.to_string(), nqn, bytes, host, secret, target_secret };
+        let namespace = match &self.shelf {
+            None => Namespace::in_memory(bytes, BLOCK_BYTES)?,
+            Some(shelf) => {
+                let namespace = shelf.make(job, bytes)?;
+                shelf.keep(&grant, &namespace).inspect_err(|_| shelf.remove(job))?;
+                namespace
+            }
         };
+        self.export(&mut held, &grant, namespace)?;
+        Ok(grant)
+    }
+
+    /// Lets the host of a grant use the namespace.
+    fn export(
+        &self,
+        held: &mut BTreeMap<String, Held>,
+        grant: &Grant,
+        namespace: Namespace,
+    ) -> Result<(), GrantError> {
+        let Grant { job, nqn, bytes, host, secret, target_secret } = grant;
+        let unnamed = |text: &String| GrantError::Host { text: text.clone() };
+        let name = Nqn::new(nqn).ok_or_else(|| unnamed(nqn))?;
+        let host_name = Nqn::new(host).ok_or_else(|| unnamed(host))?;
+        let line = format!("{host} {secret} {target_secret}");
+        let secrets = HostSecrets::parse(line.as_bytes()).map_err(|_| unnamed(host))?;
         let limits = *self.directory.limits();
         let subsystem = Subsystem::new(name.clone(), vec![namespace], limits);
         let added = self.directory.add(Arc::new(subsystem.guarded(Guard::new(secrets))));
-        added.map_err(|_| GrantError::Taken { job: job.to_string() })?;
-        held.insert(job.to_string(), Held { name, host: host_name, bytes });
-        Ok(Grant { job: job.to_string(), nqn, bytes, host, secret, target_secret })
+        added.map_err(|_| GrantError::Taken { job: job.clone() })?;
+        held.insert(job.clone(), Held { name, host: host_name, bytes: *bytes });
+        Ok(())
     }
 
     /// Ends what was granted to a job, with the connections of who uses it.
     pub fn revoke(&self, job: &str) -> Result<(), GrantError> {
-        let revoked = self.held().remove(job);
-        let revoked = revoked.ok_or_else(|| GrantError::Unknown { job: job.to_string() })?;
-        self.directory.remove(&revoked.name);
+        let mut held = self.held();
+        let unknown = || GrantError::Unknown { job: job.to_string() };
+        let name = held.get(job).ok_or_else(unknown)?.name.clone();
+        if let Some(shelf) = &self.shelf {
+            shelf.revoke(job)?;
+        }
+        held.remove(job);
+        self.directory.remove(&name);
+        if let Some(shelf) = &self.shelf {
+            shelf.remove(job);
+        }
         Ok(())
     }
 

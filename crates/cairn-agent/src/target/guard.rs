@@ -48,6 +48,11 @@ impl Guard {
         Guard { hosts: Hosts::Named(hosts), hashes: Vec::new(), groups: Vec::new() }
     }
 
+    /// The same, with proofs that no exchange of keys is part of.
+    pub(super) fn without_exchange(self) -> Guard {
+        Guard { groups: vec![None], ..self }
+    }
+
     /// Whether hosts have to prove who they are.
     pub fn demands_proof(&self) -> bool {
         matches!(self.hosts, Hosts::Proven(_))

@@ -5,8 +5,8 @@
 
 use super::Directory;
 use super::subsystem::Subsystem;
+use crate::prometheus::Exposition;
 use cairn_device::nvme::wire::Command;
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -136,12 +136,11 @@ fn answer(mut stream: &TcpStream, directory: &Directory) -> Result<()> {
 /// All counters.
 fn describe(directory: &Directory) -> String {
     let totals = directory.totals();
-    let mut text = String::new();
+    let mut figures = Exposition::new("cairn_target_");
     let (accepted, ended) = (totals.accepted.get(), totals.ended.get());
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
-        head(&mut text, name, kind, help);
-        // Writing to memory does not fail.
-        let _ = writeln!(text, "cairn_target_{name} {value}");
+        figures.family(name, kind, help);
+        figures.sample(&[], value);
     };
     one("connections", "gauge", "Connections that there are.", accepted.saturating_sub(ended));
     one("connections_total", "counter", "Connections that there were.", accepted);
@@ -151,11 +150,9 @@ fn describe(directory: &Directory) -> String {
     one("memory_waits_total", "counter", "Waits of commands for memory.", totals.waits.get());
     let subsystems = directory.all();
     let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Subsystem) -> u64| {
-        head(&mut text, name, kind, help);
+        figures.family(name, kind, help);
         for subsystem in &subsystems {
-            let label = escape(subsystem.name().as_str());
-            let value = value(subsystem);
-            let _ = writeln!(text, "cairn_target_{name}{{subsystem=\"{label}\"}} {value}");
+            figures.sample(&[("subsystem", subsystem.name().as_str())], value(subsystem));
         }
     };
     each("controllers", "gauge", "Controllers of hosts.", &|one| one.controllers_count() as u64);
@@ -175,14 +172,5 @@ fn describe(directory: &Directory) -> String {
     });
     let help = "Hosts that could not prove who they are, or are not allowed.";
     each("strangers_total", "counter", help, &|one| one.counters().strangers.get());
-    text
-}
-
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP cairn_target_{name} {help}\n# TYPE cairn_target_{name} {kind}");
-}
-
-/// A label's value.
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    figures.into_text()
 }

@@ -1,6 +1,6 @@
 //! What a namespace's blocks lie in: a file, or memory that looks like one.
 //!
-//! Must stay true: ranges are checked against the size before anything is touched; it never grows.
+//! Must stay true: ranges are checked against the size before anything is touched, which changes only when that is asked for.
 
 use super::reservation::Reservations;
 use cairn_device::nvme::wire::command::Blocks;
@@ -11,12 +11,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
+    /// As it was at first.
     shape: identify::Namespace,
+    blocks: AtomicU64,
     is_memory: bool,
     reservations: Reservations,
 }
@@ -42,12 +45,23 @@ impl Namespace {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let file = File::from(rustix::fs::open(directory, flags, mode)?);
+        Namespace::allocated(file, bytes, block_bytes)
+    }
+
+    /// An empty file, which gets all its room.
+    pub(super) fn allocated(file: File, bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
             allocated => allocated?,
         }
         let mut guid = [0; 16];
         rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
+        Namespace::new(file, bytes, block_bytes, guid)
+    }
+
+    /// One that was made so before, and was then known by `guid`.
+    pub(super) fn of(mut file: File, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {
+        let bytes = file.seek(SeekFrom::End(0))?;
         Namespace::new(file, bytes, block_bytes, guid)
     }
 
@@ -85,15 +99,29 @@ impl Namespace {
         match is_usable {
             true => {
                 let reservations = Reservations::default();
-                Ok(Namespace { file, shape, is_memory: false, reservations })
+                let blocks = AtomicU64::new(blocks);
+                Ok(Namespace { file, shape, blocks, is_memory: false, reservations })
             }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
     }
 
     /// What hosts are told of it.
-    pub fn shape(&self) -> &identify::Namespace {
-        &self.shape
+    pub fn shape(&self) -> identify::Namespace {
+        identify::Namespace { blocks: self.blocks.load(Ordering::Relaxed), ..self.shape }
+    }
+
+    /// Whether it has any block.
+    pub(super) fn is_there(&self) -> bool {
+        self.shape().blocks > 0
+    }
+
+    /// Takes the size that its file or device has by now; whether that is another one than before.
+    pub(super) fn look_again(&self) -> bool {
+        // One whose size cannot be found out has none.
+        let bytes = (&self.file).seek(SeekFrom::End(0)).unwrap_or(0);
+        let blocks = bytes >> self.shape.block_shift;
+        self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
 
     /// Who may write to it.
@@ -157,7 +185,7 @@ impl Namespace {
     /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the namespace.
     pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
         let end = blocks.first.checked_add(blocks.count.into());
-        match end.is_some_and(|end| end <= self.shape.blocks) {
+        match end.is_some_and(|end| end <= self.shape().blocks) {
             true => {
                 let shift = self.shape.block_shift;
                 Ok((blocks.first << shift, u64::from(blocks.count) << shift))

@@ -45,6 +45,11 @@ impl Pool {
         Some(Buffer(vec![0; size].into_boxed_slice()))
     }
 
+    /// How much nobody has.
+    pub(super) fn unused_bytes(&self) -> usize {
+        self.free_bytes + self.spare.iter().flatten().map(|buffer| buffer.len()).sum::<usize>()
+    }
+
     /// Takes one back.
     pub(super) fn give(&mut self, buffer: Buffer) {
         if !buffer.is_empty() {

@@ -18,8 +18,14 @@ impl Socket {
     /// One of a host.
     pub(super) fn new(stream: TcpStream) -> Result<Socket> {
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(Socket { local: stream.local_addr()?, descriptor: stream.into() })
+        let local = stream.local_addr()?;
+        Socket::over(stream.into(), local)
+    }
+
+    /// Any other stream, whose host has found us at that address.
+    pub(super) fn over(descriptor: OwnedFd, local: SocketAddr) -> Result<Socket> {
+        rustix::io::ioctl_fionbio(&descriptor, true)?;
+        Ok(Socket { descriptor, local })
     }
 
     /// The address at which the host has found us.

@@ -10,6 +10,7 @@ use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::{Nqn, Status};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -19,7 +20,8 @@ const PIECE: usize = 64 << 10;
 /// A target that grants room in memory.
 fn start(bytes_max: u64) -> Option<(Peer, Arc<Grants>)> {
     let directory = Arc::new(Directory::new(Limits::default()));
-    let grants = Grants::new(Arc::clone(&directory), Room::Memory, bytes_max, "node1");
+    let grants = Grants::new(Arc::clone(&directory), &Room::Memory, bytes_max, "node1");
+    let grants = grants.expect("nothing was granted before");
     Peer::is_ours().then(|| (Peer::of(directory, Resources::default()), Arc::new(grants)))
 }
 
@@ -207,17 +209,32 @@ fn everything_that_a_host_has_said_does_nothing_when_somebody_says_it_again() {
     assert!(found == after, "what was overheard was written again");
 }
 
+/// A target that grants room in this directory.
+fn start_in(path: &Path) -> (Peer, Grants) {
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let room = Room::Directory(path.to_path_buf());
+    let grants = Grants::new(Arc::clone(&directory), &room, 2 * BYTES, "node1").expect("restored");
+    (Peer::of(directory, Resources::default()), grants)
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).expect("read");
+    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().expect("a name");
+    let mut names: Vec<_> = entries.map(|entry| name(entry.expect("read"))).collect();
+    names.sort();
+    names
+}
+
 #[test]
-fn room_of_grants_in_files_has_no_names_there() {
+fn what_was_granted_in_a_directory_is_granted_again_and_what_was_revoked_is_not() {
     if !Peer::is_ours() {
         return;
     }
     let path = std::env::temp_dir().join(format!("cairn-test-grants-{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("made");
-    let directory = Arc::new(Directory::new(Limits::default()));
-    let grants = Grants::new(Arc::clone(&directory), Room::Directory(path.clone()), BYTES, "node1");
-    let peer = Peer::of(directory, Resources::default());
+    let (peer, grants) = start_in(&path);
     let grant = grants.grant("one", BYTES, Some("nqn.2026-11.test:mine")).expect("room");
+    let gone = grants.grant("gone", BYTES, None).expect("room");
     assert_eq!(grant.host, "nqn.2026-11.test:mine");
     let host = Host::of(&grant);
     let mut controller = connect(peer.address, &grant.nqn, &host.settings).expect("its own");
@@ -226,7 +243,29 @@ fn room_of_grants_in_files_has_no_names_there() {
     queue.write_zeroes(8192, 8192, false).expect("its own");
     queue.discard(4096, 4096).expect("its own");
     queue.flush().expect("its own");
-    let is_empty = std::fs::read_dir(&path).expect("read").next().is_none();
+    let guid = queue.traits().shape.guid;
+    grants.revoke("gone").expect("it was granted");
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let other = Grants::new(directory, &Room::Directory(path.clone()), BYTES, "node1");
+    assert!(other.is_err(), "two targets would write over each other");
+    drop(grants);
+    // As a target leaves it that dies while it grants something, and while it revokes.
+    std::fs::write(path.join("cairn-half.namespace"), [0; 4096]).expect("written");
+    std::fs::write(path.join("cairn-half.new"), "{").expect("written");
+    let (peer, grants) = start_in(&path);
+    assert_eq!(names(&path), ["cairn-one.grant", "cairn-one.namespace"]);
+    let mut controller = connect(peer.address, &grant.nqn, &host.settings).expect("its own");
+    let mut queue = controller.queue(1).expect("an I/O queue");
+    let mut found = vec![1; 300 << 10];
+    queue.read(4096, &mut found).expect("its own");
+    let mut expected = pattern(3, 300 << 10);
+    expected[..12 << 10].fill(0);
+    assert!(found == expected && queue.traits().shape.guid == guid, "it is the same one");
+    let refused = connect(peer.address, &gone.nqn, &Host::of(&gone).settings);
+    assert!(is_refused(refused, Status::CONNECT_INVALID), "what was revoked stays so");
+    grants.grant("one", 4096, None).expect_err("it is granted");
+    grants.grant("two", BYTES + 4096, None).expect_err("there is no room");
+    grants.revoke("one").expect("it was granted");
+    assert!(names(&path).is_empty());
     std::fs::remove_dir_all(&path).expect("removed");
-    assert!(is_empty);
 }

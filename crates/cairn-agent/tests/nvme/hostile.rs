@@ -1,9 +1,14 @@
 //! Peers that break the rules: each is told so and loses its connection, and nobody else notices.
 
 use crate::peer::{Peer, settings, subsystem};
+use cairn_agent::target::Limits;
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::fabrics::{
+    ANY_CONTROLLER, CONFIGURATION_ENABLED, ConnectData, PROPERTY_CONFIGURATION,
+};
+use cairn_device::nvme::wire::identify::CNS_CONTROLLER;
 use cairn_device::nvme::wire::pdu::{
     COMMON_BYTES, Frame, Framing, Header, InitializeRequest, InitializeResponse, Terminate,
     Transfer,
@@ -98,6 +103,44 @@ fn host_that_breaks_the_rules_is_told_which_field_and_loses_its_connection() {
         assert_eq!(header, bytes[..header.len()], "{name}: the header that was wrong");
     }
     peer.controller().keep_alive().unwrap();
+}
+
+/// Mechanism: what a connection had to say was sent before its end, and whatever that made room for was done as well: commands
+/// that waited for memory. Consequence: answers and requests for data followed the PDU that is the last one, and commands were
+/// done for a host that had lost its connection. Fix: what there is to say is sent, and nothing is begun.
+#[test]
+fn commands_that_wait_when_their_connection_ends_are_not_done() {
+    let limits = Limits { awaited_bytes: 4096, ..Limits::default() };
+    let Some(peer) = Peer::limited(limits) else { return };
+    let mut stream = TcpStream::connect(peer.address).unwrap();
+    send(&mut stream, &initialize_request(), &[]);
+    receive(&mut stream);
+    let host = settings();
+    let connect =
+        Command::Connect { queue: 0, entries: 32, without_flow_control: false, keep_alive_ms: 0 };
+    let (host_id, subsystem, host) = (host.host_id, subsystem(), host.host);
+    let data = ConnectData { host_id, controller: ANY_CONTROLLER, subsystem, host }.encode();
+    let mut entry = connect.encode();
+    entry.set_data_pointer(DataPointer::InCapsule { offset: 0, length: data.len() as u32 });
+    send(&mut stream, &Header::Command(entry), &data);
+    receive(&mut stream);
+    let (property, value) = (PROPERTY_CONFIGURATION, CONFIGURATION_ENABLED);
+    let mut enable = Command::PropertySet { property, value }.encode();
+    enable.set_data_pointer(DataPointer::Transport { length: 0 });
+    send(&mut stream, &Header::Command(enable), &[]);
+    receive(&mut stream);
+    let mut identify = Command::Identify { page: CNS_CONTROLLER, namespace: 0 }.encode();
+    identify.set_data_pointer(DataPointer::Transport { length: 4096 });
+    let identify = Header::Command(identify).encode(0, Framing::PLAIN);
+    // There is room for one answer, and the second command waits.
+    stream.write_all(&[identify.bytes(), identify.bytes(), b"nonsense"].concat()).unwrap();
+    assert!(matches!(receive(&mut stream).0, Header::ControllerData { .. }));
+    assert!(matches!(receive(&mut stream).0, Header::Response(_)));
+    assert!(matches!(receive(&mut stream).0, Header::ControllerTerminate(_)));
+    let mut rest = Vec::new();
+    // It may be a reset, if more was sent than the target has read.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{} bytes follow the end", rest.len());
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod access;
 mod ailing;
 mod authentication;
 mod batching;
+mod changes;
 mod crowd;
 mod grants;
 mod habits;

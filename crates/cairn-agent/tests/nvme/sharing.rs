@@ -1,17 +1,29 @@
 //! One namespace used by the threads of a process, and by its children.
 
 use crate::peer::{PART_BYTES, Peer, SUBSYSTEM, pattern};
+use cairn_agent::target::Resources;
+use cairn_device::descriptor::Descriptor;
+use cairn_device::mapping::Mapping;
 use cairn_device::nvme::claim::Claim;
+use cairn_device::nvme::line::Line;
 use cairn_device::nvme::shared::{RemotePath, SharedRemote};
+use std::fs::File;
+use std::os::fd::IntoRawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 const PIECE: usize = 64 << 10;
 
-fn open(peer: &Peer) -> SharedRemote {
+const HOST: [u8; 16] = *b"tests of sharing";
+
+fn place(peer: &Peer) -> RemotePath {
     let path = format!("//{}/{SUBSYSTEM}?nsid=2", peer.address);
-    let place = RemotePath::parse(Path::new(&path)).expect("a path");
-    SharedRemote::open(&place, *b"tests of sharing", Claim::None).expect("connected")
+    RemotePath::parse(Path::new(&path)).expect("a path")
+}
+
+fn open(peer: &Peer) -> SharedRemote {
+    SharedRemote::open(&place(peer), HOST, Claim::None).expect("connected")
 }
 
 /// Writes bytes of this seed to a place of their own and reads them back.
@@ -87,4 +99,43 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
     }
     assert!(use_it(&remote, 48), "afterwards");
     assert_eq!(ports(&remote), before, "the parent's connection was never broken");
+}
+
+/// Mechanism: a process that had a connection kept it until its end. Consequence: where the target gives no more, another one failed
+/// after half a minute, however little it wanted. Fix: who has had a connection for a while gives it up to those who wait in line.
+#[test]
+fn connection_is_given_up_to_who_waits_for_one_and_made_again() {
+    // Room for the two of one host.
+    let resources = Resources { connections_max: 2, ..Resources::default() };
+    let Some(peer) = Peer::with(resources) else { return };
+    let first = open(&peer);
+    let known = SharedRemote::known(&place(&peer), HOST, Claim::None, first.traits());
+    let second = known.expect("prepared");
+    let file = std::env::temp_dir().join(format!("cairn-line-{}", std::process::id()));
+    for remote in [&first, &second] {
+        remote.wait_in(line(&file));
+    }
+    std::fs::remove_file(&file).expect("is there");
+    let is_served = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut is_fine = true;
+            while is_fine && !is_served.load(Ordering::Relaxed) {
+                is_fine = use_it(&first, 50);
+            }
+            is_fine && use_it(&first, 51)
+        });
+        let is_fine = use_it(&second, 52);
+        is_served.store(true, Ordering::Relaxed);
+        drop(second);
+        assert!(is_fine && busy.join().expect("has ended"));
+    });
+}
+
+fn line(path: &Path) -> Line {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.expect("has room");
+    file.set_len(4096).expect("has room");
+    Line::new(Mapping::new(Descriptor::from_raw(file.into_raw_fd()), 4096).expect("mapped"), 0)
 }

@@ -8,7 +8,7 @@ use crate::target::subsystem::Subsystem;
 use cairn_device::checksum;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::pdu::{Header, Transfer};
-use cairn_device::nvme::wire::{Completion, Entry, Status};
+use cairn_device::nvme::wire::{Command, Completion, Entry, Status};
 use std::sync::Arc;
 
 impl Connection {
@@ -33,6 +33,16 @@ impl Connection {
         let queue_head = self.flow.end();
         let command_id = entry.command_id();
         self.say(&Header::Response(Completion { result, queue_head, command_id, status }));
+    }
+
+    /// Answers commands that waited for something that has happened.
+    pub(super) fn tell_events(&mut self) {
+        while let Role::Admin(admin) = &mut self.role {
+            let Some((id, event)) = admin.next_event() else { break };
+            let mut entry = Command::AsyncEventRequest.encode();
+            entry.set_command_id(id);
+            self.answer(&entry, Ok(event));
+        }
     }
 
     /// Ends a command of an I/O queue, which returns so much of the buffer.

@@ -190,6 +190,7 @@ impl Connection {
                 self.answer(entry, result.map(Option::unwrap_or_default));
             }
         }
+        self.tell_events();
     }
 
     fn execute_io(

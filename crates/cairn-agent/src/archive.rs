@@ -1,0 +1,208 @@
+//! The object store that complete checkpoints are archived to, as a job describes it, and how far that has come.
+//!
+//! Must stay true: an object that says that a checkpoint is there is written after all that it names was verified there, and
+//! removed before any of that is replaced; credentials are read where they are used and stand in no file of ours.
+//! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread, `upload.rs` sends a checkpoint,
+//! `client.rs` talks to the server.
+
+mod client;
+mod credentials;
+pub(crate) mod keeper;
+pub mod manifest;
+mod select;
+mod upload;
+
+use crate::sets::policy::Every;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A bucket and what the names of our objects begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The bucket.
+    pub bucket: String,
+    /// What names begin with, without slashes around it; may be empty.
+    pub prefix: String,
+}
+
+impl Location {
+    /// What `s3://BUCKET/PREFIX` names. Errors: what is wrong with it.
+    pub fn parse(url: &str) -> Result<Location, &'static str> {
+        let rest = url.strip_prefix("s3://").ok_or("is no s3://BUCKET/PREFIX")?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_end_matches('/');
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        if bucket.is_empty() || !bucket.bytes().all(allowed) {
+            return Err("names no bucket: write s3://BUCKET/PREFIX");
+        }
+        let is_plain = |name: &str| !matches!(name, "" | "." | "..");
+        if !prefix.is_empty() && !prefix.split('/').all(is_plain) {
+            return Err("has an empty, `.` or `..` part in its prefix");
+        }
+        if prefix.contains(['?', '#']) || prefix.chars().any(char::is_control) {
+            return Err("has a ?, a # or a control character in its prefix");
+        }
+        Ok(Location { bucket: bucket.to_string(), prefix: prefix.to_string() })
+    }
+
+    /// The name of an object of `job`.
+    pub fn key(&self, job: &str, name: &str) -> String {
+        match self.prefix.as_str() {
+            "" => format!("{job}/{name}"),
+            prefix => format!("{prefix}/{job}/{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix.as_str() {
+            "" => write!(f, "s3://{}", self.bucket),
+            prefix => write!(f, "s3://{}/{prefix}", self.bucket),
+        }
+    }
+}
+
+/// Where checkpoints of a job are archived, and how often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchivePolicy {
+    /// `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// The server, `http://` or `https://`; None for that of Amazon in the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The region.
+    pub region: String,
+    /// How often a checkpoint is archived.
+    #[serde(default)]
+    pub every: Every,
+}
+
+/// What the archive is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Nothing to do.
+    #[default]
+    Idle,
+    /// Sending.
+    Uploading,
+    /// Waiting to try the server again.
+    Retrying,
+}
+
+/// How the archive stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveStatus {
+    /// Where checkpoints are archived: `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Checkpoints of this store that are there, verified.
+    pub checkpoints: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Checkpoints that are still to be sent.
+    pub pending: u64,
+    /// Bytes sent of the one under way.
+    pub sent_bytes: u64,
+    /// Its bytes.
+    pub sending_bytes: u64,
+    /// Why the server cannot be used, while `phase` is `retrying`.
+    pub reason: Option<String>,
+    /// When it will be tried again, milliseconds from now.
+    pub retry_in_ms: Option<u64>,
+    /// Checkpoints that cannot be archived, and why.
+    pub failed: Vec<String>,
+}
+
+impl ArchiveStatus {
+    /// Whether all that is to be there is.
+    pub fn is_complete(&self) -> bool {
+        self.pending == 0 && self.reason.is_none() && self.failed.is_empty()
+    }
+}
+
+/// What is asked of the archive, and how it stands.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Number of rounds that were asked for.
+    pub requested: u64,
+    /// The last request that a finished round answered.
+    pub finished: u64,
+    /// The newest checkpoint of each family is wanted there, whatever the policy says.
+    pub newest: bool,
+    /// How it stands; None if nothing is archived.
+    pub status: Option<ArchiveStatus>,
+    /// When the server is tried again.
+    pub retry_at: Option<Instant>,
+    /// Something is to be done.
+    pub is_busy: bool,
+}
+
+/// Where those who want something archived meet the thread that does it.
+#[derive(Default)]
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Desk {
+    /// The state, locked.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        // Only plain values are changed under the lock: they are whole whatever happened.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever waits that the state changed.
+    pub fn notify(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Waits for a change of the state, at most so long.
+    pub fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        timeout: Duration,
+    ) -> MutexGuard<'a, State> {
+        self.wake.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether something is still to be archived.
+    pub fn is_busy(&self) -> bool {
+        self.state().is_busy
+    }
+
+    /// How it stands, for whoever asks.
+    pub fn status(&self) -> Option<ArchiveStatus> {
+        let state = self.state();
+        let left = state.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let retry_in_ms = left.map(|left| left.as_millis() as u64);
+        state.status.clone().map(|status| ArchiveStatus { retry_in_ms, ..status })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn location_is_a_bucket_and_a_prefix_and_nonsense_is_refused() {
+        let location = Location::parse("s3://runs/a/b/").expect("is one");
+        assert_eq!((location.bucket.as_str(), location.prefix.as_str()), ("runs", "a/b"));
+        assert_eq!(location.key("melt", "x/y"), "a/b/melt/x/y");
+        assert_eq!(location.to_string(), "s3://runs/a/b");
+        let bare = Location::parse("s3://runs").expect("is one");
+        assert_eq!(
+            (bare.key("melt", "x"), bare.to_string()),
+            ("melt/x".into(), "s3://runs".into())
+        );
+        for bad in
+            ["runs", "s3://", "s3:///x", "s3://r/a//b", "s3://r/../x", "s3://r u/x", "s3://r/?"]
+        {
+            assert!(Location::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The thread that archives: what is complete goes to the object store, newest first, again and again until it is there.
+//!
+//! Must stay true: what it knows of the archive it learned there, so an agent that is killed is replaced without loss;
+//! trouble with the server is tried again with a growing delay, trouble with one checkpoint does not keep the others.
+
+use super::client::Client;
+use super::manifest::{FORMAT, Manifest, STEM};
+use super::upload::Uploader;
+use super::{ArchivePolicy, ArchiveStatus, Phase, select};
+use crate::error::{Error, Result};
+use crate::failures::Backoff;
+use crate::job::{JOB_FILE, Job};
+use crate::read::Buffer;
+use crate::service::is_off_duty;
+use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
+use crate::shared::Shared;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether there is something to do.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Archives until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut keeper = Keeper::default();
+    let pause = |time| {
+        shared.sleep(time);
+        !shared.is_stopping()
+    };
+    while !shared.is_stopping() {
+        keeper.turn(shared, &pause);
+    }
+}
+
+/// What tells one version of a file that is replaced whole from another.
+type Seen = Option<(u64, i64, i64)>;
+
+/// What is remembered between rounds.
+#[derive(Default)]
+struct Keeper<'a> {
+    /// The job's description and the register, as they were before the last round.
+    seen: (Seen, Seen),
+    policy: Option<ArchivePolicy>,
+    client: Option<Client<'a>>,
+    /// What the archive has of the job; None before it was asked.
+    archived: Option<Vec<Manifest>>,
+    /// Checkpoints that somebody wants there, whatever the policy says.
+    wanted: BTreeSet<u64>,
+    /// Those that cannot be archived as long as their files stay what they are, and why; without a reason, they changed.
+    failed: BTreeMap<u64, Option<String>>,
+    backoff: Option<Backoff>,
+    complaint: Option<String>,
+    buffer: Buffer,
+}
+
+impl<'a> Keeper<'a> {
+    /// Waits a moment, then does what has become due.
+    fn turn(&mut self, shared: &Shared, pause: &'a dyn Fn(Duration) -> bool) {
+        let state = shared.archive.state();
+        let idle = state.requested == state.finished;
+        let mut state = if idle { shared.archive.wait(state, LOOK_EVERY) } else { state };
+        let ticket = (state.requested > state.finished).then_some(state.requested);
+        let newest = std::mem::take(&mut state.newest);
+        drop(state);
+        let directory = shared.directory();
+        let seen = (version(&directory.join(JOB_FILE)), version(&directory.join(REGISTER_FILE)));
+        let is_due = match &self.backoff {
+            Some(backoff) => backoff.next() <= Instant::now(),
+            None => seen != self.seen,
+        };
+        if ticket.is_none() && (!is_due || is_off_duty(shared)) {
+            return;
+        }
+        self.seen = seen;
+        if ticket.is_some() {
+            self.failed.clear();
+        }
+        let result = self.round(shared, pause, newest);
+        self.conclude(shared, result, ticket);
+    }
+
+    /// Sends what is missing, until nothing is.
+    fn round(
+        &mut self,
+        shared: &Shared,
+        pause: &'a dyn Fn(Duration) -> bool,
+        newest: bool,
+    ) -> Result<()> {
+        let job = Job::load(shared.directory())?;
+        if job.archive != self.policy {
+            *self = Keeper { seen: self.seen, ..Keeper::default() };
+            self.policy = job.archive.clone();
+        }
+        let Some(policy) = self.policy.clone() else { return Ok(()) };
+        shared.archive.state().is_busy = true;
+        self.note(shared, &policy, Phase::Uploading, 1);
+        let known = Register::load(shared.directory())?;
+        if newest {
+            self.wanted.extend(select::newest(known.checkpoints()));
+        }
+        if self.client.is_none() {
+            self.client = Some(Client::new(&policy, pause)?);
+        }
+        if let (None, Some(client)) = (&self.archived, &self.client) {
+            self.archived = Some(there(client, &job.job)?);
+        }
+        loop {
+            // More may have become complete meanwhile.
+            let known = Register::load(shared.directory())?;
+            let missing = self.missing(&known, &job.store);
+            self.note(shared, &policy, Phase::Uploading, missing.len() as u64);
+            let Some(next) = missing.first() else { return Ok(()) };
+            self.send(shared, &job, next)?;
+        }
+    }
+
+    fn missing(&self, known: &Register, store: &str) -> Vec<Checkpoint> {
+        let Some(policy) = &self.policy else { return Vec::new() };
+        let archived = self.archived.as_deref().unwrap_or_default();
+        let is_wanted = |id| self.wanted.contains(&id);
+        let missing =
+            select::missing(known.checkpoints(), store, archived, policy.every, &is_wanted);
+        missing.into_iter().filter(|one| !self.failed.contains_key(&one.id)).cloned().collect()
+    }
+
+    /// Sends one checkpoint. Errors: those of the server, `Stopped`.
+    fn send(&mut self, shared: &Shared, job: &Job, next: &Checkpoint) -> Result<()> {
+        let (Some(client), Some(archived)) = (&self.client, &mut self.archived) else {
+            return Ok(());
+        };
+        let (volumes, _) = shared.volumes();
+        let note = |sent: u64, total: u64| {
+            if let Some(status) = &mut shared.archive.state().status {
+                status.sent_bytes += sent;
+                status.sending_bytes = total;
+            }
+            !shared.is_stopping()
+        };
+        let progress = |sent| note(sent, next.bytes());
+        let buffer = &mut self.buffer;
+        let volumes = &volumes;
+        let progress = &progress;
+        match (Uploader { client, job, volumes, archived, buffer, progress }).send(next) {
+            Err(Error::Changed { .. }) => {
+                self.failed.insert(next.id, None);
+            }
+            Err(error @ (Error::Stopped | Error::Object { passes: true, .. })) => {
+                return Err(error);
+            }
+            // What the server refuses for good it refuses for all, unless it is about a name.
+            Err(error @ Error::Object { action, .. }) if action != "name" => return Err(error),
+            Err(error) => {
+                self.failed.insert(next.id, Some(format!("{}: {error}", next.name)));
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Says how it stands.
+    fn note(&self, shared: &Shared, policy: &ArchivePolicy, phase: Phase, pending: u64) {
+        let store = Job::load(shared.directory()).map(|job| job.store).unwrap_or_default();
+        let ours = || self.archived.iter().flatten().filter(|there| there.store == store);
+        shared.archive.state().status = Some(ArchiveStatus {
+            url: policy.url.clone(),
+            phase,
+            checkpoints: ours().count() as u64,
+            bytes: ours().map(|there| there.checkpoint.bytes()).sum(),
+            pending,
+            failed: self.failed.values().flatten().cloned().collect(),
+            ..ArchiveStatus::default()
+        });
+    }
+
+    fn conclude(&mut self, shared: &Shared, result: Result<()>, ticket: Option<u64>) {
+        if matches!(result, Err(Error::Stopped)) {
+            return;
+        }
+        let trouble = result.err().map(|error| error.to_string());
+        match (&trouble, &mut self.backoff) {
+            (None, backoff) => *backoff = None,
+            (Some(_), Some(backoff)) => backoff.grow(),
+            (Some(_), backoff) => *backoff = Some(Backoff::new()),
+        }
+        if trouble.is_some() {
+            // Whoever mends it may have changed the credentials, and what is there.
+            (self.client, self.archived) = (None, None);
+        }
+        let mut state = shared.archive.state();
+        match (&mut state.status, &self.policy) {
+            (Some(status), Some(_)) => {
+                status.phase = if trouble.is_some() { Phase::Retrying } else { Phase::Idle };
+                status.reason.clone_from(&trouble);
+                status.failed = self.failed.values().flatten().cloned().collect();
+            }
+            (status, _) => *status = None,
+        }
+        state.retry_at = self.backoff.map(|backoff| backoff.next());
+        state.is_busy = self.backoff.is_some();
+        state.finished = state.finished.max(ticket.unwrap_or(0));
+        drop(state);
+        shared.archive.notify();
+        if let Some(text) = trouble.as_ref().filter(|text| self.complaint.as_ref() != Some(text)) {
+            eprintln!("cannot archive: {text}");
+        }
+        self.complaint = trouble;
+    }
+}
+
+/// What the archive has of `job`.
+fn there(client: &Client<'_>, job: &str) -> Result<Vec<Manifest>> {
+    let mut found = Vec::new();
+    for key in client.list(&client.location().key(job, STEM))? {
+        // What does not parse says nothing: it is not ours, or of a newer version.
+        let parsed = serde_json::from_slice::<Manifest>(&client.get(&key)?);
+        found.extend(parsed.ok().filter(|manifest| manifest.format <= FORMAT));
+    }
+    Ok(found)
+}
+
+/// What tells the file at `path` now.
+fn version(path: &Path) -> Seen {
+    let found = path.metadata().ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec()))
+}

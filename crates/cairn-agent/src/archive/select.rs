@@ -1,0 +1,105 @@
+//! Which checkpoints are to be archived, and in which order.
+
+use super::manifest::Manifest;
+use crate::sets::Family;
+use crate::sets::policy::Every;
+use crate::sets::register::Checkpoint;
+use std::collections::BTreeMap;
+
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Those of `known` that `every` asks for, and those that are `wanted` in any case, without those that are in `archived`;
+/// newest first.
+pub fn missing<'a>(
+    known: &'a [Checkpoint],
+    store: &str,
+    archived: &[Manifest],
+    every: Every,
+    wanted: &dyn Fn(u64) -> bool,
+) -> Vec<&'a Checkpoint> {
+    let is_there = |one: &Checkpoint| archived.iter().any(|there| there.is_of(store, one));
+    let mut times: BTreeMap<&Family, Vec<i64>> = BTreeMap::new();
+    for there in archived.iter().filter(|there| there.store == store) {
+        let there = &there.checkpoint;
+        times.entry(&there.name.family).or_default().push(there.modified_ns);
+    }
+    let mut known: Vec<&Checkpoint> = known.iter().collect();
+    known.sort_by_key(|one| (one.modified_ns, one.id));
+    let mut missing = Vec::new();
+    for one in known.into_iter().filter(|one| !is_there(one)) {
+        let of_family = times.entry(&one.name.family).or_default();
+        let last = of_family.iter().copied().filter(|&time| time <= one.modified_ns).max();
+        let is_due = match every {
+            Every::Count(count) => one.ordinal % count.max(1) == 0,
+            Every::Seconds(seconds) => {
+                let age = (seconds as i64).saturating_mul(NANOSECONDS_PER_SECOND);
+                last.is_none_or(|last| one.modified_ns - last >= age)
+            }
+        };
+        if is_due || wanted(one.id) {
+            of_family.push(one.modified_ns);
+            missing.push(one);
+        }
+    }
+    missing.reverse();
+    missing
+}
+
+/// The numbers of the newest checkpoint of each family.
+pub fn newest(known: &[Checkpoint]) -> Vec<u64> {
+    let mut newest: BTreeMap<&Family, &Checkpoint> = BTreeMap::new();
+    for one in known {
+        let age = |one: &Checkpoint| (one.modified_ns, one.name.step, one.id);
+        let best = newest.entry(&one.name.family).or_insert(one);
+        if age(best) < age(one) {
+            *best = one;
+        }
+    }
+    newest.into_values().map(|one| one.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::manifest::FORMAT;
+    use super::*;
+    use crate::manifest;
+    use crate::sets::Name;
+    use crate::sets::register::Level;
+
+    fn known(step: u64, second: i64) -> Checkpoint {
+        let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
+        let modified_ns = second * NANOSECONDS_PER_SECOND;
+        let (wanted, level) = (Level::Node, Level::Node);
+        let (id, ordinal, completed_ns) = (step, step, modified_ns);
+        Checkpoint { id, name, ordinal, completed_ns, modified_ns, wanted, level, files: vec![] }
+    }
+
+    fn archived(of: &Checkpoint) -> Manifest {
+        let (id, name, modified_ns) = (of.id, of.name.clone(), of.modified_ns);
+        let checkpoint = manifest::Checkpoint { id, name, modified_ns, files: vec![] };
+        Manifest { format: FORMAT, job: "j".into(), store: "s".into(), checkpoint }
+    }
+
+    fn ids(known: &[Checkpoint], archived: &[Manifest], every: Every, wanted: &[u64]) -> Vec<u64> {
+        let found = missing(known, "s", archived, every, &|id| wanted.contains(&id));
+        found.iter().map(|one| one.id).collect()
+    }
+
+    #[test]
+    fn every_second_and_what_is_wanted_is_missing_newest_first_until_it_is_there() {
+        let all: Vec<Checkpoint> = (1..=5).map(|step| known(step, step as i64)).collect();
+        assert_eq!(ids(&all, &[], Every::Count(2), &newest(&all)), [5, 4, 2]);
+        let there = [archived(&all[3]), archived(&all[4])];
+        assert_eq!(ids(&all, &there, Every::Count(2), &newest(&all)), [2]);
+        let elsewhere = Manifest { store: "other".into(), ..archived(&all[1]) };
+        assert_eq!(ids(&all, &[elsewhere], Every::Count(2), &[]), [4, 2]);
+    }
+
+    #[test]
+    fn one_in_so_many_seconds_counts_from_what_is_there() {
+        let all = [known(1, 0), known(2, 50), known(3, 70), known(4, 130)];
+        assert_eq!(ids(&all, &[], Every::Seconds(60), &[]), [4, 3, 1]);
+        let there = [archived(&all[1])];
+        assert_eq!(ids(&all, &there, Every::Seconds(60), &[]), [4, 1]);
+    }
+}

@@ -1,0 +1,238 @@
+//! Sending one checkpoint from the store to the archive.
+//!
+//! The steps, in the order that makes what is there trustworthy:
+//! 1. each file is read once to learn its checksum, every block of it compared; an object of that name, length and checksum
+//!    stays;
+//! 2. what in the archive says that a checkpoint with another file of this name is there is removed;
+//! 3. the file is sent, and its bytes are compared by the server, or read back;
+//! 4. when all files are there, the object that says so is written.
+//!
+//! Must stay true: a file of another version than the checkpoint's is never sent under its name; no more than one part of a
+//! file is in memory.
+
+use super::client::{Client, Part};
+use super::manifest::{FORMAT, Manifest, STEM};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::manifest::{Checkpoint, CheckpointFile};
+use crate::path::FilePath;
+use crate::read::{Buffer, Chunk, Summary, read_whole};
+use crate::sets::{Member, register};
+use crate::volume::{OpenFile, Volume};
+use cairn_core::InodeId;
+use cairn_device::checksum;
+use std::sync::Arc;
+
+/// Bytes of a part, unless there would be too many; smaller files are sent whole.
+const PART_BYTES_MIN: u64 = 8 << 20;
+/// Parts an object may have.
+const PARTS_MAX: u64 = 10_000;
+
+/// Sends checkpoints of one store.
+pub struct Uploader<'a> {
+    /// Where to.
+    pub client: &'a Client<'a>,
+    /// The store's job.
+    pub job: &'a Job,
+    /// Its namespaces.
+    pub volumes: &'a [Arc<Volume>],
+    /// What is known to be in the archive.
+    pub archived: &'a mut Vec<Manifest>,
+    /// Memory for reading.
+    pub buffer: &'a mut Buffer,
+    /// Hears of bytes that need not be sent any more; false if the agent ends.
+    pub progress: &'a dyn Fn(u64) -> bool,
+}
+
+impl Uploader<'_> {
+    /// Sends `known`. Errors: those of the server, of files that changed or are damaged, `Stopped`.
+    pub fn send(&mut self, known: &register::Checkpoint) -> Result<()> {
+        let files = known.files.iter().map(|member| self.send_file(member));
+        let files = files.collect::<Result<Vec<CheckpointFile>>>()?;
+        let (id, name, modified_ns) = (known.id, known.name.clone(), known.modified_ns);
+        let checkpoint = Checkpoint { id, name, modified_ns, files };
+        let (job, store) = (self.job.job.clone(), self.job.store.clone());
+        let manifest = Manifest { format: FORMAT, job, store, checkpoint };
+        let key = self.client.location().key(&self.job.job, &manifest.name());
+        let mut text = serde_json::to_vec_pretty(&manifest)
+            .map_err(|source| Error::Json { path: key.clone().into(), source })?;
+        text.push(b'\n');
+        let crc32c = checksum::crc32c(0, &text);
+        if !self.client.put(&key, &text, crc32c)? {
+            self.client.compare(&key, text.len() as u64, crc32c)?;
+        }
+        self.archived.push(manifest);
+        Ok(())
+    }
+
+    fn send_file(&mut self, member: &Member) -> Result<CheckpointFile> {
+        let key = self.key(&member.path)?;
+        let crc32c = self.read(member, &mut |_| Ok(()))?.crc32c;
+        let file = CheckpointFile { path: member.path.clone(), bytes: member.bytes, crc32c };
+        if !self.is_there(&key, &file)? {
+            self.supersede(&file)?;
+            let was_compared = match member.bytes > PART_BYTES_MIN {
+                true => self.send_parts(&key, member, crc32c)?,
+                false => self.send_whole(&key, member, crc32c)?,
+            };
+            if !was_compared {
+                self.client.compare(&key, file.bytes, crc32c)?;
+            }
+        }
+        match (self.progress)(member.bytes) {
+            true => Ok(file),
+            false => Err(Error::Stopped),
+        }
+    }
+
+    /// Whether the archive has the file already, verified.
+    fn is_there(&self, key: &str, file: &CheckpointFile) -> Result<bool> {
+        let Some(found) = self.client.look(key)? else { return Ok(false) };
+        if (found.bytes, found.crc32c) != (file.bytes, Some(file.crc32c)) {
+            return Ok(false);
+        }
+        // One that cannot be read is no error yet: it is sent again.
+        let is_whole = || self.client.compare(key, file.bytes, file.crc32c).is_ok();
+        Ok(found.was_compared || is_whole())
+    }
+
+    /// Removes what says that a checkpoint with another file of this name is there.
+    fn supersede(&mut self, file: &CheckpointFile) -> Result<()> {
+        let is_stale =
+            |there: &Manifest| there.checkpoint.files.iter().any(|other| other.path == file.path);
+        while let Some(index) = self.archived.iter().position(is_stale) {
+            let name = self.archived[index].name();
+            self.client.remove(&self.client.location().key(&self.job.job, &name))?;
+            self.archived.remove(index);
+        }
+        Ok(())
+    }
+
+    fn send_whole(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
+        let mut whole = Vec::with_capacity(member.bytes as usize);
+        let summary = self.read(member, &mut |chunk| {
+            whole.extend_from_slice(chunk.bytes);
+            Ok(())
+        })?;
+        same(member, &summary, crc32c)?;
+        self.client.put(key, &whole, crc32c)
+    }
+
+    fn send_parts(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
+        let client = self.client;
+        // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
+        let _ = client.abort_unfinished(key);
+        let upload = client.begin(key, crc32c)?;
+        let result = self.send_all_parts(key, &upload, member, crc32c).and_then(|parts| {
+            client.complete(key, &upload, &parts)?;
+            Ok(parts.iter().all(Part::was_compared))
+        });
+        if result.is_err() {
+            // Where this fails, too, the bucket's own rules remove what nobody completed.
+            let _ = client.abort(key, &upload);
+        }
+        result
+    }
+
+    fn send_all_parts(
+        &mut self,
+        key: &str,
+        upload: &str,
+        member: &Member,
+        crc32c: u32,
+    ) -> Result<Vec<Part>> {
+        let (client, progress) = (self.client, self.progress);
+        let part_bytes = part_bytes(member.bytes) as usize;
+        let (mut parts, mut pending) = (Vec::<Part>::new(), Vec::with_capacity(part_bytes));
+        let summary = self.read(member, &mut |chunk| {
+            let mut rest = chunk.bytes;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(part_bytes - pending.len()));
+                pending.extend_from_slice(now);
+                rest = later;
+                if pending.len() == part_bytes {
+                    let number = parts.len() as u16 + 1;
+                    parts.push(client.put_part(key, upload, number, &pending)?);
+                    pending.clear();
+                }
+            }
+            // Nothing counts before all of it is there.
+            if progress(0) { Ok(()) } else { Err(Error::Stopped) }
+        })?;
+        same(member, &summary, crc32c)?;
+        if !pending.is_empty() {
+            let number = parts.len() as u16 + 1;
+            parts.push(client.put_part(key, upload, number, &pending)?);
+        }
+        Ok(parts)
+    }
+
+    /// Reads a file of the checkpoint, checked. Errors: `Changed` if it is not that file any more.
+    fn read(
+        &mut self,
+        member: &Member,
+        consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+    ) -> Result<Summary> {
+        let file = open(self.volumes, member)?;
+        let summary = read_whole(&file, self.buffer, consume)?;
+        let found = (summary.attributes.version, summary.attributes.size, summary.open_blocks);
+        match found == (member.version, member.bytes, 0) {
+            true => Ok(summary),
+            false => Err(Error::Changed { path: member.path.clone() }),
+        }
+    }
+
+    /// The name of a file's object.
+    fn key(&self, path: &FilePath) -> Result<String> {
+        let refused = |problem: &str| Error::Object {
+            action: "name",
+            object: path.to_string(),
+            problem: problem.to_string(),
+            passes: false,
+        };
+        let name = std::str::from_utf8(path.as_bytes())
+            .map_err(|_| refused("names of objects are UTF-8, and this one is not"))?;
+        match name.starts_with(STEM) {
+            true => Err(refused("the name is one that Cairn needs for itself; rename it")),
+            false => Ok(self.client.location().key(&self.job.job, name)),
+        }
+    }
+}
+
+fn open<'a>(volumes: &'a [Arc<Volume>], member: &Member) -> Result<OpenFile<'a>> {
+    let changed = || Error::Changed { path: member.path.clone() };
+    let place =
+        |volume: &'a Arc<Volume>| Some((volume, member.path.strip_prefix(volume.prefix())?));
+    let (volume, inner) = volumes.iter().find_map(place).ok_or_else(changed)?;
+    match volume.open_file(&inner) {
+        Ok(file) if file.inode == InodeId(member.inode) => Ok(file),
+        Ok(_) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => Err(changed()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What was read the second time is what was read the first time.
+fn same(member: &Member, summary: &Summary, crc32c: u32) -> Result<()> {
+    match summary.crc32c == crc32c {
+        true => Ok(()),
+        false => Err(Error::Changed { path: member.path.clone() }),
+    }
+}
+
+/// Bytes of the parts of an object of `bytes`.
+fn part_bytes(bytes: u64) -> u64 {
+    bytes.div_ceil(PARTS_MAX).max(PART_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_object_has_more_parts_than_it_may_have() {
+        for bytes in [PART_BYTES_MIN + 1, 80 << 30, (80 << 30) + 1, 5 << 40] {
+            assert!(bytes.div_ceil(part_bytes(bytes)) <= PARTS_MAX, "{bytes}");
+        }
+        assert_eq!(part_bytes(1 << 30), PART_BYTES_MIN);
+    }
+}

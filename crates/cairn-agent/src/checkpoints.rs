@@ -1,0 +1,262 @@
+//! The checkpoints of a store as the drain sees them: which files it may copy now, in which order, and which checkpoints are
+//! in the persist directory afterwards.
+//!
+//! Must stay true: no file of a checkpoint that is not complete is copied, and none that nobody wants outside; the register on
+//! disk says what the last look found.
+
+use crate::daemon;
+use crate::error::Result;
+use crate::job::{Job, RUN_LOCK};
+use crate::ledger::Ledger;
+use crate::manifest::{self, State};
+use crate::path::FilePath;
+use crate::protocol::Unfinished;
+use crate::ranks;
+use crate::sets::marks::{self, Mark};
+use crate::sets::policy::{Purpose, Rules};
+use crate::sets::register::{Checkpoint, Level, Register};
+use crate::sets::{Family, Grove, Member, Name, Reason, Run, Set, Situation, Standing, survey};
+use crate::volume::now;
+use cairn_device::notes::Note;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Which checkpoints somebody wants in the persist directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wanted {
+    /// Those that the policy says.
+    #[default]
+    Policy,
+    /// The newest of each family, too.
+    Newest,
+    /// All.
+    All,
+}
+
+/// What the drain is told about the run and about wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The run ended, and whether well.
+    pub succeeded: Option<bool>,
+    /// Which checkpoints are to be drained.
+    pub wanted: Wanted,
+}
+
+impl Told {
+    /// Adds what somebody else says.
+    pub fn add(&mut self, other: Told) {
+        self.succeeded = other.succeeded.or(self.succeeded);
+        self.wanted = self.wanted.max(other.wanted);
+    }
+}
+
+/// The checkpoints of one store.
+pub struct Checkpoints {
+    store: PathBuf,
+    rules: Rules,
+    settle: Duration,
+    mount: String,
+    register: Register,
+    saved: Register,
+}
+
+/// What a look found.
+pub struct View {
+    /// Files that are not to be copied now.
+    pub held: HashSet<FilePath>,
+    /// Those of them whose checkpoint is not complete.
+    pub incomplete: HashSet<FilePath>,
+    /// Place of each file of a checkpoint in the order of copying; the others come after them.
+    order: HashMap<FilePath, usize>,
+    /// Checkpoints that are not complete.
+    pub unfinished: Vec<Unfinished>,
+    /// When it should be looked again, although nothing may have changed.
+    pub look_again: Option<Instant>,
+}
+
+impl View {
+    /// Puts `paths` in the order of copying: newest checkpoint first; what belongs to none stays in its order, behind them.
+    pub fn sort(&self, paths: &mut [FilePath]) {
+        paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
+    }
+}
+
+impl Checkpoints {
+    /// Those of the store in `store`. Errors: its register cannot be read.
+    pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
+        let register = Register::load(store)?;
+        Ok(Checkpoints {
+            store: store.to_path_buf(),
+            rules: Rules::of(&job.checkpoint),
+            settle: job.checkpoint.settle(),
+            mount: job.mount.clone(),
+            saved: register.clone(),
+            register,
+        })
+    }
+
+    /// To be called when another run begins, before it changes anything, while there is no agent: what the one before it left
+    /// unfinished, if nobody said how that ended, stays so. An agent that comes later could take the new run's files for the
+    /// other's.
+    pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
+        if self.register.open_run().is_some() {
+            self.look(groves, Told { succeeded: Some(false), wanted: Wanted::Policy })?;
+            self.settle(None)?;
+        }
+        Ok(())
+    }
+
+    /// Those that are complete, as of the last look.
+    pub fn complete(&self) -> &[Checkpoint] {
+        self.register.checkpoints()
+    }
+
+    /// Whether files are there for something, so that what becomes of them is not what becomes of their checkpoint. Errors: the
+    /// notes of programs cannot be read.
+    pub fn has_purposes(&self) -> Result<bool> {
+        Ok(self.rules.has_purposes(&marks::read(&self.store)?))
+    }
+
+    /// Looks at the files: what may be copied, and in which order.
+    pub fn look(&mut self, groves: &[Grove<'_>], told: Told) -> Result<View> {
+        let notes = marks::read(&self.store)?;
+        let marks = marks::marks(&notes);
+        let under_way = self.run_under_way()?;
+        let run = match (told.succeeded, self.register.open_run()) {
+            (Some(true), _) => Run::Succeeded,
+            (Some(false), _) => Run::Failed,
+            // Nobody who dies says so.
+            (None, Some(open)) if under_way != Some(open) => Run::Failed,
+            (None, _) => Run::Running,
+        };
+        let sets = self.sets(groves, &marks, run)?;
+        if run == Run::Failed {
+            self.register.abandon(&sets);
+        }
+        self.register.set_open_run(under_way.filter(|_| told.succeeded.is_none()));
+        self.register.take(&sets, &self.rules, now().0);
+        match told.wanted {
+            Wanted::Policy => {}
+            Wanted::Newest => self.register.want_newest(),
+            Wanted::All => self.register.want_all(),
+        }
+        Ok(self.view(groves, &sets, &notes, run))
+    }
+
+    /// Which of the store's runs goes on, if one does.
+    fn run_under_way(&self) -> Result<Option<u64>> {
+        match daemon::is_locked(&self.store, RUN_LOCK).unwrap_or(true) {
+            true => Ok(Some(Job::load(&self.store)?.runs)),
+            false => Ok(None),
+        }
+    }
+
+    fn sets(&self, groves: &[Grove<'_>], marks: &[Mark], run: Run) -> Result<Vec<Set>> {
+        let launches = ranks::launches(&self.store)?;
+        let known = self.register.checkpoints();
+        let usual: HashMap<&Family, usize> =
+            known.iter().map(|known| (&known.name.family, known.files.len())).collect();
+        let files: HashMap<&Name, &[Member]> =
+            known.iter().map(|known| (&known.name, &known.files[..])).collect();
+        let situation = Situation {
+            now_ns: now().0,
+            ranks: launches.last().map(|launch| launch.known),
+            run,
+            settle: self.settle,
+            marks,
+            usual_size: &|family| usual.get(family).copied(),
+            was_complete: &|name, members| files.get(name).is_some_and(|&files| files == members),
+            was_abandoned: &|name, files| self.register.was_abandoned(name, files),
+        };
+        Ok(survey(groves, self.rules.patterns(), &situation))
+    }
+
+    fn view(&self, groves: &[Grove<'_>], sets: &[Set], notes: &[Note], run: Run) -> View {
+        let purpose = |path: &FilePath| {
+            let seen = format!("{}/", self.mount).into_bytes();
+            self.rules.purpose(path.as_bytes(), &[&seen, path.as_bytes()].concat(), notes)
+        };
+        let mut held: HashSet<FilePath> = HashSet::new();
+        if self.rules.has_purposes(notes) {
+            let unwanted = |path: &&FilePath| {
+                matches!(purpose(path), Some(Purpose::Reusable | Purpose::Temporary))
+            };
+            held.extend(groves.iter().flat_map(|(_, tree)| tree.keys()).filter(unwanted).cloned());
+        }
+        let mut wanted: Vec<&Checkpoint> = Vec::new();
+        for checkpoint in self.register.checkpoints() {
+            match checkpoint.wanted {
+                Level::Pfs => wanted.push(checkpoint),
+                Level::Node => held.extend(persistent_aside(&checkpoint.files, &purpose)),
+            }
+        }
+        let mut incomplete = HashSet::new();
+        for set in sets.iter().filter(|set| !set.is_complete()) {
+            held.extend(persistent_aside(&set.members, &purpose));
+            incomplete.extend(set.members.iter().map(|member| member.path.clone()));
+        }
+        wanted.sort_by_key(|checkpoint| (-checkpoint.modified_ns, checkpoint.id));
+        let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
+        let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
+        let waits = sets.iter().filter_map(|set| match &set.standing {
+            Standing::Waiting(Reason::Unsettled(left)) => Some(*left),
+            Standing::Waiting(Reason::Ranks(..)) => Some(self.settle),
+            _ => None,
+        });
+        let look_again = waits.min().map(|left| Instant::now() + left);
+        View { held, incomplete, order, unfinished: unfinished(sets, run), look_again }
+    }
+
+    /// Notes which checkpoints `ledger` has whole, in its manifest, too; and writes the register.
+    pub fn settle(&mut self, ledger: Option<&mut Ledger>) -> Result<()> {
+        if let Some(ledger) = ledger {
+            let is_drained = |file: &Member| {
+                ledger.entry(&file.path).is_some_and(|entry| {
+                    let same = (entry.inode, entry.version) == (file.inode, file.version);
+                    same && entry.state == State::Drained && !entry.detached
+                })
+            };
+            self.register.note_levels(is_drained);
+            let drained =
+                self.register.checkpoints().iter().filter(|known| known.level == Level::Pfs);
+            let drained: Vec<_> = drained
+                .filter_map(|known| manifest::Checkpoint::of(known, ledger.manifest()))
+                .collect();
+            ledger.put_checkpoints(drained);
+        }
+        if self.register != self.saved {
+            self.register.save(&self.store)?;
+            self.saved = self.register.clone();
+        }
+        Ok(())
+    }
+}
+
+/// The paths of `files`, without those that are drained in any case.
+fn persistent_aside<'a>(
+    files: &'a [Member],
+    purpose: &'a dyn Fn(&FilePath) -> Option<Purpose>,
+) -> impl Iterator<Item = FilePath> + 'a {
+    let paths = files.iter().map(|file| &file.path);
+    paths.filter(|path| purpose(path) != Some(Purpose::Persistent)).cloned()
+}
+
+/// What is not complete, for whoever asks. An open file of a run that goes on is nothing to be told.
+fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
+    let told = sets.iter().filter_map(|set| match &set.standing {
+        Standing::Complete => None,
+        Standing::Waiting(Reason::Open(_)) if run == Run::Running => None,
+        Standing::Waiting(reason) | Standing::Broken(reason) => Some((set, reason)),
+    });
+    let plain = |(set, reason): (&Set, &Reason)| Unfinished {
+        name: set.name.clone(),
+        files: set.members.len() as u64,
+        bytes: set.bytes(),
+        reason: reason.to_string(),
+        waits: matches!(set.standing, Standing::Waiting(_)),
+    };
+    told.map(plain).collect()
+}

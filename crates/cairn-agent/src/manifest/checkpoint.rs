@@ -1,0 +1,66 @@
+//! A checkpoint in the persist directory: files that were all verified there, and belong together.
+//!
+//! Must stay true: it is in a manifest only while each of its files has the copy that it names.
+
+use super::Manifest;
+use super::{read_checksum, read_time, write_checksum, write_time};
+use crate::path::FilePath;
+use crate::sets::{self, register};
+use serde::{Deserialize, Serialize};
+
+/// Files that belong together, each verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its number in the store that it is from.
+    pub id: u64,
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: sets::Name,
+    /// Last change of its files, seconds since 1970 with nine decimals.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub modified_ns: i64,
+    /// Its files, in the order of their paths.
+    pub files: Vec<CheckpointFile>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointFile {
+    /// Where it is, below the persist directory.
+    pub path: FilePath,
+    /// Its length.
+    pub bytes: u64,
+    /// Checksum of all of it.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+}
+
+impl Checkpoint {
+    /// What `known` is in the persist directory; None if a file of it has no copy there.
+    pub fn of(known: &register::Checkpoint, manifest: &Manifest) -> Option<Checkpoint> {
+        let file = |member: &sets::Member| {
+            let copy = manifest.files.get(&member.path)?.copy()?;
+            let (bytes, crc32c) = (copy.bytes, copy.crc32c);
+            Some(CheckpointFile { path: member.path.clone(), bytes, crc32c })
+        };
+        Some(Checkpoint {
+            id: known.id,
+            name: known.name.clone(),
+            modified_ns: known.modified_ns,
+            files: known.files.iter().map(file).collect::<Option<_>>()?,
+        })
+    }
+
+    /// Whether `manifest` has the copies that it is made of.
+    pub fn is_whole(&self, manifest: &Manifest) -> bool {
+        self.files.iter().all(|file| {
+            let copy = manifest.files.get(&file.path).and_then(super::Entry::copy);
+            copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (file.bytes, file.crc32c))
+        })
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}

@@ -1,0 +1,354 @@
+//! Checkpoints, inferred from files: which belong together, and whether all of them are there.
+//!
+//! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
+//! set is on its own and does not appear here.
+//! Must stay true: a set with an open file, or with one whose writer died, is never complete; nor is one that was unfinished
+//! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run.
+//! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
+
+pub mod marks;
+mod numbered;
+pub mod pattern;
+pub mod policy;
+pub mod register;
+
+use crate::manifest::Kind;
+use crate::path::{FilePath, deserialize_bytes, serialize_bytes};
+use crate::plan::{Node, Tree};
+use marks::Mark;
+use pattern::{Patterns, Position};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+/// A set that is smaller than the one before it, or lacks the parts of ranks, waits so many times as long for more.
+const PATIENCE_FACTOR: u32 = 12;
+
+/// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that a program gave.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Family(pub Vec<u8>);
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl Serialize for Family {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_bytes(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Family {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Family, D::Error> {
+        deserialize_bytes(deserializer).map(Family)
+    }
+}
+
+/// What tells a checkpoint from all others of a job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Name {
+    /// Its family.
+    pub family: Family,
+    /// Its step; None where every one has the same name.
+    pub step: Option<u64>,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = self.family.to_string();
+        match self.step {
+            Some(step) if family.contains("{step}") => {
+                f.write_str(&family.replace("{step}", &step.to_string()))
+            }
+            Some(step) => write!(f, "{family} {step}"),
+            None => f.write_str(&family),
+        }
+    }
+}
+
+/// A version of a file: what a checkpoint is made of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Member {
+    /// Where it is.
+    pub path: FilePath,
+    /// The file.
+    pub inode: u32,
+    /// Version of its data.
+    pub version: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// How far a set has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All of it is there.
+    Complete,
+    /// More may come.
+    Waiting(Reason),
+    /// It will never be, unless its files change.
+    Broken(Reason),
+}
+
+/// Why a set is not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Somebody may write to this file.
+    Open(FilePath),
+    /// The writer of this file died.
+    Unclean(FilePath),
+    /// Parts of so many ranks are there, of so many.
+    Ranks(u32, u32),
+    /// So many processes said that they have begun, and that they are done.
+    Marks(usize, usize),
+    /// Nobody can tell yet whether that was all; in this time it is looked at again.
+    Unsettled(Duration),
+    /// It was unfinished when the run failed.
+    Abandoned,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Open(path) => write!(f, "{path} is open"),
+            Reason::Unclean(path) => write!(f, "the writer of {path} died"),
+            Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
+            Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
+            Reason::Unsettled(_) => f.write_str("more files may come"),
+            Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
+        }
+    }
+}
+
+/// Files that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// What it is called.
+    pub name: Name,
+    /// Its files, in the order of their paths.
+    pub members: Vec<Member>,
+    /// The last change of any of them, nanoseconds since the epoch.
+    pub newest_ns: i64,
+    /// Whether all of it is there.
+    pub standing: Standing,
+}
+
+impl Set {
+    /// Whether all of it is there.
+    pub fn is_complete(&self) -> bool {
+        self.standing == Standing::Complete
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.members.iter().map(|member| member.bytes).sum()
+    }
+}
+
+/// How the run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// Programs may write more.
+    Running,
+    /// It succeeded.
+    Succeeded,
+    /// It failed, was killed, or nobody knows how it ended.
+    Failed,
+}
+
+/// What is known besides the files.
+pub struct Situation<'a> {
+    /// The present, nanoseconds since the epoch.
+    pub now_ns: i64,
+    /// Ranks of the MPI program that runs or ran last, on this node.
+    pub ranks: Option<u32>,
+    /// How the run stands.
+    pub run: Run,
+    /// After so long without a change a set is taken for complete, unless it should be larger.
+    pub settle: Duration,
+    /// What programs said of their checkpoints.
+    pub marks: &'a [Mark],
+    /// Files of the newest complete set of a family.
+    pub usual_size: &'a dyn Fn(&Family) -> Option<usize>,
+    /// Whether a set with these files was complete before.
+    pub was_complete: &'a dyn Fn(&Name, &[Member]) -> bool,
+    /// Whether a set with these files was unfinished when a run failed.
+    pub was_abandoned: &'a dyn Fn(&Name, &[Member]) -> bool,
+}
+
+/// A set that is being put together.
+#[derive(Default)]
+struct Draft<'a> {
+    files: Vec<(&'a FilePath, &'a Node)>,
+    ranks: BTreeSet<u64>,
+    /// The mark that it is of.
+    mark: Option<&'a Mark>,
+    /// The directory that it is.
+    directory: Option<FilePath>,
+}
+
+/// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of their own.
+pub type Grove<'a> = (&'a FilePath, &'a Tree);
+
+/// The sets that the files of `groves` belong to, in the order of their names.
+pub fn survey<'a>(
+    groves: &[Grove<'a>],
+    patterns: &Patterns,
+    situation: &Situation<'a>,
+) -> Vec<Set> {
+    let drafts = drafts(groves, patterns, situation);
+    let newest_steps: HashMap<Family, u64> =
+        drafts.keys().filter_map(|name| Some((name.family.clone(), name.step?))).collect();
+    let settle = |(name, draft): (Name, Draft<'a>)| {
+        let is_superseded = newest_steps.get(&name.family).copied() > name.step;
+        let renamed = draft.directory.as_ref().and_then(|path| find(groves, path));
+        let is_renamed = renamed.is_some_and(|node| node.changed_ns > node.mtime_ns);
+        let mut members: Vec<Member> = draft.files.iter().copied().map(member).collect();
+        members.sort();
+        let standing = standing(&name, &members, &draft, is_superseded, is_renamed, situation);
+        let newest_ns = newest_ns(&draft);
+        Set { name, members, newest_ns, standing }
+    };
+    drafts.into_iter().map(settle).collect()
+}
+
+fn member((path, node): (&FilePath, &Node)) -> Member {
+    Member { path: path.clone(), inode: node.inode, version: node.version, bytes: node.bytes }
+}
+
+fn newest_ns(draft: &Draft<'_>) -> i64 {
+    draft.files.iter().map(|(_, node)| node.mtime_ns).max().unwrap_or(0)
+}
+
+fn find<'a>(groves: &[Grove<'a>], path: &FilePath) -> Option<&'a Node> {
+    groves.iter().find_map(|(_, tree)| tree.get(path))
+}
+
+/// A file, and where it is for the program that wrote it.
+struct Candidate<'a> {
+    path: &'a FilePath,
+    node: &'a Node,
+    inner: FilePath,
+    /// The rank whose namespace it is in.
+    rank: Option<u64>,
+}
+
+/// The regular files of a namespace.
+fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'a>> {
+    let digits: String = prefix.to_lossy().chars().filter(char::is_ascii_digit).collect();
+    let rank = digits.parse().ok();
+    let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
+    files.filter_map(move |(path, node)| {
+        Some(Candidate { path, node, inner: path.strip_prefix(prefix)?, rank })
+    })
+}
+
+/// Which files belong together: what programs marked, what patterns say, then what numbers say.
+fn drafts<'a>(
+    groves: &[Grove<'a>],
+    patterns: &Patterns,
+    situation: &Situation<'a>,
+) -> BTreeMap<Name, Draft<'a>> {
+    let mut drafts: BTreeMap<Name, Draft<'a>> = BTreeMap::new();
+    let mut unnamed = Vec::new();
+    for candidate in groves.iter().copied().flat_map(candidates) {
+        let Candidate { path, node, .. } = candidate;
+        if let Some(mark) = marks::mark_of(situation.marks, node.mtime_ns, situation.now_ns) {
+            let draft = drafts.entry(mark.name.clone()).or_default();
+            draft.mark = Some(mark);
+            draft.files.push((path, node));
+        } else if let Some(position) = patterns.position(candidate.inner.as_bytes()) {
+            put(&mut drafts, position, &candidate);
+        } else {
+            unnamed.push(candidate);
+        }
+    }
+    let numbered = unnamed.iter().map(|file| (file, file.inner.as_bytes(), file.node.mtime_ns));
+    for (candidate, position) in numbered::positions(numbered, situation.ranks) {
+        put(&mut drafts, position, candidate);
+    }
+    drafts
+}
+
+fn put<'a>(drafts: &mut BTreeMap<Name, Draft<'a>>, position: Position, candidate: &Candidate<'a>) {
+    let Position { mut family, step, rank, is_directory } = position;
+    if candidate.rank.is_some() {
+        family.0.splice(0..0, *b"rank-{rank}/");
+    }
+    let directory = || {
+        let depth = family.0.iter().filter(|&&byte| byte == b'/').count() + 1;
+        let names = candidate.path.components().take(depth);
+        names.fold(FilePath::root(), |path, name| path.join(name))
+    };
+    let directory = is_directory.then(directory);
+    let draft = drafts.entry(Name { family, step }).or_default();
+    draft.directory = directory;
+    draft.ranks.extend(candidate.rank.or(rank));
+    draft.files.push((candidate.path, candidate.node));
+}
+
+fn standing(
+    name: &Name,
+    members: &[Member],
+    draft: &Draft<'_>,
+    is_superseded: bool,
+    is_renamed: bool,
+    situation: &Situation<'_>,
+) -> Standing {
+    let of = |state: fn(&Node) -> bool| {
+        draft.files.iter().find(|(_, node)| state(node)).map(|(path, _)| (*path).clone())
+    };
+    if let Some(path) = of(|node| node.open) {
+        return Standing::Waiting(Reason::Open(path));
+    }
+    if let Some(path) = of(|node| node.unclean) {
+        return Standing::Broken(Reason::Unclean(path));
+    }
+    if (situation.was_abandoned)(name, members) {
+        return Standing::Broken(Reason::Abandoned);
+    }
+    if (situation.was_complete)(name, members) {
+        return Standing::Complete;
+    }
+    if let Some(mark) = draft.mark {
+        let is_last = is_superseded || situation.run == Run::Succeeded;
+        return match mark.is_done_by_all() || is_last && mark.is_done() {
+            true => Standing::Complete,
+            false => Standing::Waiting(Reason::Marks(mark.begun.max(mark.expected), mark.ended)),
+        };
+    }
+    let usual = (situation.usual_size)(&name.family);
+    let is_usual = usual.is_some_and(|usual| members.len() >= usual);
+    if is_usual || situation.run == Run::Succeeded {
+        return Standing::Complete;
+    }
+    let is_ranked = situation.ranks.is_some() && !draft.ranks.is_empty();
+    let factor = if usual.is_some() || is_ranked { PATIENCE_FACTOR } else { 1 };
+    // A clock that went back makes nothing complete.
+    let age_ns = situation.now_ns.saturating_sub(newest_ns(draft)).max(0);
+    let left = (situation.settle * factor).saturating_sub(Duration::from_nanos(age_ns as u64));
+    if let Some(ranks) = situation.ranks.filter(|_| !draft.ranks.is_empty()) {
+        let there = draft.ranks.iter().filter(|&&rank| rank < u64::from(ranks)).count() as u32;
+        return match there == ranks || is_superseded && left.is_zero() {
+            true => Standing::Complete,
+            false => Standing::Waiting(Reason::Ranks(there, ranks)),
+        };
+    }
+    let is_whole = is_single_file(&name.family, draft) || is_renamed || is_superseded;
+    match is_whole || left.is_zero() {
+        true => Standing::Complete,
+        false => Standing::Waiting(Reason::Unsettled(left)),
+    }
+}
+
+/// Whether no other file can belong to a set of this family.
+fn is_single_file(family: &Family, draft: &Draft<'_>) -> bool {
+    let has = |word: &[u8]| family.0.windows(word.len()).any(|part| part == word);
+    draft.directory.is_none() && !has(b"{any}") && !has(b"{rank}")
+}
+
+#[cfg(test)]
+mod tests;

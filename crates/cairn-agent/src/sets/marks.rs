@@ -1,0 +1,201 @@
+//! Checkpoints that programs announce themselves (`cairn_checkpoint_begin`, `cairn_checkpoint_end`), and what they say of
+//! files (`cairn_hint`).
+//!
+//! Which process wrote a file is not known; a file belongs to the checkpoint during which it was last changed, of several to
+//! the one that began last.
+//! Must stay true: a note that is damaged is left out, and hides no other.
+
+use super::{Family, Name};
+use crate::error::{Error, Result};
+use cairn_device::Store;
+use cairn_device::notes::{self, HINTS, Kind, Note};
+use glob::{MatchOptions, Pattern};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+
+/// How many of [`HINTS`], from the first on, say what a file is for: one of them holds. One of the others says when it is needed.
+const PURPOSES: usize = 3;
+
+/// How the wildcards of a shell match paths.
+pub const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// A checkpoint that programs announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// What they call it.
+    pub name: Name,
+    /// Processes that said they begin it.
+    pub begun: usize,
+    /// Those that said they are done.
+    pub ended: usize,
+    /// Processes that are expected: as many as took part in the one before.
+    pub expected: usize,
+    /// When the first of them began, nanoseconds since the epoch.
+    pub first_ns: i64,
+    /// When the last of them said something.
+    pub last_ns: i64,
+}
+
+impl Mark {
+    /// Whether everybody who has begun is done.
+    pub fn is_done(&self) -> bool {
+        self.ended >= self.begun
+    }
+
+    /// Whether everybody is done who can be expected to take part.
+    pub fn is_done_by_all(&self) -> bool {
+        self.ended >= self.begun.max(self.expected)
+    }
+}
+
+/// The notes of the store in `directory`, oldest first. Errors: they cannot be read.
+pub fn read(directory: &Path) -> Result<Vec<Note>> {
+    let found = notes::read(Store::open(directory)?.directory().raw());
+    let failed = |errno: cairn_device::Errno| io::Error::from_raw_os_error(errno.0);
+    found.map_err(failed).map_err(Error::file("read", &directory.join(notes::NOTES_FILE)))
+}
+
+/// The checkpoints that were announced, in the order of their first marks.
+pub fn marks(notes: &[Note]) -> Vec<Mark> {
+    let mut found: Vec<Announced> = Vec::new();
+    let mut known: HashMap<(&[u8], u64), usize> = HashMap::new();
+    for note in notes.iter().filter(|note| note.kind != Kind::Hint) {
+        let at = *known.entry((&note.text, note.number)).or_insert(found.len());
+        if at == found.len() {
+            found.push(Announced::of(note));
+        }
+        found[at].take(note);
+    }
+    let mut before: HashMap<&[u8], usize> = HashMap::new();
+    let mut marks = Vec::with_capacity(found.len());
+    for one in &found {
+        let expected = before.insert(&one.first.text, one.begun.len());
+        marks.push(one.mark(expected.unwrap_or(0)));
+    }
+    marks
+}
+
+/// The checkpoint during which a file was last changed.
+pub fn mark_of(marks: &[Mark], mtime_ns: i64, now_ns: i64) -> Option<&Mark> {
+    let last_ns = |mark: &Mark| if mark.is_done_by_all() { mark.last_ns } else { now_ns };
+    let during = marks.iter().filter(|mark| mark.first_ns <= mtime_ns && mtime_ns <= last_ns(mark));
+    during.max_by_key(|mark| mark.first_ns)
+}
+
+/// The hints that hold for a file, by its path as the program sees it.
+pub fn hints(notes: &[Note], path: &[u8]) -> Vec<&'static str> {
+    let (mut purpose, mut need) = (None, None);
+    for note in notes.iter().filter(|note| note.kind == Kind::Hint && matches(&note.text, path)) {
+        // One of a newer version means nothing here.
+        let index = (note.number as usize).checked_sub(1).filter(|&index| index < HINTS.len());
+        match index {
+            Some(index) if index < PURPOSES => purpose = Some(HINTS[index]),
+            Some(index) => need = Some(HINTS[index]),
+            None => {}
+        }
+    }
+    purpose.into_iter().chain(need).collect()
+}
+
+/// A checkpoint, and which processes with which ranks have said something of it.
+struct Announced<'notes> {
+    first: &'notes Note,
+    begun: HashSet<(u32, Option<u32>)>,
+    ended: HashSet<(u32, Option<u32>)>,
+    last_ns: i64,
+}
+
+impl<'notes> Announced<'notes> {
+    fn of(first: &'notes Note) -> Announced<'notes> {
+        Announced { first, begun: HashSet::new(), ended: HashSet::new(), last_ns: first.time_ns }
+    }
+
+    fn take(&mut self, note: &Note) {
+        let who = if note.kind == Kind::Begin { &mut self.begun } else { &mut self.ended };
+        who.insert((note.pid, note.rank));
+        self.last_ns = self.last_ns.max(note.time_ns);
+    }
+
+    fn mark(&self, expected: usize) -> Mark {
+        Mark {
+            name: Name { family: Family(self.first.text.clone()), step: Some(self.first.number) },
+            begun: self.begun.len(),
+            ended: self.ended.len(),
+            expected,
+            first_ns: self.first.time_ns,
+            last_ns: self.last_ns,
+        }
+    }
+}
+
+fn matches(pattern: &[u8], path: &[u8]) -> bool {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let compiled = Pattern::new(&text(pattern));
+    pattern == path || compiled.is_ok_and(|compiled| compiled.matches_with(&text(path), MATCHING))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(pid: u32, kind: Kind, number: u64, text: &str) -> Note {
+        let time_ns = i64::from(pid);
+        Note { time_ns, pid, rank: None, kind, number, text: text.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn newest_hint_of_each_sort_holds() {
+        let hint = |number, text| note(1, Kind::Hint, number, text);
+        let notes = [
+            hint(1, "/cairn/*.h5"),
+            hint(4, "/cairn/a.h5"),
+            hint(3, "/cairn/**/scratch.*"),
+            hint(2, "/cairn/a.h5"),
+            hint(99, "/cairn/a.h5"),
+        ];
+        assert_eq!(hints(&notes, b"/cairn/b.h5"), ["persistent"]);
+        assert_eq!(hints(&notes, b"/cairn/a.h5"), ["reusable", "preload"]);
+        assert_eq!(hints(&notes, b"/cairn/x/y/scratch.0"), ["temporary"]);
+        assert!(hints(&notes, b"/cairn/x/b.h5").is_empty());
+    }
+
+    #[test]
+    fn processes_are_counted_once_for_each_checkpoint_and_as_many_are_expected_of_the_next() {
+        let notes = [
+            note(1, Kind::Begin, 10, "melt"),
+            note(2, Kind::Begin, 10, "melt"),
+            note(2, Kind::Begin, 10, "melt"),
+            note(2, Kind::End, 10, "melt"),
+            note(3, Kind::Begin, 20, "melt"),
+            note(3, Kind::End, 20, "melt"),
+        ];
+        let found = marks(&notes);
+        let counts: Vec<_> =
+            found.iter().map(|mark| (mark.name.step, mark.begun, mark.ended)).collect();
+        assert_eq!(counts, [(Some(10), 2, 1), (Some(20), 1, 1)]);
+        assert_eq!((found[0].first_ns, found[0].last_ns), (1, 2));
+        assert!(!found[0].is_done() && found[1].is_done() && !found[1].is_done_by_all());
+    }
+
+    #[test]
+    fn file_belongs_to_the_mark_it_was_changed_in_and_of_two_to_the_later() {
+        let all = |pid, step, end| {
+            [
+                note(pid, Kind::Begin, step, "a"),
+                Note { time_ns: end, ..note(pid, Kind::End, step, "a") },
+            ]
+        };
+        let notes: Vec<Note> = [all(10, 1, 20), all(30, 2, 50), all(40, 3, 60)].concat();
+        let marks = marks(&notes);
+        let step = |mtime| mark_of(&marks, mtime, 100).and_then(|mark| mark.name.step);
+        let steps = [5, 10, 20, 25, 35, 45, 55, 70].map(step);
+        assert_eq!(steps, [None, Some(1), Some(1), None, Some(2), Some(3), Some(3), None]);
+        let open = super::marks(&notes[..1]);
+        assert!(mark_of(&open, 90, 100).is_some() && mark_of(&open, 110, 100).is_none());
+    }
+}

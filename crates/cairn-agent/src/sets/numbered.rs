@@ -1,0 +1,226 @@
+//! Files whose names differ in numbers only, `dump.100`, `dump.200`, which are taken for checkpoints without a pattern.
+//!
+//! Pure, and decided from all names at once: where one number varies it is the step; where several do, the step is the one
+//! that tells apart what was written together, and one that counts the ranks is the rank. Names that differ in as many
+//! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names.
+//! Must stay true: the same names and times give the same answer, whatever was answered before; what has more members than
+//! anybody keeps checkpoints is data, and no series.
+
+use super::Family;
+use super::pattern::Position;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Digits of the longest number.
+const DIGITS_MAX: usize = 19;
+
+/// Longest series of checkpoints.
+const SERIES_MAX: usize = 4096;
+
+/// A file by its name.
+struct Numbered<'a, Key> {
+    key: Key,
+    path: &'a [u8],
+    mtime_ns: i64,
+    numbers: Vec<u64>,
+    /// Where they stand in the path.
+    places: Vec<Range<usize>>,
+}
+
+/// The positions of those files that are part of a series; `files` are what each is known by, its path, and the time of its
+/// last change, `ranks` those of an MPI program that runs.
+pub fn positions<'a, Key>(
+    files: impl Iterator<Item = (Key, &'a [u8], i64)>,
+    ranks: Option<u32>,
+) -> Vec<(Key, Position)> {
+    let mut series: BTreeMap<Vec<u8>, Vec<Numbered<'a, Key>>> = BTreeMap::new();
+    for (key, path, mtime_ns) in files {
+        let places = numbers_in(path);
+        let numbers: Vec<u64> = places.iter().map(|place| number(&path[place.clone()])).collect();
+        if !numbers.is_empty() {
+            let template = replaced(path, &places, |_| Some("#"));
+            let numbered = Numbered { key, path, mtime_ns, numbers, places };
+            series.entry(template).or_default().push(numbered);
+        }
+    }
+    let several = series.into_values().filter(|members| members.len() > 1);
+    several.filter_map(|members| place_series(members, ranks)).flatten().collect()
+}
+
+/// Runs of digits that are numbers.
+fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let mut at = 0;
+    while at < path.len() {
+        let length = path[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if (1..=DIGITS_MAX).contains(&length) {
+            places.push(at..at + length);
+        }
+        at += length.max(1);
+    }
+    places
+}
+
+fn number(digits: &[u8]) -> u64 {
+    digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+}
+
+/// `path` with a word in place of each number that has one.
+fn replaced(
+    path: &[u8],
+    places: &[Range<usize>],
+    word: impl Fn(usize) -> Option<&'static str>,
+) -> Vec<u8> {
+    let (mut text, mut at) = (Vec::with_capacity(path.len()), 0);
+    for (index, place) in places.iter().enumerate() {
+        let Some(word) = word(index) else { continue };
+        text.extend_from_slice(&path[at..place.start]);
+        text.extend_from_slice(word.as_bytes());
+        at = place.end;
+    }
+    text.extend_from_slice(&path[at..]);
+    text
+}
+
+/// What the numbers of a series mean.
+struct Roles {
+    step: Option<usize>,
+    rank: Option<usize>,
+    varying: Vec<usize>,
+}
+
+impl Roles {
+    /// What stands in the family's name for a number.
+    fn word(&self, index: usize) -> Option<&'static str> {
+        match index {
+            _ if Some(index) == self.step => Some("{step}"),
+            _ if Some(index) == self.rank => Some("{rank}"),
+            _ if self.varying.contains(&index) => Some("{any}"),
+            _ => None,
+        }
+    }
+}
+
+fn place_series<Key>(
+    members: Vec<Numbered<'_, Key>>,
+    ranks: Option<u32>,
+) -> Option<Vec<(Key, Position)>> {
+    let roles = roles(&members, ranks);
+    let (step, rank) = (roles.step, roles.rank);
+    if step.is_some_and(|step| values(&members, step).len() > SERIES_MAX) {
+        return None;
+    }
+    let position = |member: Numbered<'_, Key>| {
+        let path = member.path;
+        let step_end = step.map_or(path.len(), |step| member.places[step].end);
+        let directory_end =
+            path[step_end..].iter().position(|&byte| byte == b'/').map(|length| step_end + length);
+        let end = directory_end.unwrap_or(path.len());
+        let places: Vec<_> =
+            member.places.iter().filter(|place| place.end <= end).cloned().collect();
+        let position = Position {
+            family: Family(replaced(&path[..end], &places, |index| roles.word(index))),
+            step: step.map(|step| member.numbers[step]),
+            rank: rank.map(|rank| member.numbers[rank]),
+            is_directory: directory_end.is_some(),
+        };
+        (member.key, position)
+    };
+    Some(members.into_iter().map(position).collect())
+}
+
+/// The numbers at `index`.
+fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<u64> {
+    members.iter().map(|member| member.numbers[index]).collect()
+}
+
+fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<u32>) -> Roles {
+    let places = 0..members[0].numbers.len();
+    let varying: Vec<usize> = places.filter(|&index| values(members, index).len() > 1).collect();
+    let count = ranks.filter(|&ranks| ranks > 1).map(u64::from);
+    let counts_ranks =
+        |index: usize| count.is_some_and(|count| values(members, index).into_iter().eq(0..count));
+    if let [only] = varying[..] {
+        return match counts_ranks(only) {
+            true => Roles { step: None, rank: Some(only), varying },
+            false => Roles { step: Some(only), rank: None, varying },
+        };
+    }
+    let step = varying.iter().copied().min_by_key(|&index| (spread(members, index), index));
+    let is_rank = |&index: &usize| {
+        let below = |count| values(members, index).last().is_some_and(|&last| last < count);
+        Some(index) != step && count.is_some_and(below)
+    };
+    let rank = varying.iter().copied().find(is_rank);
+    Roles { step, rank, varying }
+}
+
+/// How long it took, in all, to write the files that have the same number at `index`.
+fn spread<Key>(members: &[Numbered<'_, Key>], index: usize) -> u128 {
+    let mut times: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
+    for member in members {
+        let range = times.entry(member.numbers[index]).or_insert((i64::MAX, i64::MIN));
+        *range = (range.0.min(member.mtime_ns), range.1.max(member.mtime_ns));
+    }
+    times.values().map(|(first, last)| u128::from(last.abs_diff(*first))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names with their times: what each belongs to.
+    fn found(files: &[(&str, i64)], ranks: Option<u32>) -> Vec<(String, Option<u64>, Option<u64>)> {
+        let named = files.iter().map(|&(name, time)| (name, name.as_bytes(), time));
+        let positions = positions(named, ranks);
+        let plain =
+            |position: Position| (position.family.to_string(), position.step, position.rank);
+        positions.into_iter().map(|(_, position)| plain(position)).collect()
+    }
+
+    #[test]
+    fn single_number_that_varies_is_the_step() {
+        let family = |step| ("run2/f.{step}.h5".to_string(), Some(step), None);
+        assert_eq!(
+            found(&[("run2/f.100.h5", 1), ("run2/f.200.h5", 2), ("log.1", 3)], None),
+            [family(100), family(200)]
+        );
+    }
+
+    #[test]
+    fn step_is_what_tells_apart_what_was_written_together() {
+        let files = [("s.0.10", 1), ("s.1.10", 2), ("s.0.20", 50), ("s.1.20", 51)];
+        let member = |step, rank| ("s.{rank}.{step}".to_string(), Some(step), Some(rank));
+        assert_eq!(
+            found(&files, Some(2)),
+            [member(10, 0), member(10, 1), member(20, 0), member(20, 1)]
+        );
+        // Without a launcher that says how many ranks there are, every file is a part of its step.
+        let part = |step| ("s.{any}.{step}".to_string(), Some(step), None);
+        assert_eq!(found(&files, None), [part(10), part(10), part(20), part(20)]);
+    }
+
+    #[test]
+    fn more_names_than_anybody_keeps_checkpoints_are_no_series() {
+        let names: Vec<String> = (0..=SERIES_MAX).map(|step| format!("part.{step}")).collect();
+        let files: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        assert_eq!(found(&files, None), []);
+        assert_eq!(found(&files[1..], None).len(), SERIES_MAX);
+    }
+
+    #[test]
+    fn directory_that_has_the_step_in_its_name_is_one_family_with_all_in_it() {
+        let files = [("t5/a", 1), ("t5/b1", 1), ("t6/a", 2), ("t6/b1", 2)];
+        let member = |step| ("t{step}".to_string(), Some(step), None);
+        assert_eq!(found(&files, None), [member(5), member(6), member(5), member(6)]);
+    }
+
+    #[test]
+    fn as_many_parts_as_ranks_are_one_checkpoint_without_a_step() {
+        let files = [("state.0", 1), ("state.1", 1), ("state.2", 1)];
+        let ranks: Vec<_> = found(&files, Some(3)).into_iter().map(|(_, _, rank)| rank).collect();
+        assert_eq!(ranks, [Some(0), Some(1), Some(2)]);
+        let steps: Vec<_> = found(&files, Some(4)).into_iter().map(|(_, step, _)| step).collect();
+        assert_eq!(steps, [Some(0), Some(1), Some(2)]);
+    }
+}

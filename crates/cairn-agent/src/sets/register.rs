@@ -1,0 +1,353 @@
+//! The complete checkpoints of a store, with their numbers and levels: `checkpoints.json` in the store's directory.
+//!
+//! Must stay true: the file is replaced whole; a checkpoint keeps its number as long as its files stay what they were; what was
+//! unfinished when a run failed stays so until its files change. An agent that lost the file finds the checkpoints again and
+//! gives them new numbers.
+
+use super::policy::Rules;
+use super::{Family, Member, Name, Set, Standing};
+use crate::error::{Error, Result};
+use crate::store_file;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Name of the file in the store's directory.
+pub const REGISTER_FILE: &str = "checkpoints.json";
+/// Format that this version writes, and the newest it reads.
+const REGISTER_FORMAT: u32 = 1;
+/// Longest file that is read.
+const BYTES_MAX: usize = 1 << 30;
+
+/// Where a checkpoint is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// In the store.
+    Node,
+    /// In the persist directory, verified.
+    Pfs,
+}
+
+/// A complete checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its number, which no other of the store has or had.
+    pub id: u64,
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: Name,
+    /// Its number in its family, from 1.
+    pub ordinal: u64,
+    /// When it was found complete, nanoseconds since the epoch.
+    pub completed_ns: i64,
+    /// The last change of its files.
+    pub modified_ns: i64,
+    /// Where it is to be.
+    pub wanted: Level,
+    /// Where it is.
+    pub level: Level,
+    /// Its files, in the order of their paths.
+    pub files: Vec<Member>,
+}
+
+impl Checkpoint {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// A set that was unfinished when a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Abandoned {
+    #[serde(flatten)]
+    name: Name,
+    files: Vec<Member>,
+}
+
+/// The checkpoints of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    format: u32,
+    next_id: u64,
+    /// How many there have been, by family.
+    counts: Vec<(Family, u64)>,
+    /// Oldest first.
+    checkpoints: Vec<Checkpoint>,
+    abandoned: Vec<Abandoned>,
+    /// The run, of all in the store, that was under way and has not said how it ended.
+    open_run: Option<u64>,
+}
+
+impl Default for Register {
+    fn default() -> Register {
+        Register {
+            format: REGISTER_FORMAT,
+            next_id: 1,
+            counts: Vec::new(),
+            checkpoints: Vec::new(),
+            abandoned: Vec::new(),
+            open_run: None,
+        }
+    }
+}
+
+/// The one field that every format has.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl Register {
+    /// The register of the store in `directory`; an empty one if there is none.
+    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    pub fn load(directory: &Path) -> Result<Register> {
+        let path = directory.join(REGISTER_FILE);
+        let text = match store_file::read(&path, BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Register::default()),
+            read => read.map_err(Error::file("read", &path))?,
+        };
+        let json = |source| Error::Json { path: path.clone(), source };
+        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
+        if format > REGISTER_FORMAT {
+            return Err(Error::Format { path, found: format, supported: REGISTER_FORMAT });
+        }
+        serde_json::from_slice(&text).map_err(json)
+    }
+
+    /// Replaces the register of the store in `directory`. It is as durable as the store's directory, which lies in memory.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        let path = directory.join(REGISTER_FILE);
+        let temporary = directory.join(format!(".{REGISTER_FILE}.new"));
+        let json = |source| Error::Json { path: path.clone(), source };
+        let text = serde_json::to_vec(self).map_err(json)?;
+        let write = || -> io::Result<()> {
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(&temporary)?.write_all(&text)?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(Error::file("write", &path))
+    }
+
+    /// The complete checkpoints, in the order in which they were found so.
+    pub fn checkpoints(&self) -> &[Checkpoint] {
+        &self.checkpoints
+    }
+
+    /// Whether a set with these files was unfinished when a run failed.
+    pub fn was_abandoned(&self, name: &Name, files: &[Member]) -> bool {
+        self.abandoned.iter().any(|left| left.name == *name && left.files == files)
+    }
+
+    /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
+    /// changed or went are dropped.
+    pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) {
+        let complete: BTreeMap<&Name, &Set> =
+            sets.iter().filter(|set| set.is_complete()).map(|set| (&set.name, set)).collect();
+        let (kept, dropped): (Vec<_>, Vec<_>) = self.checkpoints.drain(..).partition(|known| {
+            complete.get(&known.name).is_some_and(|set| set.members == known.files)
+        });
+        self.checkpoints = kept;
+        let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
+        let mut fresh: Vec<&Set> =
+            complete.into_values().filter(|set| !known.contains(&set.name)).collect();
+        fresh.sort_by_key(|set| (set.newest_ns, set.name.step));
+        for set in fresh {
+            // One that was written again has its place in the order already.
+            let before = dropped.iter().find(|known| known.name == set.name);
+            let before = before.filter(|_| set.name.step.is_some()).map(|known| known.ordinal);
+            self.add(set, before, rules, now_ns);
+        }
+        self.abandoned.retain(|left| {
+            sets.iter().any(|set| set.name == left.name && set.members == left.files)
+        });
+    }
+
+    fn add(&mut self, set: &Set, ordinal: Option<u64>, rules: &Rules, now_ns: i64) {
+        let ordinal = ordinal.unwrap_or_else(|| self.count(&set.name.family));
+        let of_family = |known: &&Checkpoint| {
+            known.name.family == set.name.family && known.wanted == Level::Pfs
+        };
+        let last = self.checkpoints.iter().filter(of_family).map(|known| known.completed_ns).max();
+        let age = |last| Duration::from_nanos(now_ns.saturating_sub(last).max(0) as u64);
+        self.checkpoints.push(Checkpoint {
+            id: self.next_id,
+            name: set.name.clone(),
+            ordinal,
+            completed_ns: now_ns,
+            modified_ns: set.newest_ns,
+            wanted: if rules.wants_pfs(ordinal, last.map(age)) { Level::Pfs } else { Level::Node },
+            level: Level::Node,
+            files: set.members.clone(),
+        });
+        self.next_id += 1;
+    }
+
+    /// One more of a family: its number in it.
+    fn count(&mut self, family: &Family) -> u64 {
+        if let Some((_, count)) = self.counts.iter_mut().find(|(known, _)| known == family) {
+            *count += 1;
+            return *count;
+        }
+        self.counts.push((family.clone(), 1));
+        1
+    }
+
+    /// The run that was under way and has not said how it ended, see [`crate::job::Job::runs`].
+    pub fn open_run(&self) -> Option<u64> {
+        self.open_run
+    }
+
+    /// Notes which run is under way.
+    pub fn set_open_run(&mut self, run: Option<u64>) {
+        self.open_run = run;
+    }
+
+    /// The run failed: those of `sets` that are not complete stay so until their files change.
+    pub fn abandon(&mut self, sets: &[Set]) {
+        for set in sets.iter().filter(|set| matches!(set.standing, Standing::Waiting(_))) {
+            if !self.was_abandoned(&set.name, &set.members) {
+                let (name, files) = (set.name.clone(), set.members.clone());
+                self.abandoned.push(Abandoned { name, files });
+            }
+        }
+    }
+
+    /// The newest checkpoint of each family is wanted in the persist directory, whatever the policy says.
+    pub fn want_newest(&mut self) {
+        let mut newest: BTreeMap<Family, usize> = BTreeMap::new();
+        for (index, checkpoint) in self.checkpoints.iter().enumerate() {
+            let age = |index: usize| {
+                let known = &self.checkpoints[index];
+                (known.modified_ns, known.name.step)
+            };
+            let known = newest.entry(checkpoint.name.family.clone()).or_insert(index);
+            if age(*known) < age(index) {
+                *known = index;
+            }
+        }
+        newest.into_values().for_each(|index| self.checkpoints[index].wanted = Level::Pfs);
+    }
+
+    /// All checkpoints are wanted in the persist directory.
+    pub fn want_all(&mut self) {
+        self.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.wanted = Level::Pfs);
+    }
+
+    /// Notes which checkpoints are in the persist directory: those all of whose files `is_drained`.
+    pub fn note_levels(&mut self, is_drained: impl Fn(&Member) -> bool) {
+        for checkpoint in &mut self.checkpoints {
+            let all = checkpoint.files.iter().all(&is_drained);
+            checkpoint.level = if all { Level::Pfs } else { Level::Node };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::{CheckpointPolicy, Every};
+    use super::*;
+    use crate::path::FilePath;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn set(step: u64, version: u64, standing: Standing) -> Set {
+        let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
+        let path = FilePath::parse(format!("f.{step}").as_bytes()).expect("a path");
+        let members = vec![Member { path, inode: step as u32, version, bytes: 10 }];
+        Set { name, members, newest_ns: step as i64, standing }
+    }
+
+    fn complete(steps: &[u64]) -> Vec<Set> {
+        steps.iter().map(|&step| set(step, 1, Standing::Complete)).collect()
+    }
+
+    fn rules(pfs: Every) -> Rules {
+        Rules::of(&CheckpointPolicy { pfs, ..CheckpointPolicy::default() })
+    }
+
+    /// Number, step and wish of each checkpoint.
+    fn known(register: &Register) -> Vec<(u64, u64, Level)> {
+        let plain = |known: &Checkpoint| (known.id, known.name.step.unwrap_or(0), known.wanted);
+        register.checkpoints().iter().map(plain).collect()
+    }
+
+    #[test]
+    fn every_second_is_wanted_outside_also_after_older_ones_went() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(2));
+        register.take(&complete(&[10, 20]), &rules, 1);
+        register.take(&complete(&[20, 30]), &rules, 2);
+        register.take(&complete(&[30, 40]), &rules, 3);
+        assert_eq!(known(&register), [(3, 30, Level::Node), (4, 40, Level::Pfs)]);
+        register.take(&complete(&[30, 40, 50]), &rules, 4);
+        register.want_newest();
+        assert_eq!(known(&register)[2], (5, 50, Level::Pfs));
+        assert_eq!(known(&register)[0], (3, 30, Level::Node));
+    }
+
+    #[test]
+    fn checkpoint_that_is_written_again_is_another_one_in_the_same_place() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(2));
+        register.take(&complete(&[10, 20]), &rules, 1);
+        let mut sets = complete(&[10]);
+        sets.push(set(20, 2, Standing::Complete));
+        register.take(&sets, &rules, 2);
+        assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Pfs)]);
+    }
+
+    #[test]
+    fn one_in_so_many_seconds_is_wanted_outside() {
+        let mut register = Register::default();
+        let rules = rules(Every::Seconds(60));
+        for (step, second) in [(1, 0), (2, 59), (3, 61), (4, 100), (5, 121)] {
+            let steps: Vec<u64> = (1..=step).collect();
+            register.take(&complete(&steps), &rules, second * SECOND);
+        }
+        let wanted = |(_, step, level)| (level == Level::Pfs).then_some(step);
+        let wanted: Vec<u64> = known(&register).into_iter().filter_map(wanted).collect();
+        assert_eq!(wanted, [1, 3, 5]);
+    }
+
+    #[test]
+    fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
+        let mut register = Register::default();
+        let waiting = Standing::Waiting(super::super::Reason::Ranks(1, 2));
+        let sets = [set(10, 1, waiting)];
+        register.abandon(&sets);
+        register.abandon(&sets);
+        assert!(register.was_abandoned(&sets[0].name, &sets[0].members));
+        assert_eq!(register.abandoned.len(), 1);
+        register.take(&[set(10, 2, Standing::Complete)], &rules(Every::default()), 1);
+        assert!(register.abandoned.is_empty());
+        assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
+    }
+
+    #[test]
+    fn register_is_read_back_and_a_newer_or_torn_one_is_refused() {
+        let directory = std::env::temp_dir().join(format!("cairn-register-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        assert_eq!(Register::load(&directory).expect("loads"), Register::default());
+        let mut register = Register::default();
+        register.take(&complete(&[10, 20]), &rules(Every::default()), 1);
+        register.note_levels(|member| member.inode == 10);
+        register.save(&directory).expect("saves");
+        let loaded = Register::load(&directory).expect("loads");
+        assert_eq!(loaded, register);
+        let levels: Vec<Level> = loaded.checkpoints().iter().map(|known| known.level).collect();
+        assert_eq!(levels, [Level::Pfs, Level::Node]);
+        let newer = Register { format: REGISTER_FORMAT + 1, ..register };
+        newer.save(&directory).expect("saves");
+        assert!(matches!(Register::load(&directory), Err(Error::Format { found: 2, .. })));
+        fs::write(directory.join(REGISTER_FILE), "{\"format\": 1, ").expect("writes");
+        assert!(matches!(Register::load(&directory), Err(Error::Json { .. })));
+        fs::remove_dir_all(directory).expect("removes");
+    }
+}

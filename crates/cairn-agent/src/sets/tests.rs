@@ -1,0 +1,216 @@
+//! Sets of made-up trees.
+
+use super::*;
+use crate::extended::Extended;
+
+const SECOND: i64 = 1_000_000_000;
+
+fn file(inode: u32, mtime_s: i64) -> Node {
+    Node {
+        inode,
+        kind: Kind::File,
+        bytes: 10,
+        mode: 0o644,
+        mtime_ns: mtime_s * SECOND,
+        changed_ns: mtime_s * SECOND,
+        version: 1,
+        unclean: false,
+        open: false,
+        drained: false,
+        target: Vec::new(),
+        extended: Extended::default(),
+    }
+}
+
+fn tree(files: &[(&str, Node)]) -> Tree {
+    let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
+    files.iter().map(|(name, node)| (path(name), node.clone())).collect()
+}
+
+/// What is known of an ordinary run that began long ago and has written nothing for `quiet_s`.
+struct Known {
+    now_s: i64,
+    ranks: Option<u32>,
+    run: Run,
+    usual: Option<usize>,
+    abandoned: bool,
+    marks: Vec<Mark>,
+}
+
+const KNOWN: Known = Known {
+    now_s: 100,
+    ranks: None,
+    run: Run::Running,
+    usual: None,
+    abandoned: false,
+    marks: Vec::new(),
+};
+
+fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
+    let situation = Situation {
+        now_ns: known.now_s * SECOND,
+        ranks: known.ranks,
+        run: known.run,
+        settle: Duration::from_secs(5),
+        marks: &known.marks,
+        usual_size: &|_| known.usual,
+        was_complete: &|_, _| false,
+        was_abandoned: &|_, _| known.abandoned,
+    };
+    let tree = tree(files);
+    let sets =
+        survey(&[(&FilePath::root(), &tree)], &Patterns::with_defaults(Vec::new()), &situation);
+    let shown = |name: &Name| match name.step {
+        Some(step) => format!("{} {step}", name.family),
+        None => name.family.to_string(),
+    };
+    sets.into_iter().map(|set| (shown(&set.name), set.standing)).collect()
+}
+
+fn only(files: &[(&str, Node)], known: &Known) -> Standing {
+    let mut found = sets(files, known);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0).1
+}
+
+fn unsettled(seconds: u64) -> Standing {
+    Standing::Waiting(Reason::Unsettled(Duration::from_secs(seconds)))
+}
+
+#[test]
+fn numbered_files_are_complete_when_they_are_closed() {
+    let open = Node { open: true, ..file(3, 100) };
+    let files = [("f.1", file(2, 99)), ("f.2", open), ("log", file(4, 1))];
+    let path = FilePath::parse(b"f.2").expect("a path");
+    let expected = [
+        ("f.{step} 1".to_string(), Standing::Complete),
+        ("f.{step} 2".to_string(), Standing::Waiting(Reason::Open(path))),
+    ];
+    assert_eq!(sets(&files, &KNOWN), expected);
+}
+
+#[test]
+fn directory_is_complete_when_it_has_been_quiet_or_is_as_large_as_the_one_before() {
+    let files = [("ckpt-7/a", file(2, 97)), ("ckpt-7/b", file(3, 98))];
+    assert_eq!(only(&files, &KNOWN), unsettled(3));
+    assert_eq!(only(&files, &Known { now_s: 103, ..KNOWN }), Standing::Complete);
+    assert_eq!(only(&files, &Known { usual: Some(2), ..KNOWN }), Standing::Complete);
+    assert_eq!(only(&files, &Known { usual: Some(3), ..KNOWN }), unsettled(58));
+    assert_eq!(only(&files, &Known { run: Run::Succeeded, ..KNOWN }), Standing::Complete);
+    assert_eq!(only(&files, &Known { run: Run::Failed, ..KNOWN }), unsettled(3));
+}
+
+#[test]
+fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place() {
+    let open = Node { open: true, ..file(3, 99) };
+    let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", open)];
+    let standings: Vec<bool> =
+        sets(&files, &KNOWN).iter().map(|(_, standing)| *standing == Standing::Complete).collect();
+    assert_eq!(standings, [true, false]);
+    let directory = |changed_s: i64| Node {
+        kind: Kind::Directory,
+        bytes: 0,
+        changed_ns: changed_s * SECOND,
+        ..file(9, 99)
+    };
+    let renamed = |changed_s| [("x/ckpt-7", directory(changed_s)), ("x/ckpt-7/a", file(2, 99))];
+    assert_eq!(only(&renamed(99), &KNOWN), unsettled(4));
+    assert_eq!(only(&renamed(100), &KNOWN), Standing::Complete);
+}
+
+#[test]
+fn every_rank_must_have_written_its_part() {
+    let parts = |count: u32| -> Vec<(String, Node)> {
+        (0..count).map(|rank| (format!("s.{}.{rank}", 10), file(2 + rank, 99))).collect()
+    };
+    let with_next = |count| {
+        let mut files = parts(count);
+        files.push(("s.20.0".to_string(), file(50, 200)));
+        files.push(("s.20.1".to_string(), file(51, 200)));
+        files
+    };
+    let found = |count, run| {
+        let files = with_next(count);
+        let files: Vec<(&str, Node)> =
+            files.iter().map(|(name, node)| (name.as_str(), node.clone())).collect();
+        sets(&files, &Known { ranks: Some(4), run, now_s: 155, ..KNOWN })
+    };
+    let step = |step: u64, standing| (format!("s.{{step}}.{{rank}} {step}"), standing);
+    let waits = |there| Standing::Waiting(Reason::Ranks(there, 4));
+    assert_eq!(found(3, Run::Running), [step(10, waits(3)), step(20, waits(2))]);
+    assert_eq!(found(4, Run::Running), [step(10, Standing::Complete), step(20, waits(2))]);
+    // Not all ranks of every program write.
+    let all = [step(10, Standing::Complete), step(20, Standing::Complete)];
+    assert_eq!(found(3, Run::Succeeded), all);
+}
+
+#[test]
+fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
+    let unclean = Node { unclean: true, ..file(3, 1) };
+    let files = [("ckpt-7/a", file(2, 1)), ("ckpt-7/b", unclean)];
+    let known = Known { run: Run::Succeeded, usual: Some(1), ..KNOWN };
+    assert!(matches!(only(&files, &known), Standing::Broken(Reason::Unclean(_))));
+    let files = [("ckpt-7/a", file(2, 1))];
+    let known = Known { abandoned: true, ..known };
+    assert_eq!(only(&files, &known), Standing::Broken(Reason::Abandoned));
+}
+
+#[test]
+fn what_a_program_marks_is_its_checkpoint_and_complete_when_all_are_done() {
+    let mark = |begun, ended| Mark {
+        name: Name { family: Family(b"melt".to_vec()), step: Some(5) },
+        begun,
+        ended,
+        expected: 2,
+        first_ns: 10 * SECOND,
+        last_ns: 20 * SECOND,
+    };
+    let files = [("ckpt-7/a", file(2, 12)), ("b", file(3, 15)), ("c", file(4, 30))];
+    let standing = |begun, ended, run| {
+        let known = Known { marks: vec![mark(begun, ended)], run, now_s: 25, ..KNOWN };
+        let found = sets(&files, &known);
+        assert_eq!(found[0].0, "melt 5");
+        found[0].1.clone()
+    };
+    let waits = |begun, ended| Standing::Waiting(Reason::Marks(begun, ended));
+    assert_eq!(standing(2, 2, Run::Running), Standing::Complete);
+    assert_eq!(standing(2, 1, Run::Succeeded), waits(2, 1));
+    assert_eq!(standing(1, 1, Run::Running), waits(2, 1));
+    assert_eq!(standing(1, 1, Run::Succeeded), Standing::Complete);
+}
+
+#[test]
+fn clock_that_went_back_completes_nothing() {
+    let files = [("ckpt-7/a", file(2, 5000))];
+    assert_eq!(only(&files, &KNOWN), unsettled(5));
+}
+
+#[test]
+fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
+    let of_rank = |rank: u32, names: &[&str]| {
+        let files: Vec<(String, Node)> =
+            names.iter().map(|name| (format!("rank-{rank}/{name}"), file(2, 99))).collect();
+        let files: Vec<(&str, Node)> =
+            files.iter().map(|(name, node)| (name.as_str(), node.clone())).collect();
+        (FilePath::parse(format!("rank-{rank}").as_bytes()).expect("a path"), tree(&files))
+    };
+    let groves = [of_rank(0, &["f.1", "f.2", "log"]), of_rank(1, &["f.1", "log"])];
+    let groves: Vec<Grove<'_>> = groves.iter().map(|(prefix, tree)| (prefix, tree)).collect();
+    let situation = Situation {
+        now_ns: 100 * SECOND,
+        ranks: Some(2),
+        run: Run::Running,
+        settle: Duration::from_secs(5),
+        marks: &[],
+        usual_size: &|_| None,
+        was_complete: &|_, _| false,
+        was_abandoned: &|_, _| false,
+    };
+    let sets = survey(&groves, &Patterns::with_defaults(Vec::new()), &situation);
+    let plain: Vec<_> = sets
+        .iter()
+        .map(|set| (set.name.to_string(), set.members.len(), set.is_complete()))
+        .collect();
+    let name = |step: u32| format!("rank-{{rank}}/f.{step}");
+    assert_eq!(plain, [(name(1), 2, true), (name(2), 1, false)]);
+}

@@ -1,0 +1,175 @@
+//! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that wait for space.
+//!
+//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays; a writer is told
+//! that there is no hope only after a look that began after it did, found nothing to give up and nothing that still drains.
+//! Two parts: a thread that hears writers at once, and what the drain does after each pass.
+
+use crate::drain::Drainer;
+use crate::error::{Error, Result};
+use crate::job::{JOB_FILE, Job};
+use crate::protocol::{Outcome, Progress, SpaceStatus};
+use crate::retention::surplus;
+use crate::sets::register::{Checkpoint, Level};
+use crate::shared::Shared;
+use crate::space_policy::SpacePolicy;
+use crate::volume::{Volume, now};
+use cairn_core::Error::NotFound;
+use cairn_core::{Moment, SpaceWaiters};
+use cairn_device::sys::monotonic_ms;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often writers are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often the job's description is looked at for another policy.
+const POLICY_EVERY: Duration = Duration::from_millis(500);
+/// How often there is a pass while writers wait.
+const PASS_EVERY: Duration = Duration::from_millis(50);
+
+/// What is known of the space of the store.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceState {
+    policy: SpacePolicy,
+    waiting: SpaceWaiters,
+    given_up_files: u64,
+    given_up_bytes: u64,
+}
+
+impl SpaceState {
+    /// For whoever asks; nothing if there is nothing to say.
+    pub fn status(&self, progress: &Progress) -> Option<SpaceStatus> {
+        let is_told = self.waiting.count > 0 || self.policy.retains();
+        is_told.then(|| SpaceStatus {
+            waiting: self.waiting.count as u64,
+            longest_ms: u64::from(self.waiting.longest_ms),
+            draining_bytes: progress.bytes_total.saturating_sub(progress.bytes_done),
+            given_up_files: self.given_up_files,
+            given_up_bytes: self.given_up_bytes,
+        })
+    }
+}
+
+/// Hears writers that wait, until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut policy = PolicyWatch::default();
+    while !shared.is_stopping() {
+        shared.sleep(LOOK_EVERY);
+        policy.look(shared);
+        let patience_ms = {
+            let state = shared.state();
+            state.space.policy.patience_ms(state.persist.is_some())
+        };
+        let waiting = hear(&shared.volumes().0, patience_ms);
+        shared.state().space.waiting = waiting;
+    }
+    // Whoever comes now is not to wait for nobody.
+    shared.volumes().0.iter().for_each(|volume| volume.fs().offer_space(0));
+}
+
+/// Offers to make room, and tells those that wait already that it is made.
+fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
+    let now = Moment(monotonic_ms());
+    let mut all = SpaceWaiters::default();
+    for volume in volumes {
+        volume.fs().offer_space(patience_ms);
+        let here = volume.fs().space_waiters(now);
+        if here.count > 0 {
+            volume.fs().space_is_made(now);
+        }
+        all.count += here.count;
+        all.longest_ms = all.longest_ms.max(here.longest_ms);
+    }
+    all
+}
+
+/// Notices when the job's description says something else.
+#[derive(Default)]
+struct PolicyWatch {
+    looked: Option<Instant>,
+    changed: Option<SystemTime>,
+}
+
+impl PolicyWatch {
+    fn look(&mut self, shared: &Shared) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < POLICY_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let path = shared.directory().join(JOB_FILE);
+        let changed = path.metadata().and_then(|metadata| metadata.modified()).ok();
+        if changed == self.changed {
+            return;
+        }
+        // One that cannot be read leaves things as they are.
+        if let Ok(job) = Job::load(shared.directory()) {
+            self.changed = changed;
+            shared.state().space.policy = job.space;
+        }
+    }
+}
+
+/// What the drain does for space.
+#[derive(Default)]
+pub struct Room {
+    looked: Option<Instant>,
+}
+
+impl Room {
+    /// Whether writers wait for a pass.
+    pub fn is_wanted(&self, shared: &Shared) -> bool {
+        let is_early = self.looked.is_some_and(|looked| looked.elapsed() < PASS_EVERY);
+        !is_early && shared.state().space.waiting.count > 0
+    }
+
+    /// After a pass that began at `began` and came to `outcome`: gives up what may be given up, or tells those that wait that
+    /// there is nothing.
+    pub fn make(
+        &mut self,
+        shared: &Shared,
+        drainer: &mut Drainer,
+        volumes: &[Arc<Volume>],
+        began: Moment,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        self.looked = Some(Instant::now());
+        let policy = shared.state().space.policy.clone();
+        if !policy.retains() || drainer.persist().is_none() {
+            return Ok(());
+        }
+        let complete = drainer.complete()?;
+        let given_up = surplus(&complete, &policy, now().0);
+        let is_coming = complete.iter().any(|known| known.level < known.wanted)
+            || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
+        if given_up.is_empty() && !is_coming {
+            volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));
+        }
+        given_up.into_iter().try_for_each(|known| give_up(shared, drainer, volumes, known, outcome))
+    }
+}
+
+/// Lets a checkpoint leave the store.
+fn give_up(
+    shared: &Shared,
+    drainer: &mut Drainer,
+    volumes: &[Arc<Volume>],
+    known: &Checkpoint,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    match drainer.give_up(volumes, known) {
+        // Somebody writes to it, or has removed it; then it is none of the complete ones any more.
+        Err(Error::Changed { .. } | Error::Store { source: NotFound, .. }) => return Ok(()),
+        given_up => given_up?,
+    }
+    // They are counted no more among the files of the store.
+    let (files, bytes) = (known.files.len() as u64, known.bytes());
+    if known.level == Level::Pfs {
+        outcome.drained_files = outcome.drained_files.saturating_sub(files);
+        outcome.drained_bytes = outcome.drained_bytes.saturating_sub(bytes);
+    } else {
+        outcome.kept_files = outcome.kept_files.saturating_sub(files);
+    }
+    let mut state = shared.state();
+    state.space.given_up_files += files;
+    state.space.given_up_bytes += bytes;
+    Ok(())
+}

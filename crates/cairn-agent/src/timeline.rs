@@ -1,0 +1,381 @@
+//! What a job read, wrote and drained over time, in a small file: for `cairn report`.
+//!
+//! ```text
+//! CRC32C JSON                      one line each: of the rest, in hexadecimal
+//! ........ {"timeline":1, ...}     Header, first
+//! ........ {"process":{...}}       Process; a later one of the same number replaces it
+//! ........ {"mark":{...}}          Mark
+//! ........ {"sample":{...}}        Sample
+//! ```
+//! The agent appends to the file in the store; with each drain that somebody asks for it stands beside the manifest, too.
+//! Must stay true: the file stays below `BYTES_MAX` however long a job takes, by samples that cover more time each; a line that
+//! is damaged, such as the last one of an agent that was killed, is left out and spoils no other; nothing in it is taken for
+//! granted when it is read.
+//! Does not decide what happened; `recorder.rs` finds that out.
+
+pub mod recorder;
+
+use crate::store_file;
+use cairn_device::checksum::crc32c;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Its name in the store's directory.
+pub const TIMELINE_FILE: &str = "agent.timeline";
+/// The format that this version writes, and the newest it reads.
+pub const TIMELINE_FORMAT: u32 = 1;
+/// Largest file.
+pub const BYTES_MAX: usize = 2 << 20;
+/// A file that has grown to `BYTES_MAX` is made so small at least.
+const BYTES_COARSE: usize = BYTES_MAX / 2;
+/// Time that one sample covers at first, milliseconds.
+pub const EVERY_MS: u64 = 200;
+/// And at most; longer than anything runs.
+const EVERY_MS_MAX: u64 = 1 << 40;
+/// A time that is later is none.
+const TIME_MS_MAX: u64 = 1 << 50;
+/// Processes that are listed.
+pub const PROCESSES_MAX: usize = 2048;
+/// Marks that are listed.
+pub const MARKS_MAX: usize = 2048;
+
+/// Its name in the persist directory.
+pub fn timeline_name(job: &str) -> String {
+    format!("cairn-manifest.{job}.timeline")
+}
+
+/// A timeline.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Whose.
+    pub header: Header,
+    /// Processes that read or wrote, by their number here.
+    pub processes: BTreeMap<u32, Process>,
+    /// What programs announced, oldest first.
+    pub marks: Vec<Mark>,
+    /// What happened, oldest first; times in which nothing did are left out.
+    pub samples: Vec<Sample>,
+}
+
+/// Whose timeline it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Its format.
+    #[serde(rename = "timeline")]
+    pub format: u32,
+    /// The job.
+    pub job: String,
+    /// Its store, which no other store of the job has in common.
+    pub store: String,
+    /// The command it was made for.
+    pub command: Vec<String>,
+    /// Time that samples cover, unless less; milliseconds.
+    pub every_ms: u64,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// How samples call it.
+    pub number: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// When it started, as the kernel counts.
+    pub start_time: u64,
+    /// What it is called, as in `ps`.
+    pub name: String,
+    /// Its rank, if it is one of an MPI program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Of which start of a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<String>,
+}
+
+/// What a program announced of a checkpoint (`cairn.h`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// When, milliseconds since the epoch.
+    pub at_ms: u64,
+    /// Who.
+    pub pid: u32,
+    /// It begins, or is complete as far as that process is concerned.
+    pub begins: bool,
+    /// Its step.
+    pub step: u64,
+    /// Its name.
+    pub name: String,
+}
+
+/// A stretch of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// From when, milliseconds since the epoch.
+    pub from_ms: u64,
+    /// Until when.
+    pub to_ms: u64,
+    /// Bytes that were copied to the persist directory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drained: u64,
+    /// Bytes of files that were not drained in their newest version, at the end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exposed: u64,
+    /// The same, at most.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exposed_max: u64,
+    /// Bytes of all files at the end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held: u64,
+    /// Bytes by which files grew that no process was seen to have open, or more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u64,
+    /// What processes did, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<Share>,
+}
+
+/// What a process did in a sample: its number, bytes written and read, and files it had open, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share(pub u32, pub u64, pub u64, pub u32);
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum LineOut<'a> {
+    Process(&'a Process),
+    Mark(&'a Mark),
+    Sample(&'a Sample),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LineIn {
+    Process(Process),
+    Mark(Mark),
+    Sample(Sample),
+}
+
+impl Sample {
+    /// Whether anything happened, or differs from what was after `before`.
+    fn says_more_than(&self, before: Option<&Sample>) -> bool {
+        let stands = |sample: &Sample| {
+            let open: Vec<(u32, u32)> = sample.shares.iter().map(|one| (one.0, one.3)).collect();
+            (sample.exposed, sample.held, open)
+        };
+        let has_moved = self.shares.iter().any(|share| share.1 > 0 || share.2 > 0);
+        has_moved
+            || self.drained > 0
+            || self.unknown > 0
+            || before.map(stands).unwrap_or_default() != stands(self)
+    }
+
+    /// Adds what a process did.
+    pub fn add(&mut self, share: Share) {
+        match self.shares.iter_mut().find(|known| known.0 == share.0) {
+            Some(known) => {
+                known.1 = known.1.saturating_add(share.1);
+                known.2 = known.2.saturating_add(share.2);
+                known.3 = known.3.max(share.3);
+            }
+            None => self.shares.push(share),
+        }
+    }
+
+    /// Goes on with what happened next.
+    pub fn join(&mut self, next: &Sample) {
+        self.to_ms = next.to_ms;
+        self.drained = self.drained.saturating_add(next.drained);
+        self.exposed = next.exposed;
+        self.exposed_max = self.exposed_max.max(next.exposed_max);
+        self.held = next.held;
+        self.unknown = self.unknown.saturating_add(next.unknown);
+        next.shares.iter().for_each(|share| self.add(*share));
+    }
+
+    /// Whether its times can be.
+    fn is_plausible(&self) -> bool {
+        self.from_ms <= self.to_ms && self.to_ms < TIME_MS_MAX
+    }
+}
+
+impl Timeline {
+    /// An empty one.
+    pub fn new(job: &str, store: &str, command: &[String]) -> Timeline {
+        let header = Header {
+            format: TIMELINE_FORMAT,
+            job: job.to_string(),
+            store: store.to_string(),
+            command: command.to_vec(),
+            every_ms: EVERY_MS,
+        };
+        Timeline { header, ..Timeline::default() }
+    }
+
+    /// Reads a file. Errors: `NotFound`, `InvalidData` (not a timeline, or of a newer format), and those of the system.
+    pub fn load(path: &Path) -> io::Result<Timeline> {
+        let bytes = store_file::read(path, 2 * BYTES_MAX)?;
+        let newer = || io::Error::new(io::ErrorKind::InvalidData, "it is not a timeline");
+        let timeline = Timeline::decode(&bytes).ok_or_else(newer)?;
+        match timeline.header.format {
+            ..=TIMELINE_FORMAT => Ok(timeline),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a newer version of Cairn wrote it; use that one",
+            )),
+        }
+    }
+
+    /// What stands in a file, as far as it is intact; none without a header. Of a newer format only the header is read.
+    pub fn decode(bytes: &[u8]) -> Option<Timeline> {
+        let mut lines = bytes.split(|&byte| byte == b'\n').filter_map(checked);
+        let header: Header = serde_json::from_slice(lines.next()?).ok()?;
+        let mut timeline = Timeline { header, ..Timeline::default() };
+        if timeline.header.format > TIMELINE_FORMAT {
+            return Some(timeline);
+        }
+        timeline.header.every_ms = timeline.header.every_ms.clamp(1, EVERY_MS_MAX);
+        for line in lines.filter_map(|line| serde_json::from_slice(line).ok()) {
+            match line {
+                LineIn::Process(process) => _ = timeline.processes.insert(process.number, process),
+                LineIn::Mark(mark) => timeline.marks.push(mark),
+                LineIn::Sample(sample) => {
+                    let last_ms = timeline.samples.last().map_or(0, |last| last.to_ms);
+                    if sample.is_plausible() && sample.from_ms >= last_ms {
+                        timeline.samples.push(sample);
+                    }
+                }
+            }
+        }
+        Some(timeline)
+    }
+
+    /// The bytes of its file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = line(&self.header);
+        self.processes.values().for_each(|one| bytes.extend(line(&LineOut::Process(one))));
+        self.marks.iter().for_each(|one| bytes.extend(line(&LineOut::Mark(one))));
+        self.samples.iter().for_each(|one| bytes.extend(line(&LineOut::Sample(one))));
+        bytes
+    }
+
+    /// Makes samples cover more time each, until the file is at most half as large as it may be.
+    fn coarsen(&mut self) {
+        while self.header.every_ms < EVERY_MS_MAX && self.encode().len() > BYTES_COARSE {
+            self.header.every_ms *= 2;
+            let every_ms = self.header.every_ms;
+            let mut joined: Vec<Sample> = Vec::with_capacity(self.samples.len());
+            for sample in &self.samples {
+                match joined.last_mut() {
+                    Some(last) if sample.to_ms.saturating_sub(last.from_ms) <= every_ms => {
+                        last.join(sample);
+                    }
+                    _ => joined.push(sample.clone()),
+                }
+            }
+            self.samples = joined;
+        }
+    }
+}
+
+/// A line of the file, with its checksum.
+fn line(value: &impl Serialize) -> Vec<u8> {
+    let json = serde_json::to_string(value).expect("a timeline holds nothing JSON cannot say");
+    format!("{:08x} {json}\n", crc32c(0, json.as_bytes())).into_bytes()
+}
+
+/// The JSON of a line whose checksum is right.
+fn checked(line: &[u8]) -> Option<&[u8]> {
+    let (sum, json) = (line.get(..8)?, line.get(9..)?);
+    let sum = u32::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
+    (sum == crc32c(0, json)).then_some(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(number: u32) -> Process {
+        let name = "lmp\"\n".to_string();
+        Process { number, pid: 100 + number, start_time: 7, name, rank: Some(3), launch: None }
+    }
+
+    fn timeline(samples: u64) -> Timeline {
+        let mut timeline = Timeline::new("melt", "s1", &["lmp".to_string()]);
+        timeline.processes = (0..4).map(|number| (number, process(number))).collect();
+        timeline.marks.push(Mark { at_ms: 5, pid: 1, begins: true, step: 10, name: "m".into() });
+        let sample = |number: u64| Sample {
+            from_ms: number * 250,
+            to_ms: number * 250 + 200,
+            drained: 1 << 20,
+            exposed: number << 20,
+            exposed_max: number << 21,
+            held: number << 21,
+            unknown: 0,
+            shares: (0..4).map(|process| Share(process, 1 << 30, 0, 1)).collect(),
+        };
+        timeline.samples = (0..samples).map(sample).collect();
+        timeline
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let timeline = timeline(3);
+        assert_eq!(Timeline::decode(&timeline.encode()), Some(timeline));
+    }
+
+    #[test]
+    fn torn_and_damaged_lines_are_left_out() {
+        let whole = timeline(4);
+        let mut bytes = whole.encode();
+        // As after kill -9 in the middle of the last line, and one damaged before.
+        bytes.truncate(bytes.len() - 5);
+        let at = bytes.len() - 300;
+        bytes[at] ^= 1;
+        let read = Timeline::decode(&bytes).expect("has a header");
+        assert_eq!(read.processes, whole.processes);
+        assert_eq!(read.samples.len(), 2);
+        assert!(read.samples.iter().all(|sample| whole.samples.contains(sample)));
+        for end in 0..bytes.len() {
+            Timeline::decode(&bytes[..end]);
+        }
+        assert_eq!(Timeline::decode(b"no timeline"), None);
+    }
+
+    #[test]
+    fn newer_formats_are_named_and_not_guessed_at() {
+        let mut newer = timeline(1);
+        newer.header.format += 1;
+        let read = Timeline::decode(&newer.encode()).expect("has a header");
+        assert!(read.samples.is_empty() && read.header.format == TIMELINE_FORMAT + 1);
+    }
+
+    #[test]
+    fn long_jobs_have_coarser_samples_and_lose_no_byte() {
+        let mut long = timeline(40_000);
+        let sums = |timeline: &Timeline| {
+            let written = |sample: &Sample| sample.shares.iter().map(|one| one.1).sum::<u64>();
+            let drained: u64 = timeline.samples.iter().map(|sample| sample.drained).sum();
+            (drained, timeline.samples.iter().map(written).sum::<u64>())
+        };
+        let (before, end_ms) = (sums(&long), long.samples.last().expect("many").to_ms);
+        assert!(long.encode().len() > BYTES_MAX);
+        long.coarsen();
+        assert!(long.encode().len() <= BYTES_COARSE, "{}", long.encode().len());
+        assert_eq!((sums(&long), long.samples.last().expect("some").to_ms), (before, end_ms));
+        assert!(long.samples.is_sorted_by(|one, next| one.to_ms <= next.from_ms));
+    }
+
+    #[test]
+    fn samples_that_cannot_be_are_left_out() {
+        let mut backwards = timeline(2);
+        backwards.samples[1].from_ms = 0;
+        backwards.samples.push(Sample { from_ms: 900, to_ms: 800, ..Sample::default() });
+        backwards.samples.push(Sample { from_ms: 900, to_ms: u64::MAX, ..Sample::default() });
+        assert_eq!(Timeline::decode(&backwards.encode()).expect("a header").samples.len(), 1);
+    }
+}

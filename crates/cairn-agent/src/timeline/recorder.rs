@@ -1,0 +1,480 @@
+//! Finding out what processes read and write, by looking at their open files from outside.
+//!
+//! Nothing counts bytes in a program: a counter for each process in shared memory would cost every call one or two nanoseconds and
+//! a word of each undo. So this looks at the open-file descriptions, some times a second while something happens. A file that has
+//! grown was written to, by those who have it open for writing: in proportion to how far their offsets moved, or in equal parts;
+//! one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved offset has read.
+//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`, mappings), and who wrote to a file that
+//! was opened and closed between two looks; seeking forward in a file open for reading counts as reading.
+//!
+//! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes are counted once.
+
+use super::{
+    BYTES_MAX, LineOut, MARKS_MAX, Mark, PROCESSES_MAX, Process, Sample, Share, TIMELINE_FILE,
+    Timeline, line, timeline_name,
+};
+use crate::destination::Destination;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::path::FilePath;
+use crate::shared::Shared;
+use crate::volume::{Volume, now};
+use cairn_core::{HandleId, Holding, InodeId, ProcessIdentity};
+use cairn_device::Store;
+use cairn_device::notes::{self, Kind};
+use cairn_device::ranks::{self, RankRecord};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the heads of the logs are looked at: a word each.
+const GLANCE_EVERY: Duration = Duration::from_millis(50);
+/// How often open files are looked at when nothing seems to happen: somebody may read.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A look is followed by a pause of so many times its length, up to the maximum: it may have taken long because it had to wait.
+const COST_SHARE: u32 = 30;
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Closed files of which the size is remembered.
+const CLOSED_MAX: usize = 1 << 16;
+
+/// A file as it was at the last look.
+struct Known {
+    size: u64,
+    version: u64,
+    /// Who had it open for writing; empty when it is closed.
+    writers: Vec<u32>,
+}
+
+/// What is known of a namespace.
+#[derive(Default)]
+struct Namespace {
+    files: HashMap<InodeId, Known>,
+    /// Offsets of open-file descriptions.
+    cursors: HashMap<u32, u64>,
+    /// Bytes of all files.
+    held: Option<u64>,
+    /// Bytes that were seen in an open file at the last look, but not in all files, which are counted first.
+    ahead: u64,
+}
+
+/// Records the timeline of a store.
+pub struct Recorder {
+    directory: PathBuf,
+    timeline: Timeline,
+    numbers: HashMap<(u32, u64), u32>,
+    /// The file, to append to; none until something is recorded, and after an error.
+    file: Option<File>,
+    file_bytes: usize,
+    namespaces: HashMap<String, Namespace>,
+    /// What is not in the file yet.
+    sample: Option<Sample>,
+    looked: Option<(Instant, u64)>,
+    /// What a look cost.
+    cost: Duration,
+    log_heads: u64,
+    drained: u64,
+    is_open: bool,
+    notes_bytes: u64,
+    notes_seen: usize,
+}
+
+/// Runs until the agent ends.
+pub fn run(shared: &Shared) {
+    while !shared.is_stopping() {
+        shared.recorder().turn(shared);
+        shared.sleep(GLANCE_EVERY);
+    }
+    shared.recorder().look(shared);
+    shared.recorder().flush();
+}
+
+fn now_ms() -> u64 {
+    (now().0 / 1_000_000).max(0) as u64
+}
+
+impl Recorder {
+    /// Goes on with the timeline of the store in `directory`, or begins it.
+    pub fn new(directory: &Path, job: &Job) -> Recorder {
+        let old = Timeline::load(&directory.join(TIMELINE_FILE)).ok();
+        let is_ours = |timeline: &Timeline| timeline.header.store == job.store;
+        let timeline = old.filter(is_ours);
+        let timeline =
+            timeline.unwrap_or_else(|| Timeline::new(&job.job, &job.store, &job.command));
+        let number = |process: &Process| ((process.pid, process.start_time), process.number);
+        Recorder {
+            directory: directory.to_path_buf(),
+            numbers: timeline.processes.values().map(number).collect(),
+            notes_seen: timeline.marks.len(),
+            timeline,
+            file: None,
+            file_bytes: 0,
+            namespaces: HashMap::new(),
+            sample: None,
+            looked: None,
+            cost: Duration::ZERO,
+            log_heads: 0,
+            drained: 0,
+            is_open: false,
+            notes_bytes: 0,
+        }
+    }
+
+    /// Looks, if something seems to happen.
+    fn turn(&mut self, shared: &Shared) {
+        let since = self.looked.map_or(Duration::MAX, |(at, _)| at.elapsed());
+        if since < (self.cost * COST_SHARE).min(PAUSE_MAX) {
+            return;
+        }
+        let volumes = shared.volumes().0;
+        let heads = volumes.iter().map(|volume| volume.fs().log_head());
+        let heads = heads.fold(0, u64::wrapping_add);
+        let is_moving = heads != self.log_heads || shared.meter.copied_ever() != self.drained;
+        if is_moving || self.is_open || since >= LOOK_EVERY {
+            self.log_heads = heads;
+            self.look(shared);
+        }
+    }
+
+    /// Looks at everything, and puts a sample into the file when it is long enough.
+    fn look(&mut self, shared: &Shared) {
+        let started = Instant::now();
+        let to_ms = now_ms().max(self.looked.map_or(0, |(_, ms)| ms));
+        let from_ms = self.looked.map_or(to_ms, |(_, ms)| ms);
+        let mut sample = Sample { from_ms, to_ms, ..Sample::default() };
+        self.is_open = false;
+        for volume in shared.volumes().0 {
+            // A namespace that cannot be read is others' to complain about.
+            let _ = self.look_at(&volume, &mut sample);
+        }
+        sample.drained = shared.meter.copied_ever() - self.drained;
+        self.drained += sample.drained;
+        let last = self.sample.as_ref().or(self.timeline.samples.last());
+        if sample.says_more_than(last) {
+            match &mut self.sample {
+                Some(pending) => pending.join(&sample),
+                None => self.sample = Some(sample),
+            }
+        }
+        self.looked = Some((Instant::now(), to_ms));
+        let is_due = |sample: &Sample| {
+            let length_ms = to_ms.saturating_sub(sample.from_ms);
+            // Or this look has added nothing.
+            length_ms >= self.timeline.header.every_ms || sample.to_ms != to_ms
+        };
+        if self.sample.as_ref().is_some_and(is_due) {
+            self.flush();
+        }
+        self.cost = started.elapsed();
+    }
+
+    fn look_at(&mut self, volume: &Volume, sample: &mut Sample) -> cairn_core::Result<()> {
+        // This also brings in what was written under leases.
+        let survey = volume.fs().survey()?;
+        let holdings = volume.fs().holdings()?;
+        let is_first = !self.namespaces.contains_key(volume.name());
+        let mut namespace = self.namespaces.remove(volume.name()).unwrap_or_default();
+        let by_file = by_file(holdings);
+        self.is_open |= !by_file.is_empty();
+        let mut grown = 0;
+        for (inode, holdings) in &by_file {
+            grown += self.look_at_file(volume, &mut namespace, *inode, holdings, sample);
+        }
+        grown += look_at_closed(volume, &mut namespace, &by_file, sample);
+        let open = by_file.into_values().flatten();
+        namespace.cursors = open.map(|one| (one.handle.0, one.cursor)).collect();
+        let held = namespace.held.replace(survey.bytes).filter(|_| !is_first);
+        let more = held.map_or(0, |held| survey.bytes.saturating_sub(held));
+        let grown = grown + std::mem::take(&mut namespace.ahead);
+        sample.unknown += more.saturating_sub(grown);
+        namespace.ahead = grown.saturating_sub(more);
+        sample.exposed += survey.undrained_bytes;
+        sample.exposed_max = sample.exposed;
+        sample.held += survey.bytes;
+        self.namespaces.insert(volume.name().to_string(), namespace);
+        Ok(())
+    }
+
+    /// Counts what was done to an open file; the bytes by which it has grown, if it is known by whom.
+    fn look_at_file(
+        &mut self,
+        volume: &Volume,
+        namespace: &mut Namespace,
+        inode: InodeId,
+        holdings: &[Holding],
+        sample: &mut Sample,
+    ) -> u64 {
+        let Some(&Holding { size, version, .. }) = holdings.first() else { return 0 };
+        let old = namespace.files.remove(&inode);
+        let (old_size, old_version) = match old {
+            Some(old) => (old.size, Some(old.version)),
+            None => (self.size_before(volume, inode, size), None),
+        };
+        // One that is shorter was cut, and is written anew.
+        let grown = if size >= old_size { size - old_size } else { size };
+        let has_changed = old_version != Some(version);
+        let mut writers = Vec::new();
+        for one in holdings {
+            let number = self.number(one.process);
+            let before = namespace.cursors.get(&one.handle.0).copied().unwrap_or(0);
+            let moved = one.cursor.saturating_sub(before).min(size);
+            let read = if one.write && has_changed { 0 } else { moved };
+            sample.add(Share(number, 0, read, 0));
+            if let Some(share) = sample.shares.iter_mut().find(|share| share.0 == number) {
+                share.3 += 1;
+            }
+            if one.write {
+                writers.push((number, moved));
+            }
+        }
+        let overwritten = writers.iter().map(|(_, moved)| moved).sum();
+        let written = match grown {
+            0 if has_changed && old_version.is_some() => overwritten,
+            grown => grown,
+        };
+        divide(written, &writers, sample);
+        // Whoever wrote to a file that is only read now is not known.
+        let counted = if writers.is_empty() { 0 } else { grown };
+        let writers = writers.into_iter().map(|(number, _)| number).collect();
+        namespace.files.insert(inode, Known { size, version, writers });
+        counted
+    }
+
+    /// How long a file was that nobody has looked at: new ones were empty.
+    fn size_before(&self, volume: &Volume, inode: InodeId, size: u64) -> u64 {
+        let Some((_, looked_ms)) = self.looked else { return size };
+        let born_ms = volume.fs().attributes(inode).map_or(0, |found| found.born.0 / 1_000_000);
+        if born_ms.max(0) as u64 >= looked_ms { 0 } else { size }
+    }
+
+    /// The number of a process, which is made known if it is new.
+    fn number(&mut self, process: ProcessIdentity) -> u32 {
+        let key = (process.pid, process.start_time);
+        if let Some(number) = self.numbers.get(&key) {
+            return *number;
+        }
+        let number = self.timeline.processes.len() as u32;
+        if number as usize >= PROCESSES_MAX {
+            // The last one stands for all that there is no room for.
+            return number - 1;
+        }
+        let rank = self.rank_of(process);
+        let described = Process {
+            number,
+            pid: process.pid,
+            start_time: process.start_time,
+            name: name_of(process.pid),
+            rank: rank.as_ref().map(|record| record.rank),
+            launch: rank.map(|record| record.launch),
+        };
+        self.append(&line(&LineOut::Process(&described)));
+        self.numbers.insert(key, number);
+        self.timeline.processes.insert(number, described);
+        number
+    }
+
+    fn rank_of(&self, process: ProcessIdentity) -> Option<RankRecord> {
+        let store = Store::open(&self.directory).ok()?;
+        let records = ranks::list(store.directory()).ok()?;
+        records.into_iter().rev().find(|record| record.process == process)
+    }
+
+    /// Puts what was seen into the file.
+    fn flush(&mut self) {
+        self.take_marks();
+        if let Some(sample) = self.sample.take() {
+            self.append(&line(&LineOut::Sample(&sample)));
+            self.timeline.samples.push(sample);
+        }
+    }
+
+    /// Takes over what programs announced since the last time.
+    fn take_marks(&mut self) {
+        let path = self.directory.join(notes::NOTES_FILE);
+        let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
+        if bytes == self.notes_bytes {
+            return;
+        }
+        self.notes_bytes = bytes;
+        let found = Store::open(&self.directory).ok();
+        let found = found.and_then(|store| notes::read(store.directory().raw()).ok());
+        let found: Vec<_> = found.unwrap_or_default();
+        let marks = found.into_iter().filter(|note| note.kind != Kind::Hint);
+        for note in marks.take(MARKS_MAX).skip(self.notes_seen).collect::<Vec<_>>() {
+            let mark = Mark {
+                at_ms: (note.time_ns / 1_000_000).max(0) as u64,
+                pid: note.pid,
+                begins: note.kind == Kind::Begin,
+                step: note.number,
+                name: String::from_utf8_lossy(&note.text).into_owned(),
+            };
+            self.notes_seen += 1;
+            self.append(&line(&LineOut::Mark(&mark)));
+            self.timeline.marks.push(mark);
+        }
+    }
+
+    /// Appends a line to the file. If that fails, or the file is too large, it is written anew with the next one.
+    fn append(&mut self, line: &[u8]) {
+        if self.file_bytes + line.len() > BYTES_MAX {
+            self.timeline.coarsen();
+            self.file = None;
+        }
+        if self.file.is_none() {
+            self.file = self.write_anew();
+        }
+        let written = self.file.as_mut().is_some_and(|file| file.write_all(line).is_ok());
+        self.file_bytes += line.len();
+        if !written {
+            self.file = None;
+        }
+    }
+
+    /// Replaces the file by one with all that is known; none if there is no room for it.
+    fn write_anew(&mut self) -> Option<File> {
+        let path = self.directory.join(TIMELINE_FILE);
+        let unfinished = path.with_extension("new");
+        let bytes = self.timeline.encode();
+        // What a dead agent left has to go first.
+        let _ = fs::remove_file(&unfinished);
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create_new(true).mode(0o600).open(&unfinished).ok()?;
+        let replaced = file.write_all(&bytes).and_then(|()| fs::rename(&unfinished, &path));
+        self.file_bytes = bytes.len();
+        if replaced.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        replaced.ok().map(|()| file)
+    }
+
+    /// Looks a last time for now, and brings the timeline to the persist directory. Errors: those of the directory; another file
+    /// has the name.
+    pub fn conclude(&mut self, shared: &Shared, persist: Option<&Path>) -> Result<()> {
+        self.look(shared);
+        self.flush();
+        let Some(persist) = persist.filter(|_| !self.timeline.samples.is_empty()) else {
+            return Ok(());
+        };
+        let destination = Destination::open(persist, &self.timeline.header.store)?;
+        let name = timeline_name(&self.timeline.header.job);
+        let path = FilePath::root().join(name.as_bytes());
+        if destination.look(&path)?.is_some() && !is_timeline(&destination, &path) {
+            let reason = "it is not a timeline, and is left as it is";
+            let refused = std::io::Error::new(std::io::ErrorKind::AlreadyExists, reason);
+            return Err(Error::file("replace", &destination.full_path(&path))(refused));
+        }
+        destination.replace_file(&name, &self.timeline.encode())
+    }
+}
+
+/// Whether a file of the persist directory is one that was written by `conclude`.
+fn is_timeline(destination: &Destination, path: &FilePath) -> bool {
+    let read = || -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = destination.open_file(path)?;
+        let full_path = destination.full_path(path);
+        file.take(BYTES_MAX as u64)
+            .read_to_end(&mut bytes)
+            .map_err(Error::file("read", &full_path))?;
+        Ok(bytes)
+    };
+    read().is_ok_and(|bytes| Timeline::decode(&bytes).is_some())
+}
+
+/// Open files with their descriptions, each with the oldest process that has it: the others inherited it.
+fn by_file(holdings: Vec<Holding>) -> BTreeMap<InodeId, Vec<Holding>> {
+    let mut holders: BTreeMap<HandleId, Holding> = BTreeMap::new();
+    let age = |process: ProcessIdentity| (process.start_time, process.pid);
+    // A child that has not begun to live has what its parent has.
+    let counts =
+        |one: &Holding| one.process.pid != std::process::id() && one.process.start_time > 0;
+    for one in holdings.into_iter().filter(counts) {
+        let known = holders.entry(one.handle).or_insert(one);
+        if age(one.process) < age(known.process) {
+            *known = one;
+        }
+    }
+    let mut by_file: BTreeMap<InodeId, Vec<Holding>> = BTreeMap::new();
+    for one in holders.into_values() {
+        by_file.entry(one.inode).or_default().push(one);
+    }
+    by_file
+}
+
+/// Counts what was done to files that were open at the last look, and are not any more; the bytes by which they have grown.
+fn look_at_closed(
+    volume: &Volume,
+    namespace: &mut Namespace,
+    open: &BTreeMap<InodeId, Vec<Holding>>,
+    sample: &mut Sample,
+) -> u64 {
+    let mut total = 0;
+    for (inode, file) in &mut namespace.files {
+        if open.contains_key(inode) || file.writers.is_empty() {
+            continue;
+        }
+        let writers: Vec<(u32, u64)> =
+            std::mem::take(&mut file.writers).into_iter().map(|number| (number, 0)).collect();
+        let Ok(found) = volume.fs().attributes(*inode) else { continue };
+        let grown = if found.size >= file.size { found.size - file.size } else { found.size };
+        let has_changed = found.version != file.version;
+        (file.size, file.version) = (found.size, found.version);
+        if has_changed && found.is_regular() {
+            divide(grown, &writers, sample);
+            total += grown;
+        }
+    }
+    if namespace.files.len() > CLOSED_MAX {
+        namespace.files.retain(|inode, _| open.contains_key(inode));
+    }
+    total
+}
+
+/// Counts `bytes` as written by those who have a file open: in proportion to how far their offsets moved, else in equal parts.
+fn divide(bytes: u64, writers: &[(u32, u64)], sample: &mut Sample) {
+    let moved: u128 = writers.iter().map(|(_, moved)| u128::from(*moved)).sum();
+    let (mut left, mut weight_left) = (u128::from(bytes), moved.max(writers.len() as u128));
+    for (number, moved_by_it) in writers {
+        let weight = if moved > 0 { u128::from(*moved_by_it) } else { 1 };
+        let part = left * weight / weight_left.max(1);
+        left -= part;
+        weight_left -= weight.min(weight_left);
+        sample.add(Share(*number, part as u64, 0, 0));
+    }
+}
+
+/// What a process is called; empty if it is gone.
+fn name_of(pid: u32) -> String {
+    let path = format!("/proc/{pid}/comm");
+    fs::read_to_string(path).map(|name| name.trim_end().to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(sample: &Sample) -> Vec<(u32, u64)> {
+        sample.shares.iter().map(|share| (share.0, share.1)).collect()
+    }
+
+    #[test]
+    fn bytes_are_divided_without_losing_one() {
+        for (bytes, writers, parts) in [
+            (100, vec![(1, 30), (2, 10)], vec![(1, 75), (2, 25)]),
+            (10, vec![(1, 0), (2, 0), (3, 0)], vec![(1, 3), (2, 3), (3, 4)]),
+            (7, vec![(1, 0), (2, 5)], vec![(1, 0), (2, 7)]),
+            (
+                u64::MAX,
+                vec![(1, u64::MAX), (2, u64::MAX)],
+                vec![(1, u64::MAX / 2), (2, u64::MAX / 2 + 1)],
+            ),
+            (5, vec![], vec![]),
+        ] {
+            let mut sample = Sample::default();
+            divide(bytes, &writers, &mut sample);
+            assert_eq!(written(&sample), parts, "{bytes} {writers:?}");
+        }
+    }
+}
