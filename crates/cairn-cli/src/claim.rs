@@ -4,9 +4,12 @@
 //! made is removed again; a store is removed only after its agent has ended, so nobody drains what
 //! is going away.
 
+use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment};
 use crate::size;
+use crate::space::check_quota;
+use crate::staging;
 use crate::store::{OpenStore, Roots, refuse};
 use crate::tier;
 use cairn_agent::client::Client;
@@ -15,6 +18,7 @@ use cairn_agent::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
 use cairn_agent::memory::Memory;
+use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
@@ -29,6 +33,8 @@ const NODE: &str = "node";
 /// How long the lock of a run is waited for: others hold it for an instant to see whether it is
 /// held.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+/// How often a store is looked for that is removed meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
 /// How long an agent may take to end.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -62,18 +68,33 @@ impl Claim {
         command: &[String],
         take: &TakeLock,
     ) -> Result<Claim> {
-        match request.job.as_deref().and_then(|job| roots.find(job)) {
-            Some(directory) if is_described(&directory) => {
-                let store = OpenStore::open(&directory)?;
-                let lock = take(&directory, &store.job.job)?;
-                Claim::resume(&directory, request, lock)
+        let mut attempts = 1;
+        loop {
+            let directory = request.job.as_deref().and_then(|job| roots.find(job));
+            let directory = directory.filter(|directory| is_described(directory));
+            let claimed = match &directory {
+                Some(directory) => OpenStore::open(directory)
+                    .and_then(|store| take(directory, &store.job.job))
+                    .and_then(|lock| Claim::resume(directory, request, lock)),
+                None => Claim::create_by(roots, request, command, take),
+            };
+            match claimed {
+                // `cairn gc` or `cairn rm` removed the store that was there a moment ago.
+                Err(error) if error.is_about_nothing_there() && attempts < ATTEMPTS_MAX => {
+                    attempts += 1;
+                }
+                claimed => return claimed,
             }
-            _ => Claim::create_by(roots, request, command, take),
         }
     }
 
     fn resume(directory: &Path, request: &Request, lock: File) -> Result<Claim> {
         let store = OpenStore::open(directory)?;
+        if staging::was_cut_off(directory) {
+            // Nothing in it is only there.
+            Store::open(directory)?.remove()?;
+            return Err(Error::NotAStore { path: directory.to_path_buf() });
+        }
         store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
         request.check_against(&store.job)?;
         request.check_places(&store.job.mount, store.job.persist.as_deref())?;
@@ -88,8 +109,45 @@ impl Claim {
             claim.say_what_was_recovered()?;
         }
         // Refuses a damaged or newer namespace before anything runs on it.
-        claim.store.volumes()?;
+        let volumes = claim.store.volumes()?;
+        let joins = daemon::is_shared(&claim.lock);
+        if !joins && !daemon::is_locked(directory, AGENT_LOCK)? {
+            checkpoints::begin_run(&claim.store, &volumes)?;
+        }
+        if request.drain.change(&mut claim.store.job.drain) {
+            claim.store.job.save(directory)?;
+        }
+        claim.begin_run(request)?;
+        claim.take_up(&request.space)?;
         Ok(claim)
+    }
+
+    /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
+    fn begin_run(&mut self, request: &Request) -> Result<()> {
+        let mut job = self.store.job.clone();
+        job.runs += u64::from(!daemon::is_shared(&self.lock));
+        if !request.checkpoint.is_default() {
+            job.checkpoint = request.checkpoint.clone();
+        }
+        if request.metrics.is_some() {
+            job.metrics = request.metrics.clone();
+        }
+        job.archive = request.archive.clone().or(job.archive);
+        if job != self.store.job {
+            job.save(self.store.directory())?;
+            self.store.job = job;
+        }
+        Ok(())
+    }
+
+    /// Takes up what is said anew of space; the agent notices.
+    fn take_up(&mut self, space: &SpacePolicy) -> Result<()> {
+        if space.is_empty() || *space == self.store.job.space {
+            return Ok(());
+        }
+        check_quota(space, &self.store.job.tiers)?;
+        self.store.job.space = space.clone();
+        Ok(self.store.job.save(self.store.directory())?)
     }
 
     /// Makes a new store.
@@ -131,6 +189,12 @@ impl Claim {
             tiers,
             meta: request.meta_spec(),
             promote: request.promote,
+            runs: 1,
+            metrics: request.metrics.clone(),
+            checkpoint: request.checkpoint.clone(),
+            drain: request.drain.policy(),
+            space: request.space.clone(),
+            archive: request.archive.clone(),
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };
@@ -140,6 +204,7 @@ impl Claim {
         });
         let made = made.and_then(|mut claim| {
             claim.make_namespace(&device_store, request)?;
+            staging::before_run(&claim, request.stage)?;
             Ok(claim)
         });
         match made {

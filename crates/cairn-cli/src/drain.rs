@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::request::checked_persist;
 use crate::size::human;
 use crate::store::OpenStore;
+use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::{Kind, manifest_name};
@@ -74,7 +75,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::NoPersist { job: store.job.job });
     };
     checked_persist(&persist)?;
-    let report = drain_with(&store, None, Duration::ZERO, context.json).map_err(not_drained)?;
+    let told = Told { succeeded: None, wanted: Wanted::All };
+    let report =
+        drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
     if context.json {
         output::json(&report)?;
     } else {
@@ -94,6 +97,7 @@ pub fn drain_with(
     store: &OpenStore,
     agent: Option<Client>,
     settle: Duration,
+    told: Told,
     quiet: bool,
 ) -> Result<DrainReport> {
     let persist = store.job.persist.clone();
@@ -113,7 +117,7 @@ pub fn drain_with(
             None => store.agent()?,
         };
         attempts += 1;
-        match asked.drain(settle, &mut show) {
+        match asked.drain(settle, told, &mut show) {
             // An agent that was killed meanwhile is replaced by a new one, which takes up where
             // that one was.
             Err(cairn_agent::Error::AgentAnswer { .. }) if attempts < ATTEMPTS_MAX => {}
@@ -144,7 +148,7 @@ fn not_drained(error: Error) -> Error {
 }
 
 /// What is left, in one line.
-fn left(outcome: &Outcome) -> String {
+pub fn left(outcome: &Outcome) -> String {
     let mut parts = Vec::new();
     if !outcome.open.is_empty() {
         parts.push(format!("{} still open", count(outcome.open.len() as u64, "file")));
@@ -152,6 +156,11 @@ fn left(outcome: &Outcome) -> String {
     if let Some(failed) = outcome.failed.first() {
         let files = count(outcome.failed.len() as u64, "file");
         parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));
+    }
+    let waiting = || outcome.unfinished.iter().filter(|unfinished| unfinished.waits);
+    if let Some(first) = waiting().next() {
+        let checkpoints = count(waiting().count() as u64, "unfinished checkpoint");
+        parts.push(format!("{checkpoints} ({})", first.told()));
     }
     if parts.is_empty() {
         parts.push("a namespace of the store cannot be read; see: cairn status".to_string());

@@ -1,12 +1,15 @@
 //! What `cairn run` says at the end: what is safe where, and what to type next.
 
+use crate::archive;
 use crate::calls::CallReport;
 use crate::drain::DrainReport;
 use crate::output::{count, quoted};
 use crate::ranks;
 use crate::size::human;
+use crate::standing::Standing;
 use crate::store::Roots;
 use crate::unserved;
+use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::job::{DeviceKind, Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::ranks::Launch;
@@ -33,7 +36,17 @@ pub enum Safety {
         reason: String,
     },
     /// The user did not wait for the drain.
-    Interrupted,
+    Interrupted {
+        /// How far it has got.
+        standing: Standing,
+    },
+    /// The user asked for nobody to wait for it.
+    Postponed {
+        /// It goes on in the background.
+        goes_on: bool,
+        /// How far it has got.
+        standing: Standing,
+    },
 }
 
 impl Safety {
@@ -46,19 +59,32 @@ impl Safety {
         }
     }
 
+    /// Of a store for whose drain nobody is to wait.
+    pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
+        match standing.files {
+            0 => Safety::Empty,
+            _ => Safety::Postponed { goes_on, standing },
+        }
+    }
+
     /// Whether every clean file is verified in the persist directory, or there is none.
     pub fn is_complete(&self) -> bool {
         match self {
             Safety::Discarded | Safety::Empty => true,
             Safety::Drained(report) => report.outcome.complete,
-            Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Interrupted => false,
+            Safety::StoreOnly(_)
+            | Safety::Failed { .. }
+            | Safety::Interrupted { .. }
+            | Safety::Postponed { .. } => false,
         }
     }
 
     /// Whether nothing would be lost with the store. Unclean files are only there.
     pub fn needs_no_store(&self) -> bool {
         match self {
-            Safety::Drained(report) => report.outcome.complete && report.outcome.unclean.is_empty(),
+            Safety::Drained(DrainReport { outcome, .. }) => {
+                outcome.complete && outcome.unclean.is_empty() && outcome.unfinished.is_empty()
+            }
             other => other.is_complete(),
         }
     }
@@ -71,7 +97,9 @@ impl Safety {
             Safety::Drained(report) if report.outcome.complete => "drained",
             Safety::Drained(_) => "incomplete",
             Safety::Failed { .. } => "failed",
-            Safety::Interrupted => "interrupted",
+            Safety::Interrupted { .. } => "interrupted",
+            Safety::Postponed { goes_on: true, .. } => "background",
+            Safety::Postponed { goes_on: false, .. } => "undrained",
         }
     }
 }
@@ -90,6 +118,8 @@ pub struct Ending<'a> {
     pub code: i32,
     /// How safe its files are.
     pub safety: Safety,
+    /// How the archive of its checkpoints stands, if there is one.
+    pub archive: Option<ArchiveStatus>,
     /// The last MPI program that was started in it, if one was.
     pub launch: Option<Launch>,
     /// Programs that nothing was served to.
@@ -117,6 +147,8 @@ impl Ending<'_> {
         let of_ranks = self.launch.iter().flat_map(told);
         lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        let archived = self.archive.iter().flat_map(archive::lines);
+        lines.extend(archived.map(|line| format!("{job}: {line}")));
         if self.removed {
             if let Some(last) = lines.last_mut() {
                 last.push_str("; store removed");
@@ -176,20 +208,34 @@ impl Ending<'_> {
                 lines
             }
             Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
-            Safety::Interrupted => vec![format!(
-                "the drain to {persist} goes on in the background; see: cairn status {}",
-                self.job.job
-            )],
+            Safety::Interrupted { standing } | Safety::Postponed { standing, .. } => {
+                let mut lines = standing.lines(&persist, &self.place());
+                if !matches!(&self.safety, Safety::Postponed { goes_on: false, .. }) {
+                    let command = self.follow_command();
+                    lines
+                        .push(format!("the drain goes on in the background; follow it: {command}"));
+                }
+                lines
+            }
         }
+    }
+
+    /// What names the root of stores, if that is not the usual one.
+    fn root_option(&self) -> String {
+        match self.roots.explicit() {
+            Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
+            None => String::new(),
+        }
+    }
+
+    fn follow_command(&self) -> String {
+        format!("cairn {}status --wait {}", self.root_option(), self.job.job)
     }
 
     /// What can be done with a store that is kept: purpose and command.
     fn next_commands(&self) -> Vec<(&'static str, String)> {
         let job = &self.job.job;
-        let root = match self.roots.explicit() {
-            Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
-            None => String::new(),
-        };
+        let root = self.root_option();
         let command: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
         let command = command.join(" ");
         let persist = if self.job.persist.is_some() { "" } else { " --persist DIR" };
@@ -210,7 +256,11 @@ impl Ending<'_> {
             persist: Option<&'a PathBuf>,
             store: Option<&'a PathBuf>,
             drain: Option<&'a DrainReport>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            standing: Option<&'a Standing>,
             reason: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            archive: Option<&'a ArchiveStatus>,
             #[serde(skip_serializing_if = "Option::is_none")]
             calls: Option<&'a CallReport>,
             launch: Option<&'a Launch>,
@@ -231,6 +281,10 @@ impl Ending<'_> {
             Safety::Failed { reason } => (None, Some(reason.as_str())),
             _ => (None, None),
         };
+        let standing = match &self.safety {
+            Safety::Interrupted { standing } | Safety::Postponed { standing, .. } => Some(standing),
+            _ => None,
+        };
         let report = Report {
             job: &self.job.job,
             exit_code: self.code,
@@ -238,7 +292,9 @@ impl Ending<'_> {
             persist: self.job.persist.as_ref(),
             store: Some(&self.store).filter(|_| !self.removed),
             drain,
+            standing,
             reason,
+            archive: self.archive.as_ref(),
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
@@ -267,6 +323,21 @@ fn left_over(report: &DrainReport) -> Vec<String> {
     if !outcome.open.is_empty() {
         let files = count(outcome.open.len() as u64, "file");
         lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
+    }
+    for unfinished in outcome.unfinished.iter().take(NAMES_MAX) {
+        let files = count(unfinished.files, "file");
+        lines.push(format!(
+            "checkpoint not complete, {files} only in the store: {}",
+            unfinished.told()
+        ));
+    }
+    if outcome.unfinished.len() > NAMES_MAX {
+        let more = (outcome.unfinished.len() - NAMES_MAX) as u64;
+        lines.push(format!("not complete: {}", count(more, "more checkpoint")));
+    }
+    if outcome.kept_files > 0 {
+        let files = count(outcome.kept_files, "file");
+        lines.push(format!("{files} not drained, as was asked for"));
     }
     if outcome.without_attributes > 0 {
         let files = count(outcome.without_attributes, "file");

@@ -35,6 +35,14 @@ pub enum Error {
         /// What was given.
         text: String,
     },
+    /// A length of time that is none.
+    #[error("{text:?} is not a length of time; {expected}")]
+    Length {
+        /// What was given.
+        text: String,
+        /// What is.
+        expected: String,
+    },
     /// A tier that is none.
     #[error(
         "{text:?} is not a tier; write ram, file:PATH, dax:PATH, block:DEVICE or nvme-tcp://HOST/NQN, and a size if you \
@@ -118,6 +126,16 @@ pub enum Error {
         of_what: String,
         /// What there is.
         available: String,
+    },
+    /// Tiers larger than the quota.
+    #[error(
+        "the tiers have {tiers} together, more than the quota of {quota}; give smaller ones, or another --quota"
+    )]
+    Quota {
+        /// What they have.
+        tiers: String,
+        /// What they may have.
+        quota: String,
     },
     /// A mount prefix that is not absolute and plain.
     #[error("the mount prefix {mount:?} {problem}; give an absolute path, as in --mount /cairn")]
@@ -270,6 +288,35 @@ pub enum Error {
         /// What it must be.
         expected: &'static str,
     },
+    /// Nothing can be advised from these figures.
+    #[error("{0}")]
+    Advice(cairn_agent::advise::Refused),
+    /// Nobody knows what a checkpoint of this job costs.
+    #[error(
+        "job {job} has announced no complete checkpoint (cairn_checkpoint_begin and _end); say what one costs, as \
+         in --checkpoint-cost 12s"
+    )]
+    NotMeasured {
+        /// The job.
+        job: String,
+    },
+    /// There is no terminal to draw on.
+    #[error("cairn top draws on a terminal; for programs there is: cairn status --json")]
+    NoTerminal,
+    /// Nothing was recorded of a job.
+    #[error("nothing is recorded of job {job}: there is no {}; give --persist where it was drained to", path.display())]
+    NoTimeline {
+        /// The job.
+        job: String,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A job in which nothing happened.
+    #[error("job {job} has read and written nothing yet")]
+    NothingRecorded {
+        /// The job.
+        job: String,
+    },
     /// A path in a store that is none.
     #[error("{text:?} is not a path in a store; write JOB:/path")]
     Path {
@@ -295,6 +342,14 @@ pub enum Error {
         path: String,
         /// What is wrong with it.
         problem: &'static str,
+    },
+    /// An option whose value means nothing.
+    #[error("{option}: {problem}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// What is wrong.
+        problem: String,
     },
     /// A pattern that is none.
     #[error("{pattern:?} is not a pattern: {problem}")]
@@ -323,6 +378,35 @@ pub enum Error {
         /// How many files.
         files: usize,
     },
+    /// A store that was to be removed stays.
+    #[error("the store of job {job} is kept: {why}")]
+    NotFreed {
+        /// The job.
+        job: String,
+        /// Why.
+        why: String,
+    },
+    /// A run did not come back.
+    #[error(
+        "the run did not come back: it ended with exit code {code}; its store is kept: cairn ls --checkpoints {job}"
+    )]
+    Drill {
+        /// The drill's job.
+        job: String,
+        /// How it ended.
+        code: i32,
+    },
+    /// Processes outlived their process group.
+    #[error(
+        "{processes} processes of the run have left its process group and live on; a drill kills the group only: start          them in it, or end them by hand"
+    )]
+    Undead {
+        /// How many.
+        processes: usize,
+    },
+    /// A new store is to be filled from nowhere.
+    #[error("--stage fills the store from the persist directory; name that with --persist")]
+    NothingToStage,
     /// There is nowhere to drain to.
     #[error("job {job} has no persist directory; name one: cairn drain {job} --persist DIR")]
     NoPersist {
@@ -566,6 +650,9 @@ impl Error {
             Error::NotDrained { .. } => EXIT_DRAIN,
             Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }
+            | Error::NotFreed { .. }
+            | Error::Drill { .. }
+            | Error::Undead { .. }
             | Error::Damage { .. }
             | Error::TierDamaged { .. }
             | Error::NoPreload { .. }
@@ -582,6 +669,16 @@ impl Error {
         }
     }
 
+    /// Whether a file or directory was missing: of a store, because it was removed a moment ago.
+    pub fn is_about_nothing_there(&self) -> bool {
+        match self {
+            Error::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Error::Store { source, .. } | Error::Agent(source) => is_about_nothing(source),
+            Error::NotAStore { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Pairs with `map_err`: the error of `action` on `path`.
     pub fn file<E: Into<io::Error>>(
         action: &'static str,
@@ -589,6 +686,14 @@ impl Error {
     ) -> impl FnOnce(E) -> Error + use<E> {
         let path = path.to_path_buf();
         move |source| Error::File { action, path, source: source.into() }
+    }
+}
+
+fn is_about_nothing(error: &cairn_agent::Error) -> bool {
+    match error {
+        cairn_agent::Error::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        cairn_agent::Error::Namespace(error) => error.errno == libc::ENOENT,
+        _ => false,
     }
 }
 

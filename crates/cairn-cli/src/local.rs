@@ -34,16 +34,17 @@ pub fn copy_out(
     let temporary = destination.create_temporary(target)?;
     let path = temporary.path().to_path_buf();
     let mut buffer = Buffer::default();
-    let summary = read_whole(&file, &mut buffer, &mut |Chunk { offset, bytes, is_hole }| {
-        progress.advance(bytes.len() as u64);
-        match is_hole {
-            true => Ok(()),
-            false => {
-                let written = temporary.file.write_all_at(bytes, offset);
-                written.map_err(cairn_agent::Error::file("write", &path))
+    let summary =
+        read_whole(&file, &mut buffer, &mut |Chunk { offset, bytes, is_hole, .. }| {
+            progress.advance(bytes.len() as u64);
+            match is_hole {
+                true => Ok(()),
+                false => {
+                    let written = temporary.file.write_all_at(bytes, offset);
+                    written.map_err(cairn_agent::Error::file("write", &path))
+                }
             }
-        }
-    })?;
+        })?;
     let attributes = summary.attributes;
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
     volume.extended(inner, &attributes)?.give(&temporary.file);
@@ -68,7 +69,7 @@ pub fn copy_in(
     volume: &Volume,
     inner: &FilePath,
     expected: Option<Expected>,
-    progress: &mut Progress,
+    advance: &mut dyn FnMut(u64),
 ) -> Result<bool> {
     let metadata = source.metadata().map_err(Error::file("look at", source_path))?;
     let mut target = NewFile::create(volume, inner)?;
@@ -82,7 +83,7 @@ pub fn copy_in(
         target.append(&buffer[..length])?;
         crc32c = checksum::crc32c(crc32c, &buffer[..length]);
         bytes += length as u64;
-        progress.advance(length as u64);
+        advance(length as u64);
     }
     if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
         return Ok(false);

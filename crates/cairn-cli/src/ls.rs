@@ -2,7 +2,9 @@
 //! from.
 
 use crate::Context;
+use crate::checkpoints::{self, Found};
 use crate::error::{Error, Result};
+use crate::jobs;
 use crate::notes::Notes;
 use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name, utc_time};
 use crate::store::{OpenStore, Place, locate};
@@ -21,12 +23,15 @@ Examples:
   cairn ls                              the top directory of the only store there is
   cairn ls melt:/run1                   a directory of job melt
   cairn ls --recursive melt
+  cairn ls --jobs                       every store on this machine; cairn gc removes those left behind
   f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
+  cairn ls --checkpoints melt           checkpoints, with what is safe in the persist directory
+  cairn ls --checkpoints --newest '*'   the files of the newest one that is complete and intact
 
 States: open (somebody may write to it), unclean (its writer died, or a part of it is lost: do not
 restart from it), clean (closed), drained (closed, and verified in the persist directory).
---newest prints only a file that is clean or drained and whose checksums hold; exit code 1 if
-there is none.";
+--newest prints only a file that is clean or drained, in no unfinished checkpoint, and whose
+checksums hold; exit code 1 if there is none.";
 
 /// List files in a store.
 #[derive(Args, Debug)]
@@ -38,9 +43,17 @@ pub struct Arguments {
     /// Also what is in directories below
     #[arg(long, short)]
     recursive: bool,
-    /// Print only the path of the newest clean file that matches, as the program sees it
+    /// The stores on this machine, those of killed runs included: whose, how long unused, how large, and what in them is not
+    /// safe anywhere else
+    #[arg(long, conflicts_with_all = ["target", "recursive", "newest"])]
+    jobs: bool,
+    /// Print only the path of the newest clean file that matches, as the program sees it; with --checkpoints, those of all
+    /// files of the newest complete checkpoint with a file that matches
     #[arg(long, value_name = "GLOB")]
     newest: Option<String>,
+    /// List checkpoints instead of files: step, files, bytes, age, and where each is safe
+    #[arg(long, conflicts_with = "recursive")]
+    checkpoints: bool,
 }
 
 /// A name in a store.
@@ -86,10 +99,16 @@ impl Serialize for Bytes {
 
 /// Carries out the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    if arguments.jobs {
+        return jobs::list(context);
+    }
     let place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
     let store = context.roots.choose(place.job.as_deref())?;
     let path = store.path(&place.path)?;
     let volumes = store.volumes()?;
+    if arguments.checkpoints {
+        return checkpoints::list(context, &store, &volumes, arguments.newest.as_deref());
+    }
     if let Some(pattern) = &arguments.newest {
         let path = if path.is_root() { own_namespace(&store) } else { path };
         let row = newest(&store, &volumes, &path, pattern)?;
@@ -285,13 +304,15 @@ fn newest(
     };
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let incomplete = Found::look(store, volumes)?.incomplete;
     let mut candidates = Vec::new();
     for row in list(store, volumes, directory, true)? {
         let Some(attributes) = row.attributes else { continue };
         let path = row.place.clone();
         let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
         let matches = compiled.matches_with(&below.to_lossy(), options);
-        if matches && matches!(row.state, Some("clean" | "drained")) {
+        let is_clean = matches!(row.state, Some("clean" | "drained"));
+        if matches && is_clean && !incomplete.contains(&path) {
             candidates.push((attributes.modified, attributes.born, row, path));
         }
     }

@@ -5,9 +5,13 @@
 //! to do`, and an exit code; standard output carries only what was asked for. `--json` prints one
 //! JSON document (`docs` of each command's report types say what is in it) instead.
 
+mod advise;
 mod agent;
+mod archive;
 mod calls;
 mod check;
+mod checkpoint_options;
+mod checkpoints;
 mod claim;
 mod company;
 mod completions;
@@ -16,25 +20,34 @@ mod confined;
 mod cp;
 mod discover;
 mod drain;
+mod drain_options;
+mod drill;
+mod duration;
 mod elf;
 mod ending;
 mod error;
 mod exec;
+mod follow;
 mod fsck;
+mod gc;
+mod jobs;
 mod kernel_calls;
 mod launch;
 mod local;
 mod ls;
+mod markup;
 mod net;
 mod notes;
 mod numa;
 mod offline;
 mod output;
+mod pace;
 mod placement;
 mod plan;
 mod probe;
 mod progress;
 mod ranks;
+mod report;
 mod request;
 mod restore;
 mod rights;
@@ -46,14 +59,20 @@ mod self_test;
 mod settings;
 mod signals;
 mod size;
+mod space;
+mod staging;
+mod standing;
 mod status;
 mod store;
+mod survey;
 mod target;
 mod tier;
+mod top;
 mod trial;
 mod unserved;
 mod verify;
 mod verify_tier;
+mod walltime;
 
 use crate::error::{EXIT_USAGE, Result};
 use crate::settings::Settings;
@@ -94,11 +113,13 @@ struct CommandLine {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Exec(exec::Arguments),
     Check(check::Arguments),
     Status(status::Arguments),
+    Top(top::Arguments),
     Calls(calls::Arguments),
+    Report(report::Arguments),
     Ls(ls::Arguments),
     Cp(cp::Arguments),
     Drain(drain::Arguments),
@@ -106,7 +127,10 @@ enum Action {
     Verify(verify::Arguments),
     Fsck(fsck::Arguments),
     Plan(plan::Arguments),
+    Advise(advise::Arguments),
     Rm(rm::Arguments),
+    Gc(gc::Arguments),
+    Drill(drill::Arguments),
     Target(target::Arguments),
     Discover(discover::Arguments),
     #[command(hide = true)]
@@ -152,10 +176,12 @@ fn act(line: CommandLine) -> Result<i32> {
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
     let context = Context { roots, settings, json: line.json };
     let done = match line.action {
-        Action::Run(arguments) => return run::run(&context, arguments),
+        Action::Run(arguments) => return run::run(&context, *arguments),
         Action::Check(arguments) => return check::run(&context, &arguments),
         Action::Exec(arguments) => exec::run(&context, arguments),
+        Action::Top(arguments) => top::run(&context, &arguments),
         Action::Calls(arguments) => calls::run(&context, arguments),
+        Action::Report(arguments) => report::run(&context, &arguments),
         Action::Status(arguments) => status::run(&context, arguments),
         Action::Ls(arguments) => ls::run(&context, arguments),
         Action::Cp(arguments) => cp::run(&context, arguments),
@@ -164,7 +190,10 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Verify(arguments) => verify::run(&context, arguments),
         Action::Fsck(arguments) => return fsck::run(&context, &arguments),
         Action::Plan(arguments) => plan::run(&context, &arguments),
+        Action::Advise(arguments) => advise::run(&context, &arguments),
         Action::Rm(arguments) => rm::run(&context, arguments),
+        Action::Gc(arguments) => gc::run(&context, arguments),
+        Action::Drill(arguments) => drill::run(&context, &arguments),
         Action::Target(arguments) => target::run(&context, &arguments),
         Action::Discover(arguments) => discover::run(&context, &arguments),
         Action::Agent(arguments) => agent::run(&arguments),

@@ -3,16 +3,22 @@
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
+use crate::drain_options::DrainRequest;
 use crate::error::{Error, Result};
 use crate::numa;
 use crate::room::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::settings::RunSettings;
 use crate::size;
+use crate::space::Quota;
+use crate::staging::Stage;
 use crate::store::check_job_name;
 use crate::tier::{self, TierRequest};
+use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::error::why;
 use cairn_agent::job::{Job, Scope, TierSpec};
 use cairn_agent::memory::Memory;
+use cairn_agent::sets::policy::CheckpointPolicy;
+use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Placement, Superblock};
 use cairn_device::MediumKind;
 use cairn_device::numa::Topology;
@@ -137,6 +143,18 @@ pub struct Request {
     pub placement: Placement,
     /// Move what is read on slower tiers to faster ones.
     pub promote: bool,
+    /// File that figures are written to, absolute.
+    pub metrics: Option<PathBuf>,
+    /// What is done with checkpoints and files.
+    pub checkpoint: CheckpointPolicy,
+    /// How it is drained.
+    pub drain: DrainRequest,
+    /// What is kept, and how long a write waits for room.
+    pub space: SpacePolicy,
+    /// What a new store is filled with.
+    pub stage: Stage,
+    /// Where complete checkpoints are archived, if that was said.
+    pub archive: Option<ArchivePolicy>,
     /// Say nothing about what was chosen.
     pub quiet: bool,
 }
@@ -167,6 +185,12 @@ impl Request {
             durability: durability(arguments.durability, settings.durability)?,
             placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
             promote: arguments.promote || settings.promote.unwrap_or(false),
+            metrics: None,
+            checkpoint: CheckpointPolicy::default(),
+            drain: DrainRequest::default(),
+            space: SpacePolicy::default(),
+            stage: Stage::Nothing,
+            archive: None,
             quiet: false,
         };
         if let Some(job) = &request.job {
@@ -258,7 +282,12 @@ impl Request {
         if let Some(meta) = self.meta.as_ref().filter(|meta| meta.path.is_some()) {
             place(meta)?;
         }
-        let tiers: Vec<TierSpec> = wanted.iter().map(place).collect::<Result<_>>()?;
+        let mut quota = Quota::of(&self.space, &wanted)?;
+        let limited = |tier: &TierRequest| match &mut quota {
+            Some(quota) => place(tier).and_then(|spec| quota.limit(tier, spec)),
+            None => place(tier),
+        };
+        let tiers: Vec<TierSpec> = wanted.iter().map(limited).collect::<Result<_>>()?;
         let unsaid = wanted.iter().zip(&tiers).filter(|(wanted, _)| wanted.bytes.is_none());
         let notes = unsaid.map(|(_, tier)| chosen(tier)).collect();
         Ok((tiers, notes))
@@ -501,6 +530,12 @@ mod tests {
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             meta: None,
             promote: false,
+            runs: 1,
+            metrics: None,
+            checkpoint: CheckpointPolicy::default(),
+            drain: DrainRequest::default().policy(),
+            space: SpacePolicy::default(),
+            archive: None,
             created: 0,
             command: Vec::new(),
         };

@@ -4,17 +4,14 @@
 use crate::Context;
 use crate::claim::Claim;
 use crate::error::{Error, Result};
-use crate::local::{self, Expected};
 use crate::output::{self, count};
-use crate::progress::Progress;
 use crate::request::{Request, StoreArguments, checked_persist};
 use crate::size::human;
-use crate::store::{OpenStore, locate};
+use crate::staging::{self, Source, Stage, Staged};
 use crate::verify::{check_drained, jobs_in, missing_manifest};
 use cairn_agent::destination::Destination;
-use cairn_agent::manifest::{Entry, Kind, Manifest, manifest_name};
+use cairn_agent::manifest::{Manifest, manifest_name};
 use cairn_agent::path::FilePath;
-use cairn_agent::volume::Volume;
 use clap::Args;
 use glob::Pattern;
 use serde::Serialize;
@@ -26,10 +23,12 @@ Examples:
       the job whose manifest is there, into a new store of the same name
   cairn restore /scratch/out --job melt --only 'restart.*'
       only some files
+  cairn restore /scratch/out --newest
+      only the newest whole checkpoint, and what belongs to none
   cairn run --job melt -- ./resume.sh
       then goes on in that store, and drains to /scratch/out again
 
-Every file is compared with the manifest on the way. Unclean files were never drained, so they are
+Every file is compared with the manifest on the way, several at a time; a checkpoint of which one is damaged is left out as a whole. Unclean files were never drained, so they are
 not restored. Exit codes: 0 done; 1 some files are damaged (the others are restored); 2 refused.";
 
 /// Fill a new store with files that were drained.
@@ -52,6 +51,9 @@ pub struct Arguments {
     directory: PathBuf,
     #[command(flatten)]
     store: StoreArguments,
+    /// Only the newest whole checkpoint of each family, and what belongs to no checkpoint
+    #[arg(long)]
+    newest: bool,
     /// Restore only files whose path in the directory matches; may be repeated
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
@@ -70,6 +72,21 @@ pub struct RestoreReport {
     bytes: u64,
     /// Files that are not what the manifest says; they were left out.
     damaged: Vec<String>,
+    /// Checkpoints that are there as a whole.
+    checkpoints: Vec<String>,
+    /// Checkpoints that were left out, because a file of them is damaged.
+    left_out: Vec<String>,
+}
+
+impl RestoreReport {
+    fn take(&mut self, staged: Staged, destination: &Destination) {
+        self.files = staged.files;
+        self.bytes = staged.bytes;
+        let full_path = |path: &FilePath| destination.full_path(path).display().to_string();
+        self.damaged = staged.damaged.iter().map(full_path).collect();
+        self.checkpoints = staged.checkpoints;
+        self.left_out = staged.left_out;
+    }
 }
 
 /// Carries out the command.
@@ -99,7 +116,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         store: claim.store.directory().to_path_buf(),
         ..RestoreReport::default()
     };
-    let restored = fill(context, &claim.store, &destination, &manifest, &patterns, &mut report);
+    let wanted = |path: &FilePath| {
+        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path.to_lossy()))
+    };
+    let source = Source { destination: &destination, manifest: &manifest, wanted: &wanted };
+    let stage = if arguments.newest { Stage::Newest } else { Stage::All };
+    let restored = staging::fill(&claim, &source, stage, context.json)
+        .map(|staged| report.take(staged, &destination));
     if let Err(error) = restored {
         if claim.is_new {
             // A store that is only half there would be taken for whole.
@@ -146,77 +169,15 @@ fn which_job(directory: &Path, named: Option<&str>) -> Result<String> {
     }
 }
 
-fn fill(
-    context: &Context,
-    store: &OpenStore,
-    destination: &Destination,
-    manifest: &Manifest,
-    patterns: &[Pattern],
-    report: &mut RestoreReport,
-) -> Result<()> {
-    let wanted = |path: &FilePath| {
-        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path.to_lossy()))
-    };
-    let files = manifest.files.iter();
-    let chosen: Vec<(&FilePath, &Entry)> =
-        files.filter(|(path, entry)| entry.kind == Kind::Directory || wanted(path)).collect();
-    let total = chosen.iter().filter_map(|(_, entry)| Some(entry.copy()?.bytes)).sum();
-    let mut progress = Progress::new("restoring", total, context.json);
-    let volumes = store.volumes()?;
-    for (path, entry) in chosen {
-        let Some((volume, inner)) = locate(&volumes, path) else { continue };
-        restore_entry(volume, &inner, path, entry, destination, report, &mut progress)?;
-    }
-    Ok(())
-}
-
-fn restore_entry(
-    volume: &Volume,
-    inner: &FilePath,
-    path: &FilePath,
-    entry: &Entry,
-    destination: &Destination,
-    report: &mut RestoreReport,
-    progress: &mut Progress,
-) -> Result<()> {
-    match (entry.kind, entry.copy()) {
-        (Kind::Directory, _) => {
-            local::make_directory(volume, inner, entry.mode, &destination.extended(path))
-        }
-        (Kind::Symlink, _) => match &entry.target {
-            Some(target) => local::make_symlink(volume, inner, &target.0, entry.mtime_ns),
-            None => Ok(()),
-        },
-        (Kind::File, None) => Ok(()),
-        (Kind::File, Some(copy)) => {
-            let full_path = destination.full_path(path);
-            let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
-            let opened = destination.open_file(path).map_err(Error::from);
-            let restored = opened.and_then(|file| {
-                local::copy_in(file, &full_path, volume, inner, Some(expected), progress)
-            });
-            match restored {
-                Ok(true) => {
-                    report.files += 1;
-                    report.bytes += copy.bytes;
-                }
-                Ok(false) => report.damaged.push(full_path.display().to_string()),
-                Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => {
-                    report.damaged.push(full_path.display().to_string());
-                }
-                Err(error) => return Err(error),
-            }
-            Ok(())
-        }
-    }
-}
-
 fn say(context: &Context, report: &RestoreReport) -> Result<()> {
     if context.json {
         return output::json(report);
     }
     for path in &report.damaged {
         output::line(&format!("damaged: {path}"));
+    }
+    for name in &report.left_out {
+        output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
     }
     let (files, bytes) = (count(report.files, "file"), human(report.bytes));
     output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));

@@ -1,11 +1,12 @@
 //! `cairn rm`: files out of a store, keeping what was drained; or the whole store.
 
 use crate::Context;
-use crate::claim::claim_existing;
+use crate::claim::{Claim, claim_existing};
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::{OpenStore, Place, locate};
+use cairn_agent::checkpoints::Told;
 use cairn_agent::path::FilePath;
 use clap::Args;
 use serde::Serialize;
@@ -83,10 +84,7 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
     let job = store.job.job.clone();
     let claim = claim_existing(store)?;
     if !discard {
-        // The agent looks at every copy again; what it drained once may have been removed since.
-        let report = drain_with(&claim.store, None, Duration::ZERO, true)?;
-        let unclean = report.outcome.unclean.len() as u64;
-        let files = (report.files - report.outcome.drained_files.min(report.files)).max(unclean);
+        let files = files_at_risk(&claim)?;
         if files > 0 {
             return Err(Error::WouldLose { job, files: files as usize });
         }
@@ -94,6 +92,14 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
     claim.remove()?;
     report.removed_stores.push(job);
     Ok(())
+}
+
+/// Drains what can be drained and counts the files that are nowhere else.
+pub fn files_at_risk(claim: &Claim) -> Result<u64> {
+    // The agent looks at every copy again; what it drained once may have been removed since.
+    let report = drain_with(&claim.store, None, Duration::ZERO, Told::default(), true)?;
+    let unclean = report.outcome.unclean.len() as u64;
+    Ok((report.files - report.outcome.drained_files.min(report.files)).max(unclean))
 }
 
 fn remove_files(

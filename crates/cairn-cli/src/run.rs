@@ -4,26 +4,36 @@
 //! needed any more; the last lines say what is safe where, and what to type next.
 
 use crate::Context;
+use crate::archive::{self, ArchiveArguments, archive_with};
 use crate::calls;
+use crate::checkpoint_options::{self, CheckpointArguments};
 use crate::claim::Claim;
 use crate::company::{self, Company, Last};
 use crate::drain::{DrainReport, drain_with};
+use crate::drain_options::{DrainArguments, DrainRequest};
 use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
 use crate::probe;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
+use crate::space::{self, SpaceArguments};
+use crate::staging::Stage;
+use crate::standing::Standing;
 use crate::store::OpenStore;
 use crate::unserved;
+use crate::walltime::Walltime;
+use cairn_agent::archive::ArchiveStatus;
+use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::AGENT_LOCK;
+use cairn_agent::policy::AtEnd;
 use cairn_agent::ranks;
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 use std::thread;
@@ -55,6 +65,8 @@ Examples:
       each node has its part of the targets in the file, as cairn plan places them
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
+  cairn run --job melt --persist /scratch/out --stage -- ./resume.sh
+      the same also on another node, or after this one was wiped: what a new store lacks comes from /scratch/out
 
 Exit codes: those of the command (128 + N if signal N killed it); 127 command not found, 126 not
 executable; 75 the command succeeded but its files could not all be drained (the store is kept);
@@ -63,7 +75,8 @@ executable; 75 the command succeeded but its files could not all be drained (the
 The report at the end, on standard error, is one JSON document with --json.
 
 Options come from the command line, else from CAIRN_RUN_JOB, CAIRN_RUN_TIER, ..., else from the
-section [run] of cairn.toml in the current directory.";
+section [run] of cairn.toml in the current directory; those of the drain from CAIRN_DRAIN_RATE, ...
+and the section [drain].";
 
 /// Run a command with a store below /cairn.
 #[derive(Args, Debug)]
@@ -71,6 +84,22 @@ section [run] of cairn.toml in the current directory.";
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten, next_help_heading = "Checkpoints and files")]
+    checkpoint: CheckpointArguments,
+    #[command(flatten)]
+    drain: DrainArguments,
+    #[command(flatten, next_help_heading = "Space")]
+    space: SpaceArguments,
+    /// Write figures of the job to this file every five seconds, in Prometheus's text format
+    #[arg(long, value_name = "FILE.prom", env = "CAIRN_RUN_METRICS_FILE")]
+    metrics_file: Option<PathBuf>,
+    /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
+    /// what belongs to no checkpoint; every file is compared with the manifest, and an older checkpoint is taken if one is
+    /// damaged
+    #[arg(long, env = "CAIRN_RUN_STAGE")]
+    stage: bool,
+    #[command(flatten, next_help_heading = "Archive")]
+    archive: ArchiveArguments,
     /// Nothing in the store need be kept: remove it at the end, whatever happens
     #[arg(long, env = "CAIRN_RUN_DISCARD")]
     discard: bool,
@@ -88,7 +117,25 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
     let discard = arguments.discard || settings.run.discard.unwrap_or(false);
     let counts_calls = arguments.report_calls || settings.run.report_calls.unwrap_or(false);
-    let request = Request::new(arguments.store, settings.run.clone())?;
+    let stages = arguments.stage || settings.run.stage.unwrap_or(false);
+    let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
+    let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
+    let level = checkpoint.levels.archive.clone();
+    let request = Request {
+        metrics: metrics.map(|path| absolute(&path)).transpose()?,
+        checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
+        drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
+        stage: if stages { Stage::Newest } else { Stage::Say },
+        space: space::policy(&arguments.space, &settings.space)?,
+        archive: archive::policy(arguments.archive, settings.archive.clone(), level)?,
+        ..Request::new(arguments.store, settings.run.clone())?
+    };
+    if stages
+        && request.persist.is_none()
+        && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
+    {
+        return Err(Error::NothingToStage);
+    }
     let library = launch::find_library()?;
     let words: Vec<String> =
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -139,6 +186,7 @@ pub struct Ran {
     pub status: ExitStatus,
     agent: Client,
     signals: Signals,
+    walltime: Walltime,
     /// Starts of MPI programs in the store before.
     launches_before: usize,
 }
@@ -167,12 +215,18 @@ pub fn execute(
         command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
         source,
     })?;
-    let status = wait(&claim.store, &mut child, &mut signals)?;
-    Ok(Ran { status, agent, signals, launches_before })
+    let mut walltime = Walltime::new(claim.store.job.drain.until);
+    let status = wait(&claim.store, &mut child, &mut signals, &mut walltime)?;
+    Ok(Ran { status, agent, signals, walltime, launches_before })
 }
 
 /// Passes signals on until the program ends, and replaces an agent that was killed.
-fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<ExitStatus> {
+fn wait(
+    store: &OpenStore,
+    child: &mut Child,
+    signals: &mut Signals,
+    walltime: &mut Walltime,
+) -> Result<ExitStatus> {
     let mut agent_seen = Instant::now();
     loop {
         if agent_seen.elapsed() >= AGENT_EVERY {
@@ -181,8 +235,13 @@ fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<E
                 // If it cannot be started now, the end of the run tries again and says why.
                 let _ = store.agent();
             }
+            walltime.warn(store.directory());
         }
-        match signals.wait(LOOK_EVERY) {
+        let event = signals.wait(LOOK_EVERY);
+        if matches!(event, Event::Forward(libc::SIGTERM) | Event::Shared(libc::SIGTERM)) {
+            walltime.note_termination(store.directory());
+        }
+        match event {
             Event::Forward(signal) => {
                 // SAFETY: the child was not waited for successfully yet, so its number is still its
                 // own.
@@ -195,6 +254,11 @@ fn wait(store: &OpenStore, child: &mut Child, signals: &mut Signals) -> Result<E
             return Ok(status);
         }
     }
+}
+
+/// The agent has another current directory.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(Error::file("find", path))
 }
 
 /// As a shell has it.
@@ -214,22 +278,28 @@ struct Options<'a> {
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
 fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
-    let Ran { status, agent, mut signals, launches_before } = ran;
+    let Ran { status, agent, mut signals, walltime, launches_before } = ran;
     let Options { discard, counts_calls, others_failed, words } = *options;
     let code = exit_code(status);
     let safety = match discard {
         true => Safety::Discarded,
-        false => match drain(context, &claim, agent, &mut signals) {
-            Some(Ok(report)) => Safety::of(&claim.store.job, report),
-            Some(Err(error)) => Safety::Failed { reason: error.to_string() },
-            None => Safety::Interrupted,
-        },
+        false => {
+            settle(context, &claim, agent, (&mut signals, &walltime), code == 0 && !others_failed)
+        }
     };
-    let removes = discard || (code == 0 && !others_failed && safety.needs_no_store());
+    let archive = match discard {
+        true => None,
+        false => settle_archive(context, &claim, (&mut signals, &walltime)),
+    };
+    let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
+    let safe = safety.needs_no_store() && is_archived;
+    let removes = discard || (code == 0 && !others_failed && safe);
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
-    let undrained = claim.store.job.persist.is_some() && !safety.is_complete();
+    let is_postponed = matches!(safety, Safety::Postponed { .. });
+    let undrained = claim.store.job.persist.is_some() && !safety.is_complete() || !is_archived;
+    let undrained = undrained && !is_postponed;
     // Nor is what they made of the file of counts.
     let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();
     let ending = Ending {
@@ -239,6 +309,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         command: words.to_vec(),
         code,
         safety,
+        archive,
         launch,
         unserved: unserved::programs(claim.store.directory()),
         removed: removes,
@@ -254,26 +325,99 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     Ok(if code == 0 && undrained && !discard { EXIT_DRAIN } else { code })
 }
 
-/// Has the agent drain everything; None if the user does not want to wait for it.
+/// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and all that shared the store,
+/// went well.
+fn settle(
+    context: &Context,
+    claim: &Claim,
+    mut agent: Client,
+    (signals, walltime): (&mut Signals, &Walltime),
+    is_finished: bool,
+) -> Safety {
+    let store = &claim.store;
+    let postponed = |goes_on| match Standing::of(store) {
+        Ok(standing) => Safety::postponed(goes_on, standing),
+        Err(error) => Safety::Failed { reason: error.to_string() },
+    };
+    match store.job.drain.at_end {
+        AtEnd::Background if store.job.persist.is_some() => {
+            // One that was killed just now is replaced.
+            match store.agent() {
+                Ok(_) => postponed(true),
+                Err(error) => Safety::Failed { reason: error.to_string() },
+            }
+        }
+        AtEnd::Nothing if store.job.persist.is_some() => {
+            // If it cannot be told, it finds out when nobody has the store any more.
+            let _ = agent.stop();
+            postponed(false)
+        }
+        _ => match drain(context, claim, agent, (signals, walltime), is_finished) {
+            Some(Ok(report)) => Safety::of(&store.job, report),
+            Some(Err(error)) => Safety::Failed { reason: error.to_string() },
+            None => Safety::Interrupted { standing: Standing::of(store).unwrap_or_default() },
+        },
+    }
+}
+
+/// Has the agent drain what is wanted outside, of checkpoints the newest in any case; None if the user does not want to
+/// wait for it, or time is over.
 fn drain(
     context: &Context,
     claim: &Claim,
     agent: Client,
-    signals: &mut Signals,
+    attention: (&mut Signals, &Walltime),
+    succeeded: bool,
 ) -> Option<Result<DrainReport>> {
-    let (sender, result) = mpsc::channel();
     let quiet = context.json;
     let store = OpenStore::open(claim.store.directory());
+    attended(attention, move || {
+        let told = Told { succeeded: Some(succeeded), wanted: Wanted::Newest };
+        store.and_then(|store| drain_with(&store, Some(agent), SETTLE, told, quiet))
+    })
+}
+
+/// Has the agent archive what is to be archived; how that stands then, unless nothing is archived.
+fn settle_archive(
+    context: &Context,
+    claim: &Claim,
+    attention: (&mut Signals, &Walltime),
+) -> Option<ArchiveStatus> {
+    let job = &claim.store.job;
+    job.archive.as_ref()?;
+    match job.drain.at_end {
+        AtEnd::Background => return archive::unknown(job, "it goes on in the background"),
+        AtEnd::Nothing => return archive::unknown(job, "nobody wants it now (--drain none)"),
+        AtEnd::Wait => {}
+    }
+    let quiet = context.json;
+    let store = OpenStore::open(claim.store.directory());
+    let archived = attended(attention, move || store.and_then(|store| archive_with(&store, quiet)));
+    match archived {
+        Some(Ok(status)) => status,
+        Some(Err(error)) => archive::unknown(job, &error.to_string()),
+        None => archive::unknown(job, "nobody waited for it; it goes on in the background"),
+    }
+}
+
+/// What `work` comes to; None if the user does not want to wait for it, or time is over.
+fn attended<T: Send + 'static>(
+    (signals, walltime): (&mut Signals, &Walltime),
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, result) = mpsc::channel();
     thread::spawn(move || {
-        let report = store.and_then(|store| drain_with(&store, Some(agent), SETTLE, quiet));
         // The other side may have stopped listening.
-        let _ = sender.send(report);
+        let _ = sender.send(work());
     });
     loop {
         match result.recv_timeout(Duration::from_millis(1)) {
             Ok(report) => return Some(report),
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        if walltime.patience() == Some(Duration::ZERO) {
+            return None;
         }
         // Not SIGUSR1 and the like: those were meant for the program.
         if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY / 10) {

@@ -4,7 +4,11 @@
 //! Must stay true: a key that is unknown is an error, never ignored; an environment variable means
 //! the same as the key. clap reads the command line and the environment; this file adds the third.
 
+use crate::archive::ArchiveSettings;
+use crate::checkpoint_options::{CheckpointSettings, FileSettings};
+use crate::drain_options::DrainSettings;
 use crate::error::{Error, Result};
+use crate::space::SpaceSettings;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -20,8 +24,18 @@ pub const FILE_NAME: &str = "cairn.toml";
 pub struct Settings {
     /// Options of `cairn run`.
     pub run: RunSettings,
+    /// Which files are checkpoints, and what becomes of those.
+    pub checkpoint: CheckpointSettings,
+    /// Where complete checkpoints are archived.
+    pub archive: ArchiveSettings,
+    /// What files are for.
+    pub files: FileSettings,
+    /// How they are drained.
+    pub drain: DrainSettings,
     /// Where stores are.
     pub store: StoreSettings,
+    /// What is kept in a store, and how long a write waits for room.
+    pub space: SpaceSettings,
 }
 
 /// The section `[run]`.
@@ -40,6 +54,8 @@ pub struct RunSettings {
     pub persist: Option<PathBuf>,
     /// `--scope`.
     pub scope: Option<String>,
+    /// `--stage`.
+    pub stage: Option<bool>,
     /// `--discard`.
     pub discard: Option<bool>,
     /// `--report-calls`.
@@ -54,6 +70,8 @@ pub struct RunSettings {
     pub numa: Option<String>,
     /// `--promote`.
     pub promote: Option<bool>,
+    /// `--metrics-file`.
+    pub metrics_file: Option<PathBuf>,
 }
 
 /// The section `[store]`.

@@ -1,19 +1,24 @@
 //! `cairn status`: what there is, how full, and what is safe.
 
 use crate::Context;
+use crate::archive;
 use crate::error::Result;
+use crate::follow;
 use crate::notes::{Checkpoint, Notes};
 use crate::numa::NumaReport;
 use crate::output::{self, count, local_time};
+use crate::pace;
 use crate::ranks;
 use crate::size::human;
-use crate::store::OpenStore;
+use crate::store::{OpenStore, Roots};
 use crate::unserved;
+use crate::walltime;
 use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
-use cairn_agent::protocol::{Phase, Status};
+use cairn_agent::protocol::{Phase, SpaceStatus, Status};
 use cairn_agent::ranks::Launch;
+use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Timestamp};
 use clap::Args;
@@ -24,6 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn status               every store of this user on this node
   cairn status melt          that of job melt
+  cairn status --wait melt   follow its drain to the end; exit code 75 if something could not be drained
   cairn status --json | jq '.[].files.undrained_bytes'";
 
 /// Show stores: how full they are, what is drained, what is in trouble.
@@ -32,6 +38,9 @@ Examples:
 pub struct Arguments {
     /// The job [default: all]
     job: Option<String>,
+    /// Wait until everything that can be drained is, and say what is left
+    #[arg(long)]
+    wait: bool,
 }
 
 /// A store.
@@ -70,10 +79,26 @@ pub struct StoreReport {
     files: FileCounts,
     /// Checkpoints that programs announced, in that order.
     checkpoints: Vec<Checkpoint>,
+    /// Complete checkpoints, as the agent found them last, oldest first.
+    sets: Vec<SetReport>,
     /// Its agent; null if none is needed or none could be started.
     agent: Option<Status>,
     /// Why it cannot be used, if so; the other fields then may be zero.
     trouble: Option<String>,
+}
+
+/// A complete checkpoint.
+#[derive(Debug, Serialize)]
+struct SetReport {
+    /// Its number in the store.
+    id: u64,
+    /// What it is called.
+    name: String,
+    files: u64,
+    bytes: u64,
+    /// Where it is, and where it is to be: `node` or `pfs`.
+    level: Level,
+    wanted: Level,
 }
 
 /// Where metadata stand.
@@ -153,17 +178,19 @@ struct FileCounts {
 
 /// Carries out the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let stores = match &arguments.job {
-        Some(job) => vec![context.roots.choose(Some(job))?],
-        None => {
-            let all = context.roots.all();
-            // One that was removed meanwhile, or is not ours to use, is not shown.
-            all.iter().filter_map(|(_, directory)| OpenStore::open(directory).ok()).collect()
-        }
+    let job = arguments.job.as_deref();
+    let stores = match arguments.wait {
+        true => vec![context.roots.choose(job)?],
+        false => stores(&context.roots, job)?,
+    };
+    let followed = match stores.first().filter(|_| arguments.wait) {
+        Some(store) => follow::to_the_end(store, context.json),
+        None => Ok(()),
     };
     let reports: Vec<StoreReport> = stores.iter().map(report).collect();
     if context.json {
-        return output::json(&reports);
+        output::json(&reports)?;
+        return followed;
     }
     if reports.is_empty() {
         output::line("no stores");
@@ -171,7 +198,23 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     for report in &reports {
         lines(report).iter().for_each(|line| output::line(line));
     }
-    Ok(())
+    followed
+}
+
+/// How the store of a job stands, or every store. Errors: there is no such store, or it cannot be used.
+pub fn reports(roots: &Roots, job: Option<&str>) -> Result<Vec<StoreReport>> {
+    Ok(stores(roots, job)?.iter().map(report).collect())
+}
+
+fn stores(roots: &Roots, job: Option<&str>) -> Result<Vec<OpenStore>> {
+    match job {
+        Some(_) => Ok(vec![roots.choose(job)?]),
+        // One that was removed meanwhile, or is not ours to use, is not shown.
+        None => {
+            let all = roots.all();
+            Ok(all.iter().filter_map(|(_, directory)| OpenStore::open(directory).ok()).collect())
+        }
+    }
 }
 
 fn report(store: &OpenStore) -> StoreReport {
@@ -214,6 +257,7 @@ fn report(store: &OpenStore) -> StoreReport {
         launches: Vec::new(),
         files: FileCounts::default(),
         checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
+        sets: sets(store),
         agent: None,
         trouble: None,
     };
@@ -234,6 +278,20 @@ fn report(store: &OpenStore) -> StoreReport {
     };
     report.agent = agent.and_then(|mut agent| agent.status().ok());
     report
+}
+
+/// The complete checkpoints; none if their list cannot be read, of which the agent complains.
+fn sets(store: &OpenStore) -> Vec<SetReport> {
+    let register = Register::load(store.directory()).unwrap_or_default();
+    let set = |one: &register::Checkpoint| SetReport {
+        id: one.id,
+        name: one.name.to_string(),
+        files: one.files.len() as u64,
+        bytes: one.bytes(),
+        level: one.level,
+        wanted: one.wanted,
+    };
+    register.checkpoints().iter().map(set).collect()
 }
 
 fn is_zero(bytes: &u64) -> bool {
@@ -398,18 +456,48 @@ fn lines(report: &StoreReport) -> Vec<String> {
             format!("{name}, step {step}: written by {ended} of {begun} that began it"),
         );
     }
+    if let Some(last) = report.sets.last() {
+        add("complete", set_line(&report.sets, last));
+    }
     match &report.persist {
         Some(persist) => add("persist", persist.display().to_string()),
         None => add("persist", "none: nothing is drained".to_string()),
     }
     if let Some(agent) = &report.agent {
         add("agent", agent_line(agent));
+        pace::line(&agent.pace).iter().for_each(|line| add("pace", line.clone()));
+        agent.archive.iter().flat_map(archive::lines).for_each(|line| add("archive", line));
+        agent.forecast.iter().for_each(|forecast| add("walltime", walltime::line(forecast)));
+        agent.space.iter().flat_map(space_lines).for_each(|line| add("space", line));
         for failed in &agent.last.failed {
             add("failed", format!("{}: {}", failed.path, failed.reason));
         }
         agent.unreadable.iter().for_each(|reason| add("trouble", reason.clone()));
     }
     lines
+}
+
+/// Who waits for space, and what left the store.
+fn space_lines(space: &SpaceStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if space.waiting > 0 {
+        let (writers, seconds) = (count(space.waiting, "writer"), space.longest_ms / 1000);
+        let verb = if space.waiting == 1 { "waits" } else { "wait" };
+        let draining = human(space.draining_bytes);
+        lines.push(format!("{writers} {verb} for space since {seconds} s: draining {draining}"));
+    }
+    if space.given_up_files > 0 {
+        let (files, bytes) = (count(space.given_up_files, "file"), human(space.given_up_bytes));
+        lines.push(format!("{files}, {bytes}, drained and not kept here (--retain)"));
+    }
+    lines
+}
+
+fn set_line(sets: &[SetReport], last: &SetReport) -> String {
+    let outside = sets.iter().filter(|set| set.level == Level::Pfs).count();
+    let number = count(sets.len() as u64, "checkpoint");
+    let (name, bytes) = (output::escaped(last.name.as_bytes()), human(last.bytes));
+    format!("{number}, {outside} of them drained; the newest is {name}, {bytes}")
 }
 
 fn agent_line(agent: &Status) -> String {

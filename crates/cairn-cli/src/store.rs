@@ -81,12 +81,29 @@ impl Roots {
             for entry in entries.flatten() {
                 let Ok(job) = entry.file_name().into_string() else { continue };
                 let is_known = found.iter().any(|(known, _)| *known == job);
-                if !is_known && entry.path().join(JOB_FILE).exists() {
+                // One whose removal was cut off has no name of a job.
+                let is_named = is_valid_job_name(&job);
+                if is_named && !is_known && entry.path().join(JOB_FILE).exists() {
                     found.push((job, entry.path()));
                 }
             }
         }
         found.sort();
+        found
+    }
+
+    /// The directories in which users keep stores, those of other users included.
+    pub fn users(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for root in self.candidates() {
+            let Ok(entries) = fs::read_dir(&root) else { continue };
+            let of_users = entries.flatten().filter(|entry| {
+                let name = entry.file_name();
+                let user = name.to_str().and_then(|name| name.strip_prefix("cairn-"));
+                user.is_some_and(|user| user.parse::<u32>().is_ok())
+            });
+            found.extend(of_users.map(|entry| entry.path()));
+        }
         found
     }
 

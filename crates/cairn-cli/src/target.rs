@@ -46,7 +46,11 @@ nvme gen-dhchap-key makes them; by the second one hosts can make sure of the tar
 hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.
 
 With --grants it has room for namespaces that `cairn target grant` makes, one for a job, and `cairn
-target revoke` removes; they are gone when the target ends. The control socket has mode 0600.
+target revoke` removes. Those in a directory are there again, with their secrets, when the target is
+started again; those in memory are gone. The control socket and the files have mode 0600.
+
+SIGHUP has it look how large its files and devices are by now, and tell hosts where that has
+changed: what has grown can be used, what is smaller or empty is not written to any more.
 
 SIGTERM has it let nobody in any more, finish what it has accepted, and end when that is durable; a
 second one ends it at once.
@@ -160,7 +164,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let signals = Signals::block();
     let resources = resources(arguments, &configuration)?;
     let failed = |action| Error::file(action, Path::new("cairn target"));
-    let mut target = Target::new(directory, resources).map_err(failed("start"))?;
+    let mut target = Target::new(Arc::clone(&directory), resources).map_err(failed("start"))?;
     let addresses = match (&arguments.listen[..], &configuration.listen[..]) {
         ([], []) => &[DEFAULT_ADDRESS.into()],
         ([], addresses) | (addresses, _) => addresses,
@@ -178,7 +182,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         let started = Builder::new().name("metrics".to_string()).spawn(move || metrics.serve());
         started.map_err(failed("start"))?;
     }
-    signals.watch(target.stop()).map_err(failed("start"))?;
+    signals.watch(target.stop(), directory).map_err(failed("start"))?;
     show(context, addresses, metrics_address, &configuration.subsystems)?;
     let served = target.serve().map_err(failed("flush the namespaces of"));
     if let Some(path) = control_path(arguments, &configuration) {
@@ -226,7 +230,12 @@ fn grants(
     let (room, bytes_max) = room.unwrap_or((Room::Memory, 0));
     let system = rustix::system::uname();
     let machine = system.nodename().to_string_lossy();
-    Ok(Grants::new(Arc::clone(directory), room, bytes_max, &machine))
+    let place = match &room {
+        Room::Memory => Path::new("memory"),
+        Room::Directory(path) => path,
+    };
+    let refused = Error::file("grant what is in", place);
+    Grants::new(Arc::clone(directory), &room, bytes_max, &machine).map_err(refused)
 }
 
 /// The one subsystem that options describe, if they do.

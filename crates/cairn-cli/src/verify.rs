@@ -199,9 +199,9 @@ fn verify_manifest(
         report.files += 1;
         report.bytes += copy.bytes;
         let full_path = destination.full_path(path);
-        let read = destination.open_file(path).and_then(|mut file| {
-            checksum_of(&mut file, &full_path, &mut |bytes| progress.advance(bytes))
-        });
+        let read = destination
+            .open_file(path)
+            .and_then(|file| checksum_of(&file, &full_path, &mut |bytes| progress.advance(bytes)));
         let reason = match read {
             Ok((bytes, _)) if bytes != copy.bytes => {
                 Some(format!("it has {bytes} bytes instead of {}", copy.bytes))

@@ -2,72 +2,19 @@
 
 mod common;
 
+use common::session::Session;
 use common::{Sandbox, eventually, kill};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
-use std::process::{Child, Command};
-
-/// A run that goes on until it is told to end, with commands fed to its shell one by one.
-struct Session<'a> {
-    sandbox: &'a Sandbox,
-    child: Child,
-    commands: u32,
-}
-
-impl<'a> Session<'a> {
-    fn start(sandbox: &'a Sandbox, job: &str) -> Session<'a> {
-        let script = "n=1; while :; do until [ -e do.$n ]; do sleep 0.01; done
-            . ./do.$n; touch done.$n; n=$((n + 1)); done";
-        let out = sandbox.out();
-        let persist = out.to_str().expect("UTF-8");
-        let arguments = ["run", "--job", job, "--persist", persist, "--", "bash", "-c", script];
-        let child = sandbox.command(&arguments).spawn().expect("starts");
-        let mut session = Session { sandbox, child, commands: 0 };
-        session.shell("true");
-        session
-    }
-
-    /// Has the shell carry out `command`; returns when it is done.
-    fn shell(&mut self, command: &str) {
-        self.commands += 1;
-        let work = self.sandbox.work();
-        let done = work.join(format!("done.{}", self.commands));
-        self.send(command);
-        eventually(command, || done.exists());
-    }
-
-    fn send(&self, command: &str) {
-        let work = self.sandbox.work();
-        let file = work.join(format!("do.{}", self.commands.max(1)));
-        fs::write(work.join("new"), command).expect("writes");
-        fs::rename(work.join("new"), file).expect("renames");
-    }
-
-    /// Ends the shell; the exit code of the run.
-    fn end(mut self) -> Option<i32> {
-        self.commands += 1;
-        self.send("exit 0");
-        self.child.wait().expect("ends").code()
-    }
-}
-
-impl Drop for Session<'_> {
-    /// Ends a session that a failed test left.
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            kill("TERM", i64::from(self.child.id()));
-            self.child.wait().expect("ends");
-        }
-    }
-}
+use std::process::Command;
 
 #[test]
 fn file_that_is_mapped_to_be_stored_to_arrives_when_it_is_unmapped() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "mapped");
+    let mut session = Session::start(&sandbox, "mapped", &[]);
     session.shell("seq 100000 >/cairn/f; cp /cairn/f /cairn/g; mkfifo told");
     eventually("both arrive", || {
         sandbox.out().join("f").exists() && sandbox.out().join("g").exists()
@@ -101,7 +48,7 @@ m.close()
 #[test]
 fn closed_files_arrive_while_the_program_runs() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "live");
+    let mut session = Session::start(&sandbox, "live", &[]);
     session.shell("echo one >/cairn/a");
     eventually("a arrives", || sandbox.out().join("a").exists());
     session.shell("exec 5>/cairn/log; echo line >&5; echo two >/cairn/b");
@@ -149,7 +96,7 @@ for path in sys.argv[1:]:
         println!("{below} takes no extended attributes: nothing is tested");
         return;
     }
-    let mut session = Session::start(&sandbox, "attributes");
+    let mut session = Session::start(&sandbox, "attributes", &[]);
     session.shell(
         "mkdir /cairn/d; echo text >/cairn/d/f; python3 -c \"
 import os
@@ -188,7 +135,7 @@ os.setxattr('/cairn/d/f', 'user.a', b'two')\"; mv /cairn/d/f /cairn/d/g",
 #[test]
 fn names_in_the_persist_directory_follow_those_in_the_store() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "names");
+    let mut session = Session::start(&sandbox, "names", &[]);
     session.shell("mkdir /cairn/d; echo 1 >/cairn/d/ckpt; echo x >/cairn/gone");
     eventually("both arrive", || sandbox.drained_names() == ["d", "d/ckpt", "gone"]);
     eventually("it is complete", || sandbox.manifest("names")["complete"] == true);
@@ -258,7 +205,7 @@ fn files_whose_writer_died_are_kept_but_never_drained() {
 #[test]
 fn agent_that_was_killed_is_replaced_by_the_next_command_and_nothing_is_lost() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "immortal");
+    let mut session = Session::start(&sandbox, "immortal", &[]);
     session.shell("echo one >/cairn/a");
     eventually("a arrives", || sandbox.out().join("a").exists());
     eventually("the manifest", || sandbox.entry("immortal", "a")["state"] == "drained");
@@ -284,7 +231,7 @@ fn agent_that_was_killed_is_replaced_by_the_next_command_and_nothing_is_lost() {
 #[test]
 fn agent_that_is_killed_again_and_again_leaves_exactly_what_the_program_left() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "stress");
+    let mut session = Session::start(&sandbox, "stress", &[]);
     for round in 0..8 {
         session.shell(&format!(
             "for i in 1 2 3 4 5; do
@@ -369,7 +316,7 @@ fn copies_of_an_earlier_run_stay_unless_the_program_writes_the_name_again() {
 #[test]
 fn copy_that_somebody_changed_is_not_removed_with_its_file() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "theirs");
+    let mut session = Session::start(&sandbox, "theirs", &[]);
     session.shell("echo x >/cairn/f; echo y >/cairn/g");
     eventually("both arrive", || sandbox.drained_names() == ["f", "g"]);
     eventually("the manifest", || sandbox.manifest("theirs")["complete"] == true);
@@ -386,7 +333,7 @@ fn copy_that_somebody_changed_is_not_removed_with_its_file() {
 #[test]
 fn manifest_is_empty_when_the_program_removed_everything() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "empty");
+    let mut session = Session::start(&sandbox, "empty", &[]);
     session.shell("echo x >/cairn/f");
     eventually("it is complete", || sandbox.manifest("empty")["complete"] == true);
     session.shell("rm /cairn/f");
@@ -416,7 +363,7 @@ fn drain_that_the_directory_stops_can_be_repeated() {
 #[test]
 fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "again");
+    let mut session = Session::start(&sandbox, "again", &[]);
     session.shell("echo x >/cairn/f");
     eventually("f arrives", || sandbox.out().join("f").exists());
     eventually("the manifest", || sandbox.manifest("again")["complete"] == true);
@@ -444,7 +391,7 @@ fn links_in_the_persist_directory_are_not_followed_out_of_it() {
 #[test]
 fn directory_that_comes_back_is_drained_to_without_being_asked() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "back");
+    let mut session = Session::start(&sandbox, "back", &[]);
     let away = sandbox.out().with_file_name("away");
     fs::rename(sandbox.out(), &away).expect("renames");
     session.shell("echo x >/cairn/f");

@@ -12,6 +12,7 @@ use common::target::start;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 const PIECE: usize = 128 << 10;
 
@@ -63,6 +64,28 @@ fn what_was_accepted_is_finished_and_durable_when_the_target_is_told_to_end() {
     assert!(written >= done, "{done} writes have ended, and {written} were done");
     assert!(!std::path::Path::new(&socket).exists());
     assert!(TcpStream::connect(address(&report["address"])).is_err(), "nobody is let in");
+}
+
+#[test]
+fn file_that_has_another_size_is_looked_at_again_when_the_target_is_told_to() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.work().join("export");
+    std::fs::write(&file, vec![0; 32 * PIECE]).expect("writes");
+    let export = format!("file:{}", file.display());
+    let (target, report) = start(&sandbox, &[&export]);
+    let (mut controller, mut queue) = connect(&report);
+    let mut bytes = || controller.namespace(1).map_or(0, |shape| shape.bytes());
+    assert_eq!(bytes(), 32 * PIECE as u64);
+    let larger = std::fs::File::options().write(true).open(&file).expect("is there");
+    larger.set_len(64 * PIECE as u64).expect("has room");
+    target.signal(libc::SIGHUP);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while bytes() != 64 * PIECE as u64 {
+        assert!(Instant::now() < deadline, "nothing has changed");
+    }
+    queue.write(0, &vec![7; PIECE]).expect("it is the same one");
+    target.signal(libc::SIGTERM);
+    assert_eq!(target.end(), Some(0));
 }
 
 /// A connection whose host was asked for the data of a command, and sends none.

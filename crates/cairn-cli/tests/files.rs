@@ -238,6 +238,8 @@ fn every_command_explains_itself_with_examples() {
         "fsck",
         "plan",
         "rm",
+        "gc",
+        "drill",
         "config",
         "target",
         "discover",

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Sandbox;
-use common::target::{Target, start};
+use common::target::{Target, start, start_at};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 
@@ -89,4 +89,41 @@ fn target_that_is_not_there_or_is_another_one_is_said() {
     sandbox.cairn(&room).ends_with(2).says("no room for grants");
     // The socket of one that was killed is in nobody's way.
     start(&sandbox, &["--control", &socket, "ram:1M"]);
+}
+
+#[test]
+fn what_was_granted_is_there_again_when_the_target_was_killed_and_started_again() {
+    let sandbox = Sandbox::new();
+    let room = sandbox.work().join("room");
+    std::fs::create_dir(&room).expect("makes");
+    let socket = sandbox.work().join("control").display().to_string();
+    let room_option = format!("dir:{}:64M", room.display());
+    let arguments = ["--control", &socket, "--grants", &room_option];
+    let (target, report) = start(&sandbox, &arguments);
+    let address = report["address"].as_str().expect("an address").to_string();
+    let grant = |job: &str| {
+        let key = sandbox.work().join(job).display().to_string();
+        let told = ["target", "grant", "--control", &socket, "--job", job, "--size", "24M"];
+        let granted = sandbox.cairn(&[&told[..], &["--auth", &key]].concat()).succeeds();
+        granted.stdout.trim().to_string()
+    };
+    let (tier, gone) = (grant("kept"), grant("gone"));
+    sandbox.cairn(&["target", "revoke", "--control", &socket, "--job", "gone"]).succeeds();
+    sandbox
+        .cairn(&["run", "--job", "a", "--tier", &tier, "--", "bash", "-c", "echo x >/cairn/f"])
+        .succeeds();
+    target.signal(libc::SIGKILL);
+    assert_eq!(target.end(), None, "it was killed");
+    let (_target, _) = start_at(&sandbox, &["--listen", &address], &arguments);
+    for file in std::fs::read_dir(&room).expect("reads") {
+        assert_eq!(mode(file.expect("reads").path()), 0o600);
+    }
+    let listed = sandbox.cairn(&["target", "list", "--control", &socket]).succeeds().stdout;
+    assert!(listed.contains("kept") && !listed.contains("gone"), "{listed}");
+    assert!(!listed.contains("DHHC"));
+    let read = ["exec", "--job", "a", "--", "cat", "/cairn/f"];
+    assert_eq!(sandbox.cairn(&read).succeeds().stdout, "x\n", "with the secret of before");
+    sandbox.cairn(&["rm", "a", "--discard"]).succeeds();
+    let lost = ["run", "--job", "b", "--tier", &gone, "--", "true"];
+    assert_ne!(sandbox.cairn(&lost).code, Some(0), "what was revoked stays so");
 }

@@ -134,6 +134,65 @@ fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
 }
 
 #[test]
+fn store_whose_tier_another_one_recovered_is_refused_before_it_writes() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let run = |job: &str, script: &str| {
+        sandbox.cairn(&["run", "--job", job, "--tier", &target.tier, "--", "bash", "-c", script])
+    };
+    let kill_agent = |job: &str| {
+        if let Some(agent) = sandbox.agent_if_any(job) {
+            common::kill("KILL", agent.into());
+        }
+    };
+    let written = run("first", WRITE).succeeds().stdout;
+    kill_agent("first");
+    let recovered = run("second", READ).succeeds().stdout;
+    assert_eq!(recovered, written);
+    kill_agent("second");
+    let exported = || fs::read(sandbox.work().join("export")).expect("is there");
+    let before = exported();
+    let late = run("first", "cd /cairn && cp g h && sync h");
+    assert_ne!(late.code, Some(0), "a store that has lost its tier goes on");
+    assert!(exported() == before, "it has written");
+    assert_eq!(run("second", READ).succeeds().stdout, written);
+}
+
+/// Says how many connections the target has had; `$PORT` is that of its metrics.
+const COUNT: &str = "count() { exec 3<>/dev/tcp/127.0.0.1/$PORT && printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && \
+    sed -n 's/^cairn_target_connections_total //p' <&3; }";
+
+#[test]
+fn programs_that_read_and_write_no_data_make_no_connection() {
+    let sandbox = exporting();
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    let target = Target::start_with(&sandbox, "127.0.0.1:0", &metrics);
+    let port = target.metrics.rsplit(':').next().expect("a port");
+    let looks = "for i in $(seq 20); do ls -l; stat g; test -e d/f1; done >/dev/null";
+    let script = format!(
+        "PORT={port}; {COUNT}; {WRITE} && before=$(count) && {looks} && after=$(count) && \
+        echo $((after - before))"
+    );
+    let run = ["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", &script];
+    let said = sandbox.cairn(&run).succeeds().stdout;
+    let connections: u32 =
+        said.lines().last().and_then(|line| line.parse().ok()).expect("a number");
+    // The agent's may be among them.
+    assert!(connections <= 4, "{connections} connections for 40 programs");
+}
+
+#[test]
+fn more_processes_than_the_target_takes_connections_all_write_and_read() {
+    let sandbox = exporting();
+    let target = Target::start_with(&sandbox, "127.0.0.1:0", &["--connections", "6"]);
+    let script = "cd /cairn && for i in $(seq 40); do \
+        (seq $i 3000 >f$i && sync f$i && [ \"$(cksum <f$i)\" = \"$(seq $i 3000 | cksum)\" ] && echo fine) & done; wait";
+    let run = ["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", script];
+    let said = sandbox.cairn(&run).succeeds().stdout;
+    assert_eq!(said.lines().filter(|line| *line == "fine").count(), 40, "{said}");
+}
+
+#[test]
 fn files_there_cannot_be_mapped() {
     let sandbox = exporting();
     let target = Target::start(&sandbox, "127.0.0.1:0");

@@ -1,7 +1,7 @@
 //! A plan as a picture: domains of processes on the left, those of devices on the right, and what goes from where to where.
 
+use crate::markup::escaped;
 use cairn_agent::balancer::{Domain, Plan, Route};
-use std::fmt::Write;
 
 const ROW: usize = 34;
 const BOX_WIDTH: usize = 240;
@@ -68,29 +68,5 @@ fn column(svg: &mut String, x: usize, title: &str, noun: &str, domains: &[Domain
             y + 16,
             escaped(&name)
         ));
-    }
-}
-
-/// A text as XML takes it.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '<' | '>' | '&' | '"' => write!(escaped, "&#{};", u32::from(letter)),
-            _ if letter.is_control() => write!(escaped, "\u{fffd}"),
-            _ => write!(escaped, "{letter}"),
-        }
-        .expect("strings take everything");
-    }
-    escaped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_cannot_leave_their_text() {
-        assert_eq!(escaped("a<b>&\"\u{1}"), "a&#60;b&#62;&#38;&#34;\u{fffd}");
     }
 }

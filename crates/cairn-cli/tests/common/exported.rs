@@ -19,6 +19,8 @@ pub struct Target {
     child: Option<Child>,
     pub tier: String,
     pub address: String,
+    /// Where its counters are, if that was asked for.
+    pub metrics: String,
 }
 
 impl Target {
@@ -42,7 +44,9 @@ impl Target {
         let mut documents = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
         let report = documents.next().expect("it says where it is").expect("JSON");
         let address = report["address"].as_str().expect("an address").to_string();
-        Target { child: Some(child), tier: format!("nvme-tcp://{address}/{NAME}?nsid=1"), address }
+        let metrics = report["metrics"].as_str().unwrap_or_default().to_string();
+        let tier = format!("nvme-tcp://{address}/{NAME}?nsid=1");
+        Target { child: Some(child), tier, address, metrics }
     }
 
     /// That of the variable, or ours.
@@ -51,7 +55,7 @@ impl Target {
             return Target::start(sandbox, "127.0.0.1:0");
         };
         let tier = format!("nvme-tcp://{address}/nqn.2026-11.io.cairn:interop?nsid=2");
-        Target { child: None, tier, address }
+        Target { child: None, tier, address, metrics: String::new() }
     }
 
     pub fn end(&mut self) {

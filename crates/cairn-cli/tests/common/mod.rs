@@ -8,6 +8,7 @@
 
 #[path = "../../../cairn-testing/src/loop_device.rs"]
 pub mod loop_device;
+pub mod session;
 pub mod target;
 
 use serde_json::Value;
@@ -283,9 +284,10 @@ fn fingerprint(directory: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
         let kind = entry.file_type().expect("a type");
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The agent's own files come and go with it.
+        let is_agents = name.starts_with("agent.") || name == "checkpoints.json";
         if kind.is_dir() {
             fingerprint(&path, found);
-        } else if kind.is_file() && !name.starts_with("agent.") && name != "run.lock" {
+        } else if kind.is_file() && !is_agents && name != "run.lock" {
             let mut content = Vec::new();
             let file = fs::File::open(&path).expect("opens");
             file.take(FINGERPRINT_BYTES).read_to_end(&mut content).expect("reads");

@@ -1,0 +1,258 @@
+//! `cairn ls --checkpoints`: the checkpoints of a job, those in its store and those only in the persist directory; and the
+//! newest one that can be restarted from.
+//!
+//! Must stay true: it is looked at the files now, not at what the agent last wrote down; nothing is changed by looking; a
+//! checkpoint is offered only if the checksums of all its files hold.
+
+use crate::Context;
+use crate::duration;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::size::human;
+use crate::store::{OpenStore, locate};
+use cairn_agent::checkpoints::{Checkpoints, Told};
+use cairn_agent::destination::Destination;
+use cairn_agent::manifest::{self, Manifest};
+use cairn_agent::path::FilePath;
+use cairn_agent::plan::Tree;
+use cairn_agent::protocol::Unfinished;
+use cairn_agent::read::{Buffer, read_whole};
+use cairn_agent::sets::policy::MATCHING;
+use cairn_agent::sets::register::{Checkpoint, Level};
+use cairn_agent::sets::{Family, Name};
+use cairn_agent::volume::{Volume, now};
+use glob::Pattern;
+use serde::Serialize;
+use std::collections::HashSet;
+
+/// What looking at a store finds.
+pub struct Found {
+    /// Complete checkpoints, in the order in which they were found so.
+    pub complete: Vec<Checkpoint>,
+    /// Those that are not.
+    pub unfinished: Vec<Unfinished>,
+    /// Files of those.
+    pub incomplete: HashSet<FilePath>,
+}
+
+impl Found {
+    /// Looks at the files of `store`, whose namespaces are `volumes`.
+    pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
+        let trees = trees(volumes)?;
+        let groves: Vec<_> = volumes.iter().map(Volume::prefix).zip(&trees).collect();
+        let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+        let view = checkpoints.look(&groves, Told::default())?;
+        let complete = checkpoints.complete().to_vec();
+        Ok(Found { complete, unfinished: view.unfinished, incomplete: view.incomplete })
+    }
+}
+
+fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {
+    Ok(volumes.iter().map(Volume::tree).collect::<cairn_agent::Result<_>>()?)
+}
+
+/// Before another run begins in a store without an agent: notes what the one before it left unfinished.
+pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
+    let trees = trees(volumes)?;
+    let groves: Vec<_> = volumes.iter().map(Volume::prefix).zip(&trees).collect();
+    Ok(Checkpoints::load(store.directory(), &store.job)?.begin_run(&groves)?)
+}
+
+/// A checkpoint, as it is listed.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Its number in the store; null if it is not complete.
+    id: Option<u64>,
+    /// Which checkpoints it replaces.
+    family: Family,
+    step: Option<u64>,
+    files: u64,
+    bytes: u64,
+    /// Seconds since the last change of its files; null if it is not complete.
+    age_s: Option<f64>,
+    /// Where it is: `node`, `pfs` (in the persist directory as well), `pfs-only`; null if it is not complete.
+    level: Option<&'static str>,
+    /// Where it is to be: `node` or `pfs`.
+    wanted: Option<&'static str>,
+    /// Whether a copy of it has been verified in the persist directory.
+    verified: bool,
+    /// Why it is not complete.
+    reason: Option<String>,
+}
+
+/// Carries out the command: all checkpoints, or the files of the newest with a file that matches `newest`.
+pub fn list(
+    context: &Context,
+    store: &OpenStore,
+    volumes: &[Volume],
+    newest: Option<&str>,
+) -> Result<()> {
+    let found = Found::look(store, volumes)?;
+    if let Some(pattern) = newest {
+        let paths = newest_files(store, volumes, found.complete, pattern)?;
+        let seen = paths.iter().map(|path| store.seen(path));
+        return match context.json {
+            true => output::json(&paths),
+            false => {
+                seen.for_each(|path| output::print(&[&path[..], b"\n"].concat()));
+                Ok(())
+            }
+        };
+    }
+    let mut rows: Vec<Row> = found.complete.iter().map(in_store).collect();
+    let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
+    let outside = outside(store)?;
+    let detached = outside.iter().filter(|drained| !known.contains(&drained.name));
+    rows.splice(0..0, detached.map(only_outside));
+    rows.extend(found.unfinished.into_iter().map(not_complete));
+    match context.json {
+        true => output::json(&rows),
+        false => {
+            print_rows(&rows);
+            Ok(())
+        }
+    }
+}
+
+/// The checkpoints that the manifest of the persist directory names.
+fn outside(store: &OpenStore) -> Result<Vec<manifest::Checkpoint>> {
+    let Some(persist) = &store.job.persist else { return Ok(Vec::new()) };
+    // A directory that is away at the moment hides nothing of the store.
+    let Ok(destination) = Destination::open(persist, &store.job.store) else {
+        return Ok(Vec::new());
+    };
+    let manifest = Manifest::load(&destination, &store.job.job)?;
+    Ok(manifest.map(|manifest| manifest.checkpoints).unwrap_or_default())
+}
+
+fn age_s(modified_ns: i64) -> f64 {
+    now().0.saturating_sub(modified_ns).max(0) as f64 / 1e9
+}
+
+fn in_store(known: &Checkpoint) -> Row {
+    let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
+    Row {
+        id: Some(known.id),
+        family: known.name.family.clone(),
+        step: known.name.step,
+        files: known.files.len() as u64,
+        bytes: known.bytes(),
+        age_s: Some(age_s(known.modified_ns)),
+        level: Some(word(known.level)),
+        wanted: Some(word(known.wanted)),
+        verified: known.level == Level::Pfs,
+        reason: None,
+    }
+}
+
+fn only_outside(drained: &manifest::Checkpoint) -> Row {
+    Row {
+        id: Some(drained.id),
+        family: drained.name.family.clone(),
+        step: drained.name.step,
+        files: drained.files.len() as u64,
+        bytes: drained.bytes(),
+        age_s: Some(age_s(drained.modified_ns)),
+        level: Some("pfs-only"),
+        wanted: None,
+        verified: true,
+        reason: None,
+    }
+}
+
+fn not_complete(unfinished: Unfinished) -> Row {
+    Row {
+        id: None,
+        family: unfinished.name.family,
+        step: unfinished.name.step,
+        files: unfinished.files,
+        bytes: unfinished.bytes,
+        age_s: None,
+        level: None,
+        wanted: None,
+        verified: false,
+        reason: Some(unfinished.reason),
+    }
+}
+
+fn print_rows(rows: &[Row]) {
+    if rows.is_empty() {
+        return output::line("no checkpoints");
+    }
+    let headline = ["ID", "STEP", "FILES", "SIZE", "AGE", "LEVEL", "FAMILY"].map(str::to_string);
+    let cells: Vec<[String; 7]> = std::iter::once(headline).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let [w0, w1, w2, w3, w4, w5, _] = std::array::from_fn(width);
+    for [id, step, files, size, age, level, family] in &cells {
+        output::line(&format!(
+            "{id:>w0$}  {step:>w1$}  {files:>w2$}  {size:>w3$}  {age:>w4$}  {level:<w5$}  {family}"
+        ));
+    }
+}
+
+fn cells(row: &Row) -> [String; 7] {
+    let or_dash = |text: Option<String>| text.unwrap_or("-".to_string());
+    let level = match (row.level, row.wanted) {
+        (Some("node"), Some("pfs")) => "node, to be drained",
+        (Some("pfs"), _) => "node and pfs, verified",
+        (Some("pfs-only"), _) => "pfs, verified",
+        (Some(level), _) => level,
+        (None, _) => "not complete",
+    };
+    let family = output::escaped(&row.family.0);
+    [
+        or_dash(row.id.map(|id| id.to_string())),
+        or_dash(row.step.map(|step| step.to_string())),
+        row.files.to_string(),
+        human(row.bytes),
+        or_dash(row.age_s.map(duration::human)),
+        level.to_string(),
+        match &row.reason {
+            Some(reason) => format!("{family} ({reason})"),
+            None => family,
+        },
+    ]
+}
+
+/// The files of the newest checkpoint with one that matches `pattern`, if the data of all are what was written; else of the
+/// one before it.
+fn newest_files(
+    store: &OpenStore,
+    volumes: &[Volume],
+    mut complete: Vec<Checkpoint>,
+    pattern: &str,
+) -> Result<Vec<FilePath>> {
+    let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
+    let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(|error| {
+        Error::Pattern { pattern: pattern.to_string(), problem: error.msg.to_string() }
+    })?;
+    complete.sort_by_key(|known| (-known.modified_ns, known.name.step.map(std::cmp::Reverse)));
+    let mut buffer = Buffer::default();
+    for checkpoint in complete {
+        let paths: Vec<FilePath> = checkpoint.files.into_iter().map(|file| file.path).collect();
+        let matches = |path: &FilePath| {
+            let name = path.split().map(|(_, name)| String::from_utf8_lossy(name).into_owned());
+            compiled.matches_with(&path.to_lossy(), MATCHING)
+                || name.is_some_and(|name| compiled.matches_with(&name, MATCHING))
+        };
+        if !paths.iter().any(matches) {
+            continue;
+        }
+        match paths.iter().try_for_each(|path| check(volumes, path, &mut buffer)) {
+            Ok(()) => return Ok(paths),
+            Err(
+                error @ (cairn_agent::Error::Damaged { .. } | cairn_agent::Error::Changed { .. }),
+            ) => {
+                eprintln!("cairn: {} is left out: {error}", checkpoint.name);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+}
+
+/// Whether the data of a file are what was written.
+fn check(volumes: &[Volume], path: &FilePath, buffer: &mut Buffer) -> cairn_agent::Result<()> {
+    let Some((volume, inner)) = locate(volumes, path) else { return Ok(()) };
+    read_whole(&volume.open_file(&inner)?, buffer, &mut |_| Ok(())).map(|_| ())
+}

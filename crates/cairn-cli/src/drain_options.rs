@@ -1,0 +1,201 @@
+//! The options of `cairn run` about its drain, and the section `[drain]` of `cairn.toml`.
+//!
+//! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong is refused before
+//! anything is made.
+
+use crate::error::{Error, Result};
+use crate::size;
+use crate::walltime;
+use cairn_agent::policy::{AtEnd, DrainPolicy, Priority};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// Options about the drain.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Options of the drain")]
+pub struct DrainArguments {
+    /// What becomes of files that are not drained when the command has ended: wait for them, drain them in the
+    /// background, or none, leave them in the store [default: wait]
+    #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_END")]
+    pub drain: Option<EndArgument>,
+    /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of the drain are lifted in
+    /// time and nobody waits for it any more; what will not be safe by then is said [default: what Slurm says]
+    #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
+    pub until: Option<String>,
+    /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no
+    /// limit [default: none]
+    #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
+    pub drain_rate: Option<String>,
+    /// Of the time in which programs write, work at most so many percent, and let them write their checkpoints first;
+    /// none for no limit [default: none]
+    #[arg(long, value_name = "PERCENT", env = "CAIRN_DRAIN_SHARE")]
+    pub drain_share: Option<String>,
+    /// Take only what programs leave of processors and disks, or as much as they do [default: idle]
+    #[arg(long, value_name = "PRIORITY", env = "CAIRN_DRAIN_PRIORITY")]
+    pub drain_priority: Option<PriorityArgument>,
+}
+
+/// A priority, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PriorityArgument {
+    /// What programs leave
+    Idle,
+    /// As much as programs
+    Normal,
+}
+
+/// What happens at the end, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EndArgument {
+    /// Drain them, and wait for that
+    Wait,
+    /// Drain them; nobody waits
+    Background,
+    /// Leave them in the store
+    None,
+}
+
+/// The section `[drain]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainSettings {
+    /// `--drain-rate`.
+    pub rate: Option<String>,
+    /// `--drain-share`.
+    pub share: Option<String>,
+    /// `--drain-priority`.
+    pub priority: Option<String>,
+    /// `--drain`.
+    pub end: Option<String>,
+    /// `--until`.
+    pub until: Option<String>,
+}
+
+/// What was said about the drain; None where nothing was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainRequest {
+    rate_bytes: Option<Option<u64>>,
+    share_percent: Option<Option<u8>>,
+    priority: Option<Priority>,
+    at_end: Option<AtEnd>,
+    /// Of this run, whatever an earlier one had.
+    until: Option<u64>,
+}
+
+impl DrainRequest {
+    /// Merges the command line and environment with the configuration file.
+    pub fn new(arguments: DrainArguments, settings: DrainSettings) -> Result<DrainRequest> {
+        Ok(DrainRequest {
+            rate_bytes: arguments.drain_rate.or(settings.rate).map(rate).transpose()?,
+            share_percent: arguments.drain_share.or(settings.share).map(share).transpose()?,
+            priority: priority(arguments.drain_priority, settings.priority)?,
+            at_end: at_end(arguments.drain, settings.end)?,
+            until: walltime::until(arguments.until.or(settings.until))?,
+        })
+    }
+
+    /// Changes `policy` as far as something was said; whether it is another one then.
+    pub fn change(&self, policy: &mut DrainPolicy) -> bool {
+        let before = policy.clone();
+        policy.rate_bytes = self.rate_bytes.unwrap_or(policy.rate_bytes);
+        policy.share_percent = self.share_percent.unwrap_or(policy.share_percent);
+        policy.priority = self.priority.unwrap_or(policy.priority);
+        policy.at_end = self.at_end.unwrap_or(policy.at_end);
+        policy.until = self.until;
+        *policy != before
+    }
+
+    /// The policy of a new store.
+    pub fn policy(&self) -> DrainPolicy {
+        let mut policy = DrainPolicy::default();
+        self.change(&mut policy);
+        policy
+    }
+}
+
+fn refused(name: &'static str, value: String, expected: &'static str) -> Error {
+    Error::Value { name, value, expected }
+}
+
+fn rate(value: String) -> Result<Option<u64>> {
+    let number = value.strip_suffix("/s").unwrap_or(&value);
+    match size::parse(number) {
+        _ if value == "none" => Ok(None),
+        Some(bytes) if bytes > 0 => Ok(Some(bytes)),
+        _ => Err(refused("drain.rate", value, "bytes a second as in 500M, or none")),
+    }
+}
+
+fn share(value: String) -> Result<Option<u8>> {
+    match value.strip_suffix('%').unwrap_or(&value).parse() {
+        _ if value == "none" => Ok(None),
+        Ok(percent @ 1..=100) => Ok(Some(percent)),
+        _ => Err(refused("drain.share", value, "1 to 100 percent, or none")),
+    }
+}
+
+fn priority(
+    argument: Option<PriorityArgument>,
+    setting: Option<String>,
+) -> Result<Option<Priority>> {
+    match (argument, setting) {
+        (Some(PriorityArgument::Idle), _) => Ok(Some(Priority::Idle)),
+        (Some(PriorityArgument::Normal), _) => Ok(Some(Priority::Normal)),
+        (None, None) => Ok(None),
+        (None, Some(value)) => match value.as_str() {
+            "idle" => Ok(Some(Priority::Idle)),
+            "normal" => Ok(Some(Priority::Normal)),
+            _ => Err(refused("drain.priority", value, "idle or normal")),
+        },
+    }
+}
+
+fn at_end(argument: Option<EndArgument>, setting: Option<String>) -> Result<Option<AtEnd>> {
+    match (argument, setting) {
+        (Some(EndArgument::Wait), _) => Ok(Some(AtEnd::Wait)),
+        (Some(EndArgument::Background), _) => Ok(Some(AtEnd::Background)),
+        (Some(EndArgument::None), _) => Ok(Some(AtEnd::Nothing)),
+        (None, None) => Ok(None),
+        (None, Some(value)) => match value.as_str() {
+            "wait" => Ok(Some(AtEnd::Wait)),
+            "background" => Ok(Some(AtEnd::Background)),
+            "none" => Ok(Some(AtEnd::Nothing)),
+            _ => Err(refused("drain.end", value, "wait, background or none")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(rate: &str) -> DrainArguments {
+        DrainArguments { drain_rate: Some(rate.to_string()), ..DrainArguments::default() }
+    }
+
+    #[test]
+    fn command_line_goes_before_the_file_and_what_was_not_said_stays() {
+        let settings = DrainSettings { rate: Some("2M".into()), ..DrainSettings::default() };
+        let request = DrainRequest::new(said("500M/s"), settings.clone()).expect("is fine");
+        let mut policy = DrainPolicy { share_percent: Some(5), ..DrainPolicy::default() };
+        assert!(request.change(&mut policy) && !request.change(&mut policy));
+        assert_eq!((policy.rate_bytes, policy.share_percent), (Some(500 << 20), Some(5)));
+        let request = DrainRequest::new(DrainArguments::default(), settings).expect("is fine");
+        assert_eq!(request.policy().rate_bytes, Some(2 << 20));
+        let none = DrainRequest::new(said("none"), DrainSettings::default()).expect("is fine");
+        assert!(none.change(&mut policy) && policy.rate_bytes.is_none());
+    }
+
+    #[test]
+    fn what_is_no_rate_share_or_priority_is_refused() {
+        for value in ["0", "fast", "-1", "5 apples"] {
+            assert!(DrainRequest::new(said(value), DrainSettings::default()).is_err(), "{value}");
+        }
+        for value in ["0", "101", "half"] {
+            let settings = DrainSettings { share: Some(value.into()), ..DrainSettings::default() };
+            assert!(DrainRequest::new(DrainArguments::default(), settings).is_err(), "{value}");
+        }
+        let settings = DrainSettings { priority: Some("high".into()), ..DrainSettings::default() };
+        assert!(DrainRequest::new(DrainArguments::default(), settings).is_err());
+    }
+}

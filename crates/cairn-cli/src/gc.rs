@@ -1,0 +1,198 @@
+//! `cairn gc`: stores that nobody uses any more are removed.
+//!
+//! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at again under that lock; one
+//! with files that are nowhere else only if that was said twice; what is damaged or somebody else's is named and left alone.
+
+use crate::Context;
+use crate::claim::claim_existing;
+use crate::duration;
+use crate::error::{Error, Result};
+use crate::jobs::shown;
+use crate::output;
+use crate::rm::files_at_risk;
+use crate::size::human;
+use crate::store::{OpenStore, check_job_name};
+use crate::survey::{Look, State, StoreRow, survey};
+use cairn_device::store::finish_removal;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn gc                              stores that nobody has used for three days, and that nothing is lost with
+  cairn gc --older-than 12h --dry-run   which ones those would be
+  cairn gc --job melt --older-than 0    that of job melt, however new
+  cairn gc --job melt --older-than 0 --force --yes
+      also if files in it are nowhere else: they are lost
+
+A store is in use while a cairn run has it or a program in it lives; it was last used when a file in it was written or its agent
+started or ended. Removed is only what holds no file that is not verified in its persist directory; before that, the copies there
+are looked at again. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
+another user, is named and left alone.
+
+Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 refused.";
+
+/// Remove stores that were left behind.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Only stores that were not used for so long, as in 3d, 12h or 30m
+    #[arg(long, value_name = "TIME", default_value = "3d", value_parser = duration::argument)]
+    older_than: f64,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Only the store of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Also stores with files that are nowhere else; only together with --yes
+    #[arg(long, requires = "yes")]
+    force: bool,
+    /// Yes, those files may be lost; only together with --force
+    #[arg(long, requires = "force")]
+    yes: bool,
+}
+
+/// What became of the stores.
+#[derive(Debug, Default, Serialize)]
+struct GcReport {
+    /// Nothing was removed, as was asked for.
+    dry_run: bool,
+    /// Stores that were removed, or would be.
+    freed: Vec<Freed>,
+    /// What that freed, or would.
+    freed_bytes: u64,
+    /// Stores that stay.
+    kept: Vec<Kept>,
+}
+
+/// A store that is gone.
+#[derive(Debug, Serialize)]
+struct Freed {
+    job: String,
+    store: PathBuf,
+    bytes: u64,
+}
+
+/// A store that stays.
+#[derive(Debug, Serialize)]
+struct Kept {
+    job: String,
+    store: PathBuf,
+    why: String,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let older_than = Duration::from_secs_f64(arguments.older_than);
+    if let Some(job) = &arguments.job {
+        check_job_name(job)?;
+    }
+    let is_meant = |row: &StoreRow| arguments.job.as_ref().is_none_or(|job| *job == row.job);
+    let rows: Vec<StoreRow> = survey(&context.roots).into_iter().filter(is_meant).collect();
+    if let Some(job) = arguments.job.as_ref().filter(|_| rows.is_empty()) {
+        // Says where it was looked for.
+        context.roots.choose(Some(job))?;
+    }
+    let mut report = GcReport { dry_run: arguments.dry_run, ..GcReport::default() };
+    for StoreRow { job, store, held_bytes, .. } in
+        rows.into_iter().filter_map(|row| collect(row, older_than, &arguments, &mut report.kept))
+    {
+        report.freed_bytes += held_bytes;
+        report.freed.push(Freed { job, store, bytes: held_bytes });
+    }
+    say(context, &report)?;
+    match (arguments.job, report.kept.into_iter().next()) {
+        (Some(job), Some(Kept { why, .. })) => Err(Error::NotFreed { job, why }),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a store if it may be removed, and gives it back; else notes why it stays.
+fn collect(
+    row: StoreRow,
+    older_than: Duration,
+    arguments: &Arguments,
+    kept: &mut Vec<Kept>,
+) -> Option<StoreRow> {
+    let refusal = refusal(&row, older_than, arguments.force);
+    let removed = match refusal {
+        Some(why) => Err(why),
+        None if arguments.dry_run => Ok(()),
+        None => remove(&row, arguments.force),
+    };
+    match removed {
+        Ok(()) => Some(row),
+        Err(why) => {
+            kept.push(Kept { job: row.job, store: row.store, why });
+            None
+        }
+    }
+}
+
+/// Why a store stays, as far as can be said without taking it.
+fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> {
+    match row.state {
+        State::Running => Some("it is in use".to_string()),
+        State::Damaged | State::Foreign => {
+            Some(row.problem.clone().unwrap_or("nothing can be said of it".to_string()))
+        }
+        _ if row.problem.is_some() => row.problem.clone(),
+        _ if row.idle() < older_than => {
+            Some(format!("it was used {} ago", duration::human(row.idle().as_secs_f64())))
+        }
+        State::Removed => None,
+        State::LeftBehind => match row.not_safe {
+            Some(not_safe) if not_safe.files > 0 && !force => Some(format!(
+                "{} in it are nowhere else; drain them with: cairn drain {}{}",
+                shown(not_safe),
+                row.job,
+                if row.persist.is_some() { "" } else { " --persist DIR" },
+            )),
+            _ => None,
+        },
+    }
+}
+
+/// Takes a store and removes it, unless something changed since it was looked at. Else says why not.
+fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    if row.state == State::Removed {
+        return finish_removal(&row.store).map_err(|error| error.to_string());
+    }
+    let store = OpenStore::open(&row.store).map_err(text)?;
+    let claim = claim_existing(store).map_err(|error| match error {
+        Error::Running { .. } => "it is in use".to_string(),
+        other => other.to_string(),
+    })?;
+    let look = Look::at(&claim.store).map_err(text)?;
+    if look.living > 0 {
+        return Err("it is in use".to_string());
+    }
+    let files = match force || row.contents.is_some_and(|contents| contents.files == 0) {
+        true => 0,
+        false => files_at_risk(&claim).map_err(text)?,
+    };
+    if files > 0 {
+        return Err(format!("{} in it are nowhere else", output::count(files, "file")));
+    }
+    claim.remove().map_err(text)
+}
+
+fn say(context: &Context, report: &GcReport) -> Result<()> {
+    if context.json {
+        return output::json(report);
+    }
+    for Kept { job, store, why } in &report.kept {
+        output::line(&format!("kept: {job}, {}: {why}", store.display()));
+    }
+    let verb = if report.dry_run { "would free" } else { "freed" };
+    for Freed { job, store, bytes } in &report.freed {
+        output::line(&format!("{verb}: {job}, {}, {}", store.display(), human(*bytes)));
+    }
+    let stores = output::count(report.freed.len() as u64, "store");
+    output::line(&format!("{verb} {} in {stores}", human(report.freed_bytes)));
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! The page of `cairn report`: all that was recorded of a job, in one file.
+//!
+//! Must stay true: the page asks for nothing from elsewhere and runs nothing; what programs and users named is text in it; each
+//! picture is said in words, too.
+
+use super::Report;
+use super::chart::{Chart, Curve, Unit};
+use super::series::Checkpoint;
+use crate::calls::{CallReport, Calls};
+use crate::duration;
+use crate::markup::escaped;
+use crate::output::{count, local_time};
+use crate::size::human;
+use cairn_core::Timestamp;
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("style.css");
+/// Rows of a table, at most.
+const TABLE_ROWS_MAX: usize = 100;
+
+/// The page.
+pub fn page(report: &Report) -> String {
+    let job = escaped(&report.job);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{job}: Cairn report</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{job}</h1>\n"
+    );
+    let command = escaped(&report.command.join(" "));
+    page += &format!("<p class=\"muted\"><code>{command}</code><br>{}</p>\n", period(report));
+    page += &totals(report);
+    page += &exposure(report);
+    page += &bandwidth(report);
+    page += &processes(report);
+    page += &checkpoints(report);
+    if let Some(calls) = &report.calls {
+        page += &of_calls(calls);
+    }
+    page + &notes(report) + "</main>\n</body>\n</html>\n"
+}
+
+fn length_s(report: &Report) -> f64 {
+    report.series.length_ms() / 1000.0
+}
+
+fn period(report: &Report) -> String {
+    let begin = Timestamp::from_parts((report.series.from_ms / 1000) as i64, 0);
+    format!("from {}, {}", local_time(begin), duration::human(length_s(report)))
+}
+
+fn totals(report: &Report) -> String {
+    let sums = &report.series.totals;
+    let cards = [
+        ("written", human(sums.written)),
+        ("read", human(sums.read)),
+        ("drained", human(sums.drained)),
+        ("most at risk", human(sums.exposed_max)),
+        ("at risk at the end", human(sums.exposed_at_end)),
+        ("checkpoints", report.series.checkpoints.len().to_string()),
+    ];
+    let card =
+        |(name, value): (&str, String)| format!("<div><dt>{name}</dt><dd>{value}</dd></div>\n");
+    format!("<dl>\n{}</dl>\n", cards.map(card).concat())
+}
+
+fn chart<'a>(report: &Report, id: &'a str, title: &'a str, description: &str) -> Chart<'a> {
+    Chart { id, title, description: description.to_string(), length_s: length_s(report) }
+}
+
+/// A heading, a sentence that says what the picture shows, and the picture.
+fn figure(title: &str, sentence: &str, key: &str, picture: &str) -> String {
+    format!(
+        "<section>\n<h2>{}</h2>\n<p>{}</p>\n{key}<figure class=\"scroll\">\n{picture}</figure>\n</section>\n",
+        escaped(title),
+        escaped(sentence)
+    )
+}
+
+/// Names of what a picture shows, each with a piece of its line.
+fn key(names: &[(&str, &str)]) -> String {
+    let mut list = String::from("<ul class=\"key\">\n");
+    for (class, name) in names {
+        let line = match *class {
+            "overlap" => "<rect class=\"overlap\" width=\"34\" height=\"12\"/>".to_string(),
+            "reference" => "<path class=\"reference\" d=\"M0 6H34\"/>".to_string(),
+            class => format!("<path class=\"line {class}\" d=\"M0 6H34\"/>"),
+        };
+        let svg = format!("<svg viewBox=\"0 0 34 12\" aria-hidden=\"true\">{line}</svg>");
+        writeln!(list, "<li>{svg}{}</li>", escaped(name)).expect("strings take everything");
+    }
+    list + "</ul>\n"
+}
+
+fn exposure(report: &Report) -> String {
+    const TITLE: &str = "Bytes at risk";
+    let sums = &report.series.totals;
+    let sentence = match report.drains {
+        true => format!(
+            "Written to the store and not yet drained: at most {}, {} at the end.",
+            human(sums.exposed_max),
+            human(sums.exposed_at_end)
+        ),
+        false => "Nothing was drained: all that was written is only in the store.".to_string(),
+    };
+    let curve = Curve { class: "expose", values: &report.series.exposed };
+    let picture = chart(report, "exposure", TITLE, &sentence);
+    let picture = picture.curves(Unit::Bytes, &[curve], None, |_| false);
+    figure(TITLE, &sentence, "", &picture)
+}
+
+fn bandwidth(report: &Report) -> String {
+    const TITLE: &str = "Bandwidth";
+    let series = &report.series;
+    let peak = |rates: &[f64]| human(rates.iter().copied().fold(0.0, f64::max) as u64);
+    let mut sentence = format!(
+        "Written at up to {}/s, read at up to {}/s, drained at up to {}/s.",
+        peak(&series.written),
+        peak(&series.read),
+        peak(&series.drained)
+    );
+    if series.totals.drained > 0 {
+        let share = series.totals.drained_while_writing as f64 / series.totals.drained as f64;
+        let share = (share * 100.0).round();
+        sentence += &format!(" {share} % of what was drained was while programs wrote.");
+    }
+    let mut names = vec![
+        ("write", "written by programs"),
+        ("read", "read by programs"),
+        ("drain", "drained"),
+        ("overlap", "drained while programs write"),
+    ];
+    if let Some(device) = report.device_bytes_per_s {
+        sentence += &format!(" The device takes {}/s.", human(device));
+        names.push(("reference", "what the device takes"));
+    }
+    let curves = [
+        Curve { class: "write", values: &series.written },
+        Curve { class: "read", values: &series.read },
+        Curve { class: "drain", values: &series.drained },
+    ];
+    let overlaps = |column: usize| series.written[column] > 0.0 && series.drained[column] > 0.0;
+    let reference = report.device_bytes_per_s.map(|rate| rate as f64);
+    let picture = chart(report, "bandwidth", TITLE, &sentence);
+    let picture = picture.curves(Unit::Rate, &curves, reference, overlaps);
+    figure(TITLE, &sentence, &key(&names), &picture)
+}
+
+fn processes(report: &Report) -> String {
+    const TITLE: &str = "Ranks and processes";
+    let rows = &report.series.rows;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let sentence = format!(
+        "{}: the upper part of a row shows writing, the lower one reading; darker is faster.",
+        count(rows.len() as u64, "row")
+    );
+    let rates = rows.iter().flat_map(|row| row.written.iter().chain(&row.read));
+    let most = human(rates.copied().fold(0.0, f64::max) as u64);
+    let sentence = format!("{sentence} Full colour is {most}/s.");
+    let names = [("write", "written"), ("read", "read")];
+    let picture = chart(report, "processes", TITLE, &sentence).rows(rows);
+    figure(TITLE, &sentence, &key(&names), &picture)
+}
+
+fn checkpoints(report: &Report) -> String {
+    const TITLE: &str = "Checkpoints";
+    let found = &report.series.checkpoints;
+    let seconds = |one: &Checkpoint| (one.to_ms - one.from_ms) as f64 / 1000.0;
+    let mut sorted: Vec<f64> = found.iter().map(seconds).collect();
+    sorted.sort_by(f64::total_cmp);
+    let (Some(shortest), Some(longest)) = (sorted.first(), sorted.last()) else {
+        return String::new();
+    };
+    let what = match found[0].name {
+        Some(_) => "as the program announced them",
+        None => "taken from bursts of writing, because none was announced",
+    };
+    let median = duration::human(sorted[sorted.len() / 2]);
+    let (number, times) = match found.len() {
+        1 => ("1 checkpoint".to_string(), median),
+        several => {
+            let (shortest, longest) = (duration::human(*shortest), duration::human(*longest));
+            (
+                count(several as u64, "checkpoint"),
+                format!("{shortest} to {longest}, median {median}"),
+            )
+        }
+    };
+    let sentence = format!("{number}, {what}: {times}.");
+    let picture = chart(report, "checkpoints", TITLE, &sentence);
+    let picture = picture.durations(report.series.from_ms, found);
+    figure(TITLE, &sentence, "", &(picture + &table(report, found)))
+}
+
+/// Checkpoints in words.
+fn table(report: &Report, checkpoints: &[Checkpoint]) -> String {
+    let mut table = String::from(
+        "<details><summary>as a table</summary>\n<table>\n<tr><th scope=\"col\">checkpoint</th>\
+         <th scope=\"col\">begins after</th><th scope=\"col\">takes</th><th scope=\"col\">written</th>\
+         <th scope=\"col\">a second</th></tr>\n",
+    );
+    for (number, one) in checkpoints.iter().enumerate().take(TABLE_ROWS_MAX) {
+        let name = match (&one.name, one.step) {
+            (Some(name), Some(step)) => escaped(&format!("{name}, step {step}")),
+            _ => (number + 1).to_string(),
+        };
+        let seconds = (one.to_ms - one.from_ms) as f64 / 1000.0;
+        let begin = one.from_ms.saturating_sub(report.series.from_ms) as f64 / 1000.0;
+        let rate = human((one.bytes as f64 / seconds.max(1e-3)) as u64);
+        let (begin, takes) = (duration::human(begin), duration::human(seconds));
+        let bytes = human(one.bytes);
+        writeln!(
+            table,
+            "<tr><td>{name}</td><td>{begin}</td><td>{takes}</td><td>{bytes}</td><td>{rate}</td></tr>"
+        )
+        .expect("strings take everything");
+    }
+    table += "</table>\n";
+    if checkpoints.len() > TABLE_ROWS_MAX {
+        let more = count((checkpoints.len() - TABLE_ROWS_MAX) as u64, "more checkpoint");
+        table += &format!("<p>and {more}; all of them: cairn report --json</p>\n");
+    }
+    table + "</details>\n"
+}
+
+/// What was called most.
+fn of_calls(report: &CallReport) -> String {
+    let mut calls: Vec<&Calls> = report.calls.iter().collect();
+    calls.sort_by_key(|one| std::cmp::Reverse(one.calls));
+    let mut rows = String::new();
+    for one in calls.into_iter().take(TABLE_ROWS_MAX) {
+        let ended = format!("{:?}", one.outcome).to_lowercase();
+        writeln!(
+            rows,
+            "<tr><td>{}</td><td>{ended}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&one.function),
+            one.calls,
+            escaped(&one.program)
+        )
+        .expect("strings take everything");
+    }
+    format!(
+        "<section>\n<h2>Calls</h2>\n<p>{}</p>\n<details><summary>as a table</summary>\n<div class=\"scroll\">\
+         <table>\n<tr><th scope=\"col\">function</th><th scope=\"col\">how it ended</th><th scope=\"col\">calls</th>\
+         <th scope=\"col\">program</th></tr>\n{rows}</table></div>\n</details>\n</section>\n",
+        escaped(&report.summary())
+    )
+}
+
+/// What the figures are, and are not.
+fn notes(report: &Report) -> String {
+    let every = duration::human(report.every_ms as f64 / 1000.0);
+    format!(
+        "<h2>How this was recorded</h2>\n<p class=\"muted\">The agent looked at the open files from outside, and \
+         noted every {every} what had changed. Writing is what files grew by while a process had them open for writing, \
+         or how far its offset moved over what was there; reading is how far offsets of other files moved. Bytes \
+         that were overwritten or read without moving an offset (pwrite, pread, mappings) are not seen; those of \
+         files that were opened and closed between two looks are in the sums, and in no row. Drained is what was \
+         copied to the persist directory.</p>\n"
+    )
+}

@@ -1,0 +1,347 @@
+//! Bringing drained files into a new store, several at a time.
+//!
+//! Must stay true: every file is compared with the manifest on its way, and what is not what it says is left out; a checkpoint
+//! of which a file is left out is left out as a whole, and the next older one takes its place where only the newest is wanted;
+//! a store in which this was cut off is never taken for whole.
+//! Does not change the directory that the files come from.
+
+use crate::claim::Claim;
+use crate::error::{Error, Result};
+use crate::local::{self, Expected};
+use crate::output::count;
+use crate::progress::Progress;
+use crate::size::human;
+use crate::store::locate;
+use cairn_agent::destination::Destination;
+use cairn_agent::manifest::{Checkpoint, Entry, Kind, Manifest};
+use cairn_agent::path::FilePath;
+use cairn_agent::sets::Family;
+use cairn_agent::volume::Volume;
+use cairn_core::ROOT;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Files that are brought in at the same time, at most.
+const WORKERS_MAX: usize = 4;
+/// Stands in the store's directory while it is being filled, if nothing was in it before.
+const MARK: &str = "staging";
+
+/// What a new store gets of what a job drained earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Nothing, but it is said that there is something.
+    Say,
+    /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
+    Newest,
+    /// Everything.
+    All,
+}
+
+/// What was brought in.
+#[derive(Debug, Default)]
+pub struct Staged {
+    /// Regular files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that are not what the manifest says.
+    pub damaged: BTreeSet<FilePath>,
+    /// Checkpoints that are there as a whole.
+    pub checkpoints: Vec<String>,
+    /// Checkpoints that were left out, because a file of them is damaged.
+    pub left_out: Vec<String>,
+}
+
+/// Where files come from.
+pub struct Source<'a> {
+    /// The directory that was drained to.
+    pub destination: &'a Destination,
+    /// What it holds of the job.
+    pub manifest: &'a Manifest,
+    /// Which paths are wanted.
+    pub wanted: &'a dyn Fn(&FilePath) -> bool,
+}
+
+/// Whether the filling of a store was cut off.
+pub fn was_cut_off(directory: &Path) -> bool {
+    directory.join(MARK).symlink_metadata().is_ok()
+}
+
+/// Before the first program runs in a new store: brings in what is wanted from the persist directory, or says what could be.
+/// Errors: the directory or its manifest cannot be read, the store cannot be filled.
+pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
+    let job = &claim.store.job;
+    let Some(persist) = job.persist.as_ref().filter(|_| claim.is_new) else { return Ok(()) };
+    match stage {
+        Stage::Nothing => Ok(()),
+        Stage::Say => {
+            // The agent says what is wrong with the directory.
+            let manifest = Destination::open(persist, &job.store)
+                .and_then(|destination| Manifest::load(&destination, &job.job));
+            if let Some(note) = manifest.ok().flatten().and_then(|found| note(&found, persist)) {
+                eprintln!("cairn: {note}");
+            }
+            Ok(())
+        }
+        Stage::Newest | Stage::All => {
+            let destination = Destination::open(persist, &job.store)?;
+            let Some(manifest) = Manifest::load(&destination, &job.job)? else {
+                eprintln!("cairn: {}: nothing to bring in from {}", job.job, persist.display());
+                return Ok(());
+            };
+            let source =
+                Source { destination: &destination, manifest: &manifest, wanted: &|_| true };
+            let staged = fill(claim, &source, stage, false)?;
+            staged.lines().iter().for_each(|line| eprintln!("cairn: {}: {line}", job.job));
+            Ok(())
+        }
+    }
+}
+
+/// What a directory has that a new store could be filled with.
+fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
+    let files = manifest.files.values().filter(|entry| entry.copy().is_some()).count();
+    let newest = manifest.checkpoints.iter().max_by_key(|known| known.modified_ns);
+    let what = match newest {
+        Some(newest) => format!("checkpoint {}", newest.name),
+        None if files > 0 => count(files as u64, "file"),
+        None => return None,
+    };
+    let (job, persist) = (&manifest.job, persist.display());
+    Some(format!("job {job} has {what} in {persist}; --stage brings that into the new store"))
+}
+
+/// Fills the new store with what is wanted. Errors: the store cannot be filled; then it is not whole.
+pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result<Staged> {
+    let mark = claim.store.directory().join(MARK);
+    if claim.is_new {
+        // What an earlier store has left in a tier is only there: that is never given up.
+        File::create(&mark).map_err(Error::file("make", &mark))?;
+    }
+    let volumes = claim.store.volumes()?;
+    let mut staging = Staging { source, volumes: &volumes, quiet, staged: Staged::default() };
+    staging.names()?;
+    match stage {
+        Stage::All => staging.everything()?,
+        _ => staging.newest()?,
+    }
+    staging.tidy()?;
+    if claim.is_new {
+        fs::remove_file(&mark).map_err(Error::file("remove", &mark))?;
+    }
+    Ok(staging.staged)
+}
+
+impl Staged {
+    /// For people.
+    pub fn lines(&self) -> Vec<String> {
+        let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
+        let mut lines: Vec<String> = damaged.collect();
+        for name in &self.left_out {
+            lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
+        }
+        let (files, bytes) = (count(self.files, "file"), human(self.bytes));
+        let newest = match &self.checkpoints[..] {
+            [] => String::new(),
+            names => format!(", with {}", names.join(", ")),
+        };
+        lines.push(format!("{files}, {bytes}, brought in{newest}"));
+        lines
+    }
+}
+
+struct Staging<'a> {
+    source: &'a Source<'a>,
+    volumes: &'a [Volume],
+    quiet: bool,
+    staged: Staged,
+}
+
+impl<'a> Staging<'a> {
+    /// Makes directories and symbolic links.
+    fn names(&self) -> Result<()> {
+        for (path, entry) in &self.source.manifest.files {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            match (entry.kind, &entry.target) {
+                (Kind::Directory, _) => {
+                    let extended = self.source.destination.extended(path);
+                    local::make_directory(volume, &inner, entry.mode, &extended)?;
+                }
+                (Kind::Symlink, Some(target)) if (self.source.wanted)(path) => {
+                    local::make_symlink(volume, &inner, &target.0, entry.mtime_ns)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings in every file that is wanted; of a checkpoint that is not whole, none.
+    fn everything(&mut self) -> Result<()> {
+        let files = self.files(|_| true);
+        self.bring(files)?;
+        for known in self.checkpoints() {
+            self.judge(known)?;
+        }
+        Ok(())
+    }
+
+    /// Brings in what belongs to no checkpoint, and the newest whole checkpoint of each family.
+    fn newest(&mut self) -> Result<()> {
+        let known = self.checkpoints();
+        let parts: BTreeSet<&FilePath> =
+            known.iter().flat_map(|known| &known.files).map(|file| &file.path).collect();
+        let files = self.files(|path| !parts.contains(path));
+        self.bring(files)?;
+        let mut families: HashMap<&Family, Vec<&Checkpoint>> = HashMap::new();
+        for known in known {
+            families.entry(&known.name.family).or_default().push(known);
+        }
+        for mut family in families.into_values() {
+            family.sort_by_key(|known| (known.modified_ns, known.name.step));
+            while let Some(known) = family.pop() {
+                let paths: BTreeSet<&FilePath> =
+                    known.files.iter().map(|file| &file.path).collect();
+                let files = self.files(|path| paths.contains(path));
+                self.bring(files)?;
+                if self.judge(known)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the empty directories of checkpoints that are not there: a program might take the last one for the newest.
+    fn tidy(&self) -> Result<()> {
+        let mut owners: BTreeMap<FilePath, BTreeSet<u64>> = BTreeMap::new();
+        for known in self.checkpoints() {
+            for file in &known.files {
+                let mut parent = file.path.split().map(|(parent, _)| parent);
+                while let Some(path) = parent.filter(|path| !path.is_root()) {
+                    owners.entry(path.clone()).or_default().insert(known.id);
+                    parent = path.split().map(|(parent, _)| parent);
+                }
+            }
+        }
+        // What is in a directory comes before it.
+        for (path, _) in owners.iter().rev().filter(|(_, owners)| owners.len() == 1) {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            match volume.fs().remove_directory(&volume.caller(), ROOT, inner.as_bytes()) {
+                Ok(()) | Err(cairn_core::Error::NotEmpty | cairn_core::Error::NotFound) => {}
+                Err(error) => return Err(volume.error("take away", &inner)(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checkpoints all of whose files are wanted.
+    fn checkpoints(&self) -> Vec<&'a Checkpoint> {
+        let is_wanted =
+            |known: &&Checkpoint| known.files.iter().all(|file| (self.source.wanted)(&file.path));
+        self.source.manifest.checkpoints.iter().filter(is_wanted).collect()
+    }
+
+    /// Copies that are wanted and meant.
+    fn files(&self, is_meant: impl Fn(&FilePath) -> bool) -> BTreeMap<&'a FilePath, &'a Entry> {
+        let files = self.source.manifest.files.iter();
+        let has_copy = |entry: &Entry| entry.kind == Kind::File && entry.copy().is_some();
+        let chosen = files.filter(|(path, entry)| {
+            has_copy(entry) && (self.source.wanted)(path) && is_meant(path)
+        });
+        chosen.collect()
+    }
+
+    /// Notes whether a checkpoint that was brought in is whole; if not, takes what there is of it away again.
+    fn judge(&mut self, known: &Checkpoint) -> Result<bool> {
+        let is_damaged = known.files.iter().any(|file| self.staged.damaged.contains(&file.path));
+        if !is_damaged {
+            self.staged.checkpoints.push(known.name.to_string());
+            return Ok(true);
+        }
+        self.staged.left_out.push(known.name.to_string());
+        let sound = known.files.iter().filter(|file| !self.staged.damaged.contains(&file.path));
+        for file in sound {
+            let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
+            let removed = volume.fs().unlink(&volume.caller_as_user(), ROOT, inner.as_bytes());
+            removed.map_err(volume.error("take away", &inner))?;
+            self.staged.files -= 1;
+            self.staged.bytes -= file.bytes;
+        }
+        Ok(false)
+    }
+
+    /// Brings in files, several at a time, the largest first.
+    fn bring(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
+        let mut files: Vec<(&FilePath, &Entry)> = files.into_iter().collect();
+        let bytes = |entry: &Entry| entry.copy().map_or(0, |copy| copy.bytes);
+        files.sort_by_key(|(_, entry)| std::cmp::Reverse(bytes(entry)));
+        let total = files.iter().map(|(_, entry)| bytes(entry)).sum();
+        let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
+        let staged = Mutex::new(&mut self.staged);
+        let next = AtomicUsize::new(0);
+        let (source, volumes) = (self.source.destination, self.volumes);
+        let work = || -> Result<()> {
+            while let Some((path, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut advance = |bytes| lock(&progress).advance(bytes);
+                let brought = bring_one(volumes, source, path, entry, &mut advance);
+                let is_good = brought.inspect_err(|_| {
+                    // The others give up, too.
+                    next.store(files.len(), Ordering::Relaxed);
+                })?;
+                let mut staged = lock(&staged);
+                if is_good {
+                    staged.files += 1;
+                    staged.bytes += bytes(entry);
+                } else {
+                    staged.damaged.insert((*path).clone());
+                }
+            }
+            Ok(())
+        };
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let workers = WORKERS_MAX.min(processors).min(files.len());
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let mut ended = workers.into_iter().map(|worker| worker.join());
+            ended.try_for_each(|ended| {
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })
+    }
+}
+
+/// Brings in one file; false if it is not what the manifest says.
+fn bring_one(
+    volumes: &[Volume],
+    source: &Destination,
+    path: &FilePath,
+    entry: &Entry,
+    advance: &mut dyn FnMut(u64),
+) -> Result<bool> {
+    let (Some((volume, inner)), Some(copy)) = (locate(volumes, path), entry.copy()) else {
+        return Ok(true);
+    };
+    let full_path = source.full_path(path);
+    let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
+    let opened = source.open_file(path).map_err(Error::from);
+    let brought = opened
+        .and_then(|file| local::copy_in(file, &full_path, volume, &inner, Some(expected), advance));
+    match brought {
+        Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => Ok(false),
+        brought => brought,
+    }
+}
+
+/// A worker that panicked ends the command; until then only whole values stand there.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

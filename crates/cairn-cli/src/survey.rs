@@ -1,0 +1,269 @@
+//! Every store on this machine, looked at without using it: for `cairn ls --jobs` and `cairn gc`.
+//!
+//! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where a store should be and is
+//! none, is named and nothing is claimed of it.
+
+use crate::error::Result;
+use crate::output::user_name;
+use crate::store::{OpenStore, Roots};
+use cairn_agent::client::Client;
+use cairn_agent::job::{JOB_FILE, Job};
+use cairn_agent::manifest::Kind;
+use cairn_agent::volume::Volume;
+use cairn_core::Timestamp;
+use cairn_device::store::removed_job;
+use serde::Serialize;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// `st_blocks` counts these.
+const BLOCK_BYTES: u64 = 512;
+
+/// What becomes of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// A `cairn run` has it, or a program in it lives.
+    Running,
+    /// Nobody uses it.
+    LeftBehind,
+    /// Its removal was cut off; nothing in it is needed.
+    Removed,
+    /// It is no store, or one that cannot be used.
+    Damaged,
+    /// It belongs to another user.
+    Foreign,
+}
+
+impl State {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::LeftBehind => "left behind",
+            State::Removed => "half removed",
+            State::Damaged => "damaged",
+            State::Foreign => "foreign",
+        }
+    }
+}
+
+/// A number of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// How many.
+    pub files: u64,
+    /// Their lengths.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// A store, or what lies where one should be.
+#[derive(Debug, Serialize)]
+pub struct StoreRow {
+    /// The job.
+    pub job: String,
+    /// Whose it is.
+    pub owner: String,
+    /// What becomes of it.
+    pub state: State,
+    /// When it was made, seconds since the epoch, if that is known.
+    pub created: Option<u64>,
+    /// Seconds since it was last used: a file written in it, or its agent started or ended.
+    pub idle_seconds: u64,
+    /// Its directory.
+    pub store: PathBuf,
+    /// Memory and disk that it takes, which its removal would free.
+    pub held_bytes: u64,
+    /// Its regular files; null if nothing can be said.
+    pub contents: Option<Amount>,
+    /// Those of them that are nowhere else: not verified in the persist directory in their newest version; null if nothing can
+    /// be said.
+    pub not_safe: Option<Amount>,
+    /// Where it drains to.
+    pub persist: Option<PathBuf>,
+    /// Why nothing can be said.
+    pub problem: Option<String>,
+}
+
+impl StoreRow {
+    /// How long it was not used.
+    pub fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle_seconds)
+    }
+}
+
+/// Everything that lies where stores are kept, in the order of jobs; also of other users, as far as their directories can be
+/// read.
+pub fn survey(roots: &Roots) -> Vec<StoreRow> {
+    let mut rows: Vec<StoreRow> = Vec::new();
+    for directory in roots.users() {
+        match fs::read_dir(&directory) {
+            Ok(entries) => {
+                let paths = entries.flatten().map(|entry| entry.path());
+                rows.extend(paths.filter_map(|path| look(&path)));
+            }
+            Err(error) => rows.extend(closed(&directory, &cairn_agent::error::why(&error))),
+        }
+    }
+    rows.sort_by(|a, b| (&a.job, &a.store).cmp(&(&b.job, &b.store)));
+    rows
+}
+
+/// The directory of another user, which is theirs alone.
+fn closed(directory: &Path, problem: &str) -> Option<StoreRow> {
+    let mut row = row(directory)?;
+    row.job = "?".to_string();
+    row.state = State::Foreign;
+    row.problem = Some(format!("cannot be listed: {problem}"));
+    Some(row)
+}
+
+/// Looks at one of them; none if it was removed meanwhile.
+fn look(path: &Path) -> Option<StoreRow> {
+    let mut row = row(path)?;
+    let metadata = path.symlink_metadata().ok()?;
+    let described = path.join(JOB_FILE).symlink_metadata().is_ok();
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        row.state = State::Foreign;
+        row.problem = Some(format!("it belongs to user {}", row.owner));
+    } else if let Some(job) = removed_job(&row.job).filter(|_| metadata.is_dir()) {
+        row.job = job.to_string();
+        row.state = State::Removed;
+    } else if !metadata.is_dir() || !described {
+        let problem = "no store: it has no description (job.json)";
+        row.problem = Some(problem.to_string());
+    } else if let Err(error) = fill(&mut row) {
+        if path.symlink_metadata().is_err() {
+            return None;
+        }
+        row.problem = Some(error.to_string());
+    }
+    Some(row)
+}
+
+/// What can be said of any directory.
+fn row(path: &Path) -> Option<StoreRow> {
+    let metadata = path.symlink_metadata().ok()?;
+    let name = path.file_name().unwrap_or_default();
+    Some(StoreRow {
+        job: name.to_string_lossy().into_owned(),
+        owner: user_name(metadata.uid()),
+        state: State::Damaged,
+        created: None,
+        idle_seconds: seconds_since(last_touched(path, &metadata)),
+        store: path.to_path_buf(),
+        held_bytes: held_bytes(path),
+        contents: None,
+        not_safe: None,
+        persist: None,
+        problem: None,
+    })
+}
+
+/// Adds what the store says of itself.
+fn fill(row: &mut StoreRow) -> Result<()> {
+    let store = OpenStore::open(&row.store)?;
+    row.created = Some(store.job.created);
+    row.persist = store.job.persist.clone();
+    row.held_bytes += tiers_bytes(&store.job);
+    row.state = if store.is_running() { State::Running } else { State::LeftBehind };
+    let look = Look::at(&store)?;
+    if look.living > 0 {
+        row.state = State::Running;
+    }
+    row.contents = Some(look.contents);
+    row.not_safe = Some(look.not_safe);
+    row.idle_seconds = row.idle_seconds.min(seconds_since(look.changed));
+    Ok(())
+}
+
+/// What is in a store.
+pub struct Look {
+    /// Processes that use it, besides this one and its agent.
+    pub living: usize,
+    contents: Amount,
+    /// Files that are nowhere else.
+    pub not_safe: Amount,
+    /// When a file was last written, seconds since the epoch.
+    changed: i64,
+}
+
+impl Look {
+    /// Looks at every file of a store. Errors: a namespace cannot be opened or read.
+    pub fn at(store: &OpenStore) -> Result<Look> {
+        let mut look = Look {
+            living: 0,
+            contents: Amount::default(),
+            not_safe: Amount::default(),
+            changed: i64::MIN,
+        };
+        let agent = Client::connect(store.directory()).and_then(|mut agent| agent.status().ok());
+        let agent_pid = agent.map(|status| status.pid);
+        for volume in store.volumes()? {
+            look.living += living(&volume, agent_pid)?;
+            for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
+                look.contents.add(node.bytes);
+                look.changed = look.changed.max(Timestamp(node.mtime_ns).parts().0);
+                let is_safe =
+                    store.job.persist.is_some() && node.drained && !node.open && !node.unclean;
+                if !is_safe {
+                    look.not_safe.add(node.bytes);
+                }
+            }
+        }
+        Ok(look)
+    }
+}
+
+fn living(volume: &Volume, agent: Option<u32>) -> Result<usize> {
+    let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
+    let processes = volume.fs().processes().map_err(failed)?;
+    let others = processes.into_iter().filter(|(slot, identity)| {
+        *slot != volume.slot()
+            && Some(identity.pid) != agent
+            && cairn_device::process::is_alive(*identity)
+    });
+    Ok(others.count())
+}
+
+/// When something was last made or removed in a store's directory, seconds since the epoch.
+fn last_touched(path: &Path, metadata: &Metadata) -> i64 {
+    let handles = path.join("handles").symlink_metadata().map(|handles| handles.mtime());
+    metadata.mtime().max(handles.unwrap_or(i64::MIN))
+}
+
+fn seconds_since(time: i64) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from((now.as_secs() as i64).saturating_sub(time)).unwrap_or(0)
+}
+
+/// Space that is taken by everything below a path.
+fn held_bytes(path: &Path) -> u64 {
+    let Ok(metadata) = path.symlink_metadata() else { return 0 };
+    let own = metadata.blocks() * BLOCK_BYTES;
+    match fs::read_dir(path) {
+        Ok(entries) if metadata.is_dir() => {
+            own + entries.flatten().map(|entry| held_bytes(&entry.path())).sum::<u64>()
+        }
+        _ => own,
+    }
+}
+
+/// Space that files of tiers take, which lie elsewhere.
+fn tiers_bytes(job: &Job) -> u64 {
+    let files = job.all_tiers().filter_map(|tier| tier.path.as_ref());
+    let of_file = |path: &PathBuf| {
+        let metadata = path.symlink_metadata().ok().filter(Metadata::is_file);
+        metadata.map_or(0, |metadata| metadata.blocks() * BLOCK_BYTES)
+    };
+    files.map(of_file).sum()
+}

@@ -1,0 +1,223 @@
+//! Checkpoints: which files are taken for one, when it is drained, and which is offered for restart.
+
+mod common;
+
+use common::session::Session;
+use common::{Sandbox, eventually, kill};
+use serde_json::Value;
+use std::fs;
+
+/// A directory is not taken for complete because nothing happens.
+const PATIENT: [&str; 2] = ["--settle", "1h"];
+
+/// The names of the checkpoints that the manifest has.
+fn drained(sandbox: &Sandbox, job: &str) -> Vec<u64> {
+    let manifest = sandbox.manifest(job);
+    let checkpoints = manifest["checkpoints"].as_array().cloned().unwrap_or_default();
+    checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
+}
+
+/// Step, and level or why it has none, of each checkpoint that is listed.
+fn listed(sandbox: &Sandbox, job: &str) -> Vec<(u64, String)> {
+    let rows = sandbox.cairn(&["ls", "--checkpoints", job, "--json"]).succeeds().json();
+    let plain = |row: &Value| {
+        let word = row["level"].as_str().or(row["reason"].as_str()).expect("a level or reason");
+        (row["step"].as_u64().expect("a step"), word.to_string())
+    };
+    rows.as_array().expect("a list").iter().map(plain).collect()
+}
+
+#[test]
+fn directory_arrives_as_a_whole_when_the_next_one_begins() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "whole", &PATIENT);
+    session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo x >/cairn/plain");
+    eventually("the plain file arrives", || sandbox.out().join("plain").exists());
+    session.shell("echo b >/cairn/ckpt-1/b; echo y >/cairn/other");
+    eventually("the other arrives", || sandbox.out().join("other").exists());
+    assert!(!sandbox.out().join("ckpt-1").exists(), "more files may come");
+    session.shell("mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/a");
+    eventually("the first is a checkpoint", || drained(&sandbox, "whole") == [1]);
+    assert_eq!(sandbox.drained("ckpt-1/b"), "b\n");
+    assert!(!sandbox.out().join("ckpt-2").exists());
+    assert_eq!(
+        listed(&sandbox, "whole"),
+        [(1, "pfs".to_string()), (2, "more files may come".to_string())]
+    );
+    // As large as the one before: that is all of it.
+    session.shell("echo b >/cairn/ckpt-2/b");
+    eventually("the second is a checkpoint", || drained(&sandbox, "whole") == [1, 2]);
+    eventually("status shows both", || {
+        let status = sandbox.cairn(&["status", "whole", "--json"]).succeeds().json();
+        let sets = status[0]["sets"].as_array().cloned().unwrap_or_default();
+        let levels: Vec<&str> = sets.iter().filter_map(|set| set["level"].as_str()).collect();
+        levels == ["pfs", "pfs"] && sets[1]["files"] == 2
+    });
+    sandbox.cairn(&["status", "whole"]).succeeds().says("2 checkpoints, 2 of them drained");
+    // What is removed is no checkpoint any more, before the first of its files goes.
+    session.shell("rm -r /cairn/ckpt-1");
+    eventually("the first is gone", || !sandbox.out().join("ckpt-1").exists());
+    assert_eq!(drained(&sandbox, "whole"), [2]);
+    session.shell("mkdir /cairn/ckpt-3; echo a >/cairn/ckpt-3/a");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(drained(&sandbox, "whole"), [2, 3]);
+    assert_eq!(sandbox.manifest("whole")["complete"], true);
+}
+
+#[test]
+fn directory_that_is_renamed_into_place_is_complete_at_once() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "renamed", &PATIENT);
+    session
+        .shell("mkdir /cairn/new; echo a >/cairn/new/a; sleep 0.02; mv /cairn/new /cairn/ckpt-8");
+    eventually("it arrives", || drained(&sandbox, "renamed") == [8]);
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn what_a_killed_run_left_unfinished_is_never_drained_nor_offered() {
+    let sandbox = Sandbox::new();
+    let save = |step: u32, files: &str| {
+        format!(
+            "mkdir -p /cairn/ckpt-{step}; for f in {files}; do echo {step} >/cairn/ckpt-{step}/$f; done; "
+        )
+    };
+    let out = sandbox.out().display().to_string();
+    let script = format!("{}{}kill -9 $$", save(1, "a b"), save(2, "a"));
+    let first = ["run", "--job", "torn", "--persist", &out];
+    let run = |script: &str| {
+        sandbox.cairn(&[&first[..], &PATIENT, &["--", "bash", "-c", script]].concat())
+    };
+    run(&script).ends_with(137).says("checkpoint not complete, 1 file only in the store: ckpt-2");
+    assert_eq!(sandbox.drained_names(), ["ckpt-1", "ckpt-1/a", "ckpt-1/b"]);
+    sandbox.cairn(&["drain", "torn"]).succeeds();
+    assert_eq!(drained(&sandbox, "torn"), [1]);
+    sandbox
+        .cairn(&["ls", "--checkpoints", "torn", "--newest", "*"])
+        .prints("/cairn/ckpt-1/a\n/cairn/ckpt-1/b\n");
+    sandbox.cairn(&["ls", "torn", "--newest", "ckpt-*/a"]).prints("/cairn/ckpt-1/a\n");
+    // A later checkpoint does not make it whole; writing it again does.
+    run(&format!("{}kill -9 $$", save(3, "a b"))).ends_with(137);
+    assert_eq!(drained(&sandbox, "torn"), [1, 3]);
+    run(&save(2, "a b")).succeeds();
+    assert_eq!(drained(&sandbox, "torn"), [1, 3, 2]);
+}
+
+#[test]
+fn run_that_was_killed_with_its_agent_leaves_nothing_that_passes_for_complete() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "lost", &PATIENT);
+    session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo b >/cairn/ckpt-1/b");
+    session.shell("mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/a");
+    eventually("the first is a checkpoint", || drained(&sandbox, "lost") == [1]);
+    kill("KILL", i64::from(sandbox.agent("lost")));
+    session.kill_all();
+    let script = "mkdir /cairn/ckpt-3; echo a >/cairn/ckpt-3/a";
+    sandbox.run("lost", script).succeeds();
+    assert_eq!(drained(&sandbox, "lost"), [1, 3]);
+}
+
+#[test]
+fn one_in_so_many_checkpoints_is_drained_and_the_newest_at_the_end() {
+    let sandbox = Sandbox::new();
+    let script = "for i in 1 2 3 4 5 6 7; do echo $i >/cairn/dump.$i; done; echo x >/cairn/log";
+    let out = sandbox.out().display().to_string();
+    let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
+    let mut session = Session::start(&sandbox, "levels", &["--pfs-every", "3"]);
+    session.shell(script);
+    eventually("two of them arrive", || drained(&sandbox, "levels") == [3, 6]);
+    let levels: Vec<String> = listed(&sandbox, "levels").into_iter().map(|row| row.1).collect();
+    assert_eq!(levels, ["node", "node", "pfs", "node", "node", "pfs", "node"]);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["dump.3", "dump.6", "dump.7", "log"]);
+    // What the user asks for himself is all.
+    let failing = format!("{script}; exit 1");
+    let again = [&first[..], &["bash", "-c", &failing]].concat();
+    sandbox.cairn(&again).ends_with(1).says("4 files not drained, as was asked for");
+    sandbox.cairn(&["drain", "levels"]).succeeds();
+    assert_eq!(drained(&sandbox, "levels"), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "kept", &["--pfs-every", "3"]);
+    session.shell("for i in 1 2 3; do echo $i >/cairn/dump.$i; done");
+    eventually("the third arrives", || drained(&sandbox, "kept") == [3]);
+    // A program that keeps its newest two.
+    session.shell(
+        "for i in 4 5; do echo $i >/cairn/dump.$i; done; rm /cairn/dump.[123]; echo x >/cairn/log",
+    );
+    eventually("the log arrives", || sandbox.out().join("log").exists());
+    assert_eq!(sandbox.drained("dump.3"), "3\n");
+    session.shell("echo 6 >/cairn/dump.6");
+    eventually("the sixth replaces it", || {
+        drained(&sandbox, "kept") == [6] && !sandbox.out().join("dump.3").exists()
+    });
+    // What a program removes that succeeds goes.
+    session.shell("rm /cairn/dump.*");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["log"]);
+}
+
+#[test]
+fn files_are_drained_as_their_purpose_says() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let script = "mkdir -p /cairn/scratch/deep /cairn/empty; echo t >/cairn/scratch/deep/t; echo r >/cairn/input.r;
+        for i in 1 2; do echo $i >/cairn/keep.$i; done; echo x >/cairn/x";
+    let options = [
+        &["--temporary", "scratch/**", "--reusable", "*.r"][..],
+        &["--persistent", "keep.*", "--pfs-every", "100"],
+    ];
+    let first = ["run", "--job", "purposes", "--persist", &out];
+    let all = [&first[..], &options.concat(), &["--", "bash", "-c", script]].concat();
+    sandbox.cairn(&all).succeeds();
+    assert_eq!(sandbox.drained_names(), ["empty", "keep.1", "keep.2", "x"]);
+}
+
+#[test]
+fn program_says_itself_what_its_checkpoint_is() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "marked", &PATIENT);
+    let mark = |call: &str| {
+        format!(
+            "python3 -c 'import ctypes; ctypes.CDLL(None).cairn_checkpoint_{call}(b\"state\", 5)'"
+        )
+    };
+    session.shell(&format!("{}; echo 1 >/cairn/one; echo 2 >/cairn/two", mark("begin")));
+    let waits = "0 of 1 processes are done".to_string();
+    eventually("it is seen", || listed(&sandbox, "marked") == [(5, waits.clone())]);
+    assert!(sandbox.drained_names().is_empty());
+    session.shell(&mark("end"));
+    eventually("it arrives", || drained(&sandbox, "marked") == [5]);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["one", "two"]);
+}
+
+#[test]
+fn patterns_and_levels_come_from_the_configuration_and_nonsense_is_refused() {
+    let sandbox = Sandbox::new();
+    let settings = "[checkpoint]\npattern = \"/s{step}p{rank}\"\nlevels = { node = 1, pfs = 2 }\n";
+    fs::write(sandbox.work().join("cairn.toml"), settings).expect("writes");
+    sandbox
+        .run("toml", "for s in 1 2 3; do for p in 0 1; do echo $s >/cairn/s${s}p$p; done; done")
+        .succeeds();
+    assert_eq!(drained(&sandbox, "toml"), [2, 3]);
+    for (option, value) in
+        [("--checkpoint-pattern", "{stp}"), ("--pfs-every", "0"), ("--settle", "x")]
+    {
+        sandbox.cairn(&["run", option, value, "--", "true"]).refused_with(option);
+    }
+}
+
+#[test]
+fn figures_for_prometheus_are_written_beside_the_run() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.work().join("melt.prom");
+    let session = Session::start(&sandbox, "melt", &["--metrics-file", "melt.prom"]);
+    let has = |line: &str| fs::read_to_string(&file).is_ok_and(|text| text.contains(line));
+    eventually("figures", || has("cairn_drained_files{job=\"melt\"} 0"));
+    assert_eq!(session.end(), Some(0));
+    assert!(!sandbox.work().join("melt.prom.new").exists());
+}

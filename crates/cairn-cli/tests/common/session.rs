@@ -1,0 +1,69 @@
+//! A run whose program does what the test says, step by step.
+
+use super::{Sandbox, eventually, kill};
+use std::fs;
+use std::process::Child;
+
+/// A run that goes on until it is told to end, with commands fed to its shell one by one.
+pub struct Session<'a> {
+    sandbox: &'a Sandbox,
+    child: Child,
+    commands: u32,
+}
+
+impl<'a> Session<'a> {
+    /// Starts one as `job`, with these options of `cairn run`.
+    pub fn start(sandbox: &'a Sandbox, job: &str, options: &[&str]) -> Session<'a> {
+        let script = "echo $$ >shell; n=1; while :; do until [ -e do.$n ]; do sleep 0.01; done
+            . ./do.$n; touch done.$n; n=$((n + 1)); done";
+        let out = sandbox.out();
+        let persist = out.to_str().expect("UTF-8");
+        let first = ["run", "--job", job, "--persist", persist];
+        let arguments = [&first[..], options, &["--", "bash", "-c", script]].concat();
+        let child = sandbox.command(&arguments).spawn().expect("starts");
+        let mut session = Session { sandbox, child, commands: 0 };
+        session.shell("true");
+        session
+    }
+
+    /// Has the shell carry out `command`; returns when it is done.
+    pub fn shell(&mut self, command: &str) {
+        self.commands += 1;
+        let work = self.sandbox.work();
+        let done = work.join(format!("done.{}", self.commands));
+        self.send(command);
+        eventually(command, || done.exists());
+    }
+
+    fn send(&self, command: &str) {
+        let work = self.sandbox.work();
+        let file = work.join(format!("do.{}", self.commands.max(1)));
+        fs::write(work.join("new"), command).expect("writes");
+        fs::rename(work.join("new"), file).expect("renames");
+    }
+
+    /// Ends the shell; the exit code of the run.
+    pub fn end(mut self) -> Option<i32> {
+        self.commands += 1;
+        self.send("exit 0");
+        self.child.wait().expect("ends").code()
+    }
+
+    /// Kills `cairn run` and the shell.
+    pub fn kill_all(mut self) {
+        let shell = fs::read_to_string(self.sandbox.work().join("shell")).expect("it wrote it");
+        self.child.kill().expect("kills");
+        self.child.wait().expect("ends");
+        kill("KILL", shell.trim().parse().expect("a number"));
+    }
+}
+
+impl Drop for Session<'_> {
+    /// Ends a session that a failed test left.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill("TERM", i64::from(self.child.id()));
+            self.child.wait().expect("ends");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! How a run ends: who waits for the drain, and what is said to be safe.
+
+mod common;
+
+use common::{Ran, Sandbox, kill};
+use std::fs;
+
+/// Slow enough that nothing but the first file arrives before the run ends, fast enough to be waited for.
+const SLOW: &str = "2M";
+
+/// `cairn run` of a program that leaves 12 MiB in three files, with these options of the drain.
+fn run(sandbox: &Sandbox, job: &str, options: &[&str]) -> Ran {
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let script = "for i in 1 2 3; do head -c 4M /dev/urandom >/cairn/f$i; done";
+    let head = ["run", "--job", job, "--persist", persist];
+    sandbox.cairn(&[&head[..], options, &["--", "bash", "-c", script]].concat())
+}
+
+#[test]
+fn drain_in_the_background_is_followed_to_its_end() {
+    let sandbox = Sandbox::new();
+    let ran = run(&sandbox, "later", &["--drain", "background", "--drain-rate", SLOW]).succeeds();
+    let ran = ran.says("not safe yet: only in the memory of this node");
+    let ran = ran.says("the drain goes on in the background; follow it: cairn --store-root");
+    assert_ne!(sandbox.manifest("later")["complete"], true, "nobody waited");
+    drop(ran);
+    sandbox.cairn(&["status", "--wait", "later"]).succeeds().says("drained   3 files, 12.0 MiB");
+    assert_eq!(sandbox.manifest("later")["complete"], true);
+    assert_eq!(sandbox.drained_names(), ["f1", "f2", "f3"]);
+}
+
+#[test]
+fn agent_that_is_killed_while_it_is_followed_is_replaced() {
+    let sandbox = Sandbox::new();
+    run(&sandbox, "killed", &["--drain", "background", "--drain-rate", SLOW]).succeeds();
+    kill("KILL", i64::from(sandbox.agent("killed")));
+    sandbox.cairn(&["status", "--wait", "killed"]).succeeds();
+    assert_eq!(sandbox.manifest("killed")["complete"], true);
+}
+
+#[test]
+fn nothing_is_drained_at_the_end_unless_somebody_asks() {
+    let sandbox = Sandbox::new();
+    // So slow that all but the first part is left.
+    let options = ["--drain", "none", "--drain-rate", "1K"];
+    run(&sandbox, "left", &options)
+        .succeeds()
+        .says("not safe yet: only in the memory of this node");
+    let ran = sandbox.cairn(&["status", "--wait", "left"]).ends_with(75);
+    ran.says("undrained").says("not safe yet");
+    assert_ne!(sandbox.manifest("left")["complete"], true, "no agent drained it by itself");
+    let resumed = ["run", "--job", "left", "--drain-rate", "none", "--", "true"];
+    sandbox.cairn(&resumed).succeeds();
+    sandbox.cairn(&["drain", "left"]).succeeds();
+    assert_eq!(sandbox.drained_names(), ["f1", "f2", "f3"]);
+    sandbox.cairn(&["status", "--wait", "left"]).succeeds();
+}
+
+#[test]
+fn whoever_follows_a_drain_that_fails_hears_why() {
+    let sandbox = Sandbox::new();
+    let obstacle = sandbox.out().join("f2");
+    fs::create_dir(&obstacle).expect("makes");
+    run(&sandbox, "fails", &["--drain", "background"]).succeeds();
+    sandbox.cairn(&["status", "--wait", "fails"]).ends_with(75).says("f2");
+    fs::remove_dir(&obstacle).expect("removes");
+    sandbox.cairn(&["drain", "fails"]).succeeds();
+    sandbox.cairn(&["status", "--wait", "fails"]).succeeds();
+    sandbox.run_undrained("nowhere", "echo x >/cairn/f").succeeds();
+    sandbox.cairn(&["status", "--wait", "nowhere"]).refused_with("--persist");
+}

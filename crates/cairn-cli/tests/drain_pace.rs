@@ -1,0 +1,150 @@
+//! The drain's pace: how fast it may go, and that programs come first.
+
+mod common;
+
+use common::{Sandbox, eventually};
+use serde_json::Value;
+use std::fs;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// A run that ends with the test, also with one that fails.
+struct Running(Child);
+
+impl Running {
+    fn start(sandbox: &Sandbox, arguments: &[&str]) -> Running {
+        // A program that outlives a failed test keeps nobody waiting for its output.
+        let mut command = sandbox.command(arguments);
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts"))
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        self.0.wait().expect("ends")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            common::kill("TERM", i64::from(self.0.id()));
+            self.0.wait().expect("ends");
+        }
+    }
+}
+
+/// What the agent of a job says of its pace.
+fn pace(sandbox: &Sandbox, job: &str) -> Value {
+    let status = sandbox.cairn(&["status", job, "--json"]).succeeds().json();
+    status[0]["agent"]["pace"].clone()
+}
+
+/// `cairn run` with options of the drain, of a shell script that fails at its end, so that the store is kept.
+fn run_and_keep(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
+    let out = sandbox.out();
+    let script = format!("{script}; exit 1");
+    let persist = out.to_str().expect("UTF-8");
+    let mut arguments = vec!["run", "--job", job, "--persist", persist];
+    arguments.extend(options);
+    arguments.extend(["--", "bash", "-c", &script]);
+    sandbox.cairn(&arguments).ends_with(1).says("verified");
+}
+
+#[test]
+fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
+    let sandbox = Sandbox::new();
+    let script = "for i in 1 2 3; do head -c 4M /dev/urandom >/cairn/f$i; done";
+    run_and_keep(&sandbox, "rated", &["--drain-rate", "8M"], script);
+    let pace = pace(&sandbox, "rated");
+    assert_eq!(pace["rate_bytes"], 8 * MIB);
+    assert_eq!(pace["admitted_bytes"], 12 * MIB, "every byte asked");
+    // Between the last two parts at least, but for what a tenth of a second saves; before that the program went first.
+    let span_ms = pace["span_ms"].as_u64().expect("a number");
+    assert!(span_ms >= 400, "leave for 8 MiB at 8 MiB/s came within {span_ms} ms");
+}
+
+#[test]
+fn limits_come_from_the_command_line_then_the_environment_then_the_file() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.work().join("cairn.toml"), "[drain]\nrate = \"1G\"\nshare = \"7\"\n")
+        .expect("writes");
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let run = |options: &[&str], variable: &str, value: &str| {
+        let mut arguments = vec!["run", "--job", "sources", "--persist", persist];
+        arguments.extend(options);
+        arguments.extend(["--", "bash", "-c", "echo x >/cairn/f; exit 1"]);
+        let ended = sandbox.command(&arguments).env(variable, value).output().expect("starts");
+        assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    run(&[], "CAIRN_DRAIN_RATE", "2G");
+    let first = pace(&sandbox, "sources");
+    assert_eq!((&first["rate_bytes"], &first["share_percent"]), (&(2048 * MIB).into(), &7.into()));
+    // The agent that is there takes up what another run says.
+    run(&["--drain-rate", "3G", "--drain-share", "none"], "CAIRN_DRAIN_RATE", "2G");
+    eventually("the agent has heard", || pace(&sandbox, "sources")["rate_bytes"] == 3072 * MIB);
+    assert_eq!(pace(&sandbox, "sources")["share_percent"], Value::Null);
+    sandbox.cairn(&["status", "sources"]).succeeds().says("at most 3.00 GiB/s");
+}
+
+#[test]
+fn what_is_no_rate_is_refused_before_anything_is_made() {
+    let sandbox = Sandbox::new();
+    let before = sandbox.fingerprint();
+    let refused = sandbox.cairn(&["run", "--drain-rate", "fast", "--", "true"]);
+    refused.refused_with("drain.rate");
+    assert_eq!(sandbox.fingerprint(), before);
+}
+
+#[test]
+fn limited_drain_waits_while_a_program_writes() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let script = "exec 5>/cairn/checkpoint
+        for i in $(seq 20000); do [ -e seen ] && break; [ -e go ] && [ ! -e written ] && echo x >/cairn/small && : >written
+            head -c 10000 /dev/zero >&5; done; exec 5>&-";
+    let options = ["run", "--job", "polite", "--drain-rate", "1G", "--persist", persist];
+    let arguments = [&options[..], &["--tier", "ram:256M", "--", "bash", "-c", script]].concat();
+    let run = Running::start(&sandbox, &arguments);
+    eventually("it waits", || {
+        sandbox.store("polite").join("agent.sock").exists()
+            && pace(&sandbox, "polite")["paused"] == true
+    });
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    eventually("it is written", || sandbox.work().join("written").exists());
+    assert!(!out.join("small").exists(), "the program goes first");
+    fs::write(sandbox.work().join("seen"), "").expect("writes");
+    assert_eq!(run.wait().code(), Some(0));
+    assert_eq!(sandbox.drained("small"), "x\n");
+}
+
+#[test]
+fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
+    for (priority, expected) in [("idle", "19"), ("normal", "0")] {
+        let sandbox = Sandbox::new();
+        let out = sandbox.out();
+        let persist = out.to_str().expect("UTF-8");
+        let options = ["--drain-rate", "4M", "--drain-priority", priority, "--persist", persist];
+        let script = "head -c 12M /dev/zero >/cairn/f; : >written; until [ -e seen ]; do sleep 0.01; done; exit 1";
+        let mut arguments = vec!["run", "--job", "nice"];
+        arguments.extend(options);
+        arguments.extend(["--", "bash", "-c", script]);
+        let run = Running::start(&sandbox, &arguments);
+        eventually("it is written", || sandbox.work().join("written").exists());
+        let agent = sandbox.agent("nice");
+        let mut found = String::new();
+        eventually("a thread copies", || {
+            let process = agent.to_string();
+            let arguments = ["-L", "-o", "ni=,comm=", "-p", &process];
+            let listed = Command::new("ps").args(arguments).output().expect("ps starts");
+            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+            let copier = listed.lines().find(|line| line.ends_with("copy"));
+            found = copier.unwrap_or_default().trim().to_string();
+            !found.is_empty()
+        });
+        assert_eq!(found.split_whitespace().next(), Some(expected), "{found}");
+        fs::write(sandbox.work().join("seen"), "").expect("writes");
+        run.wait();
+    }
+}

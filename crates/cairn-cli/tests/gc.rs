@@ -1,0 +1,231 @@
+//! `cairn ls --jobs` and `cairn gc`: stores left behind are seen, and removed when nothing is lost with them.
+
+mod common;
+
+use common::{Ran, Sandbox, eventually, kill};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Races of `gc` with `run`.
+const ROUNDS: u32 = 15;
+
+/// Runs a script as `job` and kills `cairn run` with everything in its process group once the script says so by making
+/// `ready` in the working directory.
+fn run_and_kill(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
+    let mut child = start(sandbox, job, options, script);
+    kill("KILL", -i64::from(child.id()));
+    child.wait().expect("ends");
+}
+
+/// Starts a script that goes on, when it has made `ready`, until it is killed.
+fn start(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Child {
+    let ready = sandbox.work().join("ready");
+    let script = format!("{script}\n: >{}; read <{}", ready.display(), fifo(sandbox).display());
+    let arguments = [&["run", "--job", job], options, &["--", "bash", "-c", &script]].concat();
+    let mut command = sandbox.command(&arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let child = command.spawn().expect("starts");
+    eventually("the script is ready", || ready.exists());
+    fs::remove_file(ready).expect("removes");
+    child
+}
+
+/// A FIFO that nobody writes to: who reads it waits.
+fn fifo(sandbox: &Sandbox) -> PathBuf {
+    let path = sandbox.work().join("never");
+    if !path.exists() {
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("mkfifo starts").success());
+    }
+    path
+}
+
+fn out(sandbox: &Sandbox) -> String {
+    sandbox.out().display().to_string()
+}
+
+/// The row of a job in `cairn ls --jobs`; null if there is none.
+fn row(sandbox: &Sandbox, job: &str) -> Value {
+    let rows = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
+    let rows = rows.as_array().cloned().expect("a list");
+    rows.into_iter().find(|row| row["job"] == job).unwrap_or(Value::Null)
+}
+
+fn gc(sandbox: &Sandbox, options: &[&str]) -> Ran {
+    sandbox.cairn(&[&["gc", "--older-than", "0"], options].concat())
+}
+
+fn drained(sandbox: &Sandbox, job: &str) {
+    eventually("all is drained", || row(sandbox, job)["not_safe"]["files"] == 0);
+}
+
+#[test]
+fn stores_are_listed_with_what_is_not_safe_in_them() {
+    let sandbox = Sandbox::new();
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
+    let persist = out(&sandbox);
+    run_and_kill(&sandbox, "killed", &["--persist", &persist], "echo one >/cairn/a");
+    run_and_kill(&sandbox, "nowhere", &[], "echo two >/cairn/b; echo three >/cairn/c");
+    let mut running = start(&sandbox, "running", &[], ":");
+    drained(&sandbox, "killed");
+    let killed = row(&sandbox, "killed");
+    assert_eq!((&killed["state"], &killed["persist"]), (&"left-behind".into(), &persist.into()));
+    assert_eq!(killed["contents"], serde_json::json!({"files": 1, "bytes": 4}));
+    assert!(killed["held_bytes"].as_u64() > Some(4096), "{killed}");
+    let nowhere = row(&sandbox, "nowhere");
+    assert_eq!(nowhere["not_safe"], serde_json::json!({"files": 2, "bytes": 10}), "{nowhere}");
+    assert_eq!(row(&sandbox, "running")["state"], "running");
+    let table = sandbox.cairn(&["ls", "--jobs"]).succeeds();
+    table.says("left behind").says("2 files, 10 B").says("none: nothing is drained");
+    kill("KILL", -i64::from(running.id()));
+    running.wait().expect("ends");
+}
+
+#[test]
+fn store_left_behind_is_removed_only_when_it_is_old_and_all_of_it_is_safe() {
+    let sandbox = Sandbox::new();
+    let persist = out(&sandbox);
+    run_and_kill(&sandbox, "old", &["--persist", &persist], "echo one >/cairn/a");
+    drained(&sandbox, "old");
+    gc_keeps(&sandbox, &["gc", "--older-than", "1h"], "old", "it was used");
+    let would = gc(&sandbox, &["--dry-run", "--json"]).succeeds().json();
+    assert_eq!(would["freed"][0]["job"], "old", "{would}");
+    assert!(sandbox.store("old").exists());
+    let freed = gc(&sandbox, &["--json"]).succeeds().json();
+    assert!(freed["freed_bytes"].as_u64() > Some(4096), "{freed}");
+    assert!(!sandbox.store("old").exists());
+    assert_eq!(sandbox.drained("a"), "one\n");
+    gc(&sandbox, &[]).succeeds().says("freed 0 B in 0 stores");
+    gc(&sandbox, &["--job", "old"]).refused_with("no store of job old");
+}
+
+fn gc_keeps(sandbox: &Sandbox, arguments: &[&str], job: &str, why: &str) {
+    let ran = sandbox.cairn(arguments).succeeds();
+    ran.says(&format!("kept: {job}")).says(why);
+    assert!(sandbox.store(job).exists());
+}
+
+#[test]
+fn files_that_are_nowhere_else_are_lost_only_if_that_is_said_twice() {
+    let sandbox = Sandbox::new();
+    run_and_kill(&sandbox, "only", &[], "echo one >/cairn/a");
+    gc_keeps(&sandbox, &["gc", "--older-than", "0"], "only", "drain only --persist DIR");
+    gc(&sandbox, &["--job", "only"]).ends_with(1).says("is kept: 1 file, 4 B in it are nowhere");
+    gc(&sandbox, &["--force"]).refused_with("--yes");
+    gc(&sandbox, &["--yes"]).refused_with("--force");
+    assert!(sandbox.store("only").exists());
+    gc(&sandbox, &["--job", "only", "--force", "--yes"]).succeeds();
+    assert!(!sandbox.store("only").exists());
+}
+
+#[test]
+fn store_whose_copy_was_removed_since_is_kept_and_drained_again() {
+    let sandbox = Sandbox::new();
+    let persist = out(&sandbox);
+    run_and_kill(&sandbox, "again", &["--persist", &persist], "echo one >/cairn/a");
+    drained(&sandbox, "again");
+    fs::remove_file(sandbox.out().join("a")).expect("removes");
+    gc(&sandbox, &["--job", "again"]).succeeds();
+    assert_eq!(sandbox.drained("a"), "one\n", "the copy is there before the store is gone");
+
+    run_and_kill(&sandbox, "lost", &["--persist", &persist], "echo two >/cairn/b");
+    drained(&sandbox, "lost");
+    // The agent may be writing there.
+    eventually("it is removed", || fs::remove_dir_all(sandbox.out()).is_ok());
+    gc(&sandbox, &["--job", "lost"]).ends_with(1).says("is kept");
+    fs::create_dir(sandbox.out()).expect("makes");
+}
+
+#[test]
+fn store_in_use_is_kept() {
+    let sandbox = Sandbox::new();
+    let mut running = start(&sandbox, "busy", &[], "echo x >/cairn/f");
+    gc_keeps(&sandbox, &["gc", "--older-than", "0", "--force", "--yes"], "busy", "it is in use");
+    // Without `cairn run`, its program lives on.
+    kill("KILL", running.id().into());
+    running.wait().expect("ends");
+    gc_keeps(&sandbox, &["gc", "--older-than", "0", "--force", "--yes"], "busy", "it is in use");
+    kill("KILL", -i64::from(running.id()));
+    eventually("the program is gone", || row(&sandbox, "busy")["state"] == "left-behind");
+    gc(&sandbox, &["--force", "--yes"]).succeeds();
+    assert!(!sandbox.store("busy").exists());
+}
+
+#[test]
+fn damaged_and_foreign_directories_are_named_and_left_alone() {
+    let sandbox = Sandbox::new();
+    run_and_kill(&sandbox, "good", &[], ":");
+    let user = sandbox.store("good").parent().expect("a parent").to_path_buf();
+    fs::create_dir(user.join("strange")).expect("makes");
+    fs::write(user.join("strange/data"), "precious").expect("writes");
+    std::os::unix::fs::symlink("/", user.join("link")).expect("links");
+    run_and_kill(&sandbox, "torn", &[], "echo x >/cairn/f");
+    fs::write(sandbox.store("torn").join("job.json"), "{").expect("writes");
+    run_and_kill(&sandbox, "open", &[], "echo x >/cairn/f");
+    let meta = fs::File::options().write(true).open(sandbox.store("open").join("node.meta"));
+    meta.expect("opens").set_len(4096).expect("cuts");
+    let options = ["--older-than", "0", "--force", "--yes"];
+    let ran = sandbox.cairn(&[&["gc"], &options[..]].concat()).succeeds();
+    let ran = ran.says("kept: strange").says("no description").says("kept: link");
+    ran.says("kept: torn").says("kept: open").says("freed: good");
+    assert_eq!(fs::read(user.join("strange/data")).expect("reads"), b"precious");
+    assert!(sandbox.store("torn").join("node.meta").exists());
+    let row = row(&sandbox, "open");
+    assert_eq!((&row["state"], &row["not_safe"]), (&"left-behind".into(), &Value::Null), "{row}");
+    for name in ["strange", "torn", "open"] {
+        fs::remove_dir_all(user.join(name)).expect("removes");
+    }
+    fs::remove_file(user.join("link")).expect("removes");
+}
+
+#[test]
+fn what_a_removal_that_was_cut_off_left_is_removed() {
+    let sandbox = Sandbox::new();
+    run_and_kill(&sandbox, "half", &[], "echo one >/cairn/a");
+    let store = sandbox.store("half");
+    let left = store.with_file_name(".half.removed-0");
+    fs::rename(&store, &left).expect("renames");
+    sandbox.cairn(&["status", "half"]).refused_with("no store of job half");
+    assert_eq!(row(&sandbox, "half")["state"], "removed");
+    gc(&sandbox, &["--job", "half"]).succeeds();
+    assert!(!left.exists());
+}
+
+/// Mechanism: `gc` takes the run lock and removes the store while `run` has found the store, or has opened its lock file.
+/// Consequence: `run` failed for a file that was missing, or had a lock that kept nobody out, or was refused as if the job were
+/// running.
+/// Fix: a store loses its name at once, a lock on a removed file is taken again, and what vanished is looked for again.
+#[test]
+fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
+    let sandbox = Sandbox::new();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                gc(&sandbox, &[]).succeeds();
+            }
+        });
+        let _end = EndsWith(&over);
+        for round in 0..ROUNDS {
+            // Fails, so that the store is left to be collected.
+            let script = format!("echo {round} >/cairn/f; exit 3");
+            let ran = sandbox.run("race", &script);
+            assert!(!ran.stderr.contains("running already"), "{}", ran.stderr);
+            ran.ends_with(3);
+            assert_eq!(sandbox.drained("f"), format!("{round}\n"));
+        }
+    });
+}
+
+/// Ends a loop also when an assertion fails.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

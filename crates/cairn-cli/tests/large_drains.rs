@@ -1,0 +1,127 @@
+//! Draining what is large: copies that go on where an agent was killed, and holes that nobody reads.
+
+mod common;
+
+use common::{Sandbox, eventually, kill};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Child, Stdio};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of the file.
+const FILE_BYTES: u64 = 160 * MIB;
+/// Bytes between two marks.
+const MARK_BYTES: u64 = 32 * MIB;
+
+/// A run that made a large file, which its agent copies so slowly that it can be killed on the way.
+struct Slow {
+    sandbox: Sandbox,
+    child: Child,
+}
+
+impl Slow {
+    fn start() -> Slow {
+        let sandbox = Sandbox::new();
+        let out = sandbox.out();
+        let script = "head -c 160M /dev/urandom | tee copy >/cairn/large; : >written
+            until [ -e seen ]; do sleep 0.01; done; exit 1";
+        let head = ["run", "--job", "large", "--tier", "ram:256M", "--drain-rate", "64M"];
+        let tail = ["--persist", out.to_str().expect("UTF-8"), "--", "bash", "-c", script];
+        let mut command = sandbox.command(&[&head[..], &tail].concat());
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("starts");
+        let slow = Slow { sandbox, child };
+        eventually("it is written", || slow.sandbox.work().join("written").exists());
+        slow
+    }
+
+    /// Bytes that the mark speaks of; 0 if there is none.
+    fn marked_bytes(&self) -> u64 {
+        let text = fs::read(self.sandbox.store("large").join("drain.json")).unwrap_or_default();
+        let marks: Value = serde_json::from_slice(&text).unwrap_or_default();
+        marks[0][1]["offset"].as_u64().unwrap_or(0)
+    }
+
+    /// Kills the agent once so many bytes are marked; how many were by then.
+    fn kill_at(&self, bytes: u64) -> u64 {
+        let agent = self.sandbox.agent("large");
+        eventually("it is marked", || self.marked_bytes() >= bytes);
+        kill("KILL", i64::from(agent));
+        eventually("the agent ends", || fs::read_link(format!("/proc/{agent}/exe")).is_err());
+        self.marked_bytes()
+    }
+
+    /// Ends the run; what the last agent says of its pace.
+    fn end(mut self) -> Value {
+        fs::write(self.sandbox.work().join("seen"), "").expect("writes");
+        assert_eq!(self.child.wait().expect("ends").code(), Some(1));
+        let copy = fs::read(self.sandbox.work().join("copy")).expect("reads");
+        assert!(copy == fs::read(self.sandbox.out().join("large")).expect("reads"));
+        assert_eq!(self.sandbox.manifest("large")["complete"], true);
+        assert_eq!(self.sandbox.drained_names(), ["large"]);
+        assert_eq!(self.marked_bytes(), 0, "nothing is under way");
+        let status = self.sandbox.cairn(&["status", "large", "--json"]).succeeds().json();
+        status[0]["agent"]["pace"].clone()
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill("TERM", i64::from(self.child.id()));
+            self.child.wait().expect("ends");
+        }
+    }
+}
+
+#[test]
+fn copy_goes_on_where_the_agent_was_killed_each_time() {
+    let slow = Slow::start();
+    let mut marked = 0;
+    for mark in 1..=4 {
+        let now = slow.kill_at(mark * MARK_BYTES);
+        assert!(now >= mark * MARK_BYTES && now >= marked, "{now} after {marked}");
+        marked = now;
+    }
+    let pace = slow.end();
+    let copied = pace["admitted_bytes"].as_u64().expect("a number");
+    assert!(copied <= FILE_BYTES - marked, "{copied} after {marked} were there");
+}
+
+#[test]
+fn what_was_damaged_behind_a_mark_is_copied_again() {
+    let slow = Slow::start();
+    slow.kill_at(MARK_BYTES);
+    let names = fs::read_dir(slow.sandbox.out()).expect("lists").flatten();
+    let is_temporary = |name: &str| name.starts_with(".large.cairn-");
+    let mut temporary = names.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
+    let path = temporary.next().expect("it is there").path();
+    let file = fs::File::options().write(true).read(true).open(path).expect("opens");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, MIB).expect("reads");
+    file.write_all_at(&[!byte[0]], MIB).expect("writes");
+    let pace = slow.end();
+    assert!(pace["admitted_bytes"].as_u64().expect("a number") > FILE_BYTES, "from the beginning");
+}
+
+#[test]
+fn holes_of_a_sparse_file_are_neither_read_nor_written() {
+    let sandbox = Sandbox::new();
+    let script = "truncate -s 50G /cairn/sparse
+        for at in 0 7000000123 53687091199; do
+            printf x | dd of=/cairn/sparse conv=notrunc oflag=seek_bytes seek=$at status=none
+        done";
+    sandbox.run("sparse", script).succeeds();
+    let copy = fs::File::open(sandbox.out().join("sparse")).expect("opens");
+    let metadata = copy.metadata().expect("is there");
+    assert_eq!(metadata.len(), 50 << 30);
+    assert!(metadata.blocks() * 512 <= 16 * MIB, "{} blocks", metadata.blocks());
+    for at in [0, 7_000_000_123, 53_687_091_199] {
+        let mut byte = [0];
+        copy.read_exact_at(&mut byte, at).expect("reads");
+        assert_eq!(&byte, b"x", "at {at}");
+    }
+    let out = sandbox.out();
+    sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
+}

@@ -1,0 +1,301 @@
+//! A full store: what is drained and need not be kept leaves it, and writers wait for that, within bounds.
+
+mod common;
+
+use common::{Ran, Sandbox, eventually, kill};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Far more than anything here takes, so that a wait for this long shows.
+const LONG: &str = "120";
+
+/// Writes `step.N` of 4 MiB each; the tier has room for three.
+const STEPS: &str = "
+import os, sys
+def step(number, prefix='step'):
+    file = os.open(f'/cairn/{prefix}.{number}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    data = bytes([number % 251 + 1]) * (4 << 20)
+    while data: data = data[os.write(file, data):]
+    os.close(file)
+";
+
+fn arguments(sandbox: &Sandbox, options: &[&str], script: &str) -> Vec<String> {
+    let out = sandbox.out().display().to_string();
+    let fixed = ["run", "--job", "full", "--persist", &out];
+    let command = ["--", "python3", "-c", &format!("{STEPS}{script}")].map(str::to_owned);
+    let options = fixed.iter().chain(options).map(ToString::to_string);
+    options.chain(command).collect()
+}
+
+fn run(sandbox: &Sandbox, options: &[&str], script: &str) -> Ran {
+    let arguments = arguments(sandbox, options, script);
+    sandbox.cairn(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn start(sandbox: &Sandbox, options: &[&str], script: &str) -> Child {
+    let arguments = arguments(sandbox, options, script);
+    let mut command = sandbox.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command.spawn().expect("starts")
+}
+
+fn ended(child: Child) -> Ran {
+    Ran::of(child.wait_with_output().expect("ends"), "run".to_string())
+}
+
+/// The persist directory is away until this is dropped: nothing can be drained.
+struct Away<'a>(&'a Sandbox);
+
+impl Away<'_> {
+    fn of(sandbox: &Sandbox) -> Away<'_> {
+        fs::rename(sandbox.out(), sandbox.work().join("away")).expect("renames");
+        Away(sandbox)
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        // Not a failure of what is tested.
+        let _ = fs::rename(self.0.work().join("away"), self.0.out());
+    }
+}
+
+fn space(sandbox: &Sandbox) -> Value {
+    let status = sandbox.cairn(&["status", "full", "--json"]).succeeds().json();
+    status[0]["agent"]["space"].clone()
+}
+
+fn waits(sandbox: &Sandbox) {
+    eventually("a writer waits", || space(sandbox)["waiting"].as_u64() > Some(0));
+}
+
+/// A sign that the program runs, and three steps when the persist directory has gone.
+const FILLED: &str = "
+import time
+open('started', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)
+step(1); step(2); step(3)
+";
+
+/// Has the store filled, its persist directory taken away, and `script` go on then.
+fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Child, Away<'a>) {
+    let child = start(sandbox, options, &format!("{FILLED}{script}"));
+    eventually("the program runs", || sandbox.work().join("started").exists());
+    let away = Away::of(sandbox);
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    (child, away)
+}
+
+#[test]
+fn writes_wait_until_older_checkpoints_are_drained_and_given_up() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
+    let script = "[step(number) for number in range(1, 13)]\nprint(sorted(os.listdir('/cairn')))";
+    let ran = run(&sandbox, &options, script).succeeds().says("'step.12'").says("store removed");
+    assert!(!ran.stdout.contains("'step.1'"), "the oldest is given up: {}", ran.stdout);
+    for number in 1..=12_u8 {
+        let copy = fs::read(sandbox.out().join(format!("step.{number}"))).expect("is drained");
+        assert!(copy.len() == 4 << 20 && copy.iter().all(|&byte| byte == number + 1), "{number}");
+    }
+    assert_eq!(sandbox.entry("full", "step.1")["detached"], true);
+    let out = sandbox.out().display().to_string();
+    sandbox.cairn(&["verify", "--persist", &out]).succeeds().says("12 intact");
+}
+
+#[test]
+fn without_anything_to_give_up_a_full_store_fails_at_once() {
+    let sandbox = Sandbox::new();
+    let script = "
+import errno, time
+began = time.monotonic()
+try:
+    [step(number) for number in range(1, 13)]
+except OSError as error:
+    print(error.errno == errno.ENOSPC, time.monotonic() - began < 20)
+";
+    let all = ["--tier", "ram:16M"];
+    run(&sandbox, &all, script).succeeds().prints("True True\n");
+    // It may be given up, but nobody wants to wait.
+    let impatient = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", "0"];
+    let away = "import shutil\nshutil.rmtree(os.environ['OUT'])\n";
+    let arguments = arguments(&sandbox, &impatient, &format!("{away}{script}"));
+    let mut command = sandbox.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = command.env("OUT", sandbox.out()).output().expect("starts");
+    Ran::of(output, "run".to_string()).prints("True True\n");
+}
+
+#[test]
+fn newest_checkpoint_stays_and_a_wait_for_it_ends_soon() {
+    let sandbox = Sandbox::new();
+    let script = "
+import errno
+step(1)
+try:
+    file = os.open('/cairn/one', os.O_WRONLY | os.O_CREAT)
+    while True: os.write(file, bytes(1 << 20))
+except OSError as error:
+    print(error.errno == errno.ENOSPC, os.path.exists('/cairn/step.1'))
+";
+    let options = ["--tier", "ram:16M", "--retain", "count=0", "--space-wait", LONG];
+    let began = Instant::now();
+    run(&sandbox, &options, script).succeeds().prints("True True\n");
+    assert!(began.elapsed() < Duration::from_secs(100), "not for as long as it would wait");
+}
+
+#[test]
+fn wait_shows_in_the_status_and_ends_when_there_is_space() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
+    let (child, away) = start_full(&sandbox, &options, "step(4); step(5)\nprint('written')");
+    waits(&sandbox);
+    sandbox.cairn(&["status", "full"]).succeeds().says("1 writer waits for space since");
+    drop(away);
+    ended(child).succeeds().prints("written\n");
+    assert_eq!(sandbox.drained_names(), ["step.1", "step.2", "step.3", "step.4", "step.5"]);
+}
+
+#[test]
+fn wait_ends_with_the_error_when_its_time_is_over() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", "1s"];
+    let script = "
+import errno
+began = time.monotonic()
+try: step(4); step(5)
+except OSError as error: print(error.errno == errno.ENOSPC, time.monotonic() - began > 0.9)
+open('over', 'w').close()
+";
+    let (child, away) = start_full(&sandbox, &options, script);
+    let ran = Ran::of(
+        {
+            eventually("the wait is over", || sandbox.work().join("over").exists());
+            drop(away);
+            child.wait_with_output().expect("ends")
+        },
+        "run".to_string(),
+    );
+    ran.succeeds().prints("True True\n");
+}
+
+/// `write` of the C library, as the program calls it: Python's own repeats what was interrupted.
+const RAW: &str = "
+import ctypes, errno, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(file, bytes_):
+    ctypes.set_errno(0)
+    return libc.write(file, b'x' * bytes_, ctypes.c_size_t(bytes_)), ctypes.get_errno()
+def told(name):
+    while not os.path.exists(name): time.sleep(0.01)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+file = os.open('/cairn/new', os.O_WRONLY | os.O_CREAT)
+while True:
+    written, _ = raw(file, 1 << 20)
+    if written != 1 << 20: break
+";
+
+#[test]
+fn signal_that_may_interrupt_ends_the_wait_and_one_that_may_not_lets_it_go_on() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
+    let script = format!(
+        "{RAW}
+print('first', written < 1 << 20, flush=True)
+told('after-first')
+print('second', raw(file, 1 << 20) == (-1, errno.EINTR), flush=True)
+signal.siginterrupt(signal.SIGUSR1, False)
+told('after-second')
+print('third', raw(file, 1 << 20)[0] > 0, flush=True)"
+    );
+    let (mut child, away) = start_full(&sandbox, &options, &script);
+    let mut lines = {
+        use std::io::BufRead;
+        std::io::BufReader::new(child.stdout.take().expect("a pipe")).lines()
+    };
+    let mut says = |what: &str| {
+        assert_eq!(lines.next().expect("a line").expect("text"), format!("{what} True"));
+    };
+    for what in ["first", "second"] {
+        waits_long(&sandbox);
+        // Again and again: a signal whose handler ran just before the wait interrupts nothing, as with any call.
+        let is_said = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_said.load(Ordering::Relaxed) {
+                    kill("USR1", child.id().into());
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+            });
+            says(what);
+            is_said.store(true, Ordering::Relaxed);
+        });
+        eventually("that one waits no more", || space(&sandbox)["waiting"] == 0);
+        fs::write(sandbox.work().join(format!("after-{what}")), "").expect("writes");
+    }
+    waits_long(&sandbox);
+    kill("USR1", child.id().into());
+    // The handler runs, and it waits on.
+    waits_long(&sandbox);
+    drop(away);
+    says("third");
+    ended(child).succeeds();
+}
+
+/// A writer waits that does not come from a moment ago.
+fn waits_long(sandbox: &Sandbox) {
+    eventually("a writer waits", || space(sandbox)["longest_ms"].as_u64() > Some(600));
+}
+
+#[test]
+fn writer_that_is_killed_while_it_waits_leaves_nothing_behind() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
+    let (mut child, away) = start_full(&sandbox, &options, "step(4); step(5)");
+    waits(&sandbox);
+    kill("KILL", -i64::from(child.id()));
+    child.wait().expect("ends");
+    eventually("nobody waits", || space(&sandbox)["waiting"] == 0);
+    drop(away);
+    let script = "[step(number) for number in range(6, 12)]";
+    run(&sandbox, &options, script).succeeds();
+    assert!(sandbox.drained_names().contains(&"step.3".to_string()));
+    assert!(!sandbox.drained_names().contains(&"step.5".to_string()), "its writer was killed");
+}
+
+#[test]
+fn agent_that_is_killed_while_writers_wait_is_replaced_and_they_go_on() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
+    let (child, away) = start_full(&sandbox, &options, "step(4); step(5)\nprint('written')");
+    waits(&sandbox);
+    kill("KILL", sandbox.agent("full").into());
+    drop(away);
+    ended(child).succeeds().prints("written\n");
+}
+
+#[test]
+fn quota_limits_tiers_and_is_refused_where_they_are_larger() {
+    let sandbox = Sandbox::new();
+    let large = ["run", "--job", "q", "--quota", "8M", "--tier", "ram:16M", "--", "true"];
+    sandbox.cairn(&large).refused_with("more than the quota of 8.00 MiB");
+    let mut command = sandbox.command(&[
+        "run",
+        "--job",
+        "q",
+        "--quota",
+        "8M",
+        "--",
+        "bash",
+        "-c",
+        "echo x >/cairn/f",
+    ]);
+    let output = command.env_remove("CAIRN_RUN_TIER").output().expect("starts");
+    Ran::of(output, "run".to_string()).succeeds();
+    let status = sandbox.cairn(&["status", "q", "--json"]).succeeds().json();
+    assert_eq!(status[0]["tiers"][0]["bytes"], 8 << 20, "{status}");
+    let wrong = ["run", "--job", "q", "--retain", "three", "--", "true"];
+    sandbox.cairn(&wrong).refused_with("count=3");
+}

@@ -1,0 +1,77 @@
+//! The end of the job's time: what is drained before it, and what is said of the rest.
+
+mod common;
+
+use common::{Sandbox, eventually, kill};
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// `cairn run` of a shell script with these options, not started yet; nothing outlives it that holds its output.
+fn command(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Command {
+    let out = sandbox.out();
+    let head = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
+    sandbox.command(&[&head[..], options, &["--", "bash", "-c", script]].concat())
+}
+
+const THREE_FILES: &str = "for i in 1 2 3; do head -c 4M /dev/urandom >/cairn/f$i; done";
+
+#[test]
+fn limit_is_lifted_when_the_end_is_near() {
+    let sandbox = Sandbox::new();
+    // 12 MiB at this rate take 200 minutes, and everything is waited for.
+    let options = ["--drain-rate", "1K", "--until", "+50s"];
+    let script = format!("{THREE_FILES}; exit 1");
+    let ran = command(&sandbox, "near", &options, &script).output().expect("starts");
+    assert_eq!(ran.status.code(), Some(1));
+    assert_eq!(sandbox.manifest("near")["complete"], true);
+    eventually("status says so", || {
+        let status = sandbox.cairn(&["status", "near"]).succeeds().says("walltime");
+        status.stdout.contains("everything is safe")
+    });
+}
+
+#[test]
+fn nobody_waits_when_the_time_is_over_and_what_is_safe_is_said() {
+    let sandbox = Sandbox::new();
+    // By Slurm's word it is over already; no copy can get a name that a directory has.
+    let script = format!("mkdir -p $OUT/f2; {THREE_FILES}");
+    let mut command = command(&sandbox, "over", &[], &script);
+    let command = command.env("SLURM_JOB_END_TIME", "1000000000").env("OUT", sandbox.out());
+    let ran = common::Ran::of(command.output().expect("starts"), "run".to_string());
+    let ran = ran.ends_with(75).says("not safe yet: only in the memory of this node");
+    ran.says("follow it: cairn --store-root");
+}
+
+#[test]
+fn what_will_not_be_in_time_is_warned_of_and_shown() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.out().join("f2")).expect("makes");
+    let script = format!("{THREE_FILES}; until [ -e seen ]; do sleep 0.01; done; exit 1");
+    let mut command = command(&sandbox, "late", &["--until", "+3s"], &script);
+    let stderr = sandbox.work().join("stderr");
+    let file = fs::File::create(&stderr).expect("makes");
+    let mut child = command.stdout(Stdio::null()).stderr(file).spawn().expect("starts");
+    eventually("it is said", || {
+        fs::read_to_string(&stderr).is_ok_and(|text| text.contains("not safe yet will not be"))
+    });
+    eventually("status says so", || {
+        let status = sandbox.cairn(&["status", "late"]).succeeds();
+        status.stdout.contains("4.00 MiB not safe yet will not be")
+    });
+    fs::write(sandbox.work().join("seen"), "").expect("writes");
+    assert_eq!(child.wait().expect("ends").code(), Some(1));
+}
+
+#[test]
+fn run_that_is_told_to_end_lifts_the_limit() {
+    let sandbox = Sandbox::new();
+    let script = format!("{THREE_FILES}; : >written; exec sleep 600");
+    let options = ["--drain-rate", "1K", "--until", "+100s"];
+    let mut command = command(&sandbox, "told", &options, &script);
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("starts");
+    eventually("it is written", || sandbox.work().join("written").exists());
+    kill("TERM", i64::from(child.id()));
+    assert_eq!(child.wait().expect("ends").code(), Some(143));
+    assert_eq!(sandbox.manifest("told")["complete"], true);
+}
