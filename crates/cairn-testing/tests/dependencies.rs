@@ -1,8 +1,9 @@
 //! The crates depend on what docs/ARCHITECTURE.md says and on nothing else, and those that run inside
 //! an application start no thread, print nothing and never end the process.
 //!
-//! Proves it from the resolved graph of cargo (normal dependencies, transitively) and from the sources.
-//! Does not look at development or build dependencies, nor at what macros expand to.
+//! Proves it from the resolved graph of cargo (normal dependencies on this system, transitively) and from
+//! the sources. Does not look at development or build dependencies, at those that other systems would
+//! need (a build fetches none of them), nor at what macros expand to.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ fn workspace() -> PathBuf {
 /// Names of all packages that `package` is built with, without itself.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "--locked", "--edges", "normal", "--target", "all"])
-        .args(["--all-features", "--prefix", "none", "--format", "{p}", "--package", package])
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--all-features"])
+        .args(["--prefix", "none", "--format", "{p}", "--package", package])
         .current_dir(workspace())
         .output()
         .expect("cargo starts");

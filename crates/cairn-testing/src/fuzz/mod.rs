@@ -9,6 +9,9 @@ mod log;
 mod media;
 mod meta_segment;
 mod nvme;
+mod nvme_initiator;
+mod nvme_target;
+mod nvme_transport;
 mod operations;
 mod parsers;
 mod paths;
@@ -34,6 +37,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "paths", run: paths::run, bytes_max: 512, planted: false },
     Target { name: "parsers", run: parsers::run, bytes_max: 2048, planted: false },
     Target { name: "nvme", run: nvme::run, bytes_max: 2048, planted: false },
+    Target { name: "nvme_target", run: nvme_target::run, bytes_max: 1024, planted: false },
+    Target { name: "nvme_transport", run: nvme_transport::run, bytes_max: 1024, planted: false },
+    Target { name: "nvme_initiator", run: nvme_initiator::run, bytes_max: 1024, planted: false },
     Target { name: "canary_length", run: canary::length, bytes_max: 64, planted: true },
     Target { name: "canary_store", run: canary::store, bytes_max: 512, planted: true },
 ];

@@ -3,7 +3,7 @@
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
 //! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
+//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
 //! Measures; never asserts.
 
 mod calls;
@@ -15,6 +15,7 @@ mod measure;
 mod memory_media;
 mod metadata;
 mod process;
+mod progress;
 mod ranks;
 mod remote;
 mod spill;
@@ -53,6 +54,13 @@ fn main() {
     if command == "remote" {
         let path = arguments.next().unwrap_or_else(|| "cairn-bench.export".to_string());
         return remote::rows(Path::new(&path));
+    }
+    if command == "progress" {
+        let path = arguments.next().unwrap_or_else(|| "cairn-bench.progress".to_string());
+        return progress::rates(Path::new(&path));
+    }
+    if command == "progress-rank" {
+        return progress::rank(&arguments.collect::<Vec<_>>());
     }
     let Some(mount) = std::env::var_os("CAIRN_MOUNT") else {
         eprintln!(
