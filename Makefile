@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps conformance soak sim fuzz guest interop bench install clean
+.PHONY: help build demo test apps conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,10 @@ guest: ## Two memory nodes, memory limits and persistent memory, on machines of 
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/guest.sh tests/guest/*.sh
 
+pages: build ## The page of cairn report in a browser (Chromium), light and dark; PAGES=DIR keeps the pictures
+	@scripts/setup.sh build pages
+	scripts/pages.sh $(PAGES)
+
 interop: ## The NVMe/TCP initiator, a store, and cairn target against a Linux kernel, on a machine under QEMU
 	@scripts/setup.sh build interop
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
@@ -68,6 +72,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
 	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
 	$(if $(filter-out remote,$(ROW)),,target/release/cairn-bench remote $(CURDIR)/target/bench.export)
+	$(if $(filter-out progress,$(ROW)),,target/release/cairn-bench progress $(CURDIR)/target/bench.progress)
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

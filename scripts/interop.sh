@@ -6,9 +6,11 @@
 #
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
 # file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
-# discards it, with and without digests. Under a second name it exports both to hosts that prove who they are (DH-HMAC-CHAP), one
-# for each hash and group: those of crates/cairn-agent/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and
-# so there it is the kernel of its backports.
+# discards it, with and without digests. It mounts an ext4 from this machine, too, with and without digests and authentication,
+# writes files, and finds them when it has mounted it again; e2fsck looks at what it leaves. Under a second name it exports both
+# namespaces to hosts that prove who they are (DH-HMAC-CHAP), one for each hash and group: those of
+# crates/cairn-agent/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and so there it is the kernel of its
+# backports.
 #
 # What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
 # itself after GUEST_SECONDS_MAX; no kernel is installed.
@@ -18,15 +20,20 @@ set -eu
 readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-600}
 # Not KVM where it happens to be allowed: inside another virtual machine that may hang.
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
-readonly START_SECONDS_MAX=120
+readonly START_SECONDS_MAX=300
 readonly SUBSYSTEM=nqn.2026-11.io.cairn:interop
-readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic hmac sha256_generic sha512_generic dh_generic)
+# The guest as a host, and how it and `cairn target` prove who they are.
+readonly HOST_ID=11111111-2222-3333-4444-555555555555
+readonly HOST=nqn.2014-08.org.nvmexpress:uuid:$HOST_ID
+readonly HOST_SECRET=DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:
+readonly TARGET_SECRET=DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:
+readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic hmac sha256_generic sha512_generic dh_generic ext4)
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/target/interop
 cairn=${CAIRN:-$top/target/debug/cairn}
 guest=
-target=
+targets=()
 
 fail() {
     printf 'interop: %s\n' "$1" >&2
@@ -94,7 +101,7 @@ write_init() {
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
-mkdir -p /proc /sys /memory
+mkdir -p /proc /sys /memory /mnt
 mount -t proc proc /proc && mount -t sysfs sysfs /sys && mount -t devtmpfs dev /dev && mount -t tmpfs memory /memory
 option() { sed -n "s/.*interop\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 for module in /modules/*; do
@@ -102,21 +109,48 @@ for module in /modules/*; do
 done
 ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0 && ip route add default via 10.0.2.2
 dd if=/dev/urandom of=/memory/random bs=1M count=8 2>/dev/null
-host=11111111-2222-3333-4444-555555555555
+# connect PORT OPTIONS: as a host of the other machine's target there.
+connect() {
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$1,nqn=$(option subsystem),hostid=$(option hostid),hostnqn=$(option host)$2" \
+        >/dev/nvme-fabrics
+}
+disconnect() { echo 1 | tee /sys/class/nvme/nvme*/delete_controller >/dev/null; }
+# device NAMESPACE: of what is connected, once it is there.
+device() {
+    local tries=100
+    until ls /dev/nvme*n"$1" 2>/dev/null || [ $tries -eq 0 ]; do sleep 0.1; tries=$((tries - 1)); done
+}
 # initiate OPTIONS: uses the other machine's namespace over one connection.
 initiate() {
-    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$(option port),nqn=$(option subsystem),hostid=$host,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$host$1" \
-        >/dev/nvme-fabrics || return 1
-    local device= tries=100 status=1
-    until device=$(ls /dev/nvme*n1 2>/dev/null) || [ $tries -eq 0 ]; do sleep 0.1; tries=$((tries - 1)); done
+    local device status=1
+    connect "$(option port)" "$1" && device=$(device 1) || return 1
     dd if=/memory/random of="$device" bs=1M oflag=direct conv=fsync 2>/dev/null &&
         dd if="$device" bs=64K count=128 iflag=direct 2>/dev/null | cmp - /memory/random &&
         blkdiscard -o 4096 -l 65536 "$device" &&
         [ -z "$(dd if="$device" bs=4K skip=1 count=16 iflag=direct 2>/dev/null | tr -d '\\0')" ] && status=0
-    echo 1 | tee /sys/class/nvme/nvme*/delete_controller >/dev/null
+    disconnect
+    return $status
+}
+# keep_files NAME PORT OPTIONS: on the file system that the other machine exports.
+keep_files() {
+    local device status=1
+    connect "$2" "$3" && device=$(device 1) || return 1
+    mount -t ext4 "$device" /mnt && mkdir "/mnt/$1" && cd "/mnt/$1" && {
+        for file in 1 2 3; do dd if=/memory/random of="$file" bs=64K count=$((file * 32)) conv=fsync 2>/dev/null; done
+        sha256sum 1 2 3 >sums && cd / && umount /mnt && echo 3 >/proc/sys/vm/drop_caches
+    } && mount -t ext4 "$device" /mnt && cd "/mnt/$1" && sha256sum -c -s sums &&
+        [ "$(dd if=/memory/random bs=64K count=96 2>/dev/null | sha256sum)" = "$(sha256sum <3)" ] &&
+        rm 2 && cd / && umount /mnt && status=0
+    disconnect
     return $status
 }
 initiate '' && initiate ,hdr_digest,data_digest && echo 'interop: initiator works'
+proof=,dhchap_secret=$(option secret),dhchap_ctrl_secret=$(option target_secret)
+keep_files plain "$(option files)" '' && keep_files digests "$(option files)" ,hdr_digest,data_digest &&
+    echo 'interop: files are kept'
+keep_files proven "$(option guarded)" "$proof" && keep_files both "$(option guarded)" "$proof,hdr_digest,data_digest" &&
+    echo 'interop: files are kept for hosts with a secret'
+! connect "$(option guarded)" ",dhchap_secret=$(option target_secret)" 2>/dev/null && echo 'interop: a wrong secret is refused'
 mount -t configfs configfs /sys/kernel/config
 truncate -s 64M /memory/file
 cd /sys/kernel/config/nvmet
@@ -157,11 +191,22 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Starts the guest, whose port 4420 is then $1 here, and which uses the target at port $2, and returns when its own is there.
+# Starts a target whose arguments follow the port.
+export_at() {
+    local port=$1
+    shift
+    "$cairn" target --listen "127.0.0.1:$port" --nqn "$SUBSYSTEM" "$@" >/dev/null &
+    targets+=($!)
+}
+
+# Starts the guest, whose port 4420 is then $1 here, and which uses the targets at ports $2 (memory), $3 (files) and $4 (files,
+# with authentication), and returns when its own is there.
 start() {
     timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel "$GUEST_ACCELERATOR" -cpu max -smp 1 -m 512M -kernel "$work/kernel" -initrd "$work/start.cpio" \
-        -append "console=ttyS0 quiet loglevel=4 panic=-1 interop.subsystem=$SUBSYSTEM interop.port=$2 interop.seconds=$GUEST_SECONDS_MAX" \
+        -append "console=ttyS0 quiet loglevel=4 panic=-1 interop.subsystem=$SUBSYSTEM interop.port=$2 interop.files=$3 \
+interop.guarded=$4 interop.hostid=$HOST_ID interop.host=$HOST interop.secret=$HOST_SECRET interop.target_secret=$TARGET_SECRET \
+interop.seconds=$GUEST_SECONDS_MAX" \
         -netdev "user,id=net,hostfwd=tcp:127.0.0.1:$1-:4420" -device virtio-net-pci,netdev=net,romfile= \
         -serial "file:$work/console.log" </dev/null &
     guest=$!
@@ -174,9 +219,15 @@ start() {
     done
 }
 
+# The guest has said so.
+expect() {
+    tr -d '\r' <"$work/console.log" | grep -q "^interop: $1\$" || fail "this did not happen: $2; see $work/console.log"
+    echo "interop: $2"
+}
+
 end_all() {
     local process
-    for process in $guest $target; do
+    for process in $guest "${targets[@]}"; do
         kill "$process" 2>/dev/null || true
     done
 }
@@ -187,12 +238,20 @@ trap end_all EXIT
 : >"$work/console.log"
 port=$(free_port)
 own_port=$(free_port)
-"$cairn" target --listen "127.0.0.1:$own_port" --nqn "$SUBSYSTEM" ram:32M >/dev/null &
-target=$!
-start "$port" "$own_port"
-grep -q '^interop: initiator works' "$work/console.log" ||
-    fail "the kernel's initiator does not get on with cairn target; see $work/console.log"
-echo "interop: the kernel's initiator works on cairn target"
+files_port=$(free_port)
+guarded_port=$(free_port)
+rm -f "$work/files" "$work/hosts"
+truncate -s 64M "$work/files" && mkfs.ext4 -q -F -b 4096 "$work/files"
+(umask 077 && echo "$HOST $HOST_SECRET $TARGET_SECRET" >"$work/hosts")
+export_at "$own_port" ram:32M
+export_at "$files_port" "file:$work/files"
+export_at "$guarded_port" --auth "$work/hosts" "file:$work/files"
+start "$port" "$own_port" "$files_port" "$guarded_port"
+expect 'initiator works' "the kernel's initiator works on cairn target"
+expect 'files are kept' "the kernel keeps the files of an ext4 on cairn target"
+expect 'files are kept for hosts with a secret' 'the same where hosts prove who they are'
+expect 'a wrong secret is refused' 'and not with a wrong secret'
+e2fsck -fn "$work/files" >"$work/e2fsck.log" 2>&1 || fail "the file system is damaged; see $work/e2fsck.log"
 cd "$top"
 echo "interop: the kernel's target is at port $port"
 export CAIRN_NVME_PEER=127.0.0.1:$port

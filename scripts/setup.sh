@@ -3,7 +3,7 @@
 # distribution's packages.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | bench | guest |
-#                               interop | conformance
+#                               interop | conformance | pages
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -43,11 +43,12 @@ needs_of() {
             'libmimalloc2.0 libmimalloc.so.2'
         ;;
     bench) printf '%s\n' 'fio fio' ;;
+    pages) printf '%s\n' 'chromium chromium' ;;
     conformance) printf '%s\n' 'fio fio' 'stress-ng stress-ng' ;;
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
-    interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, bench, guest, interop, conformance)" ;;
+    interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, bench, guest, interop, conformance, pages)" ;;
     esac
 }
 

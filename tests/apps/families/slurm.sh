@@ -57,7 +57,7 @@ kept: 0' <<E
 $prologue
 mkdir "\$D/out"
 four "\$B/cairn" run --mount "\$mount" --persist "\$D/out" -- sh look >&2
-(cd "\$D/out" && ls cairn-* | sed 's/slurm-[0-9]*/slurm-N/' && echo f.*)
+(cd "\$D/out" && ls cairn-*.json | sed 's/slurm-[0-9]*/slurm-N/' && echo f.*)
 echo "kept: \$(srun --nodes=2 --ntasks-per-node=1 "\$B/cairn" status --json | grep -c '"job"')"
 E
 
