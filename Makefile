@@ -72,6 +72,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
 	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
 	$(if $(filter-out remote,$(ROW)),,target/release/cairn-bench remote $(CURDIR)/target/bench.export)
+	$(if $(filter-out drain,$(ROW)),,target/release/cairn-bench drain $(CURDIR)/target/bench.drain)
 	$(if $(filter-out progress,$(ROW)),,target/release/cairn-bench progress $(CURDIR)/target/bench.progress)
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How often programs are looked at if the drain is limited.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often it is asked whether it is.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// A namespace as it was at the last look.
 struct Look {

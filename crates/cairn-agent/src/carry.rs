@@ -5,7 +5,7 @@
 //! there, and no name changes before the journal says so; trouble with one file does not keep the
 //! others from being drained, trouble with the directory ends the pass.
 
-use crate::copy::{Place, Source, adopt_file, copy_file};
+use crate::copy::{Place, Source, adopt_file, copy_file, copy_together};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
@@ -18,7 +18,7 @@ use crate::path::FilePath;
 use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended};
 use crate::policy::Priority;
 use crate::priority;
-use crate::queue::Queue;
+use crate::queue::{Item, Queue};
 use crate::read::Buffer;
 use crate::volume::Volume;
 use std::collections::BTreeSet;
@@ -319,6 +319,16 @@ struct WorkItem<'a> {
     existing: Option<Copy>,
 }
 
+impl Item for &WorkItem<'_> {
+    fn modified_ns(&self) -> i64 {
+        self.source.node.mtime_ns
+    }
+
+    fn bytes(&self) -> u64 {
+        self.source.node.bytes
+    }
+}
+
 /// What the copying threads share.
 struct Copiers<'a> {
     destination: Arc<Destination>,
@@ -332,36 +342,65 @@ struct Copiers<'a> {
 }
 
 impl<'a> Copiers<'a> {
-    /// Copies one file after another until there are none left.
+    /// Copies what is next until nothing is left.
     fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Copy>)>) {
         if self.meter.pace.policy().priority == Priority::Idle {
             priority::lower_this_thread();
         }
         let mut buffer = Buffer::default();
         while !self.give_up.load(Ordering::Relaxed) {
-            let newness = |item: &&WorkItem<'_>| item.source.node.mtime_ns;
-            let Some(item) = self.queue.take(self.meter, newness) else { return };
-            let result = self.copy(item, &mut buffer);
-            if results.send((item.source, result)).is_err() {
+            let items = self.queue.take(self.meter);
+            if items.is_empty() {
                 return;
+            }
+            for result in self.copy(&items, &mut buffer) {
+                if results.send(result).is_err() {
+                    return;
+                }
             }
         }
     }
 
-    fn copy(&self, item: &WorkItem<'_>, buffer: &mut Buffer) -> Result<Copy> {
-        let WorkItem { source, existing } = item;
+    fn copy(
+        &self,
+        items: &[&WorkItem<'a>],
+        buffer: &mut Buffer,
+    ) -> Vec<(Source<'a>, Result<Copy>)> {
+        let (destination, journal) = (&*self.destination, &*self.journal);
+        let verify = self.meter.pace.policy().verify;
+        let place = Place { destination, journal, marks: self.marks, verify };
+        let mut results = Vec::with_capacity(items.len());
+        let mut sources = Vec::with_capacity(items.len());
+        for &WorkItem { source, existing } in items {
+            match self.is_there(place, *source, existing.as_ref(), buffer) {
+                Ok(None) => sources.push(*source),
+                Ok(Some(copy)) => results.push((*source, Ok(copy))),
+                Err(error) => results.push((*source, Err(error))),
+            }
+        }
+        let copies = match sources.as_slice() {
+            [source] => vec![copy_file(place, *source, buffer, self.meter)],
+            sources => copy_together(place, sources, buffer, self.meter),
+        };
+        results.extend(sources.into_iter().zip(copies));
+        results
+    }
+
+    /// The copy of `source` if there is one already.
+    fn is_there(
+        &self,
+        place: Place<'_>,
+        source: Source<'_>,
+        existing: Option<&Copy>,
+        buffer: &mut Buffer,
+    ) -> Result<Option<Copy>> {
         if source.path.as_bytes() == self.reserved.as_bytes() {
             return Err(Error::Reserved { path: source.path.clone() });
         }
-        let (destination, journal) = (&*self.destination, &*self.journal);
-        let place = Place { destination, journal, marks: self.marks };
-        if let Some(existing) = existing {
-            if let Some(copy) = adopt_file(place, *source, existing, buffer)? {
-                self.meter.copied(copy.bytes);
-                return Ok(copy);
-            }
-        }
-        copy_file(place, *source, buffer, self.meter)
+        let Some(existing) = existing else { return Ok(None) };
+        let adopted = adopt_file(place, source, existing, buffer)?;
+        self.meter.copied(adopted.as_ref().map_or(0, |copy| copy.bytes));
+        Ok(adopted)
     }
 }
 

@@ -2,17 +2,20 @@
 //!
 //! The steps, in the order that makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
-//! 2. the copy, with its attributes, is made durable under a temporary name and its cached pages
-//!    are dropped;
-//! 3. it is read back and compared with the checksum of what was read in step 1;
+//! 2. the copy, with its attributes, is made durable under a temporary name;
+//! 3. it is read back from its device and compared with the checksum of what was read in step 1, unless the job
+//!    takes the file system's word for it (`Verify::Write`);
 //! 4. only if the file in the store is still the same version, closed, and of the same name, and
 //!    after the journal says so, does the copy replace what has the name in the persist directory.
 //!
+//! Large files go past the page cache (`direct.rs`). Small ones take each step together: their device writes them back
+//! side by side, and one of them waits for it instead of each.
 //! Every so often what was written of a large file is made durable and marked (`marks.rs`): after a death the copy goes
 //! on there, and step 3 compares it from its beginning.
 //! Does not decide which files are copied; `plan.rs` does.
 
 use crate::destination::{Destination, Temporary};
+use crate::direct::Direct;
 use crate::error::{Error, Result};
 use crate::journal::{Intent, Journal};
 use crate::manifest::Copy;
@@ -21,17 +24,15 @@ use crate::meter::Meter;
 use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::plan::Node;
+use crate::policy::Verify;
 use crate::read::{Buffer, Chunk, Start, Summary, read_from, read_whole};
 use crate::volume::{OpenFile, Volume, now};
-use cairn_core::InodeId;
+use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-/// Bytes read at a time when a copy is checked.
-const READ_BACK_BYTES: usize = 1 << 20;
 
 /// A file to be copied.
 #[derive(Clone, Copy)]
@@ -88,6 +89,26 @@ pub struct Place<'a> {
     pub journal: &'a Journal,
     /// How far large copies have got.
     pub marks: &'a Marks,
+    /// How a copy is known to be right.
+    pub verify: Verify,
+}
+
+/// Copies files that are small; the results are in their order.
+pub fn copy_together<'a>(
+    place: Place<'_>,
+    sources: &[Source<'a>],
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Vec<Result<Copy>> {
+    let write = |source: &Source<'a>| Written::write(place, *source, None, buffer, meter);
+    let written: Vec<Result<Written<'a>>> = sources.iter().map(write).collect();
+    written.iter().flatten().for_each(Written::write_back);
+    let make_durable = |written: Written<'a>| written.make_durable().map(|()| written);
+    let durable: Vec<_> = written.into_iter().map(|one| one.and_then(make_durable)).collect();
+    if place.verify == Verify::Read {
+        durable.iter().flatten().for_each(Written::read_ahead);
+    }
+    durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer))).collect()
 }
 
 /// Copies a file and tells what the copy is.
@@ -119,42 +140,96 @@ fn copy_on(
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Copy> {
-    let Place { destination, journal, .. } = place;
-    let file = source.open()?;
-    let (temporary, mark) = match begun {
-        Some((temporary, mark)) => (temporary, Some(mark)),
-        None => (destination.create_temporary(source.path)?, None),
-    };
-    let path = temporary.path().to_path_buf();
-    let start = mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
-    meter.copied(start.map_or(0, |start| start.offset));
-    let mut progress = Progress::begin(place, source, &temporary)?;
-    let mut lap = Lap::begin(meter);
-    let summary = read_from(&file, start, buffer, &mut |chunk| {
-        if chunk.is_hole {
-            lap.admit(0)?;
-        } else {
-            lap.admit(chunk.bytes.len() as u64)?;
-            let written = temporary.file.write_all_at(chunk.bytes, chunk.offset);
-            written.map_err(Error::file("write", &path))?;
+    let written = Written::write(place, source, begun, buffer, meter)?;
+    written.make_durable()?;
+    written.publish(place, buffer)
+}
+
+/// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
+struct Written<'a> {
+    source: Source<'a>,
+    file: OpenFile<'a>,
+    temporary: Temporary,
+    summary: Summary,
+    copy: Copy,
+}
+
+impl<'a> Written<'a> {
+    fn write(
+        place: Place<'_>,
+        source: Source<'a>,
+        begun: Option<(Temporary, Mark)>,
+        buffer: &mut Buffer,
+        meter: &Meter,
+    ) -> Result<Written<'a>> {
+        let file = source.open()?;
+        let (temporary, mark) = match begun {
+            Some((temporary, mark)) => (temporary, Some(mark)),
+            None => (place.destination.create_temporary(source.path)?, None),
+        };
+        let path = temporary.path().to_path_buf();
+        let failed = || Error::file("write", &path);
+        let start =
+            mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
+        meter.copied(start.map_or(0, |start| start.offset));
+        let mut progress = Progress::begin(place, source, &temporary)?;
+        let mut direct = Direct::new(&temporary.file, source.node.bytes);
+        let mut lap = Lap::begin(meter);
+        let summary = read_from(&file, start, buffer, &mut |chunk| {
+            if chunk.is_hole {
+                lap.admit(0)?;
+            } else {
+                lap.admit(chunk.bytes.len() as u64)?;
+                direct.write_all_at(chunk.bytes, chunk.offset).map_err(failed())?;
+            }
+            meter.copied(chunk.bytes.len() as u64);
+            progress.note(&chunk, &temporary)
+        })?;
+        let Attributes { size: bytes, mode, modified, version, .. } = summary.attributes;
+        let (mode, mtime_ns) = (mode & 0o7777, modified.0);
+        temporary.file.set_len(bytes).map_err(failed())?;
+        let extended = source.volume.extended(&file.path, &summary.attributes)?;
+        let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
+        temporary.set_attributes(mode, Some(mtime_ns))?;
+        let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
+        Ok(Written { source, file, temporary, summary, copy })
+    }
+
+    /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
+    fn write_back(&self) {
+        drop_cached(&self.temporary.file);
+    }
+
+    /// Step 2. The kernel need not keep in memory what is on the device.
+    fn make_durable(&self) -> Result<()> {
+        self.temporary.make_durable()?;
+        drop_cached(&self.temporary.file);
+        Ok(())
+    }
+
+    /// Lets the kernel begin to read it from its device.
+    fn read_ahead(&self) {
+        // Only advice: where it is not taken reading takes longer.
+        let _ = rustix::fs::fadvise(&self.temporary.file, 0, None, Advice::WillNeed);
+    }
+
+    /// Steps 3 and 4.
+    fn publish(self, place: Place<'_>, buffer: &mut Buffer) -> Result<Copy> {
+        let Written { source, file, temporary, summary, copy } = self;
+        let path = temporary.path();
+        match place.verify {
+            Verify::Read => compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer)?,
+            Verify::Write => {
+                let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
+                compare_length(path, copy.bytes, length)?;
+            }
         }
-        meter.copied(chunk.bytes.len() as u64);
-        progress.note(&chunk, &temporary)
-    })?;
-    let bytes = summary.attributes.size;
-    temporary.file.set_len(bytes).map_err(Error::file("write", &path))?;
-    let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
-    let extended = source.volume.extended(&file.path, &summary.attributes)?;
-    let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
-    temporary.finish(mode, Some(mtime_ns))?;
-    compare(&temporary.file, &path, bytes, summary.crc32c)?;
-    source.confirm(&file, &summary)?;
-    let version = summary.attributes.version;
-    let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
-    source.announce(journal, &copy, temporary.inode()?)?;
-    temporary.publish()?;
-    mark_drained(&file, &summary);
-    Ok(copy)
+        source.confirm(&file, &summary)?;
+        source.announce(place.journal, &copy, temporary.inode()?)?;
+        temporary.publish()?;
+        mark_drained(&file, &summary);
+        Ok(copy)
+    }
 }
 
 /// Sets the marks of a copy as it goes on.
@@ -209,8 +284,9 @@ pub fn adopt_file(
     let summary = read_whole(&file, buffer, &mut |_| Ok(()))?;
     let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
+    drop_cached(&copy);
     let same = summary.crc32c == existing.crc32c
-        && compare(&copy, &path, existing.bytes, existing.crc32c).is_ok();
+        && compare(&copy, &path, (existing.bytes, existing.crc32c), buffer).is_ok();
     if !same {
         return Ok(None);
     }
@@ -232,33 +308,53 @@ fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
     let _ = file.volume.fs().mark_drained(file.inode, summary.attributes.version, now());
 }
 
-/// Reads a copy from its device, not from the page cache, and compares it.
-fn compare(file: &File, path: &Path, bytes: u64, crc32c: u32) -> Result<()> {
-    // Only advice: where it is not taken the comparison is still one of what other readers get.
+fn drop_cached(file: &File) {
+    // Only advice: where it is not taken a comparison is still one of what other readers get.
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
-    let (found_bytes, found) = checksum_of(file, path, &mut |_| ())?;
-    if found_bytes != bytes {
-        let path = path.to_path_buf();
-        return Err(Error::LengthDiffers { path, expected_bytes: bytes, found_bytes });
-    }
+}
+
+/// Reads a copy and compares it: from its device, not from the page cache, where it is durable and was not read since.
+fn compare(
+    file: &File,
+    path: &Path,
+    (bytes, crc32c): (u64, u32),
+    buffer: &mut Buffer,
+) -> Result<()> {
+    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| ())?;
+    compare_length(path, bytes, found_bytes)?;
     if found != crc32c {
         return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });
     }
     Ok(())
 }
 
+fn compare_length(path: &Path, expected_bytes: u64, found_bytes: u64) -> Result<()> {
+    match expected_bytes == found_bytes {
+        true => Ok(()),
+        false => {
+            Err(Error::LengthDiffers { path: path.to_path_buf(), expected_bytes, found_bytes })
+        }
+    }
+}
+
 /// Length and CRC32C of a whole ordinary file; `progress` hears of every part read.
-pub fn checksum_of(file: &File, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<(u64, u32)> {
+pub fn checksum_of(
+    file: &File,
+    path: &Path,
+    buffer: &mut Buffer,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(u64, u32)> {
     let failed = || Error::file("read back", path);
     let length = file.metadata().map_err(failed())?.len();
-    let mut buffer = vec![0; READ_BACK_BYTES];
+    let mut direct = Direct::new(file, length);
+    let buffer = buffer.scratch();
     let (mut bytes, mut crc32c) = (0, 0);
     loop {
         let hole = hole_at(file, bytes, length);
         crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
         bytes += hole;
         progress(hole);
-        match file.read_at(&mut buffer, bytes) {
+        match direct.read_at(buffer, bytes) {
             Ok(0) => return Ok((bytes, crc32c)),
             Ok(length) => {
                 crc32c = checksum::crc32c(crc32c, &buffer[..length]);
@@ -280,3 +376,6 @@ fn hole_at(file: &File, offset: u64, length: u64) -> u64 {
         Err(_) => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -363,16 +363,25 @@ impl Temporary {
         Ok(stat.st_ino)
     }
 
-    /// Sets mode and time of last change, then makes data and attributes durable.
+    /// Sets mode and time of last change, to be made durable with the data.
+    pub fn set_attributes(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let set = rustix::fs::fchmod(&self.file, mode).and_then(|()| match mtime_ns {
+            Some(mtime_ns) => rustix::fs::futimens(&self.file, &timestamps(mtime_ns)),
+            None => Ok(()),
+        });
+        set.map_err(Error::file("finish", &self.path))
+    }
+
+    /// Makes data and attributes durable.
+    pub fn make_durable(&self) -> Result<()> {
+        self.file.sync_all().map_err(Error::file("make durable", &self.path))
+    }
+
+    /// Both.
     pub fn finish(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
-        let finish = || -> rustix::io::Result<()> {
-            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o7777))?;
-            if let Some(mtime_ns) = mtime_ns {
-                rustix::fs::futimens(&self.file, &timestamps(mtime_ns))?;
-            }
-            rustix::fs::fsync(&self.file)
-        };
-        finish().map_err(Error::file("finish", &self.path))
+        self.set_attributes(mode, mtime_ns)?;
+        self.make_durable()
     }
 
     /// Gives the file its name, replacing what had it. Durable once the directory is synchronised.

@@ -25,7 +25,7 @@ use cairn_core::{Attributes, InodeId, ROOT};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Drains the namespaces of one store.
 pub struct Drainer {
@@ -39,6 +39,8 @@ pub struct Drainer {
     sealed: HashMap<String, HashMap<u32, u64>>,
     /// When it should be looked again at checkpoints that may be complete by then.
     look_again: Option<Instant>,
+    /// How long the last pass carried out what was to be done.
+    carrying: Duration,
 }
 
 /// Why a pass runs.
@@ -68,7 +70,13 @@ impl Drainer {
             marks: Marks::open(store),
             sealed: HashMap::new(),
             look_again: None,
+            carrying: Duration::ZERO,
         }
+    }
+
+    /// How long the last pass copied and changed names, and not only looked and wrote down what it found.
+    pub fn carrying(&self) -> Duration {
+        self.carrying
     }
 
     /// Where it drains to.
@@ -96,6 +104,7 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<Outcome> {
         meter.reset();
+        self.carrying = Duration::ZERO;
         if reason.is_asked() {
             self.failures.forgive();
             self.reload_job()?;
@@ -241,12 +250,14 @@ impl Drainer {
             let changed = plans.iter().flat_map(Plan::changed).filter(is_known).collect();
             ledger.begin_changes(&changed)?;
         }
+        let started = Instant::now();
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();
             let marks = &self.marks;
             Carrier { ledger, failures, volume, tree, meter, marks, touched }.carry_out(plan)?;
         }
+        self.carrying = started.elapsed();
         Ok(guards)
     }
 

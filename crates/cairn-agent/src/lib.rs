@@ -17,6 +17,7 @@ mod control;
 pub mod copy;
 pub mod daemon;
 pub mod destination;
+mod direct;
 mod drain;
 pub mod error;
 pub mod extended;

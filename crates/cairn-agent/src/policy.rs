@@ -20,6 +20,9 @@ pub struct DrainPolicy {
     /// What becomes of what is not drained when the program has ended.
     #[serde(skip_serializing_if = "AtEnd::is_default")]
     pub at_end: AtEnd,
+    /// How a copy is known to be right.
+    #[serde(skip_serializing_if = "Verify::is_default")]
+    pub verify: Verify,
     /// When the job's time is over, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
@@ -59,6 +62,23 @@ pub enum Priority {
 impl Priority {
     fn is_default(&self) -> bool {
         *self == Priority::default()
+    }
+}
+
+/// How a copy is known to be what was read from the store, whose blocks are compared with their checksums in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// It is read back, past the page cache, and compared.
+    #[default]
+    Read,
+    /// The file system took all of it and said that it is durable.
+    Write,
+}
+
+impl Verify {
+    fn is_default(&self) -> bool {
+        *self == Verify::default()
     }
 }
 

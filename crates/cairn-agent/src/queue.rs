@@ -1,8 +1,23 @@
-//! The files that wait to be copied: in the order of the plan, or, once time is short, the newest first.
+//! The files that wait to be copied: in the order of the plan, or, once time is short, the newest first; a large one by
+//! itself, small ones several together.
 
 use crate::meter::Meter;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+
+/// A longer file is copied by itself.
+const SMALL_BYTES: u64 = 256 << 10;
+/// So many files, with so many bytes, are copied together at most.
+const TOGETHER_FILES: usize = 64;
+const TOGETHER_BYTES: u64 = 4 << 20;
+
+/// What is queued.
+pub trait Item {
+    /// When it was last changed, nanoseconds since the epoch.
+    fn modified_ns(&self) -> i64;
+    /// Length of what is to be copied.
+    fn bytes(&self) -> u64;
+}
 
 /// Items in the order of the plan, each handed out once.
 pub struct Queue<T> {
@@ -14,23 +29,37 @@ struct Waiting<T> {
     is_newest_first: bool,
 }
 
-impl<T> Queue<T> {
+impl<T: Item> Queue<T> {
     /// All of `items`.
     pub fn new(items: impl IntoIterator<Item = T>) -> Queue<T> {
         let items = items.into_iter().collect();
         Queue { waiting: Mutex::new(Waiting { items, is_newest_first: false }) }
     }
 
-    /// The next one; `modified` says how new one is.
-    pub fn take(&self, meter: &Meter, modified: impl Fn(&T) -> i64) -> Option<T> {
+    /// The next ones; none if there are none left.
+    pub fn take(&self, meter: &Meter) -> Vec<T> {
         // Whoever panicked had the item already or not yet.
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if meter.is_hurrying() && !waiting.is_newest_first {
-            let newest_first = |item: &T| std::cmp::Reverse(modified(item));
+            let newest_first = |item: &T| std::cmp::Reverse(item.modified_ns());
             waiting.items.make_contiguous().sort_by_key(newest_first);
             waiting.is_newest_first = true;
         }
-        waiting.items.pop_front()
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while let Some(item) = waiting.items.front() {
+            let is_small = item.bytes() <= SMALL_BYTES;
+            bytes += item.bytes();
+            let has_room = taken.len() < TOGETHER_FILES && bytes <= TOGETHER_BYTES;
+            if !taken.is_empty() && !(is_small && has_room) {
+                break;
+            }
+            taken.extend(waiting.items.pop_front());
+            if !is_small {
+                break;
+            }
+        }
+        taken
     }
 }
 
@@ -38,12 +67,43 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
+    /// Its number says when it was changed, or how long it is.
+    impl Item for u64 {
+        fn modified_ns(&self) -> i64 {
+            *self as i64
+        }
+
+        fn bytes(&self) -> u64 {
+            *self
+        }
+    }
+
     #[test]
     fn order_is_that_of_the_plan_until_time_is_short() {
-        let (meter, queue) = (Meter::default(), Queue::new([3, 1, 4, 1, 5]));
-        let take = || queue.take(&meter, |&item| item);
-        assert_eq!((take(), take()), (Some(3), Some(1)));
+        let items = [3, 1, 4, 1, 5].map(|number| SMALL_BYTES + number);
+        let (meter, queue) = (Meter::default(), Queue::new(items));
+        let take = || -> Vec<u64> {
+            queue.take(&meter).into_iter().map(|item| item - SMALL_BYTES).collect()
+        };
+        assert_eq!([(); 2].map(|()| take()), [vec![3], vec![1]]);
         meter.hurry();
-        assert_eq!([take(), take(), take(), take()], [Some(5), Some(4), Some(1), None]);
+        assert_eq!([(); 4].map(|()| take()), [vec![5], vec![4], vec![1], vec![]]);
+    }
+
+    #[test]
+    fn small_ones_go_together_up_to_a_number_and_a_length() {
+        let meter = Meter::default();
+        let counts = |items: Vec<u64>| {
+            let queue = Queue::new(items);
+            let mut counts = Vec::new();
+            while let count @ 1.. = queue.take(&meter).len() {
+                counts.push(count);
+            }
+            counts
+        };
+        assert_eq!(counts(vec![1; TOGETHER_FILES + 2]), [TOGETHER_FILES, 2]);
+        let fitting = (TOGETHER_BYTES / SMALL_BYTES) as usize;
+        assert_eq!(counts(vec![SMALL_BYTES; fitting + 1]), [fitting, 1]);
+        assert_eq!(counts(vec![1, 1, SMALL_BYTES + 1, SMALL_BYTES + 1, 1]), [2, 1, 1, 1]);
     }
 }

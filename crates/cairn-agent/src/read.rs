@@ -4,6 +4,7 @@
 //! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
 //! reported as changed, not as damaged. Does not care where the bytes go.
 
+use crate::direct::Aligned;
 use crate::error::{Error, Result};
 use crate::volume::{OpenFile, Volume};
 use cairn_core::{Attributes, Position, ReadPlan};
@@ -56,12 +57,20 @@ pub struct Summary {
 /// Memory for reading one file after another.
 #[derive(Default)]
 pub struct Buffer {
-    bytes: Vec<u8>,
+    bytes: Aligned,
     checksums: Vec<Option<u32>>,
     /// For each block, whether any part of it came from a tier.
     written: Vec<bool>,
     /// As long as a part, for holes.
     zeros: Vec<u8>,
+}
+
+impl Buffer {
+    /// The memory itself, for other uses in between; what it holds is not defined.
+    pub(crate) fn scratch(&mut self) -> &mut [u8] {
+        self.bytes.grow(CHUNK_BYTES as usize);
+        &mut self.bytes
+    }
 }
 
 /// Reads all of `file` and hands it to `consume` chunk by chunk, in order.
@@ -94,7 +103,7 @@ pub fn read_from(
     }
     let block_bytes = volume.hugeblock_bytes();
     let chunk_bytes = CHUNK_BYTES.max(block_bytes);
-    buffer.bytes.resize(chunk_bytes as usize, 0);
+    buffer.bytes.grow(chunk_bytes as usize);
     buffer.checksums.resize((chunk_bytes / block_bytes) as usize, None);
     let mut summary = Summary { attributes, crc32c, checked_blocks: 0, open_blocks: 0 };
     while offset < attributes.size {

@@ -38,13 +38,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the logs are looked at.
+/// How often the logs are looked at, and how often once nothing has changed for a while.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
+const WATCH_IDLE: Duration = Duration::from_millis(40);
+const IDLE_AFTER: Duration = Duration::from_secs(2);
 /// How often processes are looked at.
 const REAP_EVERY: Duration = Duration::from_millis(100);
 /// How often new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
-/// A pass is followed by a pause of so many times its length, up to the maximum.
+/// What a pass takes beside copying is followed by a pause so many times as long, up to the maximum.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
@@ -236,6 +238,7 @@ struct DrainLoop<'a> {
     notes_bytes: u64,
     /// Something changed since the last pass began.
     dirty: bool,
+    changed_at: Instant,
     not_before: Instant,
     backoff: Option<Backoff>,
     room: Room,
@@ -256,6 +259,7 @@ fn drain_loop(shared: &Shared) {
         watches: HashMap::new(),
         notes_bytes: 0,
         dirty: false,
+        changed_at: Instant::now(),
         not_before: Instant::now(),
         backoff: None,
         room: Room::default(),
@@ -271,7 +275,9 @@ impl DrainLoop<'_> {
     fn turn(&mut self) {
         let state = self.shared.state();
         let idle = state.requested == state.finished && state.evictions.is_empty();
-        let mut state = if idle { self.shared.wait(state, WATCH_EVERY) } else { state };
+        let is_quiet = self.changed_at.elapsed() > IDLE_AFTER;
+        let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
+        let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
         let evictions = std::mem::take(&mut state.evictions);
         let ticket = (state.requested > state.finished).then_some(state.requested);
         let told = if ticket.is_some() { std::mem::take(&mut state.told) } else { Told::default() };
@@ -302,6 +308,7 @@ impl DrainLoop<'_> {
         self.dirty |= notes_bytes != self.notes_bytes;
         self.notes_bytes = notes_bytes;
         if self.dirty {
+            self.changed_at = Instant::now();
             self.shared.state().settled = false;
         }
     }
@@ -372,6 +379,7 @@ impl DrainLoop<'_> {
         drop(state);
         self.shared.notify();
         self.complaints.note_text("drain", trouble);
-        self.not_before = Instant::now() + (started.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX);
+        let looking = started.elapsed().saturating_sub(self.drainer.carrying());
+        self.not_before = Instant::now() + (looking * PAUSE_FACTOR).min(PAUSE_MAX);
     }
 }

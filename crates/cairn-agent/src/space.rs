@@ -19,8 +19,9 @@ use cairn_device::sys::monotonic_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often writers are looked for.
+/// How often writers that wait are looked for, where there are some and where there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_IDLE: Duration = Duration::from_millis(100);
 /// How often the job's description is looked at for another policy.
 const POLICY_EVERY: Duration = Duration::from_millis(500);
 /// How often there is a pass while writers wait.
@@ -52,14 +53,16 @@ impl SpaceState {
 /// Hears writers that wait, until the agent ends.
 pub fn run(shared: &Shared) {
     let mut policy = PolicyWatch::default();
+    let mut is_idle = false;
     while !shared.is_stopping() {
-        shared.sleep(LOOK_EVERY);
+        shared.sleep(if is_idle { LOOK_IDLE } else { LOOK_EVERY });
         policy.look(shared);
         let patience_ms = {
             let state = shared.state();
             state.space.policy.patience_ms(state.persist.is_some())
         };
         let waiting = hear(&shared.volumes().0, patience_ms);
+        is_idle = waiting.count == 0;
         shared.state().space.waiting = waiting;
     }
     // Whoever comes now is not to wait for nobody.

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::size;
 use crate::walltime;
-use cairn_agent::policy::{AtEnd, DrainPolicy, Priority};
+use cairn_agent::policy::{AtEnd, DrainPolicy, Priority, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -33,6 +33,10 @@ pub struct DrainArguments {
     /// Take only what programs leave of processors and disks, or as much as they do [default: idle]
     #[arg(long, value_name = "PRIORITY", env = "CAIRN_DRAIN_PRIORITY")]
     pub drain_priority: Option<PriorityArgument>,
+    /// Read each copy back from its device and compare it, or take the file system's word that it wrote what it was given;
+    /// what is read from the store is compared with its checksums in any case [default: read]
+    #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_VERIFY")]
+    pub drain_verify: Option<VerifyArgument>,
 }
 
 /// A priority, as an option.
@@ -42,6 +46,15 @@ pub enum PriorityArgument {
     Idle,
     /// As much as programs
     Normal,
+}
+
+/// How copies are verified, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerifyArgument {
+    /// Read them back and compare them
+    Read,
+    /// Take the file system's word
+    Write,
 }
 
 /// What happens at the end, as an option.
@@ -65,6 +78,8 @@ pub struct DrainSettings {
     pub share: Option<String>,
     /// `--drain-priority`.
     pub priority: Option<String>,
+    /// `--drain-verify`.
+    pub verify: Option<String>,
     /// `--drain`.
     pub end: Option<String>,
     /// `--until`.
@@ -77,6 +92,7 @@ pub struct DrainRequest {
     rate_bytes: Option<Option<u64>>,
     share_percent: Option<Option<u8>>,
     priority: Option<Priority>,
+    verify: Option<Verify>,
     at_end: Option<AtEnd>,
     /// Of this run, whatever an earlier one had.
     until: Option<u64>,
@@ -88,8 +104,22 @@ impl DrainRequest {
         Ok(DrainRequest {
             rate_bytes: arguments.drain_rate.or(settings.rate).map(rate).transpose()?,
             share_percent: arguments.drain_share.or(settings.share).map(share).transpose()?,
-            priority: priority(arguments.drain_priority, settings.priority)?,
-            at_end: at_end(arguments.drain, settings.end)?,
+            priority: choice(
+                arguments.drain_priority,
+                settings.priority,
+                "drain.priority",
+                "idle or normal",
+            )?
+            .map(Priority::from),
+            verify: choice(
+                arguments.drain_verify,
+                settings.verify,
+                "drain.verify",
+                "read or write",
+            )?
+            .map(Verify::from),
+            at_end: choice(arguments.drain, settings.end, "drain.end", "wait, background or none")?
+                .map(AtEnd::from),
             until: walltime::until(arguments.until.or(settings.until))?,
         })
     }
@@ -100,6 +130,7 @@ impl DrainRequest {
         policy.rate_bytes = self.rate_bytes.unwrap_or(policy.rate_bytes);
         policy.share_percent = self.share_percent.unwrap_or(policy.share_percent);
         policy.priority = self.priority.unwrap_or(policy.priority);
+        policy.verify = self.verify.unwrap_or(policy.verify);
         policy.at_end = self.at_end.unwrap_or(policy.at_end);
         policy.until = self.until;
         *policy != before
@@ -134,34 +165,43 @@ fn share(value: String) -> Result<Option<u8>> {
     }
 }
 
-fn priority(
-    argument: Option<PriorityArgument>,
+/// What was said on the command line, else in the configuration file, where it has the same words.
+fn choice<T: ValueEnum>(
+    argument: Option<T>,
     setting: Option<String>,
-) -> Result<Option<Priority>> {
-    match (argument, setting) {
-        (Some(PriorityArgument::Idle), _) => Ok(Some(Priority::Idle)),
-        (Some(PriorityArgument::Normal), _) => Ok(Some(Priority::Normal)),
-        (None, None) => Ok(None),
-        (None, Some(value)) => match value.as_str() {
-            "idle" => Ok(Some(Priority::Idle)),
-            "normal" => Ok(Some(Priority::Normal)),
-            _ => Err(refused("drain.priority", value, "idle or normal")),
-        },
+    name: &'static str,
+    expected: &'static str,
+) -> Result<Option<T>> {
+    let parse =
+        |value: String| T::from_str(&value, false).map_err(|_| refused(name, value, expected));
+    argument.map(Ok).or_else(|| setting.map(parse)).transpose()
+}
+
+impl From<PriorityArgument> for Priority {
+    fn from(argument: PriorityArgument) -> Priority {
+        match argument {
+            PriorityArgument::Idle => Priority::Idle,
+            PriorityArgument::Normal => Priority::Normal,
+        }
     }
 }
 
-fn at_end(argument: Option<EndArgument>, setting: Option<String>) -> Result<Option<AtEnd>> {
-    match (argument, setting) {
-        (Some(EndArgument::Wait), _) => Ok(Some(AtEnd::Wait)),
-        (Some(EndArgument::Background), _) => Ok(Some(AtEnd::Background)),
-        (Some(EndArgument::None), _) => Ok(Some(AtEnd::Nothing)),
-        (None, None) => Ok(None),
-        (None, Some(value)) => match value.as_str() {
-            "wait" => Ok(Some(AtEnd::Wait)),
-            "background" => Ok(Some(AtEnd::Background)),
-            "none" => Ok(Some(AtEnd::Nothing)),
-            _ => Err(refused("drain.end", value, "wait, background or none")),
-        },
+impl From<VerifyArgument> for Verify {
+    fn from(argument: VerifyArgument) -> Verify {
+        match argument {
+            VerifyArgument::Read => Verify::Read,
+            VerifyArgument::Write => Verify::Write,
+        }
+    }
+}
+
+impl From<EndArgument> for AtEnd {
+    fn from(argument: EndArgument) -> AtEnd {
+        match argument {
+            EndArgument::Wait => AtEnd::Wait,
+            EndArgument::Background => AtEnd::Background,
+            EndArgument::None => AtEnd::Nothing,
+        }
     }
 }
 
@@ -195,7 +235,12 @@ mod tests {
             let settings = DrainSettings { share: Some(value.into()), ..DrainSettings::default() };
             assert!(DrainRequest::new(DrainArguments::default(), settings).is_err(), "{value}");
         }
-        let settings = DrainSettings { priority: Some("high".into()), ..DrainSettings::default() };
-        assert!(DrainRequest::new(DrainArguments::default(), settings).is_err());
+        for settings in [
+            DrainSettings { priority: Some("high".into()), ..DrainSettings::default() },
+            DrainSettings { verify: Some("hope".into()), ..DrainSettings::default() },
+            DrainSettings { end: Some("Wait!".into()), ..DrainSettings::default() },
+        ] {
+            assert!(DrainRequest::new(DrainArguments::default(), settings).is_err());
+        }
     }
 }

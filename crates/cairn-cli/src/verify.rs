@@ -195,13 +195,14 @@ fn verify_manifest(
     let copies: Vec<_> = copies.collect();
     let total = copies.iter().map(|(_, copy)| copy.bytes).sum();
     let mut progress = Progress::new("verifying", total, context.json);
+    let mut buffer = Buffer::default();
     for (path, copy) in copies {
         report.files += 1;
         report.bytes += copy.bytes;
         let full_path = destination.full_path(path);
-        let read = destination
-            .open_file(path)
-            .and_then(|file| checksum_of(&file, &full_path, &mut |bytes| progress.advance(bytes)));
+        let read = destination.open_file(path).and_then(|file| {
+            checksum_of(&file, &full_path, &mut buffer, &mut |bytes| progress.advance(bytes))
+        });
         let reason = match read {
             Ok((bytes, _)) if bytes != copy.bytes => {
                 Some(format!("it has {bytes} bytes instead of {}", copy.bytes))

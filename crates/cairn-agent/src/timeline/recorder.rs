@@ -84,8 +84,8 @@ pub struct Recorder {
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {
     while !shared.is_stopping() {
-        shared.recorder().turn(shared);
-        shared.sleep(GLANCE_EVERY);
+        let is_moving = shared.recorder().turn(shared);
+        shared.sleep(if is_moving { GLANCE_EVERY } else { LOOK_EVERY });
     }
     shared.recorder().look(shared);
     shared.recorder().flush();
@@ -122,11 +122,11 @@ impl Recorder {
         }
     }
 
-    /// Looks, if something seems to happen.
-    fn turn(&mut self, shared: &Shared) {
+    /// Looks, if something seems to happen or it is time; whether something does.
+    fn turn(&mut self, shared: &Shared) -> bool {
         let since = self.looked.map_or(Duration::MAX, |(at, _)| at.elapsed());
         if since < (self.cost * COST_SHARE).min(PAUSE_MAX) {
-            return;
+            return true;
         }
         let volumes = shared.volumes().0;
         let heads = volumes.iter().map(|volume| volume.fs().log_head());
@@ -136,6 +136,7 @@ impl Recorder {
             self.log_heads = heads;
             self.look(shared);
         }
+        is_moving || self.is_open
     }
 
     /// Looks at everything, and puts a sample into the file when it is long enough.

@@ -3,11 +3,12 @@
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
 //! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
+//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
 //! Measures; never asserts.
 
 mod calls;
 mod data;
+mod drain;
 mod durable;
 mod durable_files;
 mod foreign;
@@ -58,6 +59,13 @@ fn main() {
     if command == "progress" {
         let path = arguments.next().unwrap_or_else(|| "cairn-bench.progress".to_string());
         return progress::rates(Path::new(&path));
+    }
+    if command == "drain" {
+        let path = arguments.next().unwrap_or_else(|| "cairn-bench.drain".to_string());
+        return drain::rates(Path::new(&path));
+    }
+    if command == "drain-part" {
+        return drain::part(&arguments.collect::<Vec<_>>());
     }
     if command == "progress-rank" {
         return progress::rank(&arguments.collect::<Vec<_>>());

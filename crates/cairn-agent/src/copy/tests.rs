@@ -1,0 +1,136 @@
+//! What becomes of a copy that something happens to between its being written and its being published, by how it is verified.
+
+use super::*;
+use crate::path::FilePath;
+use crate::write::NewFile;
+use cairn_core::Geometry;
+use cairn_device::Store;
+use cairn_device::namespace::create_namespace;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const LARGE: usize = (5 << 20) + 77;
+
+/// A store with some files, and a directory for their copies.
+struct World {
+    scratch: PathBuf,
+    volume: Volume,
+    destination: Arc<Destination>,
+    journal: Journal,
+    marks: Marks,
+}
+
+impl World {
+    fn new(files: &[(&str, usize)]) -> World {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-copy-test-{}-{count}", std::process::id());
+        let scratch = std::env::temp_dir().join(name);
+        fs::create_dir_all(scratch.join("out")).expect("a scratch directory");
+        let store = Store::create(&scratch, "job").expect("makes");
+        let geometry = Geometry::new(b"/cairn", [256, 0, 0, 0], 0);
+        create_namespace(&store, "node", geometry, false).expect("makes");
+        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
+        for (name, bytes) in files {
+            let mut file = NewFile::create(&volume, &path(name)).expect("creates");
+            file.append(&content(name, *bytes)).expect("writes");
+            file.finish(0o644, 1_000_000_000).expect("finishes");
+        }
+        let destination = Arc::new(Destination::open(&scratch.join("out"), "0123").expect("opens"));
+        let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
+        let marks = Marks::open(&scratch);
+        World { scratch, volume, destination, journal, marks }
+    }
+
+    fn place(&self, verify: Verify) -> Place<'_> {
+        let World { destination, journal, marks, .. } = self;
+        Place { destination, journal, marks, verify }
+    }
+
+    fn found(&self, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.scratch.join("out").join(name)).ok()
+    }
+
+    /// Publishes the copy of a file after `change` happened to it.
+    fn publish_changed(&self, name: &str, verify: Verify, change: impl Fn(&File)) -> Result<Copy> {
+        let (tree, path) = (self.volume.tree().expect("lists"), path(name));
+        let source = Source { volume: &self.volume, path: &path, node: &tree[&path] };
+        let (place, mut buffer) = (self.place(verify), Buffer::default());
+        let written = Written::write(place, source, None, &mut buffer, &Meter::default())?;
+        written.make_durable()?;
+        change(&written.temporary.file);
+        written.publish(place, &mut buffer)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn path(text: &str) -> FilePath {
+    FilePath::parse(text.as_bytes()).expect("a valid path")
+}
+
+fn content(name: &str, bytes: usize) -> Vec<u8> {
+    name.bytes()
+        .cycle()
+        .enumerate()
+        .map(|(at, byte)| byte ^ (at / 4096) as u8)
+        .take(bytes)
+        .collect()
+}
+
+#[test]
+fn copy_that_is_changed_before_it_is_read_back_gets_no_name() {
+    let world = World::new(&[("small", 5000), ("large", LARGE)]);
+    for (name, bytes) in [("small", 5000), ("large", LARGE)] {
+        let flip = |file: &File| file.write_all_at(b"?", bytes as u64 / 2).expect("writes");
+        let published = world.publish_changed(name, Verify::Read, flip);
+        assert!(matches!(published, Err(Error::CopyDiffers { .. })), "{published:?}");
+        assert_eq!(world.found(name), None);
+        let published = world.publish_changed(name, Verify::Read, |_| ());
+        assert_eq!(published.expect("is right").bytes, bytes as u64);
+        assert!(world.found(name).is_some_and(|found| found == content(name, bytes)));
+    }
+}
+
+#[test]
+fn file_system_is_taken_at_its_word_about_bytes_and_not_about_the_length() {
+    let world = World::new(&[("f", 5000)]);
+    let cut = |file: &File| file.set_len(4999).expect("is cut");
+    let published = world.publish_changed("f", Verify::Write, cut);
+    assert!(matches!(published, Err(Error::LengthDiffers { .. })), "{published:?}");
+    let flip = |file: &File| file.write_all_at(b"?", 7).expect("writes");
+    let published = world.publish_changed("f", Verify::Write, flip).expect("is taken for right");
+    assert_eq!(published.crc32c, checksum::crc32c(0, &content("f", 5000)));
+}
+
+#[test]
+fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
+    let names: Vec<String> = (0..10).map(|number| format!("f{number}")).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 100)).collect();
+    let world = World::new(&files);
+    let tree = world.volume.tree().expect("lists");
+    let paths: Vec<FilePath> = names.iter().map(|name| path(name)).collect();
+    let (caller, fs) = (world.volume.caller_as_user(), world.volume.fs());
+    fs.unlink(&caller, cairn_core::ROOT, b"f3").expect("removes");
+    let source = |path| Source { volume: &world.volume, path, node: &tree[path] };
+    let sources: Vec<Source<'_>> = paths.iter().map(source).collect();
+    let meter = Meter::default();
+    for verify in [Verify::Read, Verify::Write] {
+        let place = world.place(verify);
+        let results = copy_together(place, &sources, &mut Buffer::default(), &meter);
+        for (name, result) in names.iter().zip(results) {
+            match name.as_str() {
+                "f3" => assert!(matches!(result, Err(Error::Changed { .. })), "{result:?}"),
+                _ => assert_eq!(result.expect("is copied").bytes, 100),
+            }
+            assert_eq!(world.found(name), (name != "f3").then(|| content(name, 100)));
+        }
+    }
+}

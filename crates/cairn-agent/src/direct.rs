@@ -1,0 +1,180 @@
+//! Reading and writing files past the page cache, where their file system and the part allow it.
+//!
+//! Must stay true: what cannot be done past the cache is done through it, and nobody is told: the bytes are the same.
+//! Does not make anything durable.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+
+/// Shorter files go through the cache: they are written back and read together with others.
+const LARGE_BYTES: u64 = 1 << 20;
+/// What offsets, lengths and addresses are multiples of; a file system that wants more refuses.
+const ALIGNMENT: usize = 4096;
+
+/// An open file.
+pub struct Direct<'a> {
+    file: &'a File,
+    is_direct: bool,
+}
+
+impl<'a> Direct<'a> {
+    /// For `file`, which has `bytes` or will have them.
+    pub fn new(file: &'a File, bytes: u64) -> Direct<'a> {
+        let is_direct = bytes >= LARGE_BYTES && set_direct(file, true).is_ok();
+        Direct { file, is_direct }
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.is_direct) {
+            // A flag that stays costs what was to be gained, and the next call says so.
+            let _ = set_direct(self.file, false);
+        }
+    }
+
+    /// Does it past the cache if that is possible, else through it.
+    fn attempt<T>(
+        &mut self,
+        address: *const u8,
+        mut action: impl FnMut(&File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.is_direct && address.align_offset(ALIGNMENT) == 0 {
+            match action(self.file) {
+                // The offset, or the length, is not what the file system wants.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+                done => return done,
+            }
+        }
+        self.leave();
+        action(self.file)
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % ALIGNMENT);
+        if !whole.is_empty() {
+            self.attempt(whole.as_ptr(), |file| file.write_all_at(whole, offset))?;
+        }
+        if !rest.is_empty() {
+            self.leave();
+            self.file.write_all_at(rest, offset + whole.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is there; 0 at the end of the file.
+    pub fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.attempt(buffer.as_ptr(), |file| file.read_at(buffer, offset))
+    }
+}
+
+fn set_direct(file: &File, is_direct: bool) -> rustix::io::Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, is_direct);
+    rustix::fs::fcntl_setfl(file, flags)
+}
+
+/// Memory that begins where what goes past the cache may.
+#[derive(Default)]
+pub struct Aligned {
+    bytes: Vec<u8>,
+    begin: usize,
+    length: usize,
+}
+
+impl Aligned {
+    /// Makes it at least so long; what it holds then is not defined.
+    pub fn grow(&mut self, length: usize) {
+        if length > self.length {
+            self.bytes = vec![0; length + ALIGNMENT];
+            self.begin = self.bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+            self.length = length;
+        }
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.begin..self.begin + self.length]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.begin..self.begin + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn file(name: &str, directory: &Path) -> File {
+        let path = directory.join(format!("cairn-direct-{name}-{}", std::process::id()));
+        let options = &mut File::options();
+        let file = options.read(true).write(true).create(true).truncate(true).open(&path);
+        fs::remove_file(&path).expect("has a name");
+        file.expect("is made")
+    }
+
+    fn pattern(length: usize) -> Aligned {
+        let mut bytes = Aligned::default();
+        bytes.grow(length);
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read_aligned_or_not_on_disk_and_in_memory() {
+        let long = 3 * ALIGNMENT + 7;
+        for directory in [&std::env::temp_dir(), Path::new("/dev/shm")] {
+            let file = file("both", directory);
+            let bytes = pattern(long);
+            let mut direct = Direct::new(&file, LARGE_BYTES);
+            direct.write_all_at(&bytes, 0).expect("writes");
+            direct.write_all_at(&bytes[1..], long as u64).expect("writes what is not aligned");
+            let mut found = Aligned::default();
+            found.grow(4 * long);
+            let mut direct = Direct::new(&file, LARGE_BYTES);
+            let mut length = 0;
+            while let got @ 1.. =
+                direct.read_at(&mut found[length..], length as u64).expect("reads")
+            {
+                length += got;
+            }
+            assert_eq!(length, 2 * long - 1);
+            assert!(found[..long] == bytes[..] && found[long..length] == bytes[1..]);
+        }
+    }
+
+    #[test]
+    fn large_files_go_past_the_cache_and_short_ones_do_not() {
+        let file = file("flags", &std::env::temp_dir());
+        let is_direct =
+            || rustix::fs::fcntl_getfl(&file).expect("has flags").contains(OFlags::DIRECT);
+        let direct = Direct::new(&file, LARGE_BYTES - 1);
+        assert!(!direct.is_direct && !is_direct());
+        let mut direct = Direct::new(&file, LARGE_BYTES);
+        assert_eq!(direct.is_direct, is_direct());
+        direct.write_all_at(b"a tail", 0).expect("writes");
+        assert!(!direct.is_direct && !is_direct());
+    }
+
+    #[test]
+    fn memory_begins_at_a_page_however_it_grew() {
+        let mut memory = Aligned::default();
+        assert!(memory.is_empty());
+        for length in [1, 5000, 4096, 1 << 20] {
+            memory.grow(length);
+            assert!(memory.len() >= length);
+            assert_eq!(memory.as_ptr().align_offset(ALIGNMENT), 0);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The drain against what people use today: `cp -r` and fsync for many small files, `dd` with O_DIRECT and a second one that
+//! reads for a large one; what a drain costs the program that checkpoints beside it; how soon it begins; what an idle agent
+//! costs.
+//!
+//! Every part has a store of its own, which `cairn` beside this program makes. Both sides begin with files in memory and end when
+//! the copies are durable; ours are verified by then, those of `cp` are not.
+
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SMALL_FILES: usize = 100_000;
+const SMALL_BYTES: usize = 4096;
+/// Of a store in memory.
+const BLOCK_BYTES: usize = 32 << 10;
+const LARGE_BYTES: usize = 2 << 30;
+const LARGE_ROUNDS: usize = 7;
+const SMALL_ROUNDS: usize = 3;
+const CHECKPOINT_BYTES: usize = 256 << 20;
+const CHECKPOINTS: usize = 10;
+const CHECKPOINT_ROUNDS: usize = 3;
+/// Between two checkpoints: time enough for a drain without limit to be in the midst of one when the next begins.
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
+const LIMITED: &str = "100M";
+const CLOSES: usize = 40;
+const SETTLE: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(30);
+/// Of a tick, in which the kernel counts processor time.
+const TICK_S: f64 = 0.01;
+
+/// Prints all figures; the copies go to `directory`.
+pub fn rates(directory: &Path) {
+    fs::create_dir_all(directory).expect("a directory for copies");
+    small_files(directory);
+    large_file(directory);
+    beside_checkpoints(directory);
+    latency(directory);
+    idle(directory);
+    fs::remove_dir_all(directory).expect("what was made can be removed");
+}
+
+fn small_files(directory: &Path) {
+    let source = scratch("small");
+    make_files(&source, SMALL_FILES, SMALL_BYTES);
+    let copies = directory.join("copies");
+    let quoted = (source.display(), copies.display());
+    let copy = format!("cp -r {} {}", quoted.0, quoted.1);
+    let each = format!("{copy} && find {} -type f -print0 | xargs -0 sync", quoted.1);
+    let all = format!("{copy} && sync -f {}", quoted.1);
+    let (mut ours, mut of_each, mut of_all) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..SMALL_ROUNDS {
+        ours.push(drained("small", SMALL_FILES * SMALL_BYTES, directory));
+        of_each.push(timed(&each, &copies));
+        of_all.push(timed(&all, &copies));
+    }
+    let name = format!("{SMALL_FILES} files of {SMALL_BYTES} bytes");
+    report(&format!("{name} / cp -r, fsync each"), &of_each, &ours, "at least 1.5");
+    report(&format!("{name} / cp -r, syncfs"), &of_all, &ours, "none");
+    fs::remove_dir_all(source).expect("what was made can be removed");
+}
+
+fn large_file(directory: &Path) {
+    let source = scratch("large");
+    make_files(&source, 1, LARGE_BYTES);
+    let (from, copy) = (source.join("f0"), directory.join("copy"));
+    let (from, to) = (from.display(), copy.display());
+    let write = format!("dd if={from} of={to} bs=4M oflag=direct conv=fsync");
+    let both = format!("{write} && dd if={to} of=/dev/null bs=4M iflag=direct");
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..LARGE_ROUNDS {
+        ours.push(drained("large", LARGE_BYTES, directory));
+        theirs.push(timed(&both, &copy));
+    }
+    report("one file of 2 GiB / dd direct, read again", &theirs, &ours, "at least 0.95");
+    fs::remove_dir_all(source).expect("what was made can be removed");
+}
+
+/// The ratio of two times that were measured in turn.
+fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
+    let mut ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
+    let spread = spread(&mut ratios);
+    let (over, under) = (spread_of(over).0, spread_of(under).0);
+    println!(
+        "{name:<48} {under:>8.3} s against {over:>8.3} s: {:.2} [{:.2}, {:.2}], bar {bar}",
+        spread.0, spread.1, spread.2
+    );
+}
+
+/// Median, least and greatest.
+fn spread(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
+
+fn spread_of(values: &[f64]) -> (f64, f64, f64) {
+    spread(&mut values.to_vec())
+}
+
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/cairn-bench-{name}.{}", std::process::id()))
+}
+
+/// Seconds that a shell takes for `command`, which makes `result`.
+fn timed(command: &str, result: &Path) -> f64 {
+    let started = Instant::now();
+    let mut shell = Command::new("sh");
+    let status = shell.args(["-c", command]).stderr(Stdio::null()).status().expect("sh starts");
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(status.success(), "{command}: {status}");
+    match result.is_dir() {
+        true => fs::remove_dir_all(result).expect("copies can be removed"),
+        false => fs::remove_file(result).expect("a copy can be removed"),
+    }
+    settle();
+    seconds
+}
+
+/// Nobody pays for what another has left to write.
+fn settle() {
+    Command::new("sync").status().expect("sync starts");
+}
+
+fn cairn() -> Command {
+    Command::new(std::env::current_exe().expect("own path").with_file_name("cairn"))
+}
+
+/// `cairn run` of `work` of this program, in a store for `bytes`.
+fn run(job: &str, bytes: usize, options: &[&str], work: &[&str]) -> Command {
+    let tier = format!("ram:{}", bytes + bytes / 4 + (512 << 20));
+    let mut command = cairn();
+    command.args(["run", "--job", job, "--tier", &tier]).args(options).arg("--");
+    command.arg(std::env::current_exe().expect("own path")).arg("drain-part").args(work);
+    command
+}
+
+fn job(name: &str) -> String {
+    format!("bench-{name}-{}", std::process::id())
+}
+
+fn remove(job: &str) {
+    let options = ["gc", "--job", job, "--older-than", "0", "--force", "--yes"];
+    let removed = cairn().args(options).output().expect("cairn starts");
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+}
+
+/// Seconds that `cairn drain` takes for files that were made in a store, until all are verified.
+fn drained(work: &str, bytes: usize, directory: &Path) -> f64 {
+    let (job, outside) = (job(work), directory.join("drained"));
+    fs::create_dir_all(&outside).expect("a directory");
+    // A small file has a block of its own.
+    let room = if work == "small" { SMALL_FILES * BLOCK_BYTES } else { bytes };
+    let made = run(&job, room, &[], &[work]).output().expect("cairn starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let started = Instant::now();
+    let mut drain = cairn();
+    drain.args(["drain", &job, "--persist"]).arg(&outside);
+    let drain = drain.output().expect("cairn starts");
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(drain.status.success(), "{}", String::from_utf8_lossy(&drain.stderr));
+    remove(&job);
+    fs::remove_dir_all(outside).expect("copies can be removed");
+    settle();
+    seconds
+}
+
+/// One writer's checkpoints with each kind of drain beside it.
+fn beside_checkpoints(directory: &Path) {
+    let outside = directory.join("outside");
+    let outside = outside.to_str().expect("a path in UTF-8");
+    let ways: [&[&str]; 3] =
+        [&[], &["--persist", outside, "--drain-rate", LIMITED], &["--persist", outside]];
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for _ in 0..CHECKPOINT_ROUNDS {
+        for (options, times) in ways.iter().zip(&mut times) {
+            times.push(checkpoint_time(options));
+            let _ = fs::remove_dir_all(outside);
+            settle();
+        }
+    }
+    let [without, limited, unlimited] = times;
+    report(
+        &format!("checkpoint beside a drain of {LIMITED}/s / without"),
+        &limited,
+        &without,
+        "at most 1.05",
+    );
+    report("checkpoint beside a drain / without", &unlimited, &without, "at most 1.25");
+}
+
+/// Median seconds of a checkpoint.
+fn checkpoint_time(options: &[&str]) -> f64 {
+    let job = job("beside");
+    let options = [options, &["--drain", "none"]].concat();
+    let output = run(&job, 4 * CHECKPOINT_BYTES, &options, &["checkpoints"]).output();
+    let output = output.expect("cairn starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut times: Vec<f64> = text.lines().map(|line| line.parse().expect("a figure")).collect();
+    assert_eq!(times.len(), CHECKPOINTS, "{}", String::from_utf8_lossy(&output.stderr));
+    remove(&job);
+    spread(&mut times).0
+}
+
+fn latency(directory: &Path) {
+    let outside = directory.join("outside");
+    fs::create_dir_all(&outside).expect("a directory");
+    let outside = outside.to_str().expect("a path in UTF-8");
+    let mut command = run(&job("latency"), 64 << 20, &["--persist", outside], &["closes", outside]);
+    let output = command.output().expect("cairn starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut times: Vec<f64> = text.lines().map(|line| line.parse().expect("a figure")).collect();
+    assert_eq!(times.len(), CLOSES, "{}", String::from_utf8_lossy(&output.stderr));
+    let (median, least, most) = spread(&mut times);
+    println!(
+        "{:<48} {median:>8.1} ms [{least:.1}, {most:.1}], bar at most 50",
+        "close to begin of the drain"
+    );
+    fs::remove_dir_all(outside).expect("copies can be removed");
+}
+
+fn idle(directory: &Path) {
+    let job = job("idle");
+    let outside = directory.join("outside");
+    let outside = outside.to_str().expect("a path in UTF-8");
+    let seconds = (SETTLE.as_secs() + IDLE.as_secs() + 5).to_string();
+    let mut running = run(&job, 1 << 30, &["--persist", outside], &["sleep", &seconds])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("cairn starts");
+    // Memory is cleared ahead of its use at first.
+    std::thread::sleep(SETTLE);
+    let status = cairn().args(["status", &job, "--json"]).output().expect("cairn starts");
+    let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let agent = status[0]["agent"]["pid"].as_u64().expect("an agent");
+    let used = || processor_ticks(agent);
+    let before = used();
+    std::thread::sleep(IDLE);
+    let percent = (used() - before) as f64 * TICK_S / IDLE.as_secs_f64() * 100.0;
+    let memory = private_bytes(agent) as f64 / f64::from(1 << 20);
+    println!("{:<48} {percent:>8.2} %, bar at most 0.5", "idle agent, of a processor");
+    println!("{:<48} {memory:>8.1} MiB, bar at most 30", "idle agent, private memory");
+    running.wait().expect("it ends");
+}
+
+fn processor_ticks(pid: u64) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the agent is there");
+    let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
+    // User and system time are fields 14 and 15, the state is the third.
+    fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
+}
+
+fn private_bytes(pid: u64) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("is readable");
+    let private = rollup.lines().filter(|line| line.starts_with("Private_"));
+    let kilobytes = private.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kilobytes.sum::<u64>() * 1024
+}
+
+/// What runs in the stores.
+pub fn part(arguments: &[String]) {
+    let mount = PathBuf::from(std::env::var_os("CAIRN_MOUNT").expect("CAIRN_MOUNT"));
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["small"] => make_files(&mount, SMALL_FILES, SMALL_BYTES),
+        ["large"] => make_files(&mount, 1, LARGE_BYTES),
+        ["checkpoints"] => checkpoints(&mount),
+        ["closes", outside] => closes(&mount, Path::new(outside)),
+        ["sleep", seconds] => {
+            std::thread::sleep(Duration::from_secs(seconds.parse().expect("seconds")))
+        }
+        _ => panic!("started by `cairn-bench drain` only"),
+    }
+}
+
+/// Files in directories of a thousand.
+fn make_files(directory: &Path, count: usize, bytes: usize) {
+    let data: Vec<u8> = (0..bytes.min(4 << 20)).map(|at| (at % 251) as u8).collect();
+    for number in 0..count {
+        let name = match count {
+            1 => directory.join("f0"),
+            _ => directory.join(format!("d{}", number / 1000)).join(format!("f{number}")),
+        };
+        if number % 1000 == 0 {
+            fs::create_dir_all(name.parent().expect("a directory")).expect("a directory");
+        }
+        let mut file = File::create(name).expect("a file");
+        for _ in 0..bytes / data.len() {
+            file.write_all(&data).expect("is written");
+        }
+    }
+}
+
+/// Prints the seconds that each took.
+fn checkpoints(mount: &Path) {
+    let data: Vec<u8> = (0..4 << 20).map(|at: usize| (at % 251) as u8).collect();
+    let name = |number: usize| mount.join(format!("state.{number}"));
+    for number in 0..CHECKPOINTS + 2 {
+        let started = Instant::now();
+        let mut file = File::create(name(number)).expect("a file");
+        for _ in 0..CHECKPOINT_BYTES / data.len() {
+            file.write_all(&data).expect("is written");
+        }
+        drop(file);
+        // The first ones are in new memory.
+        if number >= 2 {
+            println!("{}", started.elapsed().as_secs_f64());
+            fs::remove_file(name(number - 2)).expect("an old one is removed");
+        }
+        std::thread::sleep(CHECKPOINT_PAUSE);
+    }
+}
+
+/// Prints how many milliseconds after a close something of the file shows in `outside`.
+fn closes(mount: &Path, outside: &Path) {
+    let entries = || {
+        let entries = fs::read_dir(outside).expect("a directory").flatten();
+        entries.map(|entry| entry.file_name().into_encoded_bytes()).collect::<Vec<_>>()
+    };
+    for number in 0..CLOSES {
+        let name = format!("f{number}");
+        fs::write(mount.join(&name), [0x5a; 4096]).expect("is written");
+        let closed = Instant::now();
+        let is_it = |entry: &Vec<u8>| {
+            entry == name.as_bytes() || entry.starts_with(format!(".{name}.").as_bytes())
+        };
+        while !entries().iter().any(is_it) {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        println!("{}", closed.elapsed().as_secs_f64() * 1e3);
+        // At ever other times between two looks of the agent.
+        std::thread::sleep(Duration::from_millis(300 + 7 * number as u64));
+    }
+}
