@@ -103,13 +103,18 @@ impl Checkpoints {
     /// other's.
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
         if self.register.open_run().is_some() {
-            self.look(groves, Told { succeeded: Some(false), wanted: Wanted::Policy })?;
-            self.settle(None)?;
+            self.end_run(groves, Told { succeeded: Some(false), wanted: Wanted::Policy })?;
         }
         Ok(())
     }
 
     /// Those that are complete, as of the last look.
+    /// To be called when a run has ended, and no agent is there to be told how.
+    pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
+        self.look(groves, told)?;
+        self.save()
+    }
+
     pub fn complete(&self) -> &[Checkpoint] {
         self.register.checkpoints()
     }
@@ -210,23 +215,24 @@ impl Checkpoints {
         View { held, incomplete, order, unfinished: unfinished(sets, run), look_again }
     }
 
-    /// Notes which checkpoints `ledger` has whole, in its manifest, too; and writes the register.
-    pub fn settle(&mut self, ledger: Option<&mut Ledger>) -> Result<()> {
-        if let Some(ledger) = ledger {
-            let is_drained = |file: &Member| {
-                ledger.entry(&file.path).is_some_and(|entry| {
-                    let same = (entry.inode, entry.version) == (file.inode, file.version);
-                    same && entry.state == State::Drained && !entry.detached
-                })
-            };
-            self.register.note_levels(is_drained);
-            let drained =
-                self.register.checkpoints().iter().filter(|known| known.level == Level::Pfs);
-            let drained: Vec<_> = drained
-                .filter_map(|known| manifest::Checkpoint::of(known, ledger.manifest()))
-                .collect();
-            ledger.put_checkpoints(drained);
-        }
+    /// Notes which checkpoints `ledger` has whole, in its manifest, too.
+    pub fn note_levels(&mut self, ledger: &mut Ledger) {
+        let is_drained = |file: &Member| {
+            ledger.entry(&file.path).is_some_and(|entry| {
+                let same = (entry.inode, entry.version) == (file.inode, file.version);
+                same && entry.state == State::Drained && !entry.detached
+            })
+        };
+        self.register.note_levels(is_drained);
+        let drained = self.register.checkpoints().iter().filter(|known| known.level == Level::Pfs);
+        let drained: Vec<_> = drained
+            .filter_map(|known| manifest::Checkpoint::of(known, ledger.manifest()))
+            .collect();
+        ledger.put_checkpoints(drained);
+    }
+
+    /// Writes the register if it says something else than before.
+    pub fn save(&mut self) -> Result<()> {
         if self.register != self.saved {
             self.register.save(&self.store)?;
             self.saved = self.register.clone();

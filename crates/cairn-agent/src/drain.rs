@@ -119,9 +119,10 @@ impl Drainer {
         let view = self.look(&trees, told)?;
         self.look_again = view.look_again;
         let Some(persist) = self.job.persist.clone() else {
-            self.checkpoints()?.settle(None)?;
             return Ok(undrained(&trees, view));
         };
+        // Others read it: what is there does not depend on the directory.
+        self.checkpoints()?.save()?;
         let result = self.drain(&persist, &trees, all, reason, view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
@@ -207,7 +208,9 @@ impl Drainer {
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
         count_drained(&ledger, &mut outcome);
-        self.checkpoints()?.settle(Some(&mut ledger))?;
+        let checkpoints = self.checkpoints()?;
+        checkpoints.note_levels(&mut ledger);
+        checkpoints.save()?;
         if guards && ledger.manifest().newest_files() != guarded {
             // There is a newer one now: the copies of the other can go.
             self.look_again = Some(Instant::now());

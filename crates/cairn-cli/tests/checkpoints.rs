@@ -64,6 +64,26 @@ fn directory_arrives_as_a_whole_when_the_next_one_begins() {
     assert_eq!(sandbox.manifest("whole")["complete"], true);
 }
 
+/// Mechanism: the register was written when a pass had gone through.
+/// Consequence: while the persist directory was away, status, the archive and figures knew nothing of newer checkpoints.
+/// Fix: it is written when the files were looked at.
+#[test]
+fn checkpoint_is_known_while_the_persist_directory_is_away() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "away", &[]);
+    let away = sandbox.work().join("away");
+    fs::rename(sandbox.out(), &away).expect("renames");
+    session.shell("echo 1 >/cairn/f.1; echo 2 >/cairn/f.2");
+    eventually("status shows both", || {
+        let status = sandbox.cairn(&["status", "away", "--json"]).succeeds().json();
+        let sets = status[0]["sets"].as_array().cloned().unwrap_or_default();
+        sets.iter().filter(|set| set["level"] == "node").count() == 2
+    });
+    fs::rename(&away, sandbox.out()).expect("renames");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(drained(&sandbox, "away"), [1, 2]);
+}
+
 #[test]
 fn directory_that_is_renamed_into_place_is_complete_at_once() {
     let sandbox = Sandbox::new();
