@@ -89,6 +89,14 @@ impl Client {
     pub fn archive(
         &mut self,
         newest: bool,
+    /// Tells it how the run ended, which it drains in the background.
+    pub fn tell_end(&mut self, told: Told) -> Result<()> {
+        match self.ask(&Request::Ended { told }, &mut |_| ())? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Option<ArchiveStatus>> {
         match self.ask(&Request::Archive { newest }, progress)? {

@@ -135,6 +135,11 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
             Ok(Request::Drain { settle_ms, told }) => {
                 drain(&stream, shared, Duration::from_millis(settle_ms), told)?
             }
+            Ok(Request::Ended { told }) => {
+                shared.state().request(told);
+                shared.notify();
+                Answer::Done
+            }
             Ok(Request::Evict { paths, force }) => {
                 let (reply, answer) = mpsc::channel();
                 shared.state().evictions.push(Eviction { paths, force, reply });
@@ -197,9 +202,7 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
     let settled_at = Instant::now() + settle;
     loop {
         let mut state = shared.state();
-        state.requested += 1;
-        state.told.add(told);
-        let ticket = state.requested;
+        let ticket = state.request(told);
         shared.notify();
         let mut reported = Instant::now();
         while state.finished < ticket {

@@ -30,6 +30,11 @@ pub enum Request {
         #[serde(default)]
         told: Told,
     },
+    /// Drain everything that is closed; answer at once.
+    Ended {
+        /// How the run ended, and what is wanted.
+        told: Told,
+    },
     /// Drop these files from the store, in this order, and keep their drained copies.
     Evict {
         /// Paths below the persist directory; a directory comes after what is in it.
@@ -63,7 +68,7 @@ pub enum Answer {
         /// How it stands; None if nothing is archived.
         status: Option<ArchiveStatus>,
     },
-    /// `Evict` or `Stop` was carried out.
+    /// Anything else was carried out, or, of `Ended`, will be.
     Done,
     /// The request was not carried out.
     Error {

@@ -357,6 +357,8 @@ impl DrainLoop<'_> {
             Ok(outcome) => {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
+        let is_asked = state.finished < state.requested;
+        state.settled = retry_at.is_none() && !is_awaited && !self.dirty && !is_asked;
                 state.trouble = None;
                 state.last = outcome;
             }
@@ -373,7 +375,6 @@ impl DrainLoop<'_> {
         state.retry_at = retry_at;
         state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
         let is_awaited = self.drainer.next_look().is_some();
-        state.settled = retry_at.is_none() && !is_awaited && !self.dirty;
         state.finished = state.finished.max(ticket.unwrap_or(0));
         let trouble = state.trouble.clone();
         drop(state);

@@ -63,6 +63,16 @@ pub struct State {
     pub forecast: Option<Forecast>,
 }
 
+impl State {
+    /// Asks for a drain; its number.
+    pub fn request(&mut self, told: Told) -> u64 {
+        self.requested += 1;
+        self.settled = false;
+        self.told.add(told);
+        self.requested
+    }
+}
+
 /// The namespaces of the store.
 struct Volumes {
     store: Store,

@@ -19,7 +19,7 @@ use cairn_agent::protocol::Unfinished;
 use cairn_agent::read::{Buffer, read_whole};
 use cairn_agent::sets::policy::MATCHING;
 use cairn_agent::sets::register::{Checkpoint, Level};
-use cairn_agent::sets::{Family, Name};
+use cairn_agent::sets::{Family, Grove, Name};
 use cairn_agent::volume::{Volume, now};
 use glob::Pattern;
 use serde::Serialize;
@@ -39,9 +39,8 @@ impl Found {
     /// Looks at the files of `store`, whose namespaces are `volumes`.
     pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
         let trees = trees(volumes)?;
-        let groves: Vec<_> = volumes.iter().map(Volume::prefix).zip(&trees).collect();
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
-        let view = checkpoints.look(&groves, Told::default())?;
+        let view = checkpoints.look(&groves(volumes, &trees), Told::default())?;
         let complete = checkpoints.complete().to_vec();
         Ok(Found { complete, unfinished: view.unfinished, incomplete: view.incomplete })
     }
@@ -52,10 +51,21 @@ fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {
 }
 
 /// Before another run begins in a store without an agent: notes what the one before it left unfinished.
+fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
+    volumes.iter().map(Volume::prefix).zip(trees).collect()
+}
+
 pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
     let trees = trees(volumes)?;
-    let groves: Vec<_> = volumes.iter().map(Volume::prefix).zip(&trees).collect();
-    Ok(Checkpoints::load(store.directory(), &store.job)?.begin_run(&groves)?)
+    Ok(Checkpoints::load(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
+}
+
+/// When a run has ended in a store without an agent: notes how.
+pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
+    let volumes = store.volumes()?;
+    let trees = trees(&volumes)?;
+    Ok(Checkpoints::load(store.directory(), &store.job)?
+        .end_run(&groves(&volumes, &trees), told)?)
 }
 
 /// A checkpoint, as it is listed.

@@ -321,19 +321,28 @@ impl Claim {
         &self.lock
     }
 
-    /// Ends the agent and removes the store with everything in it.
-    pub fn remove(self) -> Result<()> {
+    /// Ends the agent; false if it does not end.
+    pub fn end_agent(&self) -> Result<bool> {
         let directory = self.store.directory();
         let started = Instant::now();
-        while daemon::is_locked(directory, AGENT_LOCK)? && started.elapsed() < AGENT_PATIENCE {
+        while daemon::is_locked(directory, AGENT_LOCK)? {
+            if started.elapsed() >= AGENT_PATIENCE {
+                return Ok(false);
+            }
             if let Some(mut agent) = Client::connect(directory) {
                 // One that hangs up is ending already, which is what is wanted.
                 let _ = agent.stop();
             }
             thread::sleep(LOOK_EVERY);
         }
+        Ok(true)
+    }
+
+    /// Ends the agent and removes the store with everything in it.
+    pub fn remove(self) -> Result<()> {
         // An agent that does not end finds its store gone and gives up.
-        Store::open(directory)?.remove()?;
+        self.end_agent()?;
+        Store::open(self.store.directory())?.remove()?;
         Ok(())
     }
 }

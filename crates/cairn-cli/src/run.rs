@@ -7,6 +7,7 @@ use crate::Context;
 use crate::archive::{self, ArchiveArguments, archive_with};
 use crate::calls;
 use crate::checkpoint_options::{self, CheckpointArguments};
+use crate::checkpoints;
 use crate::claim::Claim;
 use crate::company::{self, Company, Last};
 use crate::drain::{DrainReport, drain_with};
@@ -330,33 +331,38 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
 fn settle(
     context: &Context,
     claim: &Claim,
-    mut agent: Client,
+    agent: Client,
     (signals, walltime): (&mut Signals, &Walltime),
     is_finished: bool,
 ) -> Safety {
     let store = &claim.store;
-    let postponed = |goes_on| match Standing::of(store) {
+    let told = Told { succeeded: Some(is_finished), wanted: Wanted::Newest };
+    let postponed = |goes_on, told: Result<()>| match told.and_then(|()| Standing::of(store)) {
         Ok(standing) => Safety::postponed(goes_on, standing),
         Err(error) => Safety::Failed { reason: error.to_string() },
     };
     match store.job.drain.at_end {
         AtEnd::Background if store.job.persist.is_some() => {
             // One that was killed just now is replaced.
-            match store.agent() {
-                Ok(_) => postponed(true),
-                Err(error) => Safety::Failed { reason: error.to_string() },
-            }
+            postponed(true, store.agent().and_then(|mut agent| Ok(agent.tell_end(told)?)))
         }
         AtEnd::Nothing if store.job.persist.is_some() => {
-            // If it cannot be told, it finds out when nobody has the store any more.
-            let _ = agent.stop();
-            postponed(false)
+            postponed(false, end_without_drain(claim, told))
         }
-        _ => match drain(context, claim, agent, (signals, walltime), is_finished) {
+        _ => match drain(context, claim, agent, (signals, walltime), told) {
             Some(Ok(report)) => Safety::of(&store.job, report),
             Some(Err(error)) => Safety::Failed { reason: error.to_string() },
             None => Safety::Interrupted { standing: Standing::of(store).unwrap_or_default() },
         },
+    }
+}
+
+/// Ends the agent, and notes how the run ended, which nobody else will say.
+fn end_without_drain(claim: &Claim, told: Told) -> Result<()> {
+    match claim.end_agent()? {
+        true => checkpoints::end_run(&claim.store, told),
+        // It finds out when nobody has the store any more.
+        false => Ok(()),
     }
 }
 
@@ -367,12 +373,11 @@ fn drain(
     claim: &Claim,
     agent: Client,
     attention: (&mut Signals, &Walltime),
-    succeeded: bool,
+    told: Told,
 ) -> Option<Result<DrainReport>> {
     let quiet = context.json;
     let store = OpenStore::open(claim.store.directory());
     attended(attention, move || {
-        let told = Told { succeeded: Some(succeeded), wanted: Wanted::Newest };
         store.and_then(|store| drain_with(&store, Some(agent), SETTLE, told, quiet))
     })
 }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Ran, Sandbox, kill};
+use common::session::Session;
+use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 
 /// Slow enough that nothing but the first file arrives before the run ends, fast enough to be waited for.
@@ -55,6 +56,23 @@ fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     sandbox.cairn(&["drain", "left"]).succeeds();
     assert_eq!(sandbox.drained_names(), ["f1", "f2", "f3"]);
     sandbox.cairn(&["status", "--wait", "left"]).succeeds();
+}
+
+/// Mechanism: nobody told the agent how a run ended whose end did not wait for the drain, and a run of which nobody says so counts as failed.
+/// Consequence: what it had written last, and nothing but its end could tell to be whole, was never drained, nor offered for restart.
+/// Fix: the agent is told, or, where it is to end, the register.
+#[test]
+fn last_checkpoint_of_a_run_that_went_well_is_drained_though_its_end_did_not_wait() {
+    for (how, then) in [("background", &["status", "--wait"][..]), ("none", &["drain"])] {
+        let sandbox = Sandbox::new();
+        let mut session = Session::start(&sandbox, "well", &["--settle", "1h", "--drain", how]);
+        session.shell("echo x >/cairn/log");
+        eventually("the agent has looked", || sandbox.out().join("log").exists());
+        session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo b >/cairn/ckpt-1/b");
+        assert_eq!(session.end(), Some(0));
+        sandbox.cairn(&[then, &["well"]].concat()).succeeds();
+        assert_eq!(sandbox.drained_names(), ["ckpt-1", "ckpt-1/a", "ckpt-1/b", "log"], "{how}");
+    }
 }
 
 #[test]
