@@ -15,7 +15,7 @@ use crate::ranks;
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
-use crate::sets::{Family, Grove, Member, Name, Reason, Run, Set, Situation, Standing, survey};
+use crate::sets::{Family, Grove, Member, Reason, Run, Set, Situation, Standing, survey};
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
@@ -164,8 +164,7 @@ impl Checkpoints {
         let known = self.register.checkpoints();
         let usual: HashMap<&Family, usize> =
             known.iter().map(|known| (&known.name.family, known.files.len())).collect();
-        let files: HashMap<&Name, &[Member]> =
-            known.iter().map(|known| (&known.name, &known.files[..])).collect();
+        let last_complete = self.register.last_complete();
         let situation = Situation {
             now_ns: now().0,
             ranks: launches.last().map(|launch| launch.known),
@@ -173,7 +172,7 @@ impl Checkpoints {
             settle: self.settle,
             marks,
             usual_size: &|family| usual.get(family).copied(),
-            was_complete: &|name, members| files.get(name).is_some_and(|&files| files == members),
+            last_complete: &|name| last_complete.get(name).copied(),
             was_abandoned: &|name, files| self.register.was_abandoned(name, files),
         };
         Ok(survey(groves, self.rules.patterns(), &situation))

@@ -3,7 +3,8 @@
 //! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
 //! set is on its own and does not appear here.
 //! Must stay true: a set with an open file, or with one whose writer died, is never complete; nor is one that was unfinished
-//! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run.
+//! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run; where files
+//! are written again, those that were not yet are no part of the new checkpoint.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
 pub mod marks;
@@ -18,7 +19,7 @@ use crate::plan::{Node, Tree};
 use marks::Mark;
 use pattern::{Patterns, Position};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -173,8 +174,8 @@ pub struct Situation<'a> {
     pub marks: &'a [Mark],
     /// Files of the newest complete set of a family.
     pub usual_size: &'a dyn Fn(&Family) -> Option<usize>,
-    /// Whether a set with these files was complete before.
-    pub was_complete: &'a dyn Fn(&Name, &[Member]) -> bool,
+    /// The files of a set of this name when all of it was there last.
+    pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
     /// Whether a set with these files was unfinished when a run failed.
     pub was_abandoned: &'a dyn Fn(&Name, &[Member]) -> bool,
 }
@@ -200,10 +201,9 @@ pub fn survey<'a>(
     situation: &Situation<'a>,
 ) -> Vec<Set> {
     let drafts = drafts(groves, patterns, situation);
-    let newest_steps: HashMap<Family, u64> =
-        drafts.keys().filter_map(|name| Some((name.family.clone(), name.step?))).collect();
+    let superseded = superseded(&drafts);
     let settle = |(name, draft): (Name, Draft<'a>)| {
-        let is_superseded = newest_steps.get(&name.family).copied() > name.step;
+        let is_superseded = superseded.contains(&name);
         let renamed = draft.directory.as_ref().and_then(|path| find(groves, path));
         let is_renamed = renamed.is_some_and(|node| node.changed_ns > node.mtime_ns);
         let mut members: Vec<Member> = draft.files.iter().copied().map(member).collect();
@@ -213,6 +213,21 @@ pub fn survey<'a>(
         Set { name, members, newest_ns, standing }
     };
     drafts.into_iter().map(settle).collect()
+}
+
+/// Those after which a later step was begun. One that is older is none: the program has gone back to an earlier step.
+fn superseded(drafts: &BTreeMap<Name, Draft<'_>>) -> HashSet<Name> {
+    let mut later: HashMap<&Family, i64> = HashMap::new();
+    let mut superseded = HashSet::new();
+    for (name, draft) in drafts.iter().rev().filter(|(name, _)| name.step.is_some()) {
+        let newest_ns = newest_ns(draft);
+        match later.get_mut(&name.family) {
+            None => _ = later.insert(&name.family, newest_ns),
+            Some(later_ns) if *later_ns < newest_ns => *later_ns = newest_ns,
+            Some(_) => _ = superseded.insert(name.clone()),
+        }
+    }
+    superseded
 }
 
 fn member((path, node): (&FilePath, &Node)) -> Member {
@@ -310,7 +325,8 @@ fn standing(
     if (situation.was_abandoned)(name, members) {
         return Standing::Broken(Reason::Abandoned);
     }
-    if (situation.was_complete)(name, members) {
+    let last = (situation.last_complete)(name);
+    if last == Some(members) {
         return Standing::Complete;
     }
     if let Some(mark) = draft.mark {
@@ -322,14 +338,21 @@ fn standing(
     }
     let usual = (situation.usual_size)(&name.family);
     let is_usual = usual.is_some_and(|usual| members.len() >= usual);
-    if is_usual || situation.run == Run::Succeeded {
+    let is_mixed = last.is_some_and(|last| is_mixed(last, members));
+    if is_usual && !is_mixed || situation.run == Run::Succeeded {
         return Standing::Complete;
     }
     let is_ranked = situation.ranks.is_some() && !draft.ranks.is_empty();
-    let factor = if usual.is_some() || is_ranked { PATIENCE_FACTOR } else { 1 };
+    let factor = if usual.is_some() || is_ranked || is_mixed { PATIENCE_FACTOR } else { 1 };
     // A clock that went back makes nothing complete.
     let age_ns = situation.now_ns.saturating_sub(newest_ns(draft)).max(0);
     let left = (situation.settle * factor).saturating_sub(Duration::from_nanos(age_ns as u64));
+    if is_mixed {
+        return match left.is_zero() {
+            true => Standing::Complete,
+            false => Standing::Waiting(Reason::Unsettled(left)),
+        };
+    }
     if let Some(ranks) = situation.ranks.filter(|_| !draft.ranks.is_empty()) {
         let there = draft.ranks.iter().filter(|&&rank| rank < u64::from(ranks)).count() as u32;
         return match there == ranks || is_superseded && left.is_zero() {
@@ -342,6 +365,16 @@ fn standing(
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),
     }
+}
+
+/// Whether some of the files of a complete set were written again, and some were not. Both are in the order of their paths.
+fn is_mixed(last: &[Member], members: &[Member]) -> bool {
+    let is_same = |member: &Member| last.binary_search(member).is_ok();
+    let is_other = |member: &Member| {
+        let known = last.binary_search_by(|known| known.path.cmp(&member.path));
+        known.is_ok_and(|index| last[index] != *member)
+    };
+    members.iter().any(is_same) && members.iter().any(is_other)
 }
 
 /// Whether no other file can belong to a set of this family.

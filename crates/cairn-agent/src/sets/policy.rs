@@ -136,7 +136,7 @@ impl Rules {
     }
 
     /// Whether the checkpoint with this number in its family, counted from 1, is to be drained; `last` of those that were is
-    /// so old.
+    /// so old, if there is one.
     pub fn wants_pfs(&self, ordinal: u64, last: Option<Duration>) -> bool {
         match self.pfs {
             Every::Count(count) => ordinal % count.max(1) == 0,

@@ -9,7 +9,7 @@ use super::{Family, Member, Name, Set, Standing};
 use crate::error::{Error, Result};
 use crate::store_file;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -80,6 +80,12 @@ pub struct Register {
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
     abandoned: Vec<Abandoned>,
+    /// Complete ones whose files were written again since, and are not all of one checkpoint again.
+    #[serde(default)]
+    rewritten: Vec<Checkpoint>,
+    /// When the last one of a family that is to be in the persist directory was found complete, nanoseconds since the epoch.
+    #[serde(default)]
+    wanted_ns: Vec<(Family, i64)>,
     /// The run, of all in the store, that was under way and has not said how it ended.
     open_run: Option<u64>,
 }
@@ -92,6 +98,8 @@ impl Default for Register {
             counts: Vec::new(),
             checkpoints: Vec::new(),
             abandoned: Vec::new(),
+            rewritten: Vec::new(),
+            wanted_ns: Vec::new(),
             open_run: None,
         }
     }
@@ -145,6 +153,12 @@ impl Register {
         self.abandoned.iter().any(|left| left.name == *name && left.files == files)
     }
 
+    /// The files of each checkpoint when all of it was there last.
+    pub fn last_complete(&self) -> HashMap<&Name, &[Member]> {
+        let known = self.checkpoints.iter().chain(&self.rewritten);
+        known.map(|known| (&known.name, &known.files[..])).collect()
+    }
+
     /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
     /// changed or went are dropped.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) {
@@ -154,16 +168,20 @@ impl Register {
             complete.get(&known.name).is_some_and(|set| set.members == known.files)
         });
         self.checkpoints = kept;
+        self.rewritten.extend(dropped);
         let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
         let mut fresh: Vec<&Set> =
             complete.into_values().filter(|set| !known.contains(&set.name)).collect();
         fresh.sort_by_key(|set| (set.newest_ns, set.name.step));
         for set in fresh {
             // One that was written again has its place in the order already.
-            let before = dropped.iter().find(|known| known.name == set.name);
+            let before = self.rewritten.iter().find(|known| known.name == set.name);
             let before = before.filter(|_| set.name.step.is_some()).map(|known| known.ordinal);
             self.add(set, before, rules, now_ns);
         }
+        let unfinished = sets.iter().filter(|set| !set.is_complete());
+        let unfinished: BTreeSet<&Name> = unfinished.map(|set| &set.name).collect();
+        self.rewritten.retain(|known| unfinished.contains(&known.name));
         self.abandoned.retain(|left| {
             sets.iter().any(|set| set.name == left.name && set.members == left.files)
         });
@@ -171,22 +189,44 @@ impl Register {
 
     fn add(&mut self, set: &Set, ordinal: Option<u64>, rules: &Rules, now_ns: i64) {
         let ordinal = ordinal.unwrap_or_else(|| self.count(&set.name.family));
-        let of_family = |known: &&Checkpoint| {
-            known.name.family == set.name.family && known.wanted == Level::Pfs
-        };
-        let last = self.checkpoints.iter().filter(of_family).map(|known| known.completed_ns).max();
-        let age = |last| Duration::from_nanos(now_ns.saturating_sub(last).max(0) as u64);
-        self.checkpoints.push(Checkpoint {
+        let mut known = Checkpoint {
             id: self.next_id,
             name: set.name.clone(),
             ordinal,
             completed_ns: now_ns,
             modified_ns: set.newest_ns,
-            wanted: if rules.wants_pfs(ordinal, last.map(age)) { Level::Pfs } else { Level::Node },
+            wanted: Level::Node,
             level: Level::Node,
             files: set.members.clone(),
-        });
+        };
         self.next_id += 1;
+        let wanted_ns = self.wanted_ns_of(&set.name.family);
+        // None if the clock went back since.
+        let age_ns = now_ns.checked_sub(*wanted_ns).and_then(|age_ns| u64::try_from(age_ns).ok());
+        if rules.wants_pfs(ordinal, age_ns.map(Duration::from_nanos)) {
+            known.wanted = Level::Pfs;
+            *wanted_ns = now_ns;
+        }
+        self.checkpoints.push(known);
+    }
+
+    /// When the last one of a family that is to be in the persist directory was found complete; long ago if none was.
+    fn wanted_ns_of(&mut self, family: &Family) -> &mut i64 {
+        let known = self.wanted_ns.iter().position(|(known, _)| known == family);
+        let index = known.unwrap_or(self.wanted_ns.len());
+        if known.is_none() {
+            self.wanted_ns.push((family.clone(), i64::MIN));
+        }
+        &mut self.wanted_ns[index].1
+    }
+
+    /// The checkpoint at `index` is to be in the persist directory, whatever the policy says.
+    fn want(&mut self, index: usize) {
+        let known = &mut self.checkpoints[index];
+        known.wanted = Level::Pfs;
+        let (family, completed_ns) = (known.name.family.clone(), known.completed_ns);
+        let wanted_ns = self.wanted_ns_of(&family);
+        *wanted_ns = completed_ns.max(*wanted_ns);
     }
 
     /// One more of a family: its number in it.
@@ -232,12 +272,12 @@ impl Register {
                 *known = index;
             }
         }
-        newest.into_values().for_each(|index| self.checkpoints[index].wanted = Level::Pfs);
+        newest.into_values().for_each(|index| self.want(index));
     }
 
     /// All checkpoints are wanted in the persist directory.
     pub fn want_all(&mut self) {
-        self.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.wanted = Level::Pfs);
+        (0..self.checkpoints.len()).for_each(|index| self.want(index));
     }
 
     /// Notes which checkpoints are in the persist directory: those all of whose files `is_drained`.
@@ -314,6 +354,55 @@ mod tests {
         let wanted = |(_, step, level)| (level == Level::Pfs).then_some(step);
         let wanted: Vec<u64> = known(&register).into_iter().filter_map(wanted).collect();
         assert_eq!(wanted, [1, 3, 5]);
+    }
+
+    /// Mechanism: when a checkpoint was last wanted outside was known from the checkpoints that are there.
+    /// Consequence: a program that keeps its newest few had nearly every one drained, and not one in so many seconds.
+    /// Fix: the register notes it.
+    #[test]
+    fn one_in_so_many_seconds_is_wanted_outside_also_after_older_ones_went() {
+        let mut register = Register::default();
+        let rules = rules(Every::Seconds(60));
+        let mut wanted = Vec::new();
+        for (step, second) in [(1, 0), (2, 59), (3, 61), (4, 100), (5, 121)] {
+            register.take(&complete(&[step]), &rules, second * SECOND);
+            wanted.push(known(&register)[0].2 == Level::Pfs);
+        }
+        assert_eq!(wanted, [true, false, true, false, true]);
+        register.take(&complete(&[6]), &rules, 130 * SECOND);
+        register.want_newest();
+        register.take(&complete(&[7]), &rules, 185 * SECOND);
+        assert_eq!(known(&register)[0].2, Level::Node, "the sixth was wanted, too");
+    }
+
+    #[test]
+    fn clock_that_went_back_keeps_nothing_from_being_wanted() {
+        let mut register = Register::default();
+        let rules = rules(Every::Seconds(60));
+        register.take(&complete(&[1]), &rules, 5000 * SECOND);
+        register.take(&complete(&[1, 2]), &rules, 10 * SECOND);
+        register.take(&complete(&[1, 2, 3]), &rules, 69 * SECOND);
+        let wanted: Vec<Level> =
+            known(&register).into_iter().map(|(_, _, wanted)| wanted).collect();
+        assert_eq!(wanted, [Level::Pfs, Level::Pfs, Level::Node]);
+    }
+
+    #[test]
+    fn checkpoint_whose_files_are_being_written_again_is_remembered_until_it_is_complete() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(2));
+        register.take(&complete(&[10, 20]), &rules, 1);
+        let open = Standing::Waiting(super::super::Reason::Marks(1, 0));
+        let sets = |set| [complete(&[10]), vec![set]].concat();
+        let before = set(20, 1, Standing::Complete);
+        register.take(&sets(set(20, 2, open)), &rules, 2);
+        assert_eq!(known(&register), [(1, 10, Level::Node)]);
+        assert_eq!(register.last_complete().get(&before.name), Some(&&before.members[..]));
+        register.take(&sets(set(20, 3, Standing::Complete)), &rules, 3);
+        assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Pfs)]);
+        assert!(register.rewritten.is_empty());
+        register.take(&complete(&[10]), &rules, 4);
+        assert_eq!(register.last_complete().get(&before.name), None);
     }
 
     #[test]

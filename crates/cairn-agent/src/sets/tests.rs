@@ -35,6 +35,8 @@ struct Known {
     usual: Option<usize>,
     abandoned: bool,
     marks: Vec<Mark>,
+    /// Files of the only set when it was complete last.
+    last: &'static [(&'static str, u32, u64)],
 }
 
 const KNOWN: Known = Known {
@@ -44,9 +46,18 @@ const KNOWN: Known = Known {
     usual: None,
     abandoned: false,
     marks: Vec::new(),
+    last: &[],
 };
 
 fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
+    let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
+    let last = known.last.iter().map(|&(name, inode, version)| Member {
+        path: path(name),
+        inode,
+        version,
+        bytes: 10,
+    });
+    let last: Vec<Member> = last.collect();
     let situation = Situation {
         now_ns: known.now_s * SECOND,
         ranks: known.ranks,
@@ -54,7 +65,7 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
         settle: Duration::from_secs(5),
         marks: &known.marks,
         usual_size: &|_| known.usual,
-        was_complete: &|_, _| false,
+        last_complete: &|_| Some(&last[..]).filter(|last| !last.is_empty()),
         was_abandoned: &|_, _| known.abandoned,
     };
     let tree = tree(files);
@@ -185,6 +196,42 @@ fn clock_that_went_back_completes_nothing() {
     assert_eq!(only(&files, &KNOWN), unsettled(5));
 }
 
+/// Mechanism: as many files as the checkpoint before had, or as there are ranks, were taken for all of it, also where files
+/// of the same names were written again one after another.
+/// Consequence: between two of them the store held new ones and old ones; those were drained as one checkpoint.
+/// Fix: what it had when it was complete is known; what is not written again yet is no part of the next one.
+#[test]
+fn files_that_are_written_again_are_complete_when_all_of_them_were() {
+    const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
+    let again = |inode, version| Node { version, ..file(inode, 97) };
+    let known = Known { usual: Some(2), last: BEFORE, ..KNOWN };
+    let with = |a, b| only(&[("ckpt-7/a", a), ("ckpt-7/b", b)], &known);
+    assert_eq!(with(again(2, 1), again(3, 1)), Standing::Complete, "nothing was");
+    assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
+    assert_eq!(with(again(5, 1), again(3, 1)), unsettled(57), "another file");
+    assert_eq!(with(again(2, 2), again(3, 2)), Standing::Complete);
+    let more = [("ckpt-7/a", again(2, 1)), ("ckpt-7/b", again(3, 1)), ("ckpt-7/c", again(4, 1))];
+    assert_eq!(only(&more, &known), Standing::Complete, "nothing was replaced");
+
+    const PARTS: &[(&str, u32, u64)] = &[("state.0", 2, 1), ("state.1", 3, 1)];
+    let known = Known { ranks: Some(2), last: PARTS, ..KNOWN };
+    let with = |a, b| only(&[("state.0", a), ("state.1", b)], &known);
+    assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
+    assert_eq!(with(again(2, 2), again(3, 2)), Standing::Complete);
+}
+
+/// Mechanism: a set counted as complete as soon as there was one of a greater step.
+/// Consequence: a program that had gone back to an earlier step, and wrote one again of which a later one was there, had each of
+/// its files taken for a checkpoint as it was closed.
+/// Fix: the later step has to be as new.
+#[test]
+fn later_step_that_is_older_was_not_begun_after_this_one() {
+    let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", file(3, 50)), ("ckpt-9/a", file(4, 10))];
+    let found = sets(&files, &KNOWN);
+    let standings = [unsettled(4), Standing::Complete, Standing::Complete];
+    assert_eq!(found.into_iter().map(|(_, standing)| standing).collect::<Vec<_>>(), standings);
+}
+
 #[test]
 fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
     let of_rank = |rank: u32, names: &[&str]| {
@@ -203,7 +250,7 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
         settle: Duration::from_secs(5),
         marks: &[],
         usual_size: &|_| None,
-        was_complete: &|_, _| false,
+        last_complete: &|_| None,
         was_abandoned: &|_, _| false,
     };
     let sets = survey(&groves, &Patterns::with_defaults(Vec::new()), &situation);
