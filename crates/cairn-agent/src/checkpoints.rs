@@ -19,6 +19,7 @@ use crate::sets::{Family, Grove, Member, Reason, Run, Set, Situation, Standing, 
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -202,7 +203,7 @@ impl Checkpoints {
             held.extend(persistent_aside(&set.members, &purpose));
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
         }
-        wanted.sort_by_key(|checkpoint| (-checkpoint.modified_ns, checkpoint.id));
+        wanted.sort_by_key(|checkpoint| (Reverse(checkpoint.modified_ns), checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {

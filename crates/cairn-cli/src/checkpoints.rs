@@ -23,6 +23,7 @@ use cairn_agent::sets::{Family, Grove, Name};
 use cairn_agent::volume::{Volume, now};
 use glob::Pattern;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 /// What looking at a store finds.
@@ -236,7 +237,7 @@ fn newest_files(
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(|error| {
         Error::Pattern { pattern: pattern.to_string(), problem: error.msg.to_string() }
     })?;
-    complete.sort_by_key(|known| (-known.modified_ns, known.name.step.map(std::cmp::Reverse)));
+    complete.sort_by_key(|known| Reverse((known.modified_ns, known.name.step)));
     let mut buffer = Buffer::default();
     for checkpoint in complete {
         let paths: Vec<FilePath> = checkpoint.files.into_iter().map(|file| file.path).collect();
