@@ -321,8 +321,9 @@ impl Drainer {
         for path in paths {
             let (volume, inner) = locate(volumes, path)?;
             let attributes = volume.attributes(&inner)?;
-            let is_safe = attributes.is_directory() || self.is_drained(path, &attributes);
-            if !is_safe && !force {
+            let is_safe =
+                force || attributes.is_directory() || self.is_drained(path, &attributes)?;
+            if !is_safe {
                 return Err(Error::NotDrained { path: path.clone() });
             }
             let is_directory = attributes.is_directory();
@@ -338,7 +339,7 @@ impl Drainer {
         for Member { path, inode, version, .. } in &known.files {
             let (volume, inner) = locate(volumes, path)?;
             let attributes = volume.attributes(&inner)?;
-            if known.wanted == Level::Pfs && !self.is_drained(path, &attributes) {
+            if known.wanted == Level::Pfs && !self.is_drained(path, &attributes)? {
                 return Err(Error::NotDrained { path: path.clone() });
             }
             let unchanged = Some((InodeId(*inode), *version));
@@ -347,14 +348,20 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Whether the persist directory has a file, directory or symbolic link as it is in the store.
-    fn is_drained(&self, path: &FilePath, attributes: &Attributes) -> bool {
-        let entry = self.ledger.as_ref().and_then(|ledger| ledger.entry(path));
-        entry.is_some_and(|entry| {
+    /// Whether the persist directory has a file or symbolic link as it is in the store. It is looked at: one that somebody
+    /// changed or removed there is forgotten, so that it is copied again.
+    fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {
+        let Some(ledger) = &mut self.ledger else { return Ok(false) };
+        let is_same = ledger.entry(path).is_some_and(|entry| {
             entry.state == State::Drained
                 && entry.inode == attributes.inode.0
                 && (!attributes.is_regular() || entry.version == attributes.version)
-        })
+        });
+        let is_there = is_same && ledger.is_ours(path)?;
+        if is_same && !is_there {
+            ledger.take(path);
+        }
+        Ok(is_there)
     }
 
     fn remove(&mut self, leaving: Vec<Leaving>) -> Result<()> {

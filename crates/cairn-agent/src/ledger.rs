@@ -11,7 +11,8 @@ use crate::job::Job;
 use crate::journal::{Intent, Journal};
 use crate::manifest::{Checkpoint, Entry, Kind, Manifest};
 use crate::path::FilePath;
-use std::collections::{BTreeSet, HashSet};
+use crate::sets::Name;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,15 +195,21 @@ impl Ledger {
         if self.complete_on_disk || retracts { self.write_manifest() } else { Ok(()) }
     }
 
-    /// Says which checkpoints of the store are here; those of earlier ones stay as long as their copies do.
-    pub fn put_checkpoints(&mut self, drained: Vec<Checkpoint>) {
+    /// Says which checkpoints of the store are here; those of earlier ones, and those of which files have left the store, stay
+    /// as long as their copies do.
+    pub fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
         let manifest = &self.manifest;
-        let stays = |known: &&Checkpoint| {
-            let is_replaced = drained.iter().any(|other| other.name == known.name);
-            !is_replaced && known.is_whole(manifest)
-        };
-        let mut checkpoints: Vec<Checkpoint> =
-            manifest.checkpoints.iter().filter(stays).cloned().collect();
+        let whole = manifest.checkpoints.iter().filter(|known| known.is_whole(manifest));
+        let mut whole: HashMap<&Name, &Checkpoint> =
+            whole.map(|known| (&known.name, known)).collect();
+        drained.retain(|one| {
+            !whole.get(&one.name).is_some_and(|known| one.is_rest_of(known, manifest))
+        });
+        // A file is part of one checkpoint.
+        let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);
+        let parts: HashSet<&FilePath> = parts.collect();
+        whole.retain(|_, known| !known.files.iter().any(|file| parts.contains(&file.path)));
+        let mut checkpoints: Vec<Checkpoint> = whole.into_values().cloned().collect();
         checkpoints.extend(drained);
         checkpoints.sort_by_key(|known| (known.modified_ns, known.id));
         self.dirty |= self.manifest.checkpoints != checkpoints;

@@ -135,6 +135,12 @@ impl Room {
         outcome: &mut Outcome,
     ) -> Result<()> {
         self.looked = Some(Instant::now());
+        // Or its copy is gone: the next pass makes another.
+        Err(Error::NotDrained { .. }) => {
+            outcome.complete = false;
+            outcome.changed += 1;
+            return Ok(());
+        }
         let policy = shared.state().space.policy.clone();
         if !policy.retains() || drainer.persist().is_none() {
             return Ok(());

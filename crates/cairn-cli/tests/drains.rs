@@ -289,6 +289,13 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     assert_eq!(sandbox.drained("d/f"), "x\n");
     assert_eq!(sandbox.entry("evict", "d/f")["detached"], true);
 
+    // A copy that somebody has removed is none.
+    fs::remove_file(sandbox.out().join("g")).expect("removes");
+    sandbox.cairn(&["rm", "evict:/g"]).ends_with(1).says("is not drained; it would be lost");
+    sandbox.cairn(&["drain", "evict"]).succeeds();
+    sandbox.cairn(&["rm", "evict:/g"]).succeeds();
+    assert_eq!(sandbox.drained("g"), "y\n");
+
     sandbox.run_undrained("only-here", "echo z >/cairn/h").succeeds();
     sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained; it would be lost");
     sandbox.cairn(&["rm", "only-here"]).refused_with("files that are nowhere else (1)");
