@@ -10,7 +10,7 @@ use crate::carry::Carrier;
 use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
-use crate::job::Job;
+use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::manifest::{Kind, State};
 use crate::marks::Marks;
@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 pub struct Drainer {
     store: PathBuf,
     job: Job,
+    description: Description,
     checkpoints: Option<Checkpoints>,
     ledger: Option<Ledger>,
     failures: Failures,
@@ -48,7 +49,7 @@ pub struct Drainer {
 pub enum Reason {
     /// Something changed, or it is time to try again.
     Routine,
-    /// Somebody asked for it: forget delays, read the job's description again, look at every copy.
+    /// Somebody asked for it: forget delays, look at every copy.
     Asked(Told),
 }
 
@@ -64,6 +65,7 @@ impl Drainer {
         Drainer {
             store: store.to_path_buf(),
             job,
+            description: Description::default(),
             checkpoints: None,
             ledger: None,
             failures: Failures::default(),
@@ -107,7 +109,9 @@ impl Drainer {
         self.carrying = Duration::ZERO;
         if reason.is_asked() {
             self.failures.forgive();
-            self.reload_job()?;
+        }
+        if let Some(job) = self.description.follow(&self.store)? {
+            self.take_up(job);
         }
         let mut trees = Vec::with_capacity(volumes.len());
         for volume in volumes {
@@ -118,11 +122,11 @@ impl Drainer {
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
         let view = self.look(&trees, told)?;
         self.look_again = view.look_again;
+        // Others read it: what is there does not depend on the directory.
+        self.checkpoints()?.save()?;
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view));
         };
-        // Others read it: what is there does not depend on the directory.
-        self.checkpoints()?.save()?;
         let result = self.drain(&persist, &trees, all, reason, view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
@@ -132,9 +136,8 @@ impl Drainer {
     }
 
     /// Takes up what another command wrote into the job's description: a persist directory given
-    /// later.
-    fn reload_job(&mut self) -> Result<()> {
-        let job = Job::load(&self.store)?;
+    /// later, or what a run wants that resumes the store.
+    fn take_up(&mut self, job: Job) {
         if job.persist != self.job.persist {
             self.ledger = None;
         }
@@ -142,7 +145,6 @@ impl Drainer {
             self.checkpoints = None;
         }
         self.job = job;
-        Ok(())
     }
 
     fn checkpoints(&mut self) -> Result<&mut Checkpoints> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::policy::DrainPolicy;
 use crate::sets::policy::CheckpointPolicy;
 use crate::space_policy::SpacePolicy;
-use crate::store_file;
+use crate::store_file::{self, Version};
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -195,6 +195,25 @@ impl Job {
             fs::rename(&temporary, &path)
         };
         write().map_err(Error::file("write", &path))
+    }
+}
+
+/// Follows the description of a store, which another run may replace.
+#[derive(Default)]
+pub struct Description {
+    seen: Option<Version>,
+}
+
+impl Description {
+    /// The description in `directory`, unless it is the one that was seen last. Errors: those of [`Job::load`].
+    pub fn follow(&mut self, directory: &Path) -> Result<Option<Job>> {
+        let found = store_file::version(&directory.join(JOB_FILE));
+        if found == self.seen {
+            return Ok(None);
+        }
+        let job = Job::load(directory)?;
+        self.seen = found;
+        Ok(Some(job))
     }
 }
 

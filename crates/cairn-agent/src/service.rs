@@ -15,7 +15,7 @@ use crate::drain::{Drainer, Reason};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::forecast::Lookout;
-use crate::job::{AGENT_LOCK, AGENT_LOG, JOB_FILE, Job, RUN_LOCK};
+use crate::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
 use crate::metrics;
 use crate::policy::AtEnd;
 use crate::prefault;
@@ -83,7 +83,7 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     };
     let job = Job::load(directory)?;
     let shared = Arc::new(Shared::new(directory, &job)?);
-    shared.meter.pace.set(&job.drain);
+    shared.take_up(&job);
     shared.refresh_volumes()?;
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
@@ -150,7 +150,9 @@ fn keeper_loop(shared: &Shared) {
     while !shared.is_stopping() {
         shared.sleep(REAP_EVERY);
         if refreshed.elapsed() >= REFRESH_EVERY {
-            complaints.note("follow the job's description", description.follow(shared));
+            let job =
+                complaints.note("follow the description", description.follow(shared.directory()));
+            job.flatten().iter().for_each(|job| shared.take_up(job));
             complaints.note("look ahead", lookout.look(shared));
             complaints.note("look for namespaces", shared.refresh_volumes());
             refreshed = Instant::now();
@@ -162,25 +164,6 @@ fn keeper_loop(shared: &Shared) {
         if needed.elapsed() >= LINGER {
             shared.stop();
         }
-    }
-}
-
-/// The job's description as it was when it was last read: a run that resumes the store may want another pace.
-#[derive(Default)]
-struct Description {
-    seen: Option<(u64, i64, i64)>,
-}
-
-impl Description {
-    fn follow(&mut self, shared: &Shared) -> Result<()> {
-        let path = shared.directory().join(JOB_FILE);
-        let found = path.metadata().map_err(Error::file("look at", &path))?;
-        let found = Some((found.ino(), found.mtime(), found.mtime_nsec()));
-        if self.seen != found {
-            shared.meter.pace.set(&Job::load(shared.directory())?.drain);
-            self.seen = found;
-        }
-        Ok(())
     }
 }
 
@@ -357,8 +340,6 @@ impl DrainLoop<'_> {
             Ok(outcome) => {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
-        let is_asked = state.finished < state.requested;
-        state.settled = retry_at.is_none() && !is_awaited && !self.dirty && !is_asked;
                 state.trouble = None;
                 state.last = outcome;
             }
@@ -376,6 +357,8 @@ impl DrainLoop<'_> {
         state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
         let is_awaited = self.drainer.next_look().is_some();
         state.finished = state.finished.max(ticket.unwrap_or(0));
+        let is_asked = state.finished < state.requested;
+        state.settled = retry_at.is_none() && !is_awaited && !self.dirty && !is_asked;
         let trouble = state.trouble.clone();
         drop(state);
         self.shared.notify();

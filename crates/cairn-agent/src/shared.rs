@@ -133,6 +133,12 @@ impl Shared {
         })
     }
 
+    /// Goes by what `job` says of the drain's pace and of space from now on.
+    pub fn take_up(&self, job: &Job) {
+        self.meter.pace.set(&job.drain);
+        self.state().space.set(&job.space);
+    }
+
     /// The store's directory.
     pub fn directory(&self) -> &Path {
         &self.directory

@@ -6,7 +6,6 @@
 
 use crate::drain::Drainer;
 use crate::error::{Error, Result};
-use crate::job::{JOB_FILE, Job};
 use crate::protocol::{Outcome, Progress, SpaceStatus};
 use crate::retention::surplus;
 use crate::sets::register::{Checkpoint, Level};
@@ -17,13 +16,11 @@ use cairn_core::Error::NotFound;
 use cairn_core::{Moment, SpaceWaiters};
 use cairn_device::sys::monotonic_ms;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How often writers that wait are looked for, where there are some and where there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
-/// How often the job's description is looked at for another policy.
-const POLICY_EVERY: Duration = Duration::from_millis(500);
 /// How often there is a pass while writers wait.
 const PASS_EVERY: Duration = Duration::from_millis(50);
 
@@ -37,6 +34,11 @@ pub struct SpaceState {
 }
 
 impl SpaceState {
+    /// From now on as `policy` says.
+    pub fn set(&mut self, policy: &SpacePolicy) {
+        self.policy = policy.clone();
+    }
+
     /// For whoever asks; nothing if there is nothing to say.
     pub fn status(&self, progress: &Progress) -> Option<SpaceStatus> {
         let is_told = self.waiting.count > 0 || self.policy.retains();
@@ -52,11 +54,9 @@ impl SpaceState {
 
 /// Hears writers that wait, until the agent ends.
 pub fn run(shared: &Shared) {
-    let mut policy = PolicyWatch::default();
     let mut is_idle = false;
     while !shared.is_stopping() {
         shared.sleep(if is_idle { LOOK_IDLE } else { LOOK_EVERY });
-        policy.look(shared);
         let patience_ms = {
             let state = shared.state();
             state.space.policy.patience_ms(state.persist.is_some())
@@ -85,32 +85,6 @@ fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
     all
 }
 
-/// Notices when the job's description says something else.
-#[derive(Default)]
-struct PolicyWatch {
-    looked: Option<Instant>,
-    changed: Option<SystemTime>,
-}
-
-impl PolicyWatch {
-    fn look(&mut self, shared: &Shared) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < POLICY_EVERY) {
-            return;
-        }
-        self.looked = Some(Instant::now());
-        let path = shared.directory().join(JOB_FILE);
-        let changed = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        if changed == self.changed {
-            return;
-        }
-        // One that cannot be read leaves things as they are.
-        if let Ok(job) = Job::load(shared.directory()) {
-            self.changed = changed;
-            shared.state().space.policy = job.space;
-        }
-    }
-}
-
 /// What the drain does for space.
 #[derive(Default)]
 pub struct Room {
@@ -135,12 +109,6 @@ impl Room {
         outcome: &mut Outcome,
     ) -> Result<()> {
         self.looked = Some(Instant::now());
-        // Or its copy is gone: the next pass makes another.
-        Err(Error::NotDrained { .. }) => {
-            outcome.complete = false;
-            outcome.changed += 1;
-            return Ok(());
-        }
         let policy = shared.state().space.policy.clone();
         if !policy.retains() || drainer.persist().is_none() {
             return Ok(());
@@ -167,6 +135,12 @@ fn give_up(
     match drainer.give_up(volumes, known) {
         // Somebody writes to it, or has removed it; then it is none of the complete ones any more.
         Err(Error::Changed { .. } | Error::Store { source: NotFound, .. }) => return Ok(()),
+        // Or its copy is gone: the next pass makes another.
+        Err(Error::NotDrained { .. }) => {
+            outcome.complete = false;
+            outcome.changed += 1;
+            return Ok(());
+        }
         given_up => given_up?,
     }
     // They are counted no more among the files of the store.

@@ -7,7 +7,17 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::directory::c_path;
 use cairn_device::{Errno, sys};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// What tells one version of a file that is replaced whole from another: inode, seconds and nanoseconds of its last change.
+pub type Version = (u64, i64, i64);
+
+/// The version of the file at `path` now; None if there is none.
+pub fn version(path: &Path) -> Option<Version> {
+    let found = path.metadata().ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec()))
+}
 
 /// What the regular file holds, which is an error if there is more than `bytes_max` of it.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {

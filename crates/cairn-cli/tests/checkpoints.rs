@@ -231,6 +231,44 @@ fn patterns_and_levels_come_from_the_configuration_and_nonsense_is_refused() {
     }
 }
 
+/// Mechanism: a checkpoint was what of its files is in the store, and replaced the manifest's word of the same name.
+/// Consequence: one of which a file was removed from the store, and its copy kept, was there as a checkpoint without that file, and restored
+/// so.
+/// Fix: what has left the store still belongs to it.
+#[test]
+fn checkpoint_outside_keeps_the_files_that_leave_the_store() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "rest", &PATIENT);
+    session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo b >/cairn/ckpt-1/b");
+    session.shell("mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/a");
+    eventually("the first is a checkpoint", || drained(&sandbox, "rest") == [1]);
+    session.shell("echo b >/cairn/ckpt-2/b");
+    eventually("both are", || drained(&sandbox, "rest") == [1, 2]);
+    sandbox.cairn(&["rm", "rest:/ckpt-1/a"]).succeeds();
+    session.shell("echo x >/cairn/log");
+    eventually("the agent has looked", || sandbox.out().join("log").exists());
+    let files = |index: usize| sandbox.manifest("rest")["checkpoints"][index]["files"].clone();
+    assert_eq!(files(0).as_array().map(Vec::len), Some(2));
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(drained(&sandbox, "rest"), [1, 2]);
+    assert_eq!(files(0).as_array().map(Vec::len), Some(2));
+}
+
+/// Mechanism: an agent took up what a job's description says of checkpoints and files when somebody asked it to drain.
+/// Consequence: when a run began while the agent of the one before it was there, files were drained as that had wanted.
+/// Fix: the agent looks whether the description was replaced.
+#[test]
+fn run_that_resumes_a_store_with_an_agent_has_its_own_rules() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rules", "echo 1 >/cairn/old; exit 1").ends_with(1);
+    let mut session = Session::start(&sandbox, "rules", &["--temporary", "*.tmp"]);
+    session.shell("echo t >/cairn/x.tmp; echo y >/cairn/y");
+    eventually("the other file arrives", || sandbox.out().join("y").exists());
+    assert!(!sandbox.out().join("x.tmp").exists());
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["old", "y"]);
+}
+
 #[test]
 fn figures_for_prometheus_are_written_beside_the_run() {
     let sandbox = Sandbox::new();
