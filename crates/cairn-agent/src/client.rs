@@ -33,9 +33,14 @@ pub fn is_answering(directory: &Path) -> bool {
 impl Client {
     /// Connects to the agent of the store in `directory`; None if there is none.
     pub fn connect(directory: &Path) -> Option<Client> {
+        Client::connect_within(directory, ANSWER_PATIENCE)
+    }
+
+    /// The same; it may be silent for so long during a request.
+    pub fn connect_within(directory: &Path, patience: Duration) -> Option<Client> {
         let (_directory, path) = short_socket_path(directory).ok()?;
         let stream = UnixStream::connect(path).ok()?;
-        stream.set_read_timeout(Some(ANSWER_PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(patience)).ok()?;
         Some(Client { store: directory.to_path_buf(), lines: BufReader::new(stream) })
     }
 
@@ -84,11 +89,6 @@ impl Client {
         }
     }
 
-    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted; how it stands then, if
-    /// anything is archived at all.
-    pub fn archive(
-        &mut self,
-        newest: bool,
     /// Tells it how the run ended, which it drains in the background.
     pub fn tell_end(&mut self, told: Told) -> Result<()> {
         match self.ask(&Request::Ended { told }, &mut |_| ())? {
@@ -97,6 +97,11 @@ impl Client {
         }
     }
 
+    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted; how it stands then, if
+    /// anything is archived at all.
+    pub fn archive(
+        &mut self,
+        newest: bool,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Option<ArchiveStatus>> {
         match self.ask(&Request::Archive { newest }, progress)? {

@@ -19,7 +19,7 @@ pub struct DrainArguments {
     #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_END")]
     pub drain: Option<EndArgument>,
     /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of the drain are lifted in
-    /// time and nobody waits for it any more; what will not be safe by then is said [default: what Slurm says]
+    /// time and nobody waits for it any more; what will not be safe by then is said; none for no end [default: what Slurm says]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
     /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no

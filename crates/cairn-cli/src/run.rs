@@ -239,9 +239,6 @@ fn wait(
             walltime.warn(store.directory());
         }
         let event = signals.wait(LOOK_EVERY);
-        if matches!(event, Event::Forward(libc::SIGTERM) | Event::Shared(libc::SIGTERM)) {
-            walltime.note_termination(store.directory());
-        }
         match event {
             Event::Forward(signal) => {
                 // SAFETY: the child was not waited for successfully yet, so its number is still its
@@ -249,6 +246,9 @@ fn wait(
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             }
             Event::Child | Event::Shared(_) | Event::Timeout => {}
+        }
+        if matches!(event, Event::Forward(libc::SIGTERM) | Event::Shared(libc::SIGTERM)) {
+            walltime.note_termination(store.directory());
         }
         let ended = child.try_wait().map_err(Error::file("wait for", Path::new("the command")))?;
         if let Some(status) = ended {

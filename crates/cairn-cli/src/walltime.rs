@@ -15,23 +15,28 @@ use std::time::{Duration, Instant, SystemTime};
 const SLURM_END: &str = "SLURM_JOB_END_TIME";
 /// Time that Slurm gives between SIGTERM and SIGKILL, unless told otherwise.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long an agent is listened to while the command runs: signals are for the command, and are not to wait.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Kept of it for what follows the drain.
 const RESERVE: Duration = Duration::from_secs(5);
 /// A SIGTERM so shortly before the end of the job's time is the batch system's.
 const NEAR_S: u64 = 120;
 const DAY_S: i64 = 86_400;
 
-/// When the job's time is over: as `said`, else as Slurm says; seconds since the epoch.
+/// When the job's time is over: as `said`, of which `none` is never, else as Slurm says; seconds since the epoch.
 pub fn until(said: Option<String>) -> Result<Option<u64>> {
-    let Some(text) = said.filter(|text| text != "none") else {
+    let Some(text) = said else {
         return Ok(std::env::var(SLURM_END).ok().and_then(|end| end.parse().ok()));
     };
+    if text == "none" {
+        return Ok(None);
+    }
     match parse(&text, now_s() as i64, &local) {
         Some(until) => Ok(Some(until as u64)),
         None => Err(Error::Value {
             name: "drain.until",
             value: text,
-            expected: "a time as in 14:30, +2h or 2026-05-01T14:30:00Z",
+            expected: "a time as in 14:30, +2h or 2026-05-01T14:30:00Z, or none",
         }),
     }
 }
@@ -54,7 +59,7 @@ struct Civil {
 /// Seconds since the epoch of what `text` says; `local` reads the clock on the wall.
 fn parse(text: &str, now: i64, local: &dyn Fn(Civil, i64) -> Option<i64>) -> Option<i64> {
     if let Some(length) = text.strip_prefix('+') {
-        return Some(now + duration::argument(length).ok()? as i64);
+        return now.checked_add(duration::argument(length).ok()? as i64);
     }
     let Some((date, time)) = text.split_once(['T', 't', ' ']) else {
         let at = local(time_of(text, None)?, now)?;
@@ -142,7 +147,7 @@ impl Walltime {
     /// Somebody told us to end: time is short, which the agent of the store in `directory` hears.
     pub fn note_termination(&mut self, directory: &Path) {
         self.terminated.get_or_insert_with(Instant::now);
-        if let Some(mut agent) = Client::connect(directory) {
+        if let Some(mut agent) = Client::connect_within(directory, PATIENCE) {
             // One that does not listen is replaced, or drains in its own order.
             let _ = agent.hurry();
         }
@@ -153,7 +158,8 @@ impl Walltime {
         if self.until.is_none() || self.warned {
             return;
         }
-        let status = Client::connect(directory).and_then(|mut agent| agent.status().ok());
+        let agent = Client::connect_within(directory, PATIENCE);
+        let status = agent.and_then(|mut agent| agent.status().ok());
         let late = status.and_then(|status| status.forecast).filter(|forecast| !forecast.in_time);
         if let Some(forecast) = late {
             eprintln!("cairn: {}", line(&forecast));
@@ -225,11 +231,26 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in
-            ["", "14", "25:00", "14:60", "+", "+soon", "2026-13-01T00:00Z", "14:30+2", "1:-2"]
-        {
+        let never = "+300000000000y";
+        for text in [
+            "",
+            "14",
+            "25:00",
+            "14:60",
+            "+",
+            "+soon",
+            never,
+            "2026-13-01T00:00Z",
+            "14:30+2",
+            "1:-2",
+        ] {
             assert_eq!(read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn time_that_never_ends_is_not_asked_of_the_batch_system() {
+        assert_eq!(until(Some("none".to_string())).expect("is taken"), None);
     }
 
     #[test]

@@ -62,6 +62,23 @@ fn what_will_not_be_in_time_is_warned_of_and_shown() {
     assert_eq!(child.wait().expect("ends").code(), Some(1));
 }
 
+/// Mechanism: the agent was told that time is short before the command heard of the signal, and listened to for two minutes.
+/// Consequence: beside an agent that did not answer, the command was killed by the batch system without having been told to end.
+/// Fix: the command hears of it first; the agent is listened to for a moment.
+#[test]
+fn command_is_told_to_end_though_the_agent_does_not_answer() {
+    let sandbox = Sandbox::new();
+    let script = "trap ': >told' TERM; : >ready; until [ -e told ]; do sleep 0.01; done";
+    let mut child = command(&sandbox, "deaf", &[], script).spawn().expect("starts");
+    eventually("the command runs", || sandbox.work().join("ready").exists());
+    let agent = i64::from(sandbox.agent("deaf"));
+    kill("STOP", agent);
+    kill("TERM", i64::from(child.id()));
+    eventually("the command is told", || sandbox.work().join("told").exists());
+    kill("CONT", agent);
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+}
+
 #[test]
 fn run_that_is_told_to_end_lifts_the_limit() {
     let sandbox = Sandbox::new();
