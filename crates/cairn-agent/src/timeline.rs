@@ -40,6 +40,9 @@ const TIME_MS_MAX: u64 = 1 << 50;
 pub const PROCESSES_MAX: usize = 2048;
 /// Marks that are listed.
 pub const MARKS_MAX: usize = 2048;
+/// Bytes that are kept of a mark's name, and of a command.
+pub const NAME_BYTES_MAX: usize = 64;
+const COMMAND_BYTES_MAX: usize = 4096;
 
 /// Its name in the persist directory.
 pub fn timeline_name(job: &str) -> String {
@@ -206,11 +209,17 @@ impl Sample {
 impl Timeline {
     /// An empty one.
     pub fn new(job: &str, store: &str, command: &[String]) -> Timeline {
+        let mut left = COMMAND_BYTES_MAX;
+        let fits = |word: &&String| {
+            // A word costs more than its letters.
+            left = left.saturating_sub(word.len() + 1);
+            left > 0
+        };
         let header = Header {
             format: TIMELINE_FORMAT,
             job: job.to_string(),
             store: store.to_string(),
-            command: command.to_vec(),
+            command: command.iter().take_while(fits).cloned().collect(),
             every_ms: EVERY_MS,
         };
         Timeline { header, ..Timeline::default() }
@@ -280,6 +289,15 @@ impl Timeline {
             self.samples = joined;
         }
     }
+}
+
+/// As much of a text as fits into so many bytes.
+pub fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// A line of the file, with its checksum.
@@ -368,6 +386,16 @@ mod tests {
         assert!(long.encode().len() <= BYTES_COARSE, "{}", long.encode().len());
         assert_eq!((sums(&long), long.samples.last().expect("some").to_ms), (before, end_ms));
         assert!(long.samples.is_sorted_by(|one, next| one.to_ms <= next.from_ms));
+    }
+
+    #[test]
+    fn long_commands_are_cut() {
+        let words = ["a".repeat(COMMAND_BYTES_MAX - 3), "bc".to_string(), "d".to_string()];
+        let kept = Timeline::new("melt", "s1", &words).header.command;
+        assert!(kept == words[..1]);
+        assert_eq!((beginning("€€", 5), beginning("ab", 5)), ("€", "ab"));
+        let many = vec!["x".to_string(); 1 << 20];
+        assert!(Timeline::new("melt", "s1", &many).encode().len() < 6 * COMMAND_BYTES_MAX);
     }
 
     #[test]

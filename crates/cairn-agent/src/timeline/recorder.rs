@@ -10,8 +10,8 @@
 //! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes are counted once.
 
 use super::{
-    BYTES_MAX, LineOut, MARKS_MAX, Mark, PROCESSES_MAX, Process, Sample, Share, TIMELINE_FILE,
-    Timeline, line, timeline_name,
+    BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, Sample, Share,
+    TIMELINE_FILE, Timeline, beginning, line, timeline_name,
 };
 use crate::destination::Destination;
 use crate::error::{Error, Result};
@@ -98,11 +98,14 @@ fn now_ms() -> u64 {
 impl Recorder {
     /// Goes on with the timeline of the store in `directory`, or begins it.
     pub fn new(directory: &Path, job: &Job) -> Recorder {
+        Recorder::go_on(directory, Timeline::new(&job.job, &job.store, &job.command))
+    }
+
+    /// Goes on with the timeline in `directory` if it is of the store of `fresh`, else begins that one.
+    fn go_on(directory: &Path, fresh: Timeline) -> Recorder {
         let old = Timeline::load(&directory.join(TIMELINE_FILE)).ok();
-        let is_ours = |timeline: &Timeline| timeline.header.store == job.store;
-        let timeline = old.filter(is_ours);
-        let timeline =
-            timeline.unwrap_or_else(|| Timeline::new(&job.job, &job.store, &job.command));
+        let old = old.filter(|timeline| timeline.header.store == fresh.header.store);
+        let timeline = old.unwrap_or(fresh);
         let number = |process: &Process| ((process.pid, process.start_time), process.number);
         Recorder {
             directory: directory.to_path_buf(),
@@ -142,7 +145,9 @@ impl Recorder {
     /// Looks at everything, and puts a sample into the file when it is long enough.
     fn look(&mut self, shared: &Shared) {
         let started = Instant::now();
-        let to_ms = now_ms().max(self.looked.map_or(0, |(_, ms)| ms));
+        // A clock that went back does not lead back into what was recorded before.
+        let recorded_ms = self.timeline.samples.last().map_or(0, |sample| sample.to_ms);
+        let to_ms = now_ms().max(self.looked.map_or(recorded_ms, |(_, ms)| ms));
         let from_ms = self.looked.map_or(to_ms, |(_, ms)| ms);
         let mut sample = Sample { from_ms, to_ms, ..Sample::default() };
         self.is_open = false;
@@ -256,11 +261,14 @@ impl Recorder {
         if let Some(number) = self.numbers.get(&key) {
             return *number;
         }
-        let number = self.timeline.processes.len() as u32;
-        if number as usize >= PROCESSES_MAX {
-            // The last one stands for all that there is no room for.
-            return number - 1;
-        }
+        let last = self.timeline.processes.keys().next_back().copied();
+        let number = match last {
+            // It stands for all that there is no room for.
+            Some(last) if last as usize + 1 >= PROCESSES_MAX => return last,
+            // A damaged file may lack some before it.
+            Some(last) => last + 1,
+            None => 0,
+        };
         let rank = self.rank_of(process);
         let described = Process {
             number,
@@ -309,7 +317,7 @@ impl Recorder {
                 pid: note.pid,
                 begins: note.kind == Kind::Begin,
                 step: note.number,
-                name: String::from_utf8_lossy(&note.text).into_owned(),
+                name: beginning(&String::from_utf8_lossy(&note.text), NAME_BYTES_MAX).to_string(),
             };
             self.notes_seen += 1;
             self.append(&line(&LineOut::Mark(&mark)));
@@ -458,6 +466,39 @@ mod tests {
 
     fn written(sample: &Sample) -> Vec<(u32, u64)> {
         sample.shares.iter().map(|share| (share.0, share.1)).collect()
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let directory =
+            std::env::temp_dir().join(format!("cairn-recorder-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        directory
+    }
+
+    fn recorder(directory: &Path) -> Recorder {
+        Recorder::go_on(directory, Timeline::new("melt", "s1", &[]))
+    }
+
+    /// Mechanism: a process that was new got as its number how many were known.
+    /// Consequence: after the line of one of them was damaged, that was the number of another one, which vanished from the timeline, and
+    /// whose bytes became the new one's.
+    /// Fix: it gets the number behind the last.
+    #[test]
+    fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
+        let directory = scratch("numbers");
+        let mut first = recorder(&directory);
+        let process = |pid| ProcessIdentity { pid, pid_namespace: 0, start_time: 1 };
+        let numbers = [1, 2, 3].map(|pid| first.number(process(pid)));
+        assert_eq!(numbers, [0, 1, 2]);
+        let text = fs::read_to_string(directory.join(TIMELINE_FILE)).expect("it was written");
+        let damaged = text.replacen("\"pid\":2", "\"pid\":9", 1);
+        fs::write(directory.join(TIMELINE_FILE), damaged).expect("writes");
+        let mut next = recorder(&directory);
+        assert_eq!(next.timeline.processes.len(), 2);
+        assert_eq!((next.number(process(3)), next.number(process(4))), (2, 3));
+        next.timeline.processes.insert(u32::MAX, next.timeline.processes[&0].clone());
+        assert_eq!(next.number(process(5)), u32::MAX, "there is no room");
+        fs::remove_dir_all(directory).expect("removes");
     }
 
     #[test]
