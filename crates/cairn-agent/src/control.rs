@@ -152,7 +152,7 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
             }
             Ok(Request::Archive { newest }) => archive(&stream, shared, newest)?,
             Ok(Request::Hurry) => {
-                shared.meter.hurry();
+                shared.meter.pace.hurry();
                 Answer::Done
             }
             Ok(Request::Stop) => {

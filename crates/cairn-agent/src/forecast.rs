@@ -73,6 +73,7 @@ impl Lookout {
     pub fn look(&mut self, shared: &Shared) -> Result<()> {
         let Some(until) = shared.meter.pace.policy().until else {
             shared.state().forecast = None;
+            shared.meter.pace.lift(false);
             return Ok(());
         };
         let started = Instant::now();
@@ -83,9 +84,7 @@ impl Lookout {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let rates = shared.meter.pace.rates();
         let (forecast, lifts) = forecast(now.as_secs_f64(), until, undrained_bytes, rates);
-        if !shared.meter.is_hurrying() {
-            shared.meter.pace.lift(lifts);
-        }
+        shared.meter.pace.lift(lifts);
         shared.state().forecast = Some(forecast);
         self.next = Some(Instant::now() + LOOK_EVERY.max(started.elapsed() * LOOK_FACTOR));
         Ok(())

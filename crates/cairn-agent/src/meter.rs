@@ -13,7 +13,6 @@ pub struct Meter {
     bytes_done: AtomicU64,
     bytes_ever: AtomicU64,
     stopping: AtomicBool,
-    hurrying: AtomicBool,
     /// How fast it may go.
     pub pace: Pace,
 }
@@ -51,17 +50,6 @@ impl Meter {
             bytes_total: self.bytes_total.load(Ordering::Relaxed),
             bytes_done: self.bytes_done.load(Ordering::Relaxed),
         }
-    }
-
-    /// Time is short from now on: no limit is kept, and the newest files come first.
-    pub fn hurry(&self) {
-        self.hurrying.store(true, Ordering::Relaxed);
-        self.pace.lift(true);
-    }
-
-    /// Whether time is short.
-    pub fn is_hurrying(&self) -> bool {
-        self.hurrying.load(Ordering::Relaxed)
     }
 
     /// Bytes that were copied in all passes.

@@ -120,6 +120,7 @@ pub struct Pace {
     clock: Box<dyn Clock>,
     limits: Mutex<Limits>,
     lifted: AtomicBool,
+    hurrying: AtomicBool,
     admitted_bytes: AtomicU64,
     waited_ns: AtomicU64,
 }
@@ -155,6 +156,7 @@ impl Pace {
             clock,
             limits: Mutex::default(),
             lifted: AtomicBool::new(false),
+            hurrying: AtomicBool::new(false),
             admitted_bytes: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
         }
@@ -182,14 +184,29 @@ impl Pace {
         self.limits().policy.clone()
     }
 
-    /// Whether limits are kept no more, because time is short or a copy is waited for.
+    /// Whether limits must go so that all is safe when the job's time is over.
     pub fn lift(&self, lifted: bool) {
         self.lifted.store(lifted, Ordering::Relaxed);
     }
 
+    /// Somebody says that time is short from now on: no limit is kept, and the newest files come first.
+    pub fn hurry(&self) {
+        self.hurrying.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody said so.
+    pub fn is_hurrying(&self) -> bool {
+        self.hurrying.load(Ordering::Relaxed)
+    }
+
+    /// Whether limits are kept no more.
+    fn is_lifted(&self) -> bool {
+        self.lifted.load(Ordering::Relaxed) || self.is_hurrying()
+    }
+
     /// Whether it matters what programs do.
     pub fn is_watching(&self) -> bool {
-        !self.lifted.load(Ordering::Relaxed) && self.limits().policy.is_limited()
+        !self.is_lifted() && self.limits().policy.is_limited()
     }
 
     /// A program wrote something since the last time that somebody looked, or none did.
@@ -221,7 +238,7 @@ impl Pace {
     pub fn report(&self) -> PaceReport {
         let now = self.clock.now();
         let limits = self.limits();
-        let lifted = self.lifted.load(Ordering::Relaxed);
+        let lifted = self.is_lifted();
         PaceReport {
             rate_bytes: limits.policy.rate_bytes,
             share_percent: limits.policy.share_percent,
@@ -267,7 +284,7 @@ impl<'a> Lap<'a> {
         let begun = pace.clock.now();
         let leave_at = begun + pace.spend(self.since, bytes);
         let mut now = begun;
-        while !self.meter.is_stopping() && !pace.lifted.load(Ordering::Relaxed) {
+        while !self.meter.is_stopping() && !pace.is_lifted() {
             let left = leave_at.saturating_sub(now);
             if left.is_zero() && !pace.limits().pauses(now) {
                 break;

@@ -40,7 +40,7 @@ impl<T: Item> Queue<T> {
     pub fn take(&self, meter: &Meter) -> Vec<T> {
         // Whoever panicked had the item already or not yet.
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if meter.is_hurrying() && !waiting.is_newest_first {
+        if meter.pace.is_hurrying() && !waiting.is_newest_first {
             let newest_first = |item: &T| std::cmp::Reverse(item.modified_ns());
             waiting.items.make_contiguous().sort_by_key(newest_first);
             waiting.is_newest_first = true;
@@ -86,7 +86,7 @@ mod tests {
             queue.take(&meter).into_iter().map(|item| item - SMALL_BYTES).collect()
         };
         assert_eq!([(); 2].map(|()| take()), [vec![3], vec![1]]);
-        meter.hurry();
+        meter.pace.hurry();
         assert_eq!([(); 4].map(|()| take()), [vec![5], vec![4], vec![1], vec![]]);
     }
 

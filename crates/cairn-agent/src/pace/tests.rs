@@ -135,3 +135,14 @@ fn lifted_limit_ends_every_wait_and_a_stop_is_an_error() {
     assert!(matches!(lap.admit(1000), Err(Error::Stopped)));
     assert!(clock.now() <= NAP);
 }
+
+#[test]
+fn limit_that_somebody_lifted_because_time_is_short_stays_so_whatever_is_foretold() {
+    let (meter, clock) = meter(limited_to(1));
+    let mut lap = Lap::begin(&meter);
+    lap.admit(1000).expect("the first is free");
+    meter.pace.hurry();
+    meter.pace.lift(false);
+    lap.admit(1000).expect("is admitted");
+    assert!(clock.now() <= NAP && meter.pace.report().lifted);
+}
