@@ -175,7 +175,8 @@ impl Grants {
                 namespace
             }
         };
-        self.export(&mut held, &grant, namespace)?;
+        let exported = self.export(&mut held, &grant, namespace);
+        exported.inspect_err(|_| self.shelf.iter().for_each(|shelf| shelf.remove(job)))?;
         Ok(grant)
     }
 

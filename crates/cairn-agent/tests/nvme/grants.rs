@@ -3,7 +3,7 @@
 use crate::authentication::SecretFile;
 use crate::peer::{Peer, pattern, round_trip, settings};
 use cairn_agent::target::grants::{Grant, GrantError, Grants, Room};
-use cairn_agent::target::{Directory, Limits, Resources};
+use cairn_agent::target::{Directory, Limits, Resources, Subsystem};
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::{Controller, Settings, discover};
 use cairn_device::nvme::tcp::TcpFabric;
@@ -223,6 +223,30 @@ fn names(path: &Path) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|entry| name(entry.expect("read"))).collect();
     names.sort();
     names
+}
+
+/// Mechanism: what had been written of a grant that could not be made stayed in the directory.
+/// Consequence: the job was refused one until the target was started again; and a target whose name for it another subsystem had was not
+/// started again at all.
+/// Fix: all of it goes.
+#[test]
+fn grant_that_cannot_be_made_leaves_nothing_behind() {
+    let path = std::env::temp_dir().join(format!("cairn-test-no-grant-{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("made");
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let room = Room::Directory(path.clone());
+    let grants = Grants::new(Arc::clone(&directory), &room, BYTES, "node1").expect("is empty");
+    std::fs::write(path.join("cairn-one.new"), "in the way").expect("written");
+    grants.grant("one", BYTES, None).expect_err("it cannot be kept");
+    assert!(names(&path).is_empty());
+    grants.grant("one", BYTES, None).expect("room");
+    grants.revoke("one").expect("it was granted");
+    let name = Nqn::new("nqn.2026-11.io.cairn:node1.job.two").expect("a name");
+    let other = Subsystem::new(name, Vec::new(), Limits::default());
+    directory.add(Arc::new(other)).expect("the first of that name");
+    grants.grant("two", BYTES, None).expect_err("its name is taken");
+    assert!(names(&path).is_empty());
+    std::fs::remove_dir_all(path).expect("removed");
 }
 
 #[test]

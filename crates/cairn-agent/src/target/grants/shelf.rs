@@ -101,10 +101,12 @@ impl Shelf {
         self.directory.sync_all()
     }
 
-    /// Gives the room of what is not granted back.
+    /// Gives the room of what is not granted back, or could not be granted.
     pub(super) fn remove(&self, job: &str) {
-        // What stays is removed when the target is started again.
-        let _ = fs::remove_file(self.file(job, NAMESPACE));
+        for kind in [NEW, GRANT, NAMESPACE] {
+            // What stays of a grant that is none is removed when the target is started again.
+            let _ = fs::remove_file(self.file(job, kind));
+        }
     }
 
     fn file(&self, job: &str, kind: &str) -> PathBuf {
