@@ -113,7 +113,8 @@ impl Microfs {
             said => Some(Moment(said as u32)),
         };
         // What was looked at after the waiter began was looked at for it.
-        let in_vain = said(SPACE_IN_VAIN).is_some_and(|at| at.since(waiter.began) > 0);
+        let is_since = |at: Moment| (1..=waited_ms).contains(&at.since(waiter.began));
+        let in_vain = said(SPACE_IN_VAIN).is_some_and(is_since);
         let silence_ms = said(SPACE_BEAT).map_or(waited_ms, |at| now.since(at).min(waited_ms));
         match waited_ms >= self.space_patience_ms() || in_vain || silence_ms > AGENT_LIFE_MS {
             true => Hope::None,
@@ -194,6 +195,12 @@ mod tests {
         Moment(START.wrapping_add(passed_ms))
     }
 
+    impl Moment {
+        fn half_way(self) -> Moment {
+            Moment(self.0.wrapping_add(u32::MAX / 2 + 2))
+        }
+    }
+
     #[test]
     fn waiters_are_counted_until_they_end_or_fall_silent() {
         let fs = namespace();
@@ -248,6 +255,11 @@ mod tests {
         assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Hope::Some, "looked too early");
         fs.space_is_not_made(at(PATIENCE_MS + 5));
         assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Hope::None);
+
+        // A look of long ago, half of all times away, is none for this one.
+        let waiter = fs.begin_waiting(at(PATIENCE_MS + 6).half_way());
+        fs.space_is_made(waiter.began);
+        assert_eq!(fs.space_hope(&waiter, waiter.began), Hope::Some);
 
         fs.offer_space(0);
         assert_eq!(fs.space_hope(&fs.begin_waiting(at(0)), at(0)), Hope::None);
