@@ -5,7 +5,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use crate::directory::tests::Scratch;
+use crate::media_file::pages::transfer_all;
 use crate::medium::loop_device::LoopDevice;
+use crate::staging::STAGING_BYTES;
 
 const BYTES: u64 = 4 << 20;
 const IDENTITY: Identity = *b"0123456789abcdef";

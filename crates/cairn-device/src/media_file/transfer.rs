@@ -1,0 +1,379 @@
+//! Bytes to and from a tier's file or device: cut into pieces, by way of a buffer, an area, or a mapping.
+//!
+//! Must stay true: whole pages travel by direct I/O; a part of a page of a file goes through the page cache, and one of a device is
+//! written with the rest of its page, in a turn at that page.
+//! Does not open anything, nor know labels.
+
+use core::sync::atomic::AtomicBool;
+use std::ops::Range;
+
+use cairn_core::{Error, Result};
+
+use super::pages::{Pages, read_all, write_all};
+use super::{MediaFile, PAGE};
+use crate::descriptor::Descriptor;
+use crate::medium::MediumKind;
+use crate::staging::{Buffer, STAGING_BYTES};
+use crate::sys::{self, Errno, SysResult};
+use crate::transit::{Transit, Turn};
+
+/// How far ahead a long read has its next parts read.
+const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
+
+impl MediaFile {
+    /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
+    /// many bytes came before, how many to put there. With write-behind they may be on their way still when this returns.
+    /// Errors: `NoSpace` or `Io` (nothing or a part was stored), `FileTooLarge` past the process's limit, `Corrupt` for a
+    /// range outside.
+    pub fn store(
+        &self,
+        offset: u64,
+        length: usize,
+        fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        self.store_by_way_of(self.transit.as_ref(), offset, length, fill)
+    }
+
+    pub(super) fn store_by_way_of(
+        &self,
+        transit: Option<&Transit>,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        if let Some(mapping) = &self.mapping {
+            fill(mapping.range(offset, length)?, 0, length);
+            return mapping.write_back(offset, length);
+        }
+        self.kind.check_limit(offset + length as u64)?;
+        self.settle(offset, length)?;
+        let stored = self.store_pieces(transit, offset, length, fill);
+        // Whatever of it was stored: what was read of the range before is old.
+        if let Some(transit) = &self.transit {
+            transit.forget(&(offset..offset + length as u64));
+        }
+        stored
+    }
+
+    fn store_pieces(
+        &self,
+        transit: Option<&Transit>,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        for (at, done, bytes) in pieces(offset, length) {
+            let mut fill = |address| fill(address, done, bytes);
+            match transit {
+                Some(transit) if transit.stage(at, bytes, &self.putter(), &mut fill)? => continue,
+                _ => {}
+            }
+            let buffer = self.staging.take()?;
+            let address = in_buffer(&buffer, at);
+            fill(address);
+            let _turn = self.turn(at, bytes)?;
+            self.put(address, at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// As `store`, for bytes that programs may store to through a mapping meanwhile. All of it goes through the page cache: a
+    /// direct write cannot drop a page that becomes dirty under it, which the next flush reports as an error. Where the file
+    /// itself is mapped nothing goes past it.
+    pub fn store_mapped(
+        &self,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<()> {
+        if self.direct.is_none() {
+            return self.store(offset, length, fill);
+        }
+        self.check(offset, length)?;
+        self.kind.check_limit(offset + length as u64)?;
+        self.settle(offset, length)?;
+        for (at, done, bytes) in pieces(offset, length) {
+            let buffer = self.staging.take()?;
+            let address = in_buffer(&buffer, at);
+            fill(address, done, bytes);
+            // Page by page, so that the cache holds single ones.
+            for (page, part) in pages(at, bytes) {
+                // SAFETY: the part lies within the piece.
+                unsafe { write_all(&self.ordinary, address.add(part.start), part.len(), page) }
+                    .map_err(|errno| self.kind.failure(errno))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
+    /// Errors: `Busy`.
+    fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
+        let needed = self.transit.as_ref().filter(|_| self.kind.is_device());
+        needed.map(|transit| transit.turn(&pages_of(at, bytes))).transpose()
+    }
+
+    /// Writes a piece that stands at `address`, as far into a page as in the file. What stands around it in its first and
+    /// last page of memory may change.
+    fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
+        match (&self.remote, &self.direct) {
+            (Some(remote), _) => self.put_pages(Pages::Remote(remote), address, at, bytes),
+            (None, Some(device)) if self.kind == MediumKind::Block => {
+                self.put_pages(Pages::Device(device), address, at, bytes)
+            }
+            _ => self.put_parts(address, at, bytes),
+        }
+    }
+
+    /// As `put`, whole pages, with what the device has around the piece in the first and the last.
+    fn put_pages(
+        &self,
+        device: Pages<'_>,
+        address: *mut u8,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<()> {
+        let pages = pages_of(at, bytes);
+        let length = (pages.end - pages.start) as usize;
+        let before = (at - pages.start) as usize;
+        // SAFETY: as far into a page as `at`.
+        let first = unsafe { address.sub(before) };
+        let (piece, last) = (before..before + bytes, length.saturating_sub(PAGE));
+        for page in core::iter::once(0).chain((last > 0).then_some(last)) {
+            let within = |at: usize| at.clamp(page, page + PAGE);
+            let margins = [page..within(piece.start), within(piece.end)..page + PAGE];
+            if margins.iter().all(Range::is_empty) {
+                continue;
+            }
+            let buffer = self.staging.take()?;
+            // SAFETY: the buffer is longer than a page.
+            unsafe { device.read(buffer.address(), PAGE, pages.start + page as u64)? };
+            for margin in margins {
+                // SAFETY: a part of that page, of which the piece has nothing; the buffer is another one.
+                unsafe {
+                    let known = buffer.address().add(margin.start - page);
+                    core::ptr::copy_nonoverlapping(known, first.add(margin.start), margin.len());
+                }
+            }
+        }
+        // SAFETY: the pages of the piece are the caller's.
+        unsafe { device.write(first, length, pages.start) }
+            .map_err(|errno| self.kind.failure(errno))
+    }
+
+    fn put_parts(&self, address: *const u8, at: u64, bytes: usize) -> SysResult<()> {
+        for (part, file) in self.parts(at, bytes) {
+            // SAFETY: the part lies within the piece.
+            let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
+            // SAFETY: as above.
+            unsafe { write_all(file, address, part.len(), at) }
+                .map_err(|errno| self.kind.failure(errno))?;
+        }
+        Ok(())
+    }
+
+    /// Fetches `length` bytes from `offset` on and hands them to `take`, piece after piece, as `store` asks for them.
+    /// Errors: as `store`.
+    pub fn load(
+        &self,
+        offset: u64,
+        length: usize,
+        mut take: impl FnMut(*const u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        if let Some(mapping) = &self.mapping {
+            take(mapping.range(offset, length)?, 0, length);
+            return Ok(());
+        }
+        self.settle(offset, length)?;
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            done += match self.read_ahead(at, length - done, &mut |address, bytes| {
+                take(address, done, bytes);
+            }) {
+                0 => {
+                    let bytes = piece_at(at, length - done);
+                    let buffer = self.staging.take()?;
+                    let address = in_buffer(&buffer, at);
+                    self.get(address, at, bytes)?;
+                    take(address, done, bytes);
+                    bytes
+                }
+                bytes => bytes,
+            };
+        }
+        Ok(())
+    }
+
+    /// Hands out what was read ahead at `at`, and has what follows it read, up to `length` bytes.
+    fn read_ahead(&self, at: u64, length: usize, take: &mut dyn FnMut(*const u8, usize)) -> usize {
+        let Some(transit) = &self.transit else { return 0 };
+        if length > STAGING_BYTES {
+            transit.want(at..at + length.min(AHEAD_BYTES) as u64);
+        }
+        transit.hand_out(at, length, &self.getter(), take)
+    }
+
+    /// Has a range read that will be asked for. What cannot be, is not.
+    pub fn want(&self, offset: u64, length: usize) {
+        if let (Some(transit), Ok(())) = (&self.transit, self.check(offset, length)) {
+            transit.want(offset..offset + length as u64);
+        }
+    }
+
+    /// Whether `want` does anything.
+    pub fn reads_ahead(&self) -> bool {
+        self.transit.is_some()
+    }
+
+    /// Reads a piece to `address`, as far into a page as in the file. What stands around it in its first and last page of
+    /// memory may change.
+    fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
+        if let Some(remote) = &self.remote {
+            let pages = pages_of(at, bytes);
+            let first = address.wrapping_sub((at - pages.start) as usize);
+            let length = (pages.end - pages.start) as usize;
+            // SAFETY: the pages of the piece are the caller's.
+            return unsafe { Pages::Remote(remote).read(first, length, pages.start) };
+        }
+        for (part, file) in self.parts(at, bytes) {
+            // SAFETY: the part lies within the piece.
+            let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
+            // SAFETY: as above.
+            unsafe { read_all(file, address, part.len(), at)? };
+        }
+        Ok(())
+    }
+
+    /// Writes what was staged and reads what is wanted, until `stop` is set. Returns at once where nothing is.
+    pub fn serve(&self, stop: &AtomicBool) {
+        if let Some(remote) = &self.remote {
+            // Whoever serves others has a connection before they have taken all; one that cannot be made now is made when it is needed.
+            let _ = remote.reach();
+        }
+        if let Some(transit) = &self.transit {
+            transit.serve(&self.putter(), &self.getter(), stop);
+        }
+    }
+
+    /// Whether something that was to be written behind could not be.
+    pub fn has_lost(&self) -> bool {
+        self.transit.as_ref().is_some_and(Transit::has_lost)
+    }
+
+    /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
+    pub fn settle_for_mapping(&self) -> Result<()> {
+        match &self.transit {
+            Some(transit) => transit.settle_for_mapping(&self.putter()),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the kernel make durable what was stored in the file, by whomever. Errors: `Io`.
+    pub(crate) fn flush_by_kernel(&self) -> Result<()> {
+        #[cfg(test)]
+        super::tests::FLUSHES.set(super::tests::FLUSHES.get() + 1);
+        if let Some(remote) = &self.remote {
+            return Ok(remote.flush()?);
+        }
+        loop {
+            match sys::fdatasync(self.ordinary.raw()) {
+                Err(Errno(libc::EINTR)) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn settle(&self, offset: u64, length: usize) -> Result<()> {
+        match &self.transit {
+            Some(transit) => transit.settle(offset..offset + length as u64, &self.putter()),
+            None => Ok(()),
+        }
+    }
+
+    /// `put` for ranges that somebody else has stored.
+    pub(super) fn putter(&self) -> impl Fn(*mut u8, u64, usize) -> Result<()> {
+        |address, at, bytes| {
+            self.check(at, bytes)?;
+            self.kind.check_limit(at + bytes as u64)?;
+            let _turn = self.turn(at, bytes)?;
+            self.put(address, at, bytes).map_err(|errno| match errno.0 {
+                // This process is in trouble, not the file.
+                libc::EBADF | libc::ENOMEM | libc::EPERM => Error::Busy,
+                _ => errno.into(),
+            })
+        }
+    }
+
+    /// `get` for ranges that somebody else will load.
+    fn getter(&self) -> impl Fn(*mut u8, u64, usize) -> Result<()> {
+        |address, at, bytes| {
+            self.check(at, bytes)?;
+            self.settle(at, bytes)?;
+            Ok(self.get(address, at, bytes)?)
+        }
+    }
+
+    fn check(&self, offset: u64, length: usize) -> Result<()> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(Error::Corrupt { what: "range outside its tier" }),
+        }
+    }
+
+    /// The parts of `bytes` at `at`, none of them empty, and what each goes through: a part of a page, whole pages, a
+    /// part of a page.
+    fn parts(
+        &self,
+        at: u64,
+        bytes: usize,
+    ) -> impl Iterator<Item = (core::ops::Range<usize>, &Descriptor)> {
+        let direct = self.direct.as_ref().unwrap_or(&self.ordinary);
+        let head = (PAGE - at as usize % PAGE) % PAGE;
+        let body = head.min(bytes);
+        let tail = body + (bytes - body) / PAGE * PAGE;
+        [(0..body, &self.ordinary), (body..tail, direct), (tail..bytes, &self.ordinary)]
+            .into_iter()
+            .filter(|(part, _)| !part.is_empty())
+    }
+}
+
+/// Parts of a range that fit into a buffer: where each is, how many bytes come before, how many there are.
+fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        let (at, before) = (offset + done as u64, done);
+        let bytes = piece_at(at, length - done);
+        done += bytes;
+        (bytes > 0).then_some((at, before, bytes))
+    })
+}
+
+/// The pages in which `bytes` at `at` lie.
+fn pages_of(at: u64, bytes: usize) -> Range<u64> {
+    let page = PAGE as u64;
+    at / page * page..(at + bytes as u64).next_multiple_of(page)
+}
+
+/// Parts of a range that lie in one page each: where each is in the file, and in the range.
+fn pages(at: u64, bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        let (start, place) = (done, at + done as u64);
+        done = bytes.min(start + PAGE - place as usize % PAGE);
+        (start < done).then_some((place, start..done))
+    })
+}
+
+/// How many of `length` bytes at `at` fit into a buffer.
+fn piece_at(at: u64, length: usize) -> usize {
+    (STAGING_BYTES - at as usize % PAGE).min(length)
+}
+
+/// Where the byte at `at` stands in the buffer: as far into a page as in the file.
+fn in_buffer(buffer: &Buffer<'_>, at: u64) -> *mut u8 {
+    // SAFETY: less than a page, and a buffer is longer.
+    unsafe { buffer.address().add(at as usize % PAGE) }
+}
