@@ -138,9 +138,25 @@ pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
     }
 }
 
+/// Says of a lock that the caller has taken that a run has it, and not somebody who only looks.
+pub fn say_run(lock: &File) -> std::io::Result<()> {
+    set_share(lock, libc::F_RDLCK)
+}
+
+/// Whether a run has the lock `name`, alone or with others.
+pub fn has_run(directory: &Path, name: &str) -> Result<bool> {
+    let path = directory.join(name);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(&path, flags, Mode::empty()) {
+        Ok(file) => Ok(is_shared(&File::from(file))),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(Error::file("open", &path)(errno)),
+    }
+}
+
 /// Shares a lock that the caller has taken, and lets others take and share it, too.
 pub fn share(lock: &File) -> std::io::Result<()> {
-    set_share(lock, libc::F_RDLCK)?;
+    say_run(lock)?;
     Ok(rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock)?)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt
 //! made is removed again; a store is removed only after its agent has ended, so nobody drains what
-//! is going away.
+//! is going away. A run that has the lock says that it is one; whoever else has it only looks, or
+//! removes the store, and is waited for, however long that takes on a busy machine.
 
 use crate::checkpoints;
 use crate::error::{Error, Result};
@@ -30,9 +31,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The namespace that every store has.
 const NODE: &str = "node";
-/// How long the lock of a run is waited for: others hold it for an instant to see whether it is
-/// held.
+/// How long the lock of a run is waited for that may be ending just now.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+/// When it is said that somebody is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 /// How often a store is looked for that is removed meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 /// How long an agent may take to end.
@@ -409,23 +411,35 @@ fn is_blank(directory: &Path) -> Result<bool> {
     listed().map_err(Error::file("list", directory))
 }
 
-/// Takes the run lock of a store.
+/// Takes the run lock of a store for a run. Errors: another run has it.
 pub fn lock(directory: &Path, job: &str) -> Result<File> {
+    let lock = take_lock(directory, job)?;
+    daemon::say_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
+    Ok(lock)
+}
+
+fn take_lock(directory: &Path, job: &str) -> Result<File> {
     let started = Instant::now();
+    let mut is_said = false;
     loop {
-        match daemon::try_lock(directory, RUN_LOCK)? {
-            Some(lock) => return Ok(lock),
-            None if started.elapsed() > LOCK_PATIENCE => {
-                return Err(Error::Running { job: job.to_string() });
-            }
-            None => thread::sleep(LOOK_EVERY),
+        if let Some(lock) = daemon::try_lock(directory, RUN_LOCK)? {
+            return Ok(lock);
         }
+        let waited = started.elapsed();
+        if waited > LOCK_PATIENCE && daemon::has_run(directory, RUN_LOCK)? {
+            return Err(Error::Running { job: job.to_string() });
+        }
+        if waited > SAID_AFTER && !is_said {
+            is_said = true;
+            eprintln!("cairn: {job}: waiting for a command that looks at the store, or removes it");
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 
-/// Takes a store that exists to oneself.
+/// Takes a store that exists to oneself, to look at it or remove it.
 pub fn claim_existing(store: OpenStore) -> Result<Claim> {
-    let lock = lock(store.directory(), &store.job.job)?;
+    let lock = take_lock(store.directory(), &store.job.job)?;
     Ok(Claim { store, is_new: false, lock })
 }
 

@@ -139,6 +139,7 @@ impl Company {
             members.save(directory)?;
             return Ok(None);
         }
+        daemon::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
         // Whoever comes now is of a company of its own.
         let _ = fs::remove_file(directory.join(FILE));
         let codes = || members.ended.values();

@@ -4,12 +4,11 @@
 //! with files that are nowhere else only if that was said twice; what is damaged or somebody else's is named and left alone.
 
 use crate::Context;
-use crate::claim::claim_existing;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::jobs::shown;
 use crate::output;
-use crate::rm::files_at_risk;
+use crate::rm::take_for_removal;
 use crate::size::human;
 use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
@@ -163,18 +162,13 @@ fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
         return finish_removal(&row.store).map_err(|error| error.to_string());
     }
     let store = OpenStore::open(&row.store).map_err(text)?;
-    let claim = claim_existing(store).map_err(|error| match error {
+    let (claim, files) = take_for_removal(store, force).map_err(|error| match error {
         Error::Running { .. } => "it is in use".to_string(),
         other => other.to_string(),
     })?;
-    let look = Look::at(&claim.store).map_err(text)?;
-    if look.living > 0 {
+    if Look::at(&claim.store).map_err(text)?.living > 0 {
         return Err("it is in use".to_string());
     }
-    let files = match force || row.contents.is_some_and(|contents| contents.files == 0) {
-        true => 0,
-        false => files_at_risk(&claim).map_err(text)?,
-    };
     if files > 0 {
         return Err(format!("{} in it are nowhere else", output::count(files, "file")));
     }

@@ -6,7 +6,10 @@ use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::{OpenStore, Place, locate};
+use crate::survey::Look;
 use cairn_agent::checkpoints::Told;
+use cairn_agent::daemon;
+use cairn_agent::job::RUN_LOCK;
 use cairn_agent::path::FilePath;
 use clap::Args;
 use serde::Serialize;
@@ -82,22 +85,38 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
 
 fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> Result<()> {
     let job = store.job.job.clone();
-    let claim = claim_existing(store)?;
-    if !discard {
-        let files = files_at_risk(&claim)?;
-        if files > 0 {
-            return Err(Error::WouldLose { job, files: files as usize });
-        }
+    let (claim, files) = take_for_removal(store, discard)?;
+    if files > 0 {
+        return Err(Error::WouldLose { job, files: files as usize });
     }
     claim.remove()?;
     report.removed_stores.push(job);
     Ok(())
 }
 
+/// Takes a store that is to be removed. How many of its files are nowhere else, when what can be drained was: unless `discard`,
+/// then that does not matter. Errors: a run has it.
+pub fn take_for_removal(store: OpenStore, discard: bool) -> Result<(Claim, u64)> {
+    if discard {
+        return Ok((claim_existing(store)?, 0));
+    }
+    if daemon::has_run(store.directory(), RUN_LOCK)? {
+        return Err(Error::Running { job: store.job.job });
+    }
+    // That may take long: until it is done a run may take the store up.
+    files_at_risk(&store)?;
+    let claim = claim_existing(store)?;
+    let files = files_at_risk(&claim.store)?;
+    Ok((claim, files))
+}
+
 /// Drains what can be drained and counts the files that are nowhere else.
-pub fn files_at_risk(claim: &Claim) -> Result<u64> {
+fn files_at_risk(store: &OpenStore) -> Result<u64> {
+    if Look::at(store)?.contents.files == 0 {
+        return Ok(0);
+    }
     // The agent looks at every copy again; what it drained once may have been removed since.
-    let report = drain_with(&claim.store, None, Duration::ZERO, Told::default(), true)?;
+    let report = drain_with(store, None, Duration::ZERO, Told::default(), true)?;
     let unclean = report.outcome.unclean.len() as u64;
     Ok((report.files - report.outcome.drained_files.min(report.files)).max(unclean))
 }

@@ -190,7 +190,8 @@ fn fill(row: &mut StoreRow) -> Result<()> {
 pub struct Look {
     /// Processes that use it, besides this one and its agent.
     pub living: usize,
-    contents: Amount,
+    /// Its regular files.
+    pub contents: Amount,
     /// Files that are nowhere else.
     pub not_safe: Amount,
     /// When a file was last written, seconds since the epoch.

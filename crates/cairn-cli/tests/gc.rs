@@ -5,6 +5,7 @@ mod common;
 use common::{Ran, Sandbox, eventually, kill};
 use serde_json::Value;
 use std::fs;
+use std::io::BufRead;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -219,6 +220,50 @@ fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
             assert_eq!(sandbox.drained("f"), format!("{round}\n"));
         }
     });
+}
+
+/// Mechanism: whoever removes a store has its run lock while it looks, which takes as long as the machine lets it take.
+/// Consequence: a run that began meanwhile was refused after a moment, as if the job were running.
+/// Fix: a run says that it is one; who has the lock without saying so is waited for.
+#[test]
+fn run_waits_for_whoever_looks_at_its_store_and_not_for_another_run() {
+    let sandbox = Sandbox::new();
+    sandbox.run("looked-at", "echo one >/cairn/f; exit 3").ends_with(3);
+    let lock = fs::File::open(sandbox.store("looked-at").join("run.lock")).expect("opens");
+    lock.lock().expect("locks");
+    let arguments = ["run", "--job", "looked-at", "--", "cat", "/cairn/f"];
+    let run = sandbox.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut run = run.expect("starts");
+    let mut lines = std::io::BufReader::new(run.stderr.take().expect("a pipe")).lines();
+    let said = lines.next().expect("a line").expect("text");
+    assert!(said.contains("looked-at: waiting for a command that looks at the store"), "{said}");
+    drop(lock);
+    lines.for_each(drop);
+    let ended = Ran::of(run.wait_with_output().expect("ends"), "run".to_string());
+    ended.succeeds().prints("one\n");
+
+    let mut running = start(&sandbox, "busy", &[], ":");
+    sandbox.cairn(&["run", "--job", "busy", "--", "true"]).refused_with("running already");
+    sandbox.cairn(&["rm", "busy"]).refused_with("running already");
+    kill("KILL", -i64::from(running.id()));
+    running.wait().expect("ends");
+}
+
+#[test]
+fn run_takes_up_a_store_that_is_drained_before_it_is_removed() {
+    let sandbox = Sandbox::new();
+    let slow = ["--persist", &out(&sandbox), "--drain", "none", "--drain-rate", "1K"];
+    let script = ["--", "bash", "-c", "head -c 12M /dev/zero >/cairn/f; exit 3"];
+    sandbox.cairn(&[&["run", "--job", "slow"], &slow[..], &script].concat()).ends_with(3);
+    let mut removes = sandbox.command(&["rm", "slow"]).spawn().expect("starts");
+    eventually("it is drained", || {
+        let status = sandbox.cairn(&["status", "slow", "--json"]).succeeds().json();
+        status[0]["agent"]["phase"] == "draining"
+    });
+    let arguments = ["run", "--job", "slow", "--", "stat", "-c", "%s", "/cairn/f"];
+    sandbox.cairn(&arguments).succeeds().prints("12582912\n");
+    removes.kill().expect("kills");
+    removes.wait().expect("ends");
 }
 
 /// Ends a loop also when an assertion fails.
