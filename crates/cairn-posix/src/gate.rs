@@ -19,6 +19,10 @@ struct Gate {
     depth: Cell<u32>,
     count: Cell<usize>,
     deferred: UnsafeCell<[MaybeUninit<libc::siginfo_t>; DEFERRED_MAX]>,
+    /// This thread waits for something that a handler may end.
+    waits: Cell<bool>,
+    /// Such a handler has run meanwhile.
+    interrupted: Cell<bool>,
 }
 
 thread_local! {
@@ -27,6 +31,8 @@ thread_local! {
             depth: Cell::new(0),
             count: Cell::new(0),
             deferred: UnsafeCell::new([const { MaybeUninit::uninit() }; DEFERRED_MAX]),
+            waits: Cell::new(false),
+            interrupted: Cell::new(false),
         }
     };
 }
@@ -58,16 +64,25 @@ pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Whether a signal was deferred whose handler is to end a call that waits.
-pub fn is_interrupted() -> bool {
+/// As `outside`, for one of many short calls that a long wait is made of; none if a handler that ends such a wait has run,
+/// no matter whether before the call, which it then could not interrupt, in it or after it.
+pub fn outside_unless_interrupted<R>(wait: impl FnOnce() -> R) -> Option<R> {
     GATE.with(|gate| {
-        (0..gate.count.get()).any(|index| {
-            // SAFETY: only this thread touches its gate, the first `count` entries are filled, and no reference into the list
-            // outlives the statement.
-            let signal = unsafe { (*gate.deferred.get())[index].assume_init_ref().si_signo };
-            kernel::interrupts(signal)
-        })
+        // Those of a wait in whose handler this one is.
+        let (waits, interrupted) = (gate.waits.replace(true), gate.interrupted.replace(false));
+        let result = outside(wait);
+        gate.waits.set(waits);
+        if gate.interrupted.replace(interrupted) { None } else { Some(result) }
     })
+}
+
+/// Called before the application's handler of a signal runs.
+pub fn begin_handler(signal: i32) {
+    GATE.with(|gate| {
+        if gate.waits.get() && kernel::interrupts(signal) {
+            gate.interrupted.set(true);
+        }
+    });
 }
 
 /// Whether this thread is in a call of ours.
@@ -125,28 +140,46 @@ mod tests {
         info
     }
 
-    /// Mechanism: a signal came while a write that waits for space looked for some, and was deferred; its handler ran before the
-    /// wait, which it could not interrupt then.
+    /// Mechanism: a write that waits for space sleeps again and again for a moment. A handler that ran between two sleeps, or
+    /// when the moment was over and the thread waited for a processor, interrupted none of them.
     /// Consequence: the write went on waiting, for as long as it may.
-    /// Fix: whoever waits asks first whether a handler that interrupts was deferred.
+    /// Fix: the handler says that it has run, and whoever waits asks after each sleep.
     #[test]
-    fn deferred_handler_interrupts_unless_it_lets_calls_go_on() {
-        extern "C" fn nothing(_: i32) {}
+    fn handler_ends_a_wait_whenever_it_runs_unless_it_lets_calls_go_on() {
+        extern "C" fn deliver(
+            signal: i32,
+            info: *const libc::siginfo_t,
+            _: *mut core::ffi::c_void,
+        ) {
+            // SAFETY: the kernel passes valid information.
+            if !defer(unsafe { &*info }) {
+                begin_handler(signal);
+            }
+        }
         let install = |flags| {
-            // SAFETY: plain data, for which zero is a value; the handler does nothing.
+            // SAFETY: plain data, for which zero is a value; the handler does what handlers may.
             unsafe {
                 let mut action: libc::sigaction = core::mem::zeroed();
-                action.sa_sigaction = nothing as *const () as usize;
-                action.sa_flags = flags;
+                action.sa_sigaction = deliver as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | flags;
                 assert_eq!(libc::sigaction(libc::SIGWINCH, &action, core::ptr::null_mut()), 0);
             }
         };
+        // SAFETY: the handler does what handlers may.
+        let raise = || assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
         inside(|| {
-            assert!(!is_interrupted());
+            assert_eq!(outside_unless_interrupted(|| 1), Some(1));
+            for (flags, result) in [(0, None), (libc::SA_RESTART, Some(()))] {
+                install(flags);
+                raise();
+                assert_eq!(outside_unless_interrupted(|| ()), result, "deferred before it");
+                assert_eq!(outside_unless_interrupted(raise), result, "in it");
+                let nested = || inside(|| outside_unless_interrupted(raise));
+                assert_eq!(outside_unless_interrupted(nested), Some(result), "in one in it");
+            }
             install(0);
-            assert!(defer(&signal(libc::SIGWINCH)) && is_interrupted());
-            install(libc::SA_RESTART);
-            assert!(!is_interrupted());
+            outside(raise);
+            assert_eq!(outside_unless_interrupted(|| 1), Some(1), "before it");
         });
     }
 

@@ -40,7 +40,7 @@ pub mod process;
 pub mod rank;
 mod read_ahead;
 pub mod regions;
-mod space;
+pub mod space;
 pub mod table;
 pub mod transfer;
 pub mod unserved;

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any more, `EINTR`, those of
 /// `attempt`.
 #[cold]
-pub(crate) fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
+pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     const FULL: Errno = Errno(libc::ENOSPC);
     let fs = mount.fs();
     if fs.space_patience_ms() == 0 {
@@ -31,24 +31,19 @@ pub(crate) fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<
     let mut waiter = fs.begin_waiting(now());
     let ended = loop {
         let mut ticks = [0_u8; 8];
-        // A handler that was deferred runs before the wait, and could not interrupt it.
-        let interrupted = gate::is_interrupted();
-        match gate::outside(|| sys::read(ticker.raw(), &mut ticks)) {
-            _ if interrupted => break Err(Errno(libc::EINTR)),
-            Err(errno) if errno == sys::Errno(libc::EINTR) => break Err(Errno(libc::EINTR)),
+        match gate::outside_unless_interrupted(|| sys::read(ticker.raw(), &mut ticks)) {
+            None | Some(Err(sys::Errno(libc::EINTR))) => break Err(Errno(libc::EINTR)),
             // The application has closed it.
-            Err(_) => break Err(FULL),
-            Ok(_) => {}
+            Some(Err(_)) => break Err(FULL),
+            Some(Ok(_)) => {}
         }
+        // Asked first: what was made before the hope ended is found.
+        let hope = fs.space_hope(&waiter, now());
         let tried = attempt();
-        if tried.as_ref().err() != Some(&FULL) {
+        if tried.as_ref().err() != Some(&FULL) || hope == Hope::None {
             break tried;
         }
-        let now = now();
-        if fs.space_hope(&waiter, now) == Hope::None {
-            break Err(FULL);
-        }
-        fs.keep_waiting(&mut waiter, now);
+        fs.keep_waiting(&mut waiter, now());
     };
     fs.end_waiting(waiter);
     ended

@@ -73,6 +73,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if !is_fault(signal, unsafe { (*info).si_code }) && gate::defer(unsafe { &*info }) {
         return;
     }
+    gate::begin_handler(signal);
     let handler = wanted.handler.load(Ordering::Acquire);
     if handler == libc::SIG_DFL && OF_ADDRESSES.contains(&signal) {
         // SAFETY: as above.
