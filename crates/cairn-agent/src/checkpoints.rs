@@ -8,6 +8,7 @@ use crate::daemon;
 use crate::error::Result;
 use crate::job::{Job, RUN_LOCK};
 use crate::ledger::Ledger;
+use crate::log;
 use crate::manifest::{self, State};
 use crate::path::FilePath;
 use crate::protocol::Unfinished;
@@ -116,6 +117,7 @@ impl Checkpoints {
         self.save()
     }
 
+    /// Those that are complete, as of the last look.
     pub fn complete(&self) -> &[Checkpoint] {
         self.register.checkpoints()
     }
@@ -234,10 +236,29 @@ impl Checkpoints {
     /// Writes the register if it says something else than before.
     pub fn save(&mut self) -> Result<()> {
         if self.register != self.saved {
+            tell(&self.saved, &self.register);
             self.register.save(&self.store)?;
             self.saved = self.register.clone();
         }
         Ok(())
+    }
+}
+
+/// Says in the log which checkpoints became complete, and which safe.
+fn tell(before: &Register, now: &Register) {
+    let levels: HashMap<u64, Level> =
+        before.checkpoints().iter().map(|known| (known.id, known.level)).collect();
+    for known in now.checkpoints() {
+        let (name, files, bytes) = (&known.name, known.files.len(), known.bytes());
+        let level = levels.get(&known.id);
+        if level.is_none() {
+            let text = format!("checkpoint {name} is complete: {bytes} bytes, files: {files}");
+            log::say(log::Level::Info, text);
+        }
+        if known.level == Level::Pfs && level != Some(&Level::Pfs) {
+            let text = format!("checkpoint {name} is in the persist directory, verified");
+            log::say(log::Level::Info, text);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::job::AGENT_SOCKET;
+use crate::log::{self, Level};
 use crate::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
 use crate::shared::{Eviction, Shared};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -130,7 +131,11 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         if line.is_empty() {
             return Ok(());
         }
-        let answer = match serde_json::from_slice(&line) {
+        let request = serde_json::from_slice(&line);
+        if let Ok(request) = &request {
+            tell(request);
+        }
+        let answer = match request {
             Ok(Request::Status) => Answer::Status(Box::new(shared.status())),
             Ok(Request::Drain { settle_ms, told }) => {
                 drain(&stream, shared, Duration::from_millis(settle_ms), told)?
@@ -164,6 +169,20 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         };
         say(&stream, &answer)?;
     }
+}
+
+/// Says in the log what was asked for, if that changes anything.
+fn tell(request: &Request) {
+    let wish = match request {
+        Request::Status => return,
+        Request::Drain { .. } => "to drain",
+        Request::Ended { .. } => "to drain by itself: the run has ended",
+        Request::Evict { .. } => "to drop files from the store",
+        Request::Archive { .. } => "to archive",
+        Request::Hurry => "to make haste",
+        Request::Stop => "to end",
+    };
+    log::say(Level::Debug, format_args!("the agent is asked {wish}"));
 }
 
 fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {

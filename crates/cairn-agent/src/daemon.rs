@@ -5,6 +5,7 @@
 //! agent is ready or why not. Runs before any thread exists: it forks.
 
 use crate::error::{Error, Result};
+use crate::log::Log;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -35,42 +36,37 @@ impl Readiness {
     }
 }
 
-/// Splits off the agent, with its output appended to `log`. Returns only there; the calling process
+/// Splits off the agent, with its output appended to the log at `path`. Returns only there, with the log; the calling process
 /// waits until the agent is ready and exits with 0, or prints why it is not and exits with 1.
-pub fn detach(log: &Path) -> Result<Readiness> {
+pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
     // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and
     // started no thread.
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
-    // Nothing in the store's directory is waited for, whatever it is.
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let log_file = rustix::fs::open(log, flags, Mode::from_raw_mode(0o600))
-        .map_err(Error::file("open", log))?;
+    let log = Log::open(path).map_err(Error::file("open", path))?;
     let null = Path::new("/dev/null");
     let null_file = rustix::fs::open(null, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(Error::file("open", null))?;
     let (from_agent, to_starter) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(Error::file("make a pipe for", log))?;
+        .map_err(Error::file("make a pipe for", path))?;
 
-    if fork(log)? != 0 {
+    if fork(path)? != 0 {
         drop(to_starter);
         wait_for_agent(File::from(from_agent));
     }
     drop(from_agent);
-    rustix::process::setsid().map_err(Error::file("start a session for", log))?;
-    if fork(log)? != 0 {
+    rustix::process::setsid().map_err(Error::file("start a session for", path))?;
+    if fork(path)? != 0 {
         // SAFETY: this is the short-lived process between the starter and the agent; it has no
         // state to flush.
         unsafe { libc::_exit(0) };
     }
     rustix::process::chdir("/").map_err(Error::file("enter", Path::new("/")))?;
     rustix::process::umask(Mode::from_raw_mode(0o077));
-    let attach = || -> rustix::io::Result<()> {
+    let attach = || {
         rustix::stdio::dup2_stdin(&null_file)?;
-        rustix::stdio::dup2_stdout(&log_file)?;
-        rustix::stdio::dup2_stderr(&log_file)
+        print_to(log.file())
     };
-    attach().map_err(Error::file("write to", log))?;
+    attach().map_err(Error::file("write to", path))?;
     // SAFETY: ignoring a signal installs no handler, and an empty set unblocks what the starter had
     // blocked. Past a file size limit a write then fails instead of killing us.
     unsafe {
@@ -79,7 +75,13 @@ pub fn detach(log: &Path) -> Result<Readiness> {
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
     }
-    Ok(Readiness { pipe: File::from(to_starter) })
+    Ok((Readiness { pipe: File::from(to_starter) }, log))
+}
+
+/// What this process prints goes to `file` from now on.
+pub fn print_to(file: &File) -> rustix::io::Result<()> {
+    rustix::stdio::dup2_stdout(file)?;
+    rustix::stdio::dup2_stderr(file)
 }
 
 fn fork(log: &Path) -> Result<i32> {

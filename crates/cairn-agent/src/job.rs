@@ -7,6 +7,7 @@
 
 use crate::archive::ArchivePolicy;
 use crate::error::{Error, Result};
+use crate::log::Level;
 use crate::policy::DrainPolicy;
 use crate::sets::policy::CheckpointPolicy;
 use crate::space_policy::SpacePolicy;
@@ -32,7 +33,7 @@ pub const RUN_LOCK: &str = "run.lock";
 pub const AGENT_LOCK: &str = "agent.lock";
 /// The agent's control socket.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// Where the agent's output goes.
+/// The agent's log; older parts of it have a number behind the name.
 pub const AGENT_LOG: &str = "agent.log";
 
 /// Whose names a namespace holds.
@@ -126,6 +127,9 @@ pub struct Job {
     /// File that figures are written to, for Prometheus; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<PathBuf>,
+    /// What the agent's log says.
+    #[serde(default, skip_serializing_if = "Level::is_default")]
+    pub log: Level,
     /// What is done with checkpoints and files.
     #[serde(default, skip_serializing_if = "CheckpointPolicy::is_default")]
     pub checkpoint: CheckpointPolicy,
@@ -259,6 +263,7 @@ mod tests {
             promote: false,
             runs: 1,
             metrics: None,
+            log: Level::Debug,
             checkpoint: CheckpointPolicy::default(),
             drain: DrainPolicy { rate_bytes: Some(1 << 20), ..DrainPolicy::default() },
             space: SpacePolicy { retain_count: Some(3), ..SpacePolicy::default() },

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::log::Complaints;
 use crate::prometheus::Exposition;
 use crate::protocol::{Phase, Status};
 use crate::sets::register::{Checkpoint, Level, Register};
@@ -20,15 +21,10 @@ const WRITE_EVERY: Duration = Duration::from_secs(5);
 /// Writes the file that the job wants until the agent ends, and once more then. Nothing if it wants none.
 pub fn run(shared: &Shared) {
     let Ok(Job { job, metrics: Some(path), .. }) = Job::load(shared.directory()) else { return };
-    let mut complaint = None;
+    let mut complaints = Complaints::default();
     loop {
         let is_last = shared.is_stopping();
-        let written = write(shared, &job, &path);
-        let trouble = written.err().map(|error| error.to_string());
-        if let Some(text) = trouble.as_ref().filter(|_| trouble != complaint) {
-            eprintln!("cannot tell the figures: {text}");
-        }
-        complaint = trouble;
+        complaints.note("tell the figures", write(shared, &job, &path));
         if is_last {
             return;
         }

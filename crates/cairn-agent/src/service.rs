@@ -16,11 +16,13 @@ use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::forecast::Lookout;
 use crate::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
+use crate::log::{self, Complaints, Level};
 use crate::metrics;
+use crate::path::FilePath;
 use crate::policy::AtEnd;
 use crate::prefault;
 use crate::promote;
-use crate::protocol::Phase;
+use crate::protocol::{Outcome, Phase};
 use crate::shared::Shared;
 use crate::snapshot;
 use crate::space::{self, Room};
@@ -30,7 +32,7 @@ use crate::watch::Watch;
 use cairn_core::Moment;
 use cairn_device::notes::NOTES_FILE;
 use cairn_device::sys::monotonic_ms;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -54,15 +56,21 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How long a new agent waits for one that is just ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
+/// Files that a pass says could not be drained, in the log.
+const LEFT_LINES_MAX: usize = 20;
 
 /// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling
 /// process exits once the agent is ready. That another agent is there already is success, too.
 pub fn run(directory: &Path) -> Result<()> {
-    let readiness = daemon::detach(&directory.join(AGENT_LOG))?;
+    let (readiness, log) = daemon::detach(&directory.join(AGENT_LOG))?;
+    log::begin(log);
     match prepare(directory) {
         Ok(Some((shared, listener, lock))) => serve(shared, listener, lock, readiness),
         Ok(None) => readiness.ready(),
-        Err(error) => readiness.failed(&error.to_string()),
+        Err(error) => {
+            log::say(Level::Error, format_args!("the agent cannot begin: {error}"));
+            readiness.failed(&error.to_string());
+        }
     }
     Ok(())
 }
@@ -84,6 +92,8 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     let job = Job::load(directory)?;
     let shared = Arc::new(Shared::new(directory, &job)?);
     shared.take_up(&job);
+    let (name, version) = (&job.job, env!("CARGO_PKG_VERSION"));
+    log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
     shared.refresh_volumes()?;
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
@@ -130,9 +140,12 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
         // A thread that panicked has said so in the log; there is nothing to add.
         let _ = thread.join();
     }
-    if !is_removed(&lock) {
+    let is_removed = is_removed(&lock);
+    if !is_removed {
         listener.remove();
     }
+    let why = if is_removed { ": its store was removed" } else { "" };
+    log::say(Level::Info, format_args!("the agent ends{why}"));
 }
 
 /// Whether the store was removed under us: the lock file has no name any more.
@@ -162,7 +175,9 @@ fn keeper_loop(shared: &Shared) {
             needed = Instant::now();
         }
         if needed.elapsed() >= LINGER {
+            log::say(Level::Info, "nobody needs the agent any more");
             shared.stop();
+            return;
         }
     }
 }
@@ -188,30 +203,6 @@ pub(crate) fn is_off_duty(shared: &Shared) -> bool {
     shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
 }
 
-/// Prints each kind of trouble once while it lasts.
-#[derive(Default)]
-struct Complaints {
-    last: HashMap<&'static str, String>,
-}
-
-impl Complaints {
-    fn note<T>(&mut self, action: &'static str, result: Result<T>) -> Option<T> {
-        self.note_text(action, result.as_ref().err().map(ToString::to_string));
-        result.ok()
-    }
-
-    fn note_text(&mut self, action: &'static str, trouble: Option<String>) {
-        let Some(text) = trouble else {
-            self.last.remove(action);
-            return;
-        };
-        if self.last.get(action) != Some(&text) {
-            eprintln!("cannot {action}: {text}");
-            self.last.insert(action, text);
-        }
-    }
-}
-
 /// What the drain thread remembers between passes.
 struct DrainLoop<'a> {
     shared: &'a Shared,
@@ -226,13 +217,15 @@ struct DrainLoop<'a> {
     backoff: Option<Backoff>,
     room: Room,
     complaints: Complaints,
+    /// What was left undrained, and why, as of the last pass.
+    left: BTreeSet<(FilePath, String)>,
 }
 
 fn drain_loop(shared: &Shared) {
     let job = match Job::load(shared.directory()) {
         Ok(job) => job,
         Err(error) => {
-            eprintln!("cannot drain: {error}");
+            log::say(Level::Error, format_args!("cannot drain: {error}"));
             return shared.stop();
         }
     };
@@ -247,6 +240,7 @@ fn drain_loop(shared: &Shared) {
         backoff: None,
         room: Room::default(),
         complaints: Complaints::default(),
+        left: BTreeSet::new(),
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -326,6 +320,9 @@ impl DrainLoop<'_> {
             let made = self.room.make(self.shared, &mut self.drainer, &volumes, began, outcome);
             self.complaints.note("give up what need not be kept", made);
         }
+        if let Ok(outcome) = &result {
+            tell_left(&mut self.left, outcome);
+        }
         let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
         let trouble = "the file system of the persist directory does not take them".to_string();
         let action = "keep extended attributes of some files";
@@ -364,6 +361,23 @@ impl DrainLoop<'_> {
         self.shared.notify();
         self.complaints.note_text("drain", trouble);
         let looking = started.elapsed().saturating_sub(self.drainer.carrying());
+        log::say(Level::Debug, format_args!("looked at all files in {} ms", looking.as_millis()));
         self.not_before = Instant::now() + (looking * PAUSE_FACTOR).min(PAUSE_MAX);
     }
+}
+
+/// Says which files a pass left undrained that the one before did not, and why.
+fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
+    let failed = outcome.failed.iter().map(|one| (one.path.clone(), one.reason.clone()));
+    let unclean = outcome.unclean.iter().map(|path| (path.clone(), "its writer died".to_string()));
+    let now: BTreeSet<_> = failed.chain(unclean).collect();
+    let mut fresh = now.difference(left);
+    for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {
+        log::say(Level::Warn, format_args!("/{path} is not drained: {reason}"));
+    }
+    match fresh.count() {
+        0 => {}
+        more => log::say(Level::Warn, format_args!("nor are {more} more; cairn status lists them")),
+    }
+    *left = now;
 }

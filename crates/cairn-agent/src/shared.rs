@@ -135,6 +135,7 @@ impl Shared {
 
     /// Goes by what `job` says of the drain's pace and of space from now on.
     pub fn take_up(&self, job: &Job) {
+        crate::log::set_level(job.log);
         self.meter.pace.set(&job.drain);
         self.state().space.set(&job.space);
     }

@@ -4,6 +4,7 @@
 //! and in any case when the log is half full.
 //! Does not know what a snapshot is; the core makes it from the media, beside everything that goes on.
 
+use crate::log::{self, Level};
 use crate::shared::Shared;
 use cairn_core::LogUsage;
 use std::collections::HashSet;
@@ -28,7 +29,9 @@ pub fn run(shared: &Shared) {
                 // Said once: a program that finds the log full tries again, and hears of it.
                 Err(error) => {
                     if failed.insert(volume.name().to_string()) {
-                        eprintln!("cannot write a snapshot of {}: {error}", volume.name());
+                        let name = volume.name();
+                        let text = format!("cannot write a snapshot of {name}: {error}");
+                        log::say(Level::Warn, text);
                     }
                 }
             }

@@ -6,6 +6,7 @@
 
 use crate::drain::Drainer;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::protocol::{Outcome, Progress, SpaceStatus};
 use crate::retention::surplus;
 use crate::sets::register::{Checkpoint, Level};
@@ -151,6 +152,8 @@ fn give_up(
     } else {
         outcome.kept_files = outcome.kept_files.saturating_sub(files);
     }
+    let name = &known.name;
+    log::say(log::Level::Info, format_args!("checkpoint {name} leaves the store: {bytes} bytes"));
     let mut state = shared.state();
     state.space.given_up_files += files;
     state.space.given_up_bytes += bytes;

@@ -134,6 +134,7 @@ impl Claim {
         if request.metrics.is_some() {
             job.metrics = request.metrics.clone();
         }
+        job.log = request.log.unwrap_or(job.log);
         job.archive = request.archive.clone().or(job.archive);
         if job != self.store.job {
             job.save(self.store.directory())?;
@@ -193,6 +194,7 @@ impl Claim {
             promote: request.promote,
             runs: 1,
             metrics: request.metrics.clone(),
+            log: request.log.unwrap_or_default(),
             checkpoint: request.checkpoint.clone(),
             drain: request.drain.policy(),
             space: request.space.clone(),

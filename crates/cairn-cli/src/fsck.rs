@@ -10,6 +10,7 @@ use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
 use crate::offline::{self, TierFile};
 use crate::output::{self, count};
 use crate::size::human;
+use cairn_agent::clock::utc_time;
 use cairn_agent::path::FilePath;
 use cairn_core::{
     Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock, inspect,
@@ -311,7 +312,7 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
         identity: hexadecimal(superblock.identity),
         holds_data: superblock.geometry.tier_blocks[0] > 0,
         further: further(superblock),
-        created: output::utc_time(superblock.created),
+        created: utc_time(superblock.created),
         bytes: superblock.bytes,
         hugeblock_bytes: superblock.geometry.hugeblock_bytes,
         mount: String::from_utf8_lossy(&superblock.geometry.mount).into_owned(),

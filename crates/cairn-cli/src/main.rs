@@ -34,6 +34,7 @@ mod jobs;
 mod kernel_calls;
 mod launch;
 mod local;
+mod log;
 mod ls;
 mod markup;
 mod net;
@@ -119,6 +120,7 @@ enum Action {
     Status(status::Arguments),
     Top(top::Arguments),
     Calls(calls::Arguments),
+    Log(log::Arguments),
     Report(report::Arguments),
     Ls(ls::Arguments),
     Cp(cp::Arguments),
@@ -181,6 +183,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Exec(arguments) => exec::run(&context, arguments),
         Action::Top(arguments) => top::run(&context, &arguments),
         Action::Calls(arguments) => calls::run(&context, arguments),
+        Action::Log(arguments) => log::run(&context, &arguments),
         Action::Report(arguments) => report::run(&context, &arguments),
         Action::Status(arguments) => status::run(&context, arguments),
         Action::Ls(arguments) => ls::run(&context, arguments),

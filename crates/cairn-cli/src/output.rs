@@ -99,25 +99,6 @@ pub fn local_time(time: Timestamp) -> String {
     )
 }
 
-/// A time as in RFC 3339, in UTC, with nanoseconds.
-pub fn utc_time(time: Timestamp) -> String {
-    let (seconds, nanoseconds) = time.parts();
-    // SAFETY: an all-zero tm is a valid one; gmtime_r fills it.
-    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of this frame.
-    unsafe { libc::gmtime_r(&raw const seconds, &raw mut parts) };
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z",
-        parts.tm_year + 1900,
-        parts.tm_mon + 1,
-        parts.tm_mday,
-        parts.tm_hour,
-        parts.tm_min,
-        parts.tm_sec,
-        nanoseconds
-    )
-}
-
 /// The name of a user, or the number where there is none.
 pub fn user_name(uid: u32) -> String {
     // SAFETY: this program looks names up from one thread only; the entry is copied before the next
@@ -175,16 +156,5 @@ mod tests {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
-    }
-
-    #[test]
-    fn utc_times_sort_as_text() {
-        assert_eq!(utc_time(Timestamp(0)), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(
-            utc_time(Timestamp(1_700_000_000_123_456_789)),
-            "2023-11-14T22:13:20.123456789Z"
-        );
-        assert_eq!(utc_time(Timestamp(-1)), "1969-12-31T23:59:59.999999999Z");
-        assert_eq!(utc_time(Timestamp(i64::MIN)), "1677-09-21T00:12:43.145224192Z");
     }
 }

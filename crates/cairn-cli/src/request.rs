@@ -16,6 +16,7 @@ use crate::tier::{self, TierRequest};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::error::why;
 use cairn_agent::job::{Job, Scope, TierSpec};
+use cairn_agent::log::Level;
 use cairn_agent::memory::Memory;
 use cairn_agent::sets::policy::CheckpointPolicy;
 use cairn_agent::space_policy::SpacePolicy;
@@ -145,6 +146,8 @@ pub struct Request {
     pub promote: bool,
     /// File that figures are written to, absolute.
     pub metrics: Option<PathBuf>,
+    /// What the agent's log says.
+    pub log: Option<Level>,
     /// What is done with checkpoints and files.
     pub checkpoint: CheckpointPolicy,
     /// How it is drained.
@@ -186,6 +189,7 @@ impl Request {
             placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
             promote: arguments.promote || settings.promote.unwrap_or(false),
             metrics: None,
+            log: None,
             checkpoint: CheckpointPolicy::default(),
             drain: DrainRequest::default(),
             space: SpacePolicy::default(),
@@ -532,6 +536,7 @@ mod tests {
             promote: false,
             runs: 1,
             metrics: None,
+            log: Level::default(),
             checkpoint: CheckpointPolicy::default(),
             drain: DrainRequest::default().policy(),
             space: SpacePolicy::default(),

@@ -15,6 +15,7 @@ use crate::drain_options::{DrainArguments, DrainRequest};
 use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
+use crate::log::LevelArgument;
 use crate::probe;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
@@ -94,6 +95,9 @@ pub struct Arguments {
     /// Write figures of the job to this file every five seconds, in Prometheus's text format
     #[arg(long, value_name = "FILE.prom", env = "CAIRN_RUN_METRICS_FILE")]
     metrics_file: Option<PathBuf>,
+    /// What the agent's log says, which cairn log shows [default: info]
+    #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
+    log_level: Option<LevelArgument>,
     /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
     /// what belongs to no checkpoint; every file is compared with the manifest, and an older checkpoint is taken if one is
     /// damaged
@@ -124,6 +128,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let level = checkpoint.levels.archive.clone();
     let request = Request {
         metrics: metrics.map(|path| absolute(&path)).transpose()?,
+        log: arguments.log_level.map(Into::into).or(settings.run.log_level),
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
         stage: if stages { Stage::Newest } else { Stage::Say },

@@ -9,6 +9,7 @@ use crate::checkpoint_options::{CheckpointSettings, FileSettings};
 use crate::drain_options::DrainSettings;
 use crate::error::{Error, Result};
 use crate::space::SpaceSettings;
+use cairn_agent::log::Level;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -72,6 +73,8 @@ pub struct RunSettings {
     pub promote: Option<bool>,
     /// `--metrics-file`.
     pub metrics_file: Option<PathBuf>,
+    /// `--log-level`.
+    pub log_level: Option<Level>,
 }
 
 /// The section `[store]`.

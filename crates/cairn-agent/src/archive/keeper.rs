@@ -10,6 +10,7 @@ use super::{ArchivePolicy, ArchiveStatus, Phase, select};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::job::{JOB_FILE, Job};
+use crate::log::{self, Level};
 use crate::read::Buffer;
 use crate::service::is_off_duty;
 use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
@@ -203,7 +204,7 @@ impl<'a> Keeper<'a> {
         drop(state);
         shared.archive.notify();
         if let Some(text) = trouble.as_ref().filter(|text| self.complaint.as_ref() != Some(text)) {
-            eprintln!("cannot archive: {text}");
+            log::say(Level::Warn, format_args!("cannot archive: {text}"));
         }
         self.complaint = trouble;
     }

@@ -85,6 +85,7 @@ impl World {
             promote: false,
             runs: 1,
             metrics: None,
+            log: Default::default(),
             checkpoint: Default::default(),
             drain: DrainPolicy::default(),
             space: crate::space_policy::SpacePolicy::default(),
