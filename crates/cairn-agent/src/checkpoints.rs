@@ -110,7 +110,6 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Those that are complete, as of the last look.
     /// To be called when a run has ended, and no agent is there to be told how.
     pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
         self.look(groves, told)?;

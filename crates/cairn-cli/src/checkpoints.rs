@@ -51,11 +51,11 @@ fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {
     Ok(volumes.iter().map(Volume::tree).collect::<cairn_agent::Result<_>>()?)
 }
 
-/// Before another run begins in a store without an agent: notes what the one before it left unfinished.
 fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
     volumes.iter().map(Volume::prefix).zip(trees).collect()
 }
 
+/// Before another run begins in a store without an agent: notes what the one before it left unfinished.
 pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
     let trees = trees(volumes)?;
     Ok(Checkpoints::load(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
@@ -140,50 +140,49 @@ fn age_s(modified_ns: i64) -> f64 {
     now().0.saturating_sub(modified_ns).max(0) as f64 / 1e9
 }
 
+impl Row {
+    /// Of a checkpoint of which nothing else is known.
+    fn new(name: Name, files: u64, bytes: u64) -> Row {
+        Row {
+            id: None,
+            family: name.family,
+            step: name.step,
+            files,
+            bytes,
+            age_s: None,
+            level: None,
+            wanted: None,
+            verified: false,
+            reason: None,
+        }
+    }
+}
+
 fn in_store(known: &Checkpoint) -> Row {
     let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
     Row {
         id: Some(known.id),
-        family: known.name.family.clone(),
-        step: known.name.step,
-        files: known.files.len() as u64,
-        bytes: known.bytes(),
         age_s: Some(age_s(known.modified_ns)),
         level: Some(word(known.level)),
         wanted: Some(word(known.wanted)),
         verified: known.level == Level::Pfs,
-        reason: None,
+        ..Row::new(known.name.clone(), known.files.len() as u64, known.bytes())
     }
 }
 
 fn only_outside(drained: &manifest::Checkpoint) -> Row {
     Row {
         id: Some(drained.id),
-        family: drained.name.family.clone(),
-        step: drained.name.step,
-        files: drained.files.len() as u64,
-        bytes: drained.bytes(),
         age_s: Some(age_s(drained.modified_ns)),
         level: Some("pfs-only"),
-        wanted: None,
         verified: true,
-        reason: None,
+        ..Row::new(drained.name.clone(), drained.files.len() as u64, drained.bytes())
     }
 }
 
 fn not_complete(unfinished: Unfinished) -> Row {
-    Row {
-        id: None,
-        family: unfinished.name.family,
-        step: unfinished.name.step,
-        files: unfinished.files,
-        bytes: unfinished.bytes,
-        age_s: None,
-        level: None,
-        wanted: None,
-        verified: false,
-        reason: Some(unfinished.reason),
-    }
+    let Unfinished { name, files, bytes, reason, .. } = unfinished;
+    Row { reason: Some(reason), ..Row::new(name, files, bytes) }
 }
 
 fn print_rows(rows: &[Row]) {

@@ -4,13 +4,13 @@ use crate::error::Result;
 use crate::store::OpenStore;
 use cairn_agent::sets::marks;
 use cairn_device::notes::Note;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The notes of a job, oldest first.
 pub struct Notes(Vec<Note>);
 
 /// A checkpoint that programs announced.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Its name; bytes that are no UTF-8 are replaced.
     pub name: String,

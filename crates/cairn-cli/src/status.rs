@@ -22,7 +22,7 @@ use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Timestamp};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -88,17 +88,17 @@ pub struct StoreReport {
 }
 
 /// A complete checkpoint.
-#[derive(Debug, Serialize)]
-struct SetReport {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SetReport {
     /// Its number in the store.
-    id: u64,
+    pub id: u64,
     /// What it is called.
-    name: String,
-    files: u64,
-    bytes: u64,
+    pub name: String,
+    pub files: u64,
+    pub bytes: u64,
     /// Where it is, and where it is to be: `node` or `pfs`.
-    level: Level,
-    wanted: Level,
+    pub level: Level,
+    pub wanted: Level,
 }
 
 /// Where metadata stand.
@@ -158,22 +158,22 @@ struct LogReport {
 }
 
 /// Regular files by state.
-#[derive(Debug, Default, Serialize)]
-struct FileCounts {
-    total: u64,
-    total_bytes: u64,
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FileCounts {
+    pub total: u64,
+    pub total_bytes: u64,
     /// Closed and drained in their newest version.
-    drained: u64,
-    drained_bytes: u64,
+    pub drained: u64,
+    pub drained_bytes: u64,
     /// Closed, but not drained.
-    undrained: u64,
-    undrained_bytes: u64,
+    pub undrained: u64,
+    pub undrained_bytes: u64,
     /// Somebody may write to them.
-    open: u64,
-    open_bytes: u64,
+    pub open: u64,
+    pub open_bytes: u64,
     /// The writer died, or a part is lost with a tier in memory.
-    unclean: u64,
-    unclean_bytes: u64,
+    pub unclean: u64,
+    pub unclean_bytes: u64,
 }
 
 /// Carries out the command.

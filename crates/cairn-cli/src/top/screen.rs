@@ -3,8 +3,10 @@
 //! Must stay true: what a colour says, a word says, too; nothing is drawn outside of what there is room for.
 
 use crate::duration;
+use crate::notes::Checkpoint;
 use crate::output::{count, escaped};
 use crate::size::human;
+use crate::status::{FileCounts, SetReport};
 use cairn_agent::job::TierSpec;
 use cairn_agent::protocol::{Phase, Status};
 use cairn_agent::sets::register::Level;
@@ -43,11 +45,11 @@ pub struct Store {
     processes: u64,
     #[serde(default)]
     launches: Vec<Launch>,
-    files: Files,
+    files: FileCounts,
     #[serde(default)]
-    checkpoints: Vec<Announced>,
+    checkpoints: Vec<Checkpoint>,
     #[serde(default)]
-    sets: Vec<Set>,
+    sets: Vec<SetReport>,
     agent: Option<Status>,
     trouble: Option<String>,
 }
@@ -63,42 +65,11 @@ struct Tier {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Files {
-    total: u64,
-    total_bytes: u64,
-    drained: u64,
-    drained_bytes: u64,
-    undrained: u64,
-    undrained_bytes: u64,
-    open: u64,
-    open_bytes: u64,
-    unclean: u64,
-    unclean_bytes: u64,
-}
-
-#[derive(Clone, Debug, Deserialize)]
 struct Launch {
     known: u32,
     initialised: u32,
     finalised: u32,
     died: u32,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Announced {
-    name: String,
-    step: u64,
-    begun: usize,
-    ended: usize,
-}
-
-/// A complete checkpoint.
-#[derive(Clone, Debug, Deserialize)]
-struct Set {
-    name: String,
-    bytes: u64,
-    level: Level,
-    wanted: Level,
 }
 
 /// What is remembered of a store.
@@ -191,7 +162,7 @@ impl Screen {
 
     fn foot(&self) -> Line<'_> {
         let keys = Span::raw("q quit   left/right store   ");
-        let is_old = self.age > self.every * OLD_AFTER;
+        let is_old = self.age > self.every.saturating_mul(OLD_AFTER);
         let state = match &self.trouble {
             Some(trouble) => Some(printable(trouble)),
             None if is_old => {
