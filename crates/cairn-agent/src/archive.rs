@@ -12,11 +12,11 @@ pub mod manifest;
 mod select;
 mod upload;
 
+use crate::board::Board;
 use crate::sets::policy::Every;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A bucket and what the names of our objects begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,33 +143,9 @@ pub(crate) struct State {
 }
 
 /// Where those who want something archived meet the thread that does it.
-#[derive(Default)]
-pub(crate) struct Desk {
-    state: Mutex<State>,
-    wake: Condvar,
-}
+pub(crate) type Desk = Board<State>;
 
 impl Desk {
-    /// The state, locked.
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        // Only plain values are changed under the lock: they are whole whatever happened.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells whoever waits that the state changed.
-    pub fn notify(&self) {
-        self.wake.notify_all();
-    }
-
-    /// Waits for a change of the state, at most so long.
-    pub fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        timeout: Duration,
-    ) -> MutexGuard<'a, State> {
-        self.wake.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
-    }
-
     /// Whether something is still to be archived.
     pub fn is_busy(&self) -> bool {
         self.state().is_busy

@@ -10,6 +10,7 @@ mod activity;
 pub mod advise;
 pub mod archive;
 pub mod balancer;
+mod board;
 mod carry;
 pub mod checkpoints;
 pub mod client;

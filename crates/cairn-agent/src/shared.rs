@@ -4,6 +4,7 @@
 //! which keeps two visits of the same dead process apart, and `recorder`, for which only its own thread and the drain wait.
 
 use crate::archive::Desk;
+use crate::board::Board;
 use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::forecast::Forecast;
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// An eviction somebody waits for.
@@ -85,8 +86,7 @@ struct Volumes {
 pub struct Shared {
     directory: PathBuf,
     volumes: Mutex<Volumes>,
-    state: Mutex<State>,
-    wake: Condvar,
+    board: Board<State>,
     stopped: OwnedFd,
     reaping: Mutex<()>,
     recorder: Mutex<Recorder>,
@@ -121,8 +121,7 @@ impl Shared {
         Ok(Shared {
             directory: directory.to_path_buf(),
             volumes: Mutex::new(volumes),
-            state: Mutex::new(state),
-            wake: Condvar::new(),
+            board: Board::new(state),
             stopped,
             reaping: Mutex::new(()),
             recorder: Mutex::new(Recorder::new(directory, job)),
@@ -147,7 +146,7 @@ impl Shared {
 
     /// The state, locked.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.board.state()
     }
 
     /// What records the timeline, locked.
@@ -157,7 +156,7 @@ impl Shared {
 
     /// Tells every waiting thread that the state changed.
     pub fn notify(&self) {
-        self.wake.notify_all();
+        self.board.notify();
     }
 
     /// Waits for a change of the state, at most so long.
@@ -166,8 +165,7 @@ impl Shared {
         state: MutexGuard<'a, State>,
         timeout: Duration,
     ) -> MutexGuard<'a, State> {
-        let waited = self.wake.wait_timeout(state, timeout);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        self.board.wait(state, timeout)
     }
 
     /// Waits so long, or until the agent ends.
