@@ -12,19 +12,17 @@ use crate::protocol::{Phase, Status};
 use crate::sets::register::{Checkpoint, Level, Register};
 use crate::shared::Shared;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 /// How often the file is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// Writes the file that the job wants until the agent ends, and once more then. Nothing if it wants none.
+/// Writes the file that the job wants until the agent ends, and once more then. Nothing while it wants none.
 pub fn run(shared: &Shared) {
-    let Ok(Job { job, metrics: Some(path), .. }) = Job::load(shared.directory()) else { return };
     let mut complaints = Complaints::default();
     loop {
         let is_last = shared.is_stopping();
-        complaints.note("tell the figures", write(shared, &job, &path));
+        complaints.note("tell the figures", write(shared));
         if is_last {
             return;
         }
@@ -32,14 +30,18 @@ pub fn run(shared: &Shared) {
     }
 }
 
-fn write(shared: &Shared, job: &str, path: &Path) -> Result<()> {
+fn write(shared: &Shared) -> Result<()> {
+    // A run that resumes the store may want another one.
+    let Job { job, metrics: Some(path), .. } = Job::load(shared.directory())? else {
+        return Ok(());
+    };
     let checkpoints = Register::load(shared.directory())?;
-    let text = describe(job, &shared.status(), checkpoints.checkpoints());
+    let text = describe(&job, &shared.status(), checkpoints.checkpoints());
     let mut temporary = path.as_os_str().to_owned();
     // The collector reads names that end in .prom only.
     temporary.push(".new");
-    let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    replaced.map_err(Error::file("write", path))
+    let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+    replaced.map_err(Error::file("write", &path))
 }
 
 /// The figures of a job.

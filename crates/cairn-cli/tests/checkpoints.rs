@@ -269,6 +269,20 @@ fn run_that_resumes_a_store_with_an_agent_has_its_own_rules() {
     assert_eq!(sandbox.drained_names(), ["old", "y"]);
 }
 
+/// Mechanism: the agent looked once whether figures are wanted, when it began.
+/// Consequence: a run that resumed a store with an agent, and wanted them, got none.
+/// Fix: it looks each time.
+#[test]
+fn figures_are_written_for_a_run_that_finds_an_agent() {
+    let sandbox = Sandbox::new();
+    sandbox.run("melt", "echo 1 >/cairn/old; exit 1").ends_with(1);
+    let session = Session::start(&sandbox, "melt", &["--metrics-file", "melt.prom"]);
+    let file = sandbox.work().join("melt.prom");
+    let has = |line: &str| fs::read_to_string(&file).is_ok_and(|text| text.contains(line));
+    eventually("figures", || has("cairn_drained_files{job=\"melt\"} 1"));
+    assert_eq!(session.end(), Some(0));
+}
+
 #[test]
 fn figures_for_prometheus_are_written_beside_the_run() {
     let sandbox = Sandbox::new();
