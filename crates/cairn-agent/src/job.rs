@@ -240,10 +240,8 @@ mod tests {
         directory
     }
 
-    #[test]
-    fn a_saved_job_is_read_back_and_a_newer_format_is_refused() {
-        let directory = scratch("format");
-        let mut job = Job {
+    fn melt() -> Job {
+        Job {
             format: JOB_FORMAT,
             job: "melt-x7".into(),
             store: "0123456789abcdef".into(),
@@ -275,7 +273,28 @@ mod tests {
             }),
             created: 1,
             command: vec!["lmp".into()],
-        };
+        }
+    }
+
+    #[test]
+    fn description_is_told_each_time_that_it_was_replaced() {
+        let directory = scratch("follow");
+        let mut description = Description::default();
+        assert_eq!(description.follow(&directory).expect("there is none yet"), None);
+        let mut job = melt();
+        job.save(&directory).expect("saves");
+        assert_eq!(description.follow(&directory).expect("loads"), Some(job.clone()));
+        assert_eq!(description.follow(&directory).expect("looks"), None);
+        job.runs += 1;
+        job.save(&directory).expect("saves");
+        assert_eq!(description.follow(&directory).expect("loads"), Some(job));
+        fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn a_saved_job_is_read_back_and_a_newer_format_is_refused() {
+        let directory = scratch("format");
+        let mut job = melt();
         job.save(&directory).expect("saves");
         assert_eq!(Job::load(&directory).expect("loads"), job);
         job.format = JOB_FORMAT + 1;
