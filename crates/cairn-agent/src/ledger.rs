@@ -211,7 +211,8 @@ impl Ledger {
         whole.retain(|_, known| !known.files.iter().any(|file| parts.contains(&file.path)));
         let mut checkpoints: Vec<Checkpoint> = whole.into_values().cloned().collect();
         checkpoints.extend(drained);
-        checkpoints.sort_by_key(|known| (known.modified_ns, known.id));
+        let age = |known: &Checkpoint| (known.modified_ns, known.id);
+        checkpoints.sort_by(|a, b| (age(a), &a.name).cmp(&(age(b), &b.name)));
         self.dirty |= self.manifest.checkpoints != checkpoints;
         self.manifest.checkpoints = checkpoints;
     }

@@ -23,7 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-/// A set that is smaller than the one before it, or lacks the parts of ranks, waits so many times as long for more.
+/// A set that is smaller than the one before it, lacks the parts of ranks, or was written again in part, waits so many times as
+/// long for more.
 const PATIENCE_FACTOR: u32 = 12;
 
 /// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that a program gave.

@@ -229,7 +229,8 @@ impl Drill<'_> {
         bury(&store)?;
         let found = Found::look(&store, &store.volumes()?)?;
         let newest = found.complete.iter().max_by_key(|known| (known.modified_ns, known.name.step));
-        let seconds_since = |known: &Checkpoint| (died_ns - known.modified_ns).max(0) as f64 / 1e9;
+        let seconds_since =
+            |known: &Checkpoint| died_ns.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
         Ok(Kill {
             after_seconds: ran.as_secs_f64(),
             checkpoint: newest.map(|known| known.name.to_string()),

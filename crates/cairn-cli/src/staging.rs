@@ -15,7 +15,7 @@ use crate::store::locate;
 use cairn_agent::destination::Destination;
 use cairn_agent::manifest::{Checkpoint, Entry, Kind, Manifest};
 use cairn_agent::path::FilePath;
-use cairn_agent::sets::Family;
+use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -222,12 +222,12 @@ impl<'a> Staging<'a> {
 
     /// Removes the empty directories of checkpoints that are not there: a program might take the last one for the newest.
     fn tidy(&self) -> Result<()> {
-        let mut owners: BTreeMap<FilePath, BTreeSet<u64>> = BTreeMap::new();
+        let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
         for known in self.checkpoints() {
             for file in &known.files {
                 let mut parent = file.path.split().map(|(parent, _)| parent);
                 while let Some(path) = parent.filter(|path| !path.is_root()) {
-                    owners.entry(path.clone()).or_default().insert(known.id);
+                    owners.entry(path.clone()).or_default().insert(&known.name);
                     parent = path.split().map(|(parent, _)| parent);
                 }
             }
