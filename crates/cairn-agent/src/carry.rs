@@ -21,13 +21,18 @@ use crate::priority;
 use crate::queue::{Item, Queue};
 use crate::read::Buffer;
 use crate::volume::Volume;
+use crate::watch::Watch;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Files copied at the same time: enough to overlap one file's fsync with another's copy.
 const COPY_THREADS: usize = 2;
+
+/// What is closed while a pass copies waits so long at least for the files that are next in it.
+const OVERTAKEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Carries out the plan of one namespace.
 pub struct Carrier<'a> {
@@ -45,6 +50,23 @@ pub struct Carrier<'a> {
     pub marks: &'a Marks,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
+    /// Tells whether something newer may go first by now; None if all that was planned is to be done.
+    pub overtaking: Option<Overtaking>,
+}
+
+/// Notices that the namespace changed, once a pass has lasted for a while.
+pub struct Overtaking {
+    watch: Watch,
+    /// Not before.
+    next: Instant,
+}
+
+impl Overtaking {
+    /// From now on.
+    pub fn new(volume: &Volume) -> Overtaking {
+        let next = Instant::now() + OVERTAKEN_AFTER;
+        Overtaking { watch: Watch::since_now(volume), next }
+    }
 }
 
 impl<'a> Carrier<'a> {
@@ -277,9 +299,23 @@ impl<'a> Carrier<'a> {
                     copiers.give_up.store(true, Ordering::Relaxed);
                     outcome = noted;
                 }
+                if self.is_overtaken() {
+                    self.failures.leave(copiers.queue.leave() as u64);
+                }
             }
             outcome
         })
+    }
+
+    /// Whether the rest is to be planned anew: what was closed meanwhile may belong to a newer checkpoint.
+    fn is_overtaken(&mut self) -> bool {
+        let Some(overtaking) = &mut self.overtaking else { return false };
+        if Instant::now() < overtaking.next {
+            return false;
+        }
+        overtaking.next = Instant::now() + OVERTAKEN_AFTER;
+        // A log that cannot be read is the next pass's to complain of.
+        overtaking.watch.has_changed(self.volume).unwrap_or(false)
     }
 
     fn work(&self, paths: &[FilePath]) -> Vec<WorkItem<'a>> {

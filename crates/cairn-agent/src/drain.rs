@@ -6,7 +6,7 @@
 //! again.
 //! Does not decide when a pass is due; `service.rs` does.
 
-use crate::carry::Carrier;
+use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
@@ -196,7 +196,7 @@ impl Drainer {
             _ => ledger.manifest().newest_files(),
         };
         let look = (&view, &guarded);
-        let result = self.drain_into(&mut ledger, trees, look, meter, &mut outcome);
+        let result = self.drain_into(&mut ledger, trees, look, reason, meter, &mut outcome);
         let guards = result.as_ref().is_ok_and(|&guards| guards);
         if let Err(error) = result {
             // What is verified stays verified; if this fails, too, the files are copied again.
@@ -230,6 +230,7 @@ impl Drainer {
         ledger: &mut Ledger,
         trees: &[(&Arc<Volume>, Tree)],
         (view, guarded): (&View, &HashSet<FilePath>),
+        reason: Reason,
         meter: &Meter,
         outcome: &mut Outcome,
     ) -> Result<bool> {
@@ -260,7 +261,10 @@ impl Drainer {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();
             let marks = &self.marks;
-            Carrier { ledger, failures, volume, tree, meter, marks, touched }.carry_out(plan)?;
+            // Who asked waits for all that there was.
+            let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volume));
+            Carrier { ledger, failures, volume, tree, meter, marks, touched, overtaking }
+                .carry_out(plan)?;
         }
         self.carrying = started.elapsed();
         Ok(guards)

@@ -104,7 +104,12 @@ impl Failures {
         self.files.retain(|path, _| needed(path));
     }
 
-    /// The number of files that changed while they were copied, since the last call.
+    /// So many files are left to a pass that knows what has changed meanwhile.
+    pub fn leave(&mut self, files: u64) {
+        self.changed += files;
+    }
+
+    /// The number of files that changed while they were copied, or were left, since the last call.
     pub fn take_changed(&mut self) -> u64 {
         std::mem::take(&mut self.changed)
     }

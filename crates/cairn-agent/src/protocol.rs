@@ -105,7 +105,7 @@ pub struct Outcome {
     pub unclean: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
-    /// Files that changed while they were copied and wait for the next pass.
+    /// Files that wait for the next pass: they changed while they were copied, or something newer may go first.
     pub changed: u64,
     /// Files and directories with extended attributes that the persist directory did not take.
     #[serde(default)]

@@ -36,6 +36,12 @@ impl<T: Item> Queue<T> {
         Queue { waiting: Mutex::new(Waiting { items, is_newest_first: false }) }
     }
 
+    /// Leaves what is waiting; how many that were.
+    pub fn leave(&self) -> usize {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut waiting.items).len()
+    }
+
     /// The next ones; none if there are none left.
     pub fn take(&self, meter: &Meter) -> Vec<T> {
         // Whoever panicked had the item already or not yet.

@@ -148,3 +148,41 @@ fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
         run.wait();
     }
 }
+
+/// Mechanism: a pass copied all that it had planned, however long that took.
+/// Consequence: a checkpoint that was complete meanwhile waited for the older ones.
+/// Fix: a pass that lasts leaves the rest to one that knows what was closed.
+#[test]
+fn newer_file_goes_before_older_ones_that_a_long_pass_has_planned() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let script =
+        "for i in $(seq 100 139); do head -c 1M /dev/zero >/cairn/state.$i; done; : >written
+        until [ -e begun ]; do sleep 0.01; done
+        echo new >/cairn/state.200; until [ -e seen ]; do sleep 0.01; done; exit 1";
+    let options = ["run", "--job", "overtaken", "--drain-rate", "4M", "--persist", persist];
+    let further = ["--drain", "none", "--tier", "ram:256M", "--", "bash", "-c", script];
+    let run = Running::start(&sandbox, &[&options[..], &further].concat());
+    let drained = |names: &mut Vec<String>| {
+        let entries = fs::read_dir(&out).into_iter().flatten().flatten();
+        *names = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.retain(|name| name.starts_with("state."));
+    };
+    let mut names = Vec::new();
+    eventually("the older ones are written", || sandbox.work().join("written").exists());
+    // The first passes know of those that were written by then; this one knows all.
+    eventually("a long pass is under way", || {
+        drained(&mut names);
+        names.contains(&"state.139".to_string())
+    });
+    fs::write(sandbox.work().join("begun"), "").expect("writes");
+    let newer = "state.200".to_string();
+    eventually("the newer one is drained", || {
+        drained(&mut names);
+        names.contains(&newer)
+    });
+    assert!(names.len() < 41, "the older ones went first: {names:?}");
+    fs::write(sandbox.work().join("seen"), "").expect("writes");
+    run.wait();
+}

@@ -191,8 +191,16 @@ impl World {
         let (tree, meter, touched) = (self.tree(), Meter::default(), BTreeSet::new());
         let (volume, tree, meter) = (&*self.volume, &tree, &meter);
         let (failing, marks) = (&mut failures, &Marks::open(&self.scratch));
-        let mut carrier =
-            Carrier { ledger, failures: failing, volume, tree, meter, marks, touched };
+        let mut carrier = Carrier {
+            ledger,
+            failures: failing,
+            volume,
+            tree,
+            meter,
+            marks,
+            touched,
+            overtaking: None,
+        };
         carrier.carry_out(step).expect("the directory is fine");
         failures
     }
