@@ -10,7 +10,7 @@ set -uo pipefail
 
 COMMAND=$(realpath "${CAIRN:-$(dirname "${BASH_SOURCE[0]}")/../target/release/cairn}")
 readonly COMMAND
-readonly PICTURES_MIN=4
+readonly PICTURES_MIN=5
 
 place=${1:-$(mktemp -d)}
 mkdir -p "$place/out" "$place/root" || exit 2

@@ -155,6 +155,17 @@ impl Drainer {
         Ok(self.checkpoints.insert(checkpoints))
     }
 
+    /// The complete checkpoints as of the last pass.
+    pub fn known(&self) -> &[Checkpoint] {
+        self.checkpoints.as_ref().map_or(&[], Checkpoints::complete)
+    }
+
+    /// Whether the persist directory has a checkpoint of this number, whose name begins so.
+    pub fn has_checkpoint(&self, id: u64, name: &str) -> bool {
+        let there = self.ledger.iter().flat_map(|ledger| &ledger.manifest().checkpoints);
+        there.into_iter().any(|known| known.id == id && known.name.to_string().starts_with(name))
+    }
+
     /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete; where files have purposes of
     /// their own, those that are drained. Errors: the register or the notes of programs cannot be read.
     pub fn complete(&mut self) -> Result<Vec<Checkpoint>> {

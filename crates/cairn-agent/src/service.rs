@@ -322,6 +322,8 @@ impl DrainLoop<'_> {
         }
         if let Ok(outcome) = &result {
             tell_left(&mut self.left, outcome);
+            let is_kept = |id, name: &str| self.drainer.has_checkpoint(id, name);
+            self.shared.recorder().note_sets(&volumes, self.drainer.known(), &is_kept);
         }
         let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
         let trouble = "the file system of the persist directory does not take them".to_string();

@@ -5,6 +5,7 @@
 //! ........ {"timeline":1, ...}     Header, first
 //! ........ {"process":{...}}       Process; a later one of the same number replaces it
 //! ........ {"mark":{...}}          Mark
+//! ........ {"set":{...}}           Set; a later one of the same number replaces it
 //! ........ {"sample":{...}}        Sample
 //! ```
 //! The agent appends to the file in the store; with each drain that somebody asks for it stands beside the manifest, too.
@@ -15,6 +16,7 @@
 
 pub mod recorder;
 
+use crate::sets::register::Level;
 use crate::store_file;
 use cairn_device::checksum::crc32c;
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,11 @@ pub const MARKS_MAX: usize = 2048;
 pub const NAME_BYTES_MAX: usize = 64;
 const COMMAND_BYTES_MAX: usize = 4096;
 
+/// Checkpoints that are listed: the newest.
+pub const SETS_MAX: usize = 1024;
+/// Letters of the name of a checkpoint, at most.
+pub const SET_NAME_MAX: usize = 128;
+
 /// Its name in the persist directory.
 pub fn timeline_name(job: &str) -> String {
     format!("cairn-manifest.{job}.timeline")
@@ -58,6 +65,8 @@ pub struct Timeline {
     pub processes: BTreeMap<u32, Process>,
     /// What programs announced, oldest first.
     pub marks: Vec<Mark>,
+    /// Complete checkpoints, by their number.
+    pub sets: BTreeMap<u64, Set>,
     /// What happened, oldest first; times in which nothing did are left out.
     pub samples: Vec<Sample>,
 }
@@ -112,6 +121,36 @@ pub struct Mark {
     pub name: String,
 }
 
+/// A complete checkpoint: files that belong together. Times in milliseconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// Its number in the store.
+    pub id: u64,
+    /// What it is called, as far as there is room.
+    pub name: String,
+    /// Its step, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// How many files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the first of them was begun.
+    pub from_ms: u64,
+    /// When the last of them was changed.
+    pub written_ms: u64,
+    /// When it was found complete.
+    pub complete_ms: u64,
+    /// When all of it was in the persist directory, verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained_ms: Option<u64>,
+    /// Where it is safe: in the persist directory, or in the store only as long as it has not left that.
+    pub level: Level,
+    /// When it left the store: its files were removed or replaced, or given up for space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+}
+
 /// A stretch of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
@@ -152,6 +191,7 @@ fn is_zero(number: &u64) -> bool {
 enum LineOut<'a> {
     Process(&'a Process),
     Mark(&'a Mark),
+    Set(&'a Set),
     Sample(&'a Sample),
 }
 
@@ -160,6 +200,7 @@ enum LineOut<'a> {
 enum LineIn {
     Process(Process),
     Mark(Mark),
+    Set(Set),
     Sample(Sample),
 }
 
@@ -203,6 +244,15 @@ impl Sample {
     /// Whether its times can be.
     fn is_plausible(&self) -> bool {
         self.from_ms <= self.to_ms && self.to_ms < TIME_MS_MAX
+    }
+}
+
+impl Set {
+    /// Whether its times can be.
+    fn is_plausible(&self) -> bool {
+        let times = [self.from_ms, self.written_ms, self.complete_ms];
+        let more = [self.drained_ms, self.left_ms];
+        times.into_iter().chain(more.into_iter().flatten()).all(|ms| ms < TIME_MS_MAX)
     }
 }
 
@@ -252,6 +302,8 @@ impl Timeline {
             match line {
                 LineIn::Process(process) => _ = timeline.processes.insert(process.number, process),
                 LineIn::Mark(mark) => timeline.marks.push(mark),
+                LineIn::Set(set) if set.is_plausible() => timeline.put(set),
+                LineIn::Set(_) => {}
                 LineIn::Sample(sample) => {
                     let last_ms = timeline.samples.last().map_or(0, |last| last.to_ms);
                     if sample.is_plausible() && sample.from_ms >= last_ms {
@@ -268,8 +320,17 @@ impl Timeline {
         let mut bytes = line(&self.header);
         self.processes.values().for_each(|one| bytes.extend(line(&LineOut::Process(one))));
         self.marks.iter().for_each(|one| bytes.extend(line(&LineOut::Mark(one))));
+        self.sets.values().for_each(|one| bytes.extend(line(&LineOut::Set(one))));
         self.samples.iter().for_each(|one| bytes.extend(line(&LineOut::Sample(one))));
         bytes
+    }
+
+    /// Adds a checkpoint, or what is new of it; the oldest goes if there are too many.
+    fn put(&mut self, set: Set) {
+        self.sets.insert(set.id, set);
+        if self.sets.len() > SETS_MAX {
+            self.sets.pop_first();
+        }
     }
 
     /// Makes samples cover more time each, until the file is at most half as large as it may be.
@@ -322,10 +383,27 @@ mod tests {
         Process { number, pid: 100 + number, start_time: 7, name, rank: Some(3), launch: None }
     }
 
+    fn set(id: u64) -> Set {
+        Set {
+            id,
+            name: format!("f.{id}"),
+            step: Some(id),
+            files: 2,
+            bytes: 1 << 20,
+            from_ms: id,
+            written_ms: id + 1,
+            complete_ms: id + 2,
+            drained_ms: None,
+            level: Level::Node,
+            left_ms: None,
+        }
+    }
+
     fn timeline(samples: u64) -> Timeline {
         let mut timeline = Timeline::new("melt", "s1", &["lmp".to_string()]);
         timeline.processes = (0..4).map(|number| (number, process(number))).collect();
         timeline.marks.push(Mark { at_ms: 5, pid: 1, begins: true, step: 10, name: "m".into() });
+        timeline.put(set(7));
         let sample = |number: u64| Sample {
             from_ms: number * 250,
             to_ms: number * 250 + 200,
@@ -396,6 +474,20 @@ mod tests {
         assert_eq!((beginning("€€", 5), beginning("ab", 5)), ("€", "ab"));
         let many = vec!["x".to_string(); 1 << 20];
         assert!(Timeline::new("melt", "s1", &many).encode().len() < 6 * COMMAND_BYTES_MAX);
+    }
+
+    #[test]
+    fn newest_checkpoints_are_kept_as_they_were_last() {
+        let mut timeline = timeline(1);
+        (8..8 + SETS_MAX as u64).for_each(|id| timeline.put(set(id)));
+        let drained = Set { drained_ms: Some(99), level: Level::Pfs, ..set(9) };
+        let impossible = Set { left_ms: Some(u64::MAX), ..set(10) };
+        let mut bytes = timeline.encode();
+        bytes.extend(line(&LineOut::Set(&drained)));
+        bytes.extend(line(&LineOut::Set(&impossible)));
+        let read = Timeline::decode(&bytes).expect("a header");
+        assert_eq!((read.sets.len(), read.sets.first_key_value()), (SETS_MAX, Some((&8, &set(8)))));
+        assert_eq!((&read.sets[&9], &read.sets[&10]), (&drained, &set(10)));
     }
 
     #[test]

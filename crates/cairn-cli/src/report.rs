@@ -27,6 +27,9 @@ Examples:
       with a line where the device's bandwidth is
   cairn report melt --json | jq '.checkpoints[] | .to_ms - .from_ms'
 
+Checkpoints are sets of files that belong together, with when the first of them was begun, when the
+last was written, when all was complete and when it was safe; a page shows the newest 1024.
+
 The page needs nothing else, and can be sent and archived as it is. What it shows stands in the store,
 and with each drain that is asked for, as at the end of a run, beside the manifest.";
 

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::Sandbox;
+use common::session::Session;
+use common::{Sandbox, eventually};
+use serde_json::Value;
 use std::fs;
 
 const MIB: u64 = 1 << 20;
@@ -49,6 +51,69 @@ fn store_that_is_kept_has_its_timeline() {
     sandbox.cairn(&["report", "kept", "-o", page]).succeeds();
     let text = fs::read_to_string(page).expect("a page");
     assert!(text.contains("Nothing was drained"), "{text}");
+}
+
+/// Whether the manifest of job melt names the checkpoint of a step.
+fn has(sandbox: &Sandbox, step: u64) -> bool {
+    let manifest = sandbox.manifest("melt");
+    let all = manifest["checkpoints"].as_array().cloned().unwrap_or_default();
+    all.iter().any(|one| one["step"] == step)
+}
+
+/// Step, level, and whether it left the store, of each checkpoint that is reported of job melt.
+fn reported(sandbox: &Sandbox) -> Vec<(u64, String, bool)> {
+    let out = sandbox.out();
+    let report = ["report", "melt", "--json", "--persist", out.to_str().expect("UTF-8")];
+    let found = sandbox.cairn(&report).succeeds().json()["checkpoints"].clone();
+    let plain = |one: &Value| {
+        let times = ["from_ms", "to_ms", "complete_ms"].map(|name| one[name].as_u64());
+        assert!(times[0].is_some() && times.is_sorted(), "{one}");
+        assert!(one["drained_ms"].is_null() || one["drained_ms"].as_u64() >= times[2], "{one}");
+        assert_eq!((&one["files"], &one["bytes"]), (&1.into(), &MIB.into()));
+        let level = one["level"].as_str().expect("a level").to_string();
+        (one["step"].as_u64().expect("a step"), level, !one["left_ms"].is_null())
+    };
+    found.as_array().expect("a list").iter().map(plain).collect()
+}
+
+#[test]
+fn checkpoints_are_there_with_what_became_of_them_also_after_the_store_is_gone() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "melt", &[]);
+    for step in [1, 2] {
+        session.shell(&format!("head -c 1M /dev/zero >/cairn/md_step{step}.cpt"));
+        eventually("it is safe", || has(&sandbox, step));
+    }
+    session.shell("rm /cairn/md_step1.cpt");
+    eventually("its copy is gone", || !has(&sandbox, 1));
+    assert_eq!(session.end(), Some(0));
+    assert!(!sandbox.store("melt").exists());
+    assert_eq!(reported(&sandbox), [(1, "node".into(), true), (2, "pfs".into(), false)]);
+    let out = sandbox.out();
+    let report = ["report", "melt", "--persist", out.to_str().expect("UTF-8"), "-o", "page.html"];
+    sandbox.cairn(&report).succeeds();
+    let page = fs::read_to_string(sandbox.work().join("page.html")).expect("a page");
+    for part in [
+        "2 checkpoints, from the first write to the last",
+        "Until they were safe",
+        "md_step2.cpt",
+        "removed or replaced",
+    ] {
+        assert!(page.contains(part), "{part} is missing: {page}");
+    }
+}
+
+#[test]
+fn checkpoint_that_was_given_up_for_space_is_safe_where_it_is() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "melt", &["--retain", "count=1"]);
+    for step in [1, 2] {
+        session.shell(&format!("head -c 1M /dev/zero >/cairn/md_step{step}.cpt"));
+        eventually("it is safe", || has(&sandbox, step));
+    }
+    session.shell("while [ -e /cairn/md_step1.cpt ]; do sleep 0.01; done");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(reported(&sandbox), [(1, "pfs".into(), true), (2, "pfs".into(), false)]);
 }
 
 #[test]

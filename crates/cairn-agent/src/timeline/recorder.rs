@@ -10,13 +10,15 @@
 //! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes are counted once.
 
 use super::{
-    BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, Sample, Share,
-    TIMELINE_FILE, Timeline, beginning, line, timeline_name,
+    BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, SET_NAME_MAX,
+    SETS_MAX, Sample, Set, Share, TIMELINE_FILE, Timeline, beginning, line, timeline_name,
 };
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::path::FilePath;
+use crate::sets::Member;
+use crate::sets::register::{Checkpoint, Level};
 use crate::shared::Shared;
 use crate::volume::{Volume, now};
 use cairn_core::{HandleId, Holding, InodeId, ProcessIdentity};
@@ -28,6 +30,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the heads of the logs are looked at: a word each.
@@ -46,6 +49,8 @@ struct Known {
     version: u64,
     /// Who had it open for writing; empty when it is closed.
     writers: Vec<u32>,
+    /// When somebody began to write it, or it came to be, milliseconds since the epoch.
+    begun_ms: u64,
 }
 
 /// What is known of a namespace.
@@ -92,7 +97,16 @@ pub fn run(shared: &Shared) {
 }
 
 fn now_ms() -> u64 {
-    (now().0 / 1_000_000).max(0) as u64
+    ms_of(now().0)
+}
+
+fn ms_of(time_ns: i64) -> u64 {
+    (time_ns / 1_000_000).max(0) as u64
+}
+
+/// When a file came to be; 0 if it is gone.
+fn born_ms(volume: &Volume, inode: InodeId) -> u64 {
+    volume.fs().attributes(inode).map_or(0, |found| ms_of(found.born.0))
 }
 
 impl Recorder {
@@ -214,6 +228,11 @@ impl Recorder {
     ) -> u64 {
         let Some(&Holding { size, version, .. }) = holdings.first() else { return 0 };
         let old = namespace.files.remove(&inode);
+        let is_written = holdings.iter().any(|one| one.write);
+        let begun_ms = match &old {
+            Some(old) if !is_written || !old.writers.is_empty() => old.begun_ms,
+            _ => born_ms(volume, inode).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms)),
+        };
         let (old_size, old_version) = match old {
             Some(old) => (old.size, Some(old.version)),
             None => (self.size_before(volume, inode, size), None),
@@ -244,15 +263,14 @@ impl Recorder {
         // Whoever wrote to a file that is only read now is not known.
         let counted = if writers.is_empty() { 0 } else { grown };
         let writers = writers.into_iter().map(|(number, _)| number).collect();
-        namespace.files.insert(inode, Known { size, version, writers });
+        namespace.files.insert(inode, Known { size, version, writers, begun_ms });
         counted
     }
 
     /// How long a file was that nobody has looked at: new ones were empty.
     fn size_before(&self, volume: &Volume, inode: InodeId, size: u64) -> u64 {
         let Some((_, looked_ms)) = self.looked else { return size };
-        let born_ms = volume.fs().attributes(inode).map_or(0, |found| found.born.0 / 1_000_000);
-        if born_ms.max(0) as u64 >= looked_ms { 0 } else { size }
+        if born_ms(volume, inode) >= looked_ms { 0 } else { size }
     }
 
     /// The number of a process, which is made known if it is new.
@@ -290,6 +308,84 @@ impl Recorder {
         records.into_iter().rev().find(|record| record.process == process)
     }
 
+    /// Takes note of the complete checkpoints, after a pass of the drain: which are new, safe, or gone. Of those that left the
+    /// store the persist directory has what `is_kept`, by number and name.
+    pub fn note_sets(
+        &mut self,
+        volumes: &[Arc<Volume>],
+        complete: &[Checkpoint],
+        is_kept: &dyn Fn(u64, &str) -> bool,
+    ) {
+        let mut others = self.timeline.sets.clone();
+        let oldest =
+            others.first_key_value().map(|(id, _)| *id).filter(|_| others.len() == SETS_MAX);
+        for known in complete.iter().filter(|known| oldest.is_none_or(|oldest| known.id >= oldest))
+        {
+            let old = others.remove(&known.id).filter(|set| set.left_ms.is_none());
+            if old.as_ref().is_some_and(|old| old.level == known.level) {
+                continue;
+            }
+            let set = old.unwrap_or_else(|| self.describe(volumes, known));
+            let drained_ms = (known.level == Level::Pfs).then(now_ms);
+            self.put_set(Set { level: known.level, drained_ms, ..set });
+        }
+        for set in others.into_values() {
+            let is_safe = set.level == Level::Pfs && is_kept(set.id, &set.name);
+            let level = if is_safe { Level::Pfs } else { Level::Node };
+            if set.left_ms.is_none() || set.level != level {
+                let left_ms = set.left_ms.or_else(|| Some(now_ms()));
+                self.put_set(Set { level, left_ms, ..set });
+            }
+        }
+    }
+
+    fn put_set(&mut self, set: Set) {
+        self.append(&line(&LineOut::Set(&set)));
+        self.timeline.put(set);
+    }
+
+    /// A checkpoint that is new here.
+    fn describe(&self, volumes: &[Arc<Volume>], known: &Checkpoint) -> Set {
+        let name: String = known.name.to_string().chars().take(SET_NAME_MAX).collect();
+        let complete_ms = ms_of(known.completed_ns);
+        let modified_ms = ms_of(known.modified_ns).min(complete_ms);
+        // What is older is of an earlier one of this name.
+        let earlier = self.timeline.sets.values().filter(|set| set.name == name);
+        let before_ms = earlier.map(|set| set.written_ms).max().unwrap_or(0);
+        let begun = |file| self.begun_ms(volumes, file).find(|begun_ms| *begun_ms > before_ms);
+        let from_ms = known.files.iter().filter_map(begun).min().unwrap_or(modified_ms);
+        let from_ms = from_ms.min(complete_ms);
+        Set {
+            id: known.id,
+            step: known.name.step,
+            name,
+            files: known.files.len() as u64,
+            bytes: known.bytes(),
+            from_ms,
+            // The time of a file that was brought in is that of where it came from.
+            written_ms: modified_ms.max(from_ms),
+            complete_ms,
+            drained_ms: None,
+            level: Level::Node,
+            left_ms: None,
+        }
+    }
+
+    /// When a file came to be, and when somebody was seen to begin to write it, the last time.
+    fn begun_ms(
+        &self,
+        volumes: &[Arc<Volume>],
+        file: &Member,
+    ) -> impl Iterator<Item = u64> + use<> {
+        let inode = InodeId(file.inode);
+        let is_its = |volume: &&Arc<Volume>| file.path.strip_prefix(volume.prefix()).is_some();
+        let volume = volumes.iter().find(is_its);
+        let born = volume.map(|volume| born_ms(volume, inode));
+        let seen = volume.and_then(|volume| self.namespaces.get(volume.name()));
+        let seen = seen.and_then(|known| known.files.get(&inode)).map(|known| known.begun_ms);
+        born.into_iter().chain(seen)
+    }
+
     /// Puts what was seen into the file.
     fn flush(&mut self) {
         self.take_marks();
@@ -313,7 +409,7 @@ impl Recorder {
         let marks = found.into_iter().filter(|note| note.kind != Kind::Hint);
         for note in marks.take(MARKS_MAX).skip(self.notes_seen).collect::<Vec<_>>() {
             let mark = Mark {
-                at_ms: (note.time_ns / 1_000_000).max(0) as u64,
+                at_ms: ms_of(note.time_ns),
                 pid: note.pid,
                 begins: note.kind == Kind::Begin,
                 step: note.number,

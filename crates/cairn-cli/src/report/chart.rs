@@ -4,7 +4,7 @@
 //! text for who cannot see the picture (`plotters`); this needs rectangles, a path and two axes. Colours are classes, which the page
 //! gives for light and dark; what a colour says, a dash, a place or a word says, too.
 
-use super::series::{Checkpoint, Row};
+use super::series::Row;
 use crate::duration;
 use crate::markup::escaped;
 use crate::size;
@@ -24,8 +24,9 @@ const SHADES: usize = 5;
 const ROW_HEIGHT: f64 = 14.0;
 /// Part of a row that shows writing; the rest shows reading.
 const WRITTEN_PART: f64 = 0.65;
-/// A bar is at least so wide.
+/// A bar is at least so wide and high.
 const BAR_WIDTH: f64 = 3.0;
+const BAR_HEIGHT: f64 = 1.5;
 
 /// Distances between marks on an axis of time, seconds.
 const TIME_STEPS: [f64; 28] = [
@@ -52,6 +53,16 @@ pub struct Curve<'a> {
     pub class: &'static str,
     /// Values at equal distances.
     pub values: &'a [f64],
+}
+
+/// Something that took time.
+pub struct Bar {
+    /// When it began, on the axis of time.
+    pub at_s: f64,
+    /// How long it took.
+    pub seconds: f64,
+    /// What it is, in words.
+    pub text: String,
 }
 
 /// What an axis counts.
@@ -128,21 +139,19 @@ impl Chart<'_> {
         svg + "</svg>\n"
     }
 
-    /// A bar for each checkpoint, from its beginning to its end, as high as it took long.
-    pub fn durations(&self, from_ms: u64, checkpoints: &[Checkpoint]) -> String {
+    /// Bars from their beginning to their end, as high as they are long.
+    pub fn durations(&self, class: &str, bars: &[Bar]) -> String {
         const HEIGHT: f64 = 130.0;
-        let seconds = |one: &Checkpoint| (one.to_ms - one.from_ms) as f64 / 1000.0;
-        let most = checkpoints.iter().map(seconds).fold(0.0, f64::max).max(1e-3);
+        let most = bars.iter().map(|bar| bar.seconds).fold(0.0, f64::max).max(1e-3);
         let mut svg = self.begin(HEIGHT);
         self.axes(&mut svg, HEIGHT, Unit::Seconds, most);
-        for one in checkpoints {
-            let at_s = (one.from_ms as f64 - from_ms as f64) / 1000.0;
+        for Bar { at_s, seconds, text } in bars {
             let x = LEFT + PLOT * (at_s / self.length_s).clamp(0.0, 1.0);
-            let width = (PLOT * seconds(one) / self.length_s).clamp(BAR_WIDTH, PLOT);
-            let height = HEIGHT * seconds(one) / most;
-            let text = format!("{}: {}", duration::human(seconds(one)), size::human(one.bytes));
+            let width = (PLOT * seconds / self.length_s).clamp(BAR_WIDTH, PLOT);
+            let height = (HEIGHT * seconds / most).max(BAR_HEIGHT);
+            let text = format!("{}: {text}", duration::human(*seconds));
             let place = (x.min(LEFT + PLOT - width), TOP + HEIGHT - height);
-            titled(&mut svg, "bar", place, (width, height), &text);
+            titled(&mut svg, &format!("bar {class}"), place, (width, height), &text);
         }
         svg + "</svg>\n"
     }

@@ -4,13 +4,14 @@
 //! picture is said in words, too.
 
 use super::Report;
-use super::chart::{Chart, Curve, Unit};
-use super::series::Checkpoint;
+use super::chart::{Bar, Chart, Curve, Unit};
+use super::series::{Checkpoint, Found};
 use crate::calls::{CallReport, Calls};
 use crate::duration;
 use crate::markup::escaped;
 use crate::output::{count, local_time};
 use crate::size::human;
+use cairn_agent::sets::register::Level;
 use cairn_core::Timestamp;
 use std::fmt::Write;
 
@@ -167,62 +168,132 @@ fn processes(report: &Report) -> String {
 fn checkpoints(report: &Report) -> String {
     const TITLE: &str = "Checkpoints";
     let found = &report.series.checkpoints;
-    let seconds = |one: &Checkpoint| (one.to_ms - one.from_ms) as f64 / 1000.0;
-    let mut sorted: Vec<f64> = found.iter().map(seconds).collect();
-    sorted.sort_by(f64::total_cmp);
-    let (Some(shortest), Some(longest)) = (sorted.first(), sorted.last()) else {
+    let taken: Vec<f64> = found.iter().map(|one| seconds(one.from_ms, one.to_ms)).collect();
+    if taken.is_empty() {
         return String::new();
+    }
+    let what = match &found[0] {
+        Checkpoint { found: Some(_), .. } => "from the first write to the last",
+        Checkpoint { name: Some(_), .. } => "as the program announced them",
+        _ => "taken from bursts of writing, because none was announced",
     };
-    let what = match found[0].name {
-        Some(_) => "as the program announced them",
-        None => "taken from bursts of writing, because none was announced",
-    };
-    let median = duration::human(sorted[sorted.len() / 2]);
-    let (number, times) = match found.len() {
-        1 => ("1 checkpoint".to_string(), median),
-        several => {
-            let (shortest, longest) = (duration::human(*shortest), duration::human(*longest));
-            (
-                count(several as u64, "checkpoint"),
-                format!("{shortest} to {longest}, median {median}"),
-            )
-        }
-    };
-    let sentence = format!("{number}, {what}: {times}.");
+    let number = count(found.len() as u64, "checkpoint");
+    let sentence = format!("{number}, {what}: {}.", spread(taken.clone()));
+    let bars: Vec<Bar> = found
+        .iter()
+        .zip(&taken)
+        .map(|(one, taken)| Bar {
+            at_s: since(report, one.from_ms),
+            seconds: *taken,
+            text: format!("{}, {}", called(one), human(one.bytes)),
+        })
+        .collect();
     let picture = chart(report, "checkpoints", TITLE, &sentence);
-    let picture = picture.durations(report.series.from_ms, found);
-    figure(TITLE, &sentence, "", &(picture + &table(report, found)))
+    let picture = picture.durations("write", &bars);
+    let table = table(report, found);
+    figure(TITLE, &sentence, "", &picture) + &safety(report, found) + &table
+}
+
+/// How long checkpoints stood in the store only.
+fn safety(report: &Report, found: &[Checkpoint]) -> String {
+    const TITLE: &str = "Until they were safe";
+    let drained = |one: &Checkpoint| {
+        let drained_ms = one.found.as_ref()?.drained_ms?;
+        let text = called(one);
+        let (at_s, seconds) = (since(report, one.to_ms), seconds(one.to_ms, drained_ms));
+        Some(Bar { at_s, seconds, text })
+    };
+    let bars: Vec<Bar> = found.iter().filter_map(drained).collect();
+    if bars.is_empty() {
+        return String::new();
+    }
+    let times = spread(bars.iter().map(|bar| bar.seconds).collect());
+    let sentence = format!(
+        "{} of {} came to the persist directory and were verified there, after their last write: {times}.",
+        bars.len(),
+        found.len()
+    );
+    let picture = chart(report, "safety", TITLE, &sentence).durations("drain", &bars);
+    figure(TITLE, &sentence, "", &picture)
+}
+
+fn seconds(from_ms: u64, to_ms: u64) -> f64 {
+    to_ms.saturating_sub(from_ms) as f64 / 1000.0
+}
+
+/// Seconds since the first sample.
+fn since(report: &Report, at_ms: u64) -> f64 {
+    seconds(report.series.from_ms, at_ms)
+}
+
+/// The least, the most and the median of some times.
+fn spread(mut times: Vec<f64>) -> String {
+    times.sort_by(f64::total_cmp);
+    let [shortest, median, longest] =
+        [0, times.len() / 2, times.len() - 1].map(|at| duration::human(times[at]));
+    match times.len() {
+        1 => median,
+        _ => format!("{shortest} to {longest}, median {median}"),
+    }
+}
+
+/// What a checkpoint is called; nothing if it has no name.
+fn called(one: &Checkpoint) -> String {
+    match (&one.name, one.step, &one.found) {
+        (Some(name), _, Some(_)) => name.clone(),
+        (Some(name), Some(step), None) => format!("{name}, step {step}"),
+        _ => "checkpoint".to_string(),
+    }
 }
 
 /// Checkpoints in words.
 fn table(report: &Report, checkpoints: &[Checkpoint]) -> String {
-    let mut table = String::from(
-        "<details><summary>as a table</summary>\n<table>\n<tr><th scope=\"col\">checkpoint</th>\
-         <th scope=\"col\">begins after</th><th scope=\"col\">takes</th><th scope=\"col\">written</th>\
-         <th scope=\"col\">a second</th></tr>\n",
+    let were_found = checkpoints.iter().any(|one| one.found.is_some());
+    let more = ["files", "complete after", "safe after", "where"];
+    let heads = ["checkpoint", "begins after", "takes", "bytes", "a second"];
+    let heads = heads.iter().chain(more.iter().filter(|_| were_found));
+    let heads: String = heads.map(|name| format!("<th scope=\"col\">{name}</th>")).collect();
+    let mut table = format!(
+        "<details><summary>as a table</summary>\n<div class=\"scroll\"><table>\n<tr>{heads}</tr>\n"
     );
     for (number, one) in checkpoints.iter().enumerate().take(TABLE_ROWS_MAX) {
-        let name = match (&one.name, one.step) {
-            (Some(name), Some(step)) => escaped(&format!("{name}, step {step}")),
-            _ => (number + 1).to_string(),
-        };
-        let seconds = (one.to_ms - one.from_ms) as f64 / 1000.0;
-        let begin = one.from_ms.saturating_sub(report.series.from_ms) as f64 / 1000.0;
-        let rate = human((one.bytes as f64 / seconds.max(1e-3)) as u64);
-        let (begin, takes) = (duration::human(begin), duration::human(seconds));
-        let bytes = human(one.bytes);
-        writeln!(
-            table,
-            "<tr><td>{name}</td><td>{begin}</td><td>{takes}</td><td>{bytes}</td><td>{rate}</td></tr>"
-        )
-        .expect("strings take everything");
+        let taken = seconds(one.from_ms, one.to_ms);
+        let mut cells = vec![
+            if one.name.is_some() { called(one) } else { (number + 1).to_string() },
+            duration::human(since(report, one.from_ms)),
+            duration::human(taken),
+            human(one.bytes),
+            human((one.bytes as f64 / taken.max(1e-3)) as u64),
+        ];
+        if let Some(found) = &one.found {
+            let after = |ms| duration::human(seconds(one.from_ms, ms));
+            let safe = found.drained_ms.map_or("\u{2013}".to_string(), after);
+            cells.extend([
+                found.files.to_string(),
+                after(found.complete_ms),
+                safe,
+                place(found).to_string(),
+            ]);
+        }
+        let cells: String =
+            cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+        writeln!(table, "<tr>{cells}</tr>").expect("strings take everything");
     }
-    table += "</table>\n";
+    table += "</table></div>\n";
     if checkpoints.len() > TABLE_ROWS_MAX {
         let more = count((checkpoints.len() - TABLE_ROWS_MAX) as u64, "more checkpoint");
         table += &format!("<p>and {more}; all of them: cairn report --json</p>\n");
     }
     table + "</details>\n"
+}
+
+/// Where a checkpoint is.
+fn place(found: &Found) -> &'static str {
+    match (found.level, found.left_ms) {
+        (Level::Pfs, _) => "persist directory",
+        (Level::Node, None) => "store only",
+        (Level::Node, Some(_)) => "removed or replaced",
+    }
 }
 
 /// What was called most.
@@ -258,6 +329,7 @@ fn notes(report: &Report) -> String {
          or how far its offset moved over what was there; reading is how far offsets of other files moved. Bytes \
          that were overwritten or read without moving an offset (pwrite, pread, mappings) are not seen; those of \
          files that were opened and closed between two looks are in the sums, and in no row. Drained is what was \
-         copied to the persist directory.</p>\n"
+         copied to the persist directory. A checkpoint is a set of files that belong together and were found complete; it was begun \
+         when the first of them came to be, or was opened to be written again.</p>\n"
     )
 }

@@ -3,7 +3,8 @@
 //! Must stay true: a sample's bytes are spread evenly over the columns that it covers, and none gets lost; there are no more
 //! columns and rows than a picture has room for, however long and wide a job was.
 
-use cairn_agent::timeline::{Sample, Timeline};
+use cairn_agent::sets::register::Level;
+use cairn_agent::timeline::{Sample, Set, Timeline};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ pub struct Series {
     pub exposed: Vec<f64>,
     /// Who wrote and read when.
     pub rows: Vec<Row>,
-    /// Checkpoints, announced ones if there are any, else bursts of writing.
+    /// Checkpoints: what the agent found complete, else what programs announced, else bursts of writing.
     pub checkpoints: Vec<Checkpoint>,
     /// Sums of bytes.
     pub totals: Totals,
@@ -53,8 +54,22 @@ pub struct Checkpoint {
     /// From the first to the last of it, milliseconds since the epoch.
     pub from_ms: u64,
     pub to_ms: u64,
-    /// Bytes that were written meanwhile.
+    /// Bytes of its files, if these are known, else that were written meanwhile.
     pub bytes: u64,
+    #[serde(flatten)]
+    pub found: Option<Found>,
+}
+
+/// What is known of a checkpoint whose files were found complete.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    pub files: u64,
+    /// When it was found complete, and in the persist directory; milliseconds since the epoch.
+    pub complete_ms: u64,
+    pub drained_ms: Option<u64>,
+    /// Where it is safe; when it left the store.
+    pub level: Level,
+    pub left_ms: Option<u64>,
 }
 
 /// Sums over the whole job, bytes.
@@ -221,8 +236,14 @@ fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     (rows_of, labels.collect())
 }
 
-/// Announced checkpoints that are complete, else bursts of writing.
+/// Checkpoints that were found complete, in the order in which they were begun; else announced ones that are complete, else bursts
+/// of writing.
 fn checkpoints(timeline: &Timeline) -> Vec<Checkpoint> {
+    if !timeline.sets.is_empty() {
+        let mut sets: Vec<Checkpoint> = timeline.sets.values().map(complete).collect();
+        sets.sort_by_key(|one| one.from_ms);
+        return sets;
+    }
     let mut found = announced(timeline);
     if found.is_empty() {
         found = bursts(&timeline.samples);
@@ -234,6 +255,18 @@ fn checkpoints(timeline: &Timeline) -> Vec<Checkpoint> {
         one.bytes = inside.map(written).fold(0, u64::saturating_add);
     }
     found
+}
+
+fn complete(set: &Set) -> Checkpoint {
+    let &Set { files, complete_ms, drained_ms, level, left_ms, .. } = set;
+    Checkpoint {
+        name: Some(set.name.clone()),
+        step: set.step,
+        from_ms: set.from_ms,
+        to_ms: set.written_ms.max(set.from_ms),
+        bytes: set.bytes,
+        found: Some(Found { files, complete_ms, drained_ms, level, left_ms }),
+    }
 }
 
 fn announced(timeline: &Timeline) -> Vec<Checkpoint> {
@@ -249,7 +282,7 @@ fn announced(timeline: &Timeline) -> Vec<Checkpoint> {
                 step: Some(mark.step),
                 from_ms: mark.at_ms,
                 to_ms: mark.at_ms,
-                bytes: 0,
+                ..Checkpoint::default()
             }),
         }
     }
@@ -340,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_are_bursts_unless_they_were_announced() {
+    fn checkpoints_are_bursts_unless_they_were_announced_or_found() {
         let mut timeline = timeline();
         let times = |timeline: &Timeline| {
             let found = Series::of(timeline).checkpoints;
@@ -356,6 +389,23 @@ mod tests {
             mark(9000, 1, true, 2),
         ];
         assert_eq!(times(&timeline), [(900, 3200, 32)], "the second is not complete");
+        let set = |id, from_ms| Set {
+            id,
+            name: format!("f.{id}"),
+            step: Some(id),
+            files: 2,
+            bytes: 8 * MIB,
+            from_ms,
+            written_ms: from_ms + 100,
+            complete_ms: from_ms + 150,
+            drained_ms: Some(from_ms + 900),
+            level: Level::Pfs,
+            left_ms: None,
+        };
+        timeline.sets = [set(1, 5000), set(2, 4000)].into_iter().map(|set| (set.id, set)).collect();
+        assert_eq!(times(&timeline), [(4000, 4100, 8), (5000, 5100, 8)]);
+        let found = Series::of(&timeline).checkpoints.remove(0).found.expect("it was found");
+        assert_eq!((found.files, found.drained_ms), (2, Some(4900)));
     }
 
     #[test]
