@@ -3,11 +3,12 @@
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
 //! can be read, replaced or removed through one; a file appears under its name only by a rename of
 //! a complete and durable one; what a failed attempt leaves behind has a name that the next attempt
-//! reuses. Names are durable after `synchronise`. Does not know what should be there; `plan.rs`
-//! does.
+//! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where the mapping says. Does not know
+//! what should be there; `plan.rs` does.
 
 use crate::error::{Error, Result};
 use crate::extended::Extended;
+use crate::mapping::Mapping;
 use crate::path::FilePath;
 use cairn_core::Timestamp;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
@@ -22,6 +23,9 @@ use std::path::{Path, PathBuf};
 /// Longest name most file systems allow, bytes.
 const NAME_BYTES_MAX: usize = 255;
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+/// How a directory on the way to a file is opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What lies at a path of the persist directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,7 @@ pub struct Destination {
     root: OwnedFd,
     path: PathBuf,
     suffix: String,
+    mapping: Mapping,
 }
 
 impl Destination {
@@ -51,7 +56,8 @@ impl Destination {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())
             .map_err(Error::file("open the directory", path))?;
-        Ok(Destination { root, path: path.to_path_buf(), suffix: format!(".cairn-{store}") })
+        let (path, suffix) = (path.to_path_buf(), format!(".cairn-{store}"));
+        Ok(Destination { root, path, suffix, mapping: Mapping::default() })
     }
 
     /// Whether the path still leads to the directory that is open.
@@ -62,6 +68,46 @@ impl Destination {
         }
     }
 
+    /// Has files land where `mapping` says from now on.
+    pub fn map(&mut self, mapping: Mapping) {
+        self.mapping = mapping;
+    }
+
+    /// Where files land.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Makes the places of mapped directories, durably. They stay, whatever becomes of the directories.
+    pub fn make_places(&self) -> Result<()> {
+        for rule in self.mapping.rules() {
+            let path = self.path.join(rule.to.as_os_str());
+            self.make_all(&rule.to).map_err(Error::file("make the directory", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory with all above it, which have the rights of the persist directory.
+    fn make_all(&self, place: &FilePath) -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(&self.root)?.st_mode & 0o7777);
+        let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
+        for component in place.components() {
+            let name = OsStr::from_bytes(component);
+            let made = rustix::fs::mkdirat(&directory, name, mode);
+            let inner = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
+            match made {
+                Ok(()) => {
+                    rustix::fs::fchmod(&inner, mode)?;
+                    rustix::fs::fsync(&directory)?;
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            directory = inner;
+        }
+        Ok(())
+    }
+
     /// Where the directory is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -69,14 +115,18 @@ impl Destination {
 
     /// The full name of a file below the directory, for messages.
     pub fn full_path(&self, path: &FilePath) -> PathBuf {
-        self.path.join(path.as_os_str())
+        let place = self.mapping.place(path);
+        self.path.join(place.as_ref().unwrap_or(path).as_os_str())
     }
 
     /// What lies at `path`; None if nothing does, or a parent is missing or not a directory.
     pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
-        let Some((parent, name)) = path.split() else { return Ok(None) };
+        let place = self.mapping.place(path);
+        let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else {
+            return Ok(None);
+        };
         let absent = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
-        let directory = match self.open_directory(&parent) {
+        let directory = match self.walk(&parent) {
             Ok(directory) => directory,
             Err(errno) if absent(errno) => return Ok(None),
             Err(errno) => return Err(self.error("look at", path)(errno)),
@@ -99,14 +149,14 @@ impl Destination {
     pub fn open_file(&self, path: &FilePath) -> Result<File> {
         let (parent, name) = self.parent("open", path)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat(&parent, name, flags, Mode::empty());
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
         Ok(File::from(file.map_err(self.error("open", path))?))
     }
 
     /// Makes a directory with at least the owner's rights; one that exists already is fine.
     pub fn make_directory(&self, path: &FilePath, mode: u32) -> Result<()> {
         let (parent, name) = self.parent("make the directory", path)?;
-        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
+        match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
             Ok(()) => Ok(()),
             // Whether it is a directory shows when something is put into it; say it here instead.
             Err(Errno::EXIST) => match self.open_directory(path) {
@@ -128,9 +178,10 @@ impl Destination {
     }
 
     fn remove(&self, path: &FilePath, flags: AtFlags) -> Result<()> {
-        let Some((parent, name)) = path.split() else { return Ok(()) };
+        let place = self.mapping.place(path).filter(|_| !self.mapping.is_mapped(path));
+        let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else { return Ok(()) };
         let removed = self
-            .open_directory(&parent)
+            .walk(&parent)
             .and_then(|parent| rustix::fs::unlinkat(&parent, OsStr::from_bytes(name), flags));
         match removed {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
@@ -142,14 +193,14 @@ impl Destination {
     pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
         let (old_parent, old_name) = self.parent("rename", from)?;
         let (new_parent, new_name) = self.parent("rename to", to)?;
-        rustix::fs::renameat(&old_parent, old_name, &new_parent, new_name)
+        rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name)
             .map_err(self.error("rename to", to))
     }
 
     /// Creates a symbolic link, replacing what has the name.
     pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("make the symbolic link", path)?;
-        let temporary = self.temporary_name(name);
+        let temporary = self.temporary_name(&name);
         let target = OsStr::from_bytes(target);
         let make = || rustix::fs::symlinkat(target, &parent, &temporary);
         let made = match make() {
@@ -160,7 +211,7 @@ impl Destination {
         };
         made.and_then(|()| {
             set_times(&parent, &temporary, mtime_ns)?;
-            rustix::fs::renameat(&parent, &temporary, &parent, name)
+            rustix::fs::renameat(&parent, &temporary, &parent, &name)
         })
         .map_err(self.error("make the symbolic link", path))
     }
@@ -168,7 +219,7 @@ impl Destination {
     /// The target of a symbolic link.
     pub fn read_link(&self, path: &FilePath) -> Result<Vec<u8>> {
         let (parent, name) = self.parent("read the symbolic link", path)?;
-        let target = rustix::fs::readlinkat(&parent, name, Vec::new());
+        let target = rustix::fs::readlinkat(&parent, &name, Vec::new());
         Ok(target.map_err(self.error("read the symbolic link", path))?.into_bytes())
     }
 
@@ -178,7 +229,7 @@ impl Destination {
         let action = "set the attributes of";
         let (parent, name) = self.parent(action, path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&parent, name, flags, Mode::empty());
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
         let file = file.map_err(self.error(action, path))?;
         let mode = rustix::fs::fstat(&file).map_err(self.error(action, path))?.st_mode;
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -192,7 +243,7 @@ impl Destination {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = self.parent("look at", path).ok();
         let opened = opened.and_then(|(parent, name)| {
-            rustix::fs::openat(&parent, name, flags, Mode::empty()).ok()
+            rustix::fs::openat(&parent, &name, flags, Mode::empty()).ok()
         });
         opened.map(Extended::read).unwrap_or_default()
     }
@@ -201,13 +252,13 @@ impl Destination {
     pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("set the attributes of", path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&parent, name, flags, Mode::empty())
+        rustix::fs::openat(&parent, &name, flags, Mode::empty())
             .and_then(|file| {
                 // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly
                 // this file.
                 let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
                 rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777))?;
-                set_times(&parent, name, mtime_ns)
+                set_times(&parent, &name, mtime_ns)
             })
             .map_err(self.error("set the attributes of", path))
     }
@@ -215,7 +266,7 @@ impl Destination {
     /// Starts a file that will be called `path` once it is complete.
     pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
         let (parent, name) = self.parent("create", path)?;
-        let temporary = self.temporary_name(name);
+        let temporary = self.temporary_name(&name);
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || rustix::fs::openat(&parent, &temporary, flags, Mode::from_raw_mode(0o600));
@@ -227,19 +278,18 @@ impl Destination {
             other => other,
         };
         let file = File::from(file.map_err(self.error("create", path))?);
-        let (name, path) = (name.to_os_string(), self.full_path(path));
+        let path = self.full_path(path);
         Ok(Temporary { file, parent, temporary, name, path, published: false })
     }
 
     /// The temporary file that an agent that died has left for `path`, if there is one.
     pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
         let (parent, name) = self.parent("open", path)?;
-        let temporary = self.temporary_name(name);
+        let temporary = self.temporary_name(&name);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         match rustix::fs::openat(&parent, &temporary, flags, Mode::empty()) {
             Ok(file) => {
-                let (file, name, path) =
-                    (File::from(file), name.to_os_string(), self.full_path(path));
+                let (file, path) = (File::from(file), self.full_path(path));
                 Ok(Some(Temporary { file, parent, temporary, name, path, published: false }))
             }
             Err(Errno::NOENT) => Ok(None),
@@ -318,19 +368,25 @@ impl Destination {
         OsString::from_vec([b".", kept, self.suffix.as_bytes()].concat())
     }
 
-    fn parent<'a>(&self, action: &'static str, path: &'a FilePath) -> Result<(OwnedFd, &'a OsStr)> {
-        let (parent, name) = path.split().ok_or(Errno::ISDIR).map_err(self.error(action, path))?;
-        let directory = self.open_directory(&parent).map_err(self.error(action, path))?;
-        Ok((directory, OsStr::from_bytes(name)))
+    /// The directory in which `path` lands, and its name there.
+    fn parent(&self, action: &'static str, path: &FilePath) -> Result<(OwnedFd, OsString)> {
+        let place = self.mapping.place(path);
+        let place = place.ok_or_else(|| Error::Occupied { path: path.clone() })?;
+        let (parent, name) = place.split().ok_or(Errno::ISDIR).map_err(self.error(action, path))?;
+        let directory = self.walk(&parent).map_err(self.error(action, path))?;
+        Ok((directory, OsString::from_vec(name.to_vec())))
+    }
+
+    fn open_directory(&self, path: &FilePath) -> rustix::io::Result<OwnedFd> {
+        self.walk(&self.mapping.place(path).ok_or(Errno::NOENT)?)
     }
 
     /// Walks down component by component, so that no link is followed anywhere on the way.
-    fn open_directory(&self, path: &FilePath) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fn walk(&self, place: &FilePath) -> rustix::io::Result<OwnedFd> {
         let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
-        for component in path.components() {
+        for component in place.components() {
             let name = OsStr::from_bytes(component);
-            directory = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
+            directory = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
         }
         Ok(directory)
     }

@@ -138,7 +138,7 @@ impl Drainer {
     /// Takes up what another command wrote into the job's description: a persist directory given
     /// later, or what a run wants that resumes the store.
     fn take_up(&mut self, job: Job) {
-        if job.persist != self.job.persist {
+        if (&job.persist, &job.map) != (&self.job.persist, &self.job.map) {
             self.ledger = None;
         }
         if job.checkpoint != self.job.checkpoint {

@@ -116,6 +116,20 @@ pub enum Error {
         /// The file, relative to the store.
         path: FilePath,
     },
+    /// A file of the program would land where a directory of the store has its place.
+    #[error(
+        "/{path} would land in the place of a directory that is mapped there (--map); rename it"
+    )]
+    Occupied {
+        /// The file, relative to the store.
+        path: FilePath,
+    },
+    /// A manifest is of files that landed elsewhere.
+    #[error("{} is of files that were mapped otherwise; say the same with --map, or choose another directory", path.display())]
+    Mapped {
+        /// The manifest.
+        path: PathBuf,
+    },
     /// A file of ours does not parse.
     #[error("{} is damaged: {source}", path.display())]
     Json {

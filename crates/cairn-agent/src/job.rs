@@ -8,6 +8,7 @@
 use crate::archive::ArchivePolicy;
 use crate::error::{Error, Result};
 use crate::log::Level;
+use crate::mapping::Mapping;
 use crate::policy::DrainPolicy;
 use crate::sets::policy::CheckpointPolicy;
 use crate::space_policy::SpacePolicy;
@@ -111,6 +112,9 @@ pub struct Job {
     pub mount: String,
     /// Directory that closed files are drained to; absolute.
     pub persist: Option<PathBuf>,
+    /// Directories that have places of their own there.
+    #[serde(default, skip_serializing_if = "Mapping::is_empty")]
+    pub map: Mapping,
     /// Node or rank.
     pub scope: Scope,
     /// Tiers with data in order of preference.
@@ -247,6 +251,7 @@ mod tests {
             store: "0123456789abcdef".into(),
             mount: "/cairn".into(),
             persist: Some("/scratch/out".into()),
+            map: Mapping::default(),
             scope: Scope::Node,
             tiers: vec![
                 TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },

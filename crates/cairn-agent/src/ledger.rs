@@ -6,10 +6,10 @@
 //! before it died is in the journal, and in the manifest before anything else is done.
 
 use crate::destination::{Destination, Found};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
-use crate::manifest::{Checkpoint, Entry, Kind, Manifest};
+use crate::manifest::{Checkpoint, Entry, Kind, Manifest, manifest_name};
 use crate::path::FilePath;
 use crate::sets::Name;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -41,17 +41,25 @@ impl Ledger {
     /// Opens the directory and takes up what the manifest of the job says, and what an agent that
     /// died did without saying it there.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
-        let destination = Arc::new(Destination::open(path, &job.store)?);
-        let on_disk = Manifest::load(&destination, &job.job)?;
-        let manifest = Manifest::resume(&destination, &job.job, &job.store, &job.mount)?;
+        let mut destination = Destination::open(path, &job.store)?;
+        let on_disk = Manifest::load(&mut destination, &job.job)?;
+        if on_disk.as_ref().is_some_and(|found| !found.files.is_empty() && found.map != job.map) {
+            return Err(Error::Mapped { path: path.join(manifest_name(&job.job)) });
+        }
+        destination.map(job.map.clone());
+        destination.make_places()?;
+        let destination = Arc::new(destination);
+        let (is_on_disk, complete_on_disk) =
+            (on_disk.is_some(), on_disk.as_ref().is_some_and(|manifest| manifest.complete));
+        let manifest = Manifest::resume(on_disk, job);
         let (journal, intents) = Journal::open(Arc::clone(&destination))?;
         let mut ledger = Ledger {
             destination,
             journal: Arc::new(journal),
             manifest,
             dirty: false,
-            is_on_disk: on_disk.is_some(),
-            complete_on_disk: on_disk.is_some_and(|manifest| manifest.complete),
+            is_on_disk,
+            complete_on_disk,
             touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,

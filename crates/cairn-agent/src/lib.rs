@@ -31,6 +31,7 @@ mod journal;
 mod ledger;
 pub mod log;
 pub mod manifest;
+pub mod mapping;
 pub mod marks;
 pub mod memory;
 mod meter;

@@ -12,6 +12,8 @@ pub use checkpoint::{Checkpoint, CheckpointFile};
 
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::mapping::Mapping;
 use crate::path::{self, FilePath};
 use crate::sets::Family;
 use cairn_core::Timestamp;
@@ -146,6 +148,9 @@ pub struct Manifest {
     pub store: String,
     /// Prefix below which the program found its files.
     pub mount: String,
+    /// Directories that have places of their own: all paths below are those of the store.
+    #[serde(default, skip_serializing_if = "Mapping::is_empty")]
+    pub map: Mapping,
     /// Every clean file of the store is here, verified.
     pub complete: bool,
     /// Checkpoints of which every file is here, verified; oldest first.
@@ -170,15 +175,16 @@ impl Manifest {
             job: job.to_string(),
             store: store.to_string(),
             mount: mount.to_string(),
+            map: Mapping::default(),
             complete: false,
             checkpoints: Vec::new(),
             files: BTreeMap::new(),
         }
     }
 
-    /// Reads the manifest of `job`; None if there is none.
+    /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then on; None if there is none.
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
-    pub fn load(destination: &Destination, job: &str) -> Result<Option<Manifest>> {
+    pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
         let name = FilePath::root().join(manifest_name(job).as_bytes());
         if destination.look(&name)?.is_none() {
             return Ok(None);
@@ -192,25 +198,20 @@ impl Manifest {
         if format > MANIFEST_FORMAT {
             return Err(Error::Format { path, found: format, supported: MANIFEST_FORMAT });
         }
-        serde_json::from_slice(&text).map(Some).map_err(json)
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(json)?;
+        destination.map(manifest.map.clone());
+        Ok(Some(manifest))
     }
 
-    /// The manifest to continue with for `store`: the stored one, with the entries of another store
-    /// detached.
-    pub fn resume(
-        destination: &Destination,
-        job: &str,
-        store: &str,
-        mount: &str,
-    ) -> Result<Manifest> {
-        let Some(mut manifest) = Manifest::load(destination, job)? else {
-            return Ok(Manifest::new(job, store, mount));
-        };
-        if manifest.store != store {
-            manifest.adopt(store);
+    /// The manifest to continue with for the store of `job`: the one that was found, with the entries of another store detached.
+    pub fn resume(found: Option<Manifest>, job: &Job) -> Manifest {
+        let mut manifest = found.unwrap_or_else(|| Manifest::new(&job.job, &job.store, &job.mount));
+        if manifest.store != job.store {
+            manifest.adopt(&job.store);
         }
-        manifest.mount = mount.to_string();
-        Ok(manifest)
+        manifest.mount.clone_from(&job.mount);
+        manifest.map.clone_from(&job.map);
+        manifest
     }
 
     /// Files of the newest checkpoint of each family.
@@ -430,11 +431,12 @@ mod tests {
         let directory =
             std::env::temp_dir().join(format!("cairn-manifest-test-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a scratch directory");
-        let destination = Destination::open(&directory, "0123").expect("opens");
-        assert_eq!(Manifest::load(&destination, "melt").expect("loads"), None);
+        let mut destination = Destination::open(&directory, "0123").expect("opens");
+        assert_eq!(Manifest::load(&mut destination, "melt").expect("loads"), None);
         let manifest = sample();
         manifest.commit(&destination).expect("commits");
-        assert_eq!(Manifest::load(&destination, "melt").expect("loads"), Some(manifest.clone()));
+        let loaded = Manifest::load(&mut destination, "melt").expect("loads");
+        assert_eq!(loaded, Some(manifest.clone()));
         let text =
             std::fs::read_to_string(directory.join("cairn-manifest.melt.json")).expect("reads");
         for shown in [
@@ -447,7 +449,7 @@ mod tests {
         }
         let newer = Manifest { format: MANIFEST_FORMAT + 1, ..manifest };
         newer.commit(&destination).expect("commits");
-        assert!(matches!(Manifest::load(&destination, "melt"), Err(Error::Format { .. })));
+        assert!(matches!(Manifest::load(&mut destination, "melt"), Err(Error::Format { .. })));
         std::fs::remove_dir_all(directory).expect("removes");
     }
 

@@ -129,10 +129,10 @@ pub fn list(
 fn outside(store: &OpenStore) -> Result<Vec<manifest::Checkpoint>> {
     let Some(persist) = &store.job.persist else { return Ok(Vec::new()) };
     // A directory that is away at the moment hides nothing of the store.
-    let Ok(destination) = Destination::open(persist, &store.job.store) else {
+    let Ok(mut destination) = Destination::open(persist, &store.job.store) else {
         return Ok(Vec::new());
     };
-    let manifest = Manifest::load(&destination, &store.job.job)?;
+    let manifest = Manifest::load(&mut destination, &store.job.job)?;
     Ok(manifest.map(|manifest| manifest.checkpoints).unwrap_or_default())
 }
 

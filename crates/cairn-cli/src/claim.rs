@@ -7,7 +7,7 @@
 
 use crate::checkpoints;
 use crate::error::{Error, Result};
-use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment};
+use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
 use crate::size;
 use crate::space::check_quota;
 use crate::staging;
@@ -15,9 +15,12 @@ use crate::store::{OpenStore, Roots, refuse};
 use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
+use cairn_agent::destination::Destination;
 use cairn_agent::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
+use cairn_agent::manifest::Manifest;
+use cairn_agent::mapping::Mapping;
 use cairn_agent::memory::Memory;
 use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
@@ -172,6 +175,7 @@ impl Claim {
             Some(job) => job.clone(),
             None => free_name(roots, command),
         };
+        let map = mapping(request, &name)?;
         let device_store = Store::create(&root, &name).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
         let lock = take(&directory, &name)?;
@@ -188,6 +192,7 @@ impl Claim {
             store: random_hex(),
             mount,
             persist: request.persist.clone(),
+            map,
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
             meta: request.meta_spec(),
@@ -479,6 +484,24 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
         }
     }
     bytes
+}
+
+/// Where files of a new store of `job` land: as those that an earlier one drained to the same directory. Errors: `Contradiction`.
+fn mapping(request: &Request, job: &str) -> Result<Mapping> {
+    // The agent says what is wrong with the directory.
+    let found = request.persist.as_ref().and_then(|persist| {
+        let mut destination = Destination::open(persist, job).ok()?;
+        Manifest::load(&mut destination, job).ok().flatten()
+    });
+    let found = found.filter(|found| !found.files.is_empty()).map(|found| found.map);
+    match (&request.map, found) {
+        (Some(given), Some(found)) if *given != found => Err(Error::MappedOtherwise {
+            given: shown_mapping(given),
+            stored: shown_mapping(&found),
+            job: job.to_string(),
+        }),
+        (given, found) => Ok(given.clone().or(found).unwrap_or_default()),
+    }
 }
 
 fn seconds_since_epoch() -> u64 {

@@ -278,6 +278,27 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// Files that a job drained earlier landed elsewhere.
+    #[error(
+        "--map {given} contradicts what job {job} drained to that directory, with {stored}; leave the option out, or choose \
+         another --persist"
+    )]
+    MappedOtherwise {
+        /// The option's value.
+        given: String,
+        /// What it was.
+        stored: String,
+        /// The job.
+        job: String,
+    },
+    /// Directories cannot land where `--map` says.
+    #[error("--map {value}: {problem}")]
+    Map {
+        /// What was said.
+        value: String,
+        /// Why not.
+        problem: String,
+    },
     /// A value of the configuration or the environment.
     #[error("{name} is {value:?}, but must be {expected}")]
     Value {

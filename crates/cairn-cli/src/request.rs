@@ -17,7 +17,9 @@ use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::error::why;
 use cairn_agent::job::{Job, Scope, TierSpec};
 use cairn_agent::log::Level;
+use cairn_agent::mapping::{Mapping, Rule};
 use cairn_agent::memory::Memory;
+use cairn_agent::path::FilePath;
 use cairn_agent::sets::policy::CheckpointPolicy;
 use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Placement, Superblock};
@@ -26,6 +28,7 @@ use cairn_device::numa::Topology;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Where the store appears unless the user says otherwise.
@@ -67,6 +70,10 @@ pub struct StoreArguments {
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
     pub persist: Option<PathBuf>,
+    /// Directory of the store, with or without the prefix, and the place below the persist directory where its files land,
+    /// as in /cairn/out=results/run7; may be repeated [default: everything lands as it lies in the store]
+    #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
+    pub map: Vec<String>,
     /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
     /// node]
     #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
@@ -130,6 +137,8 @@ pub struct Request {
     pub meta: Option<TierRequest>,
     /// The persist directory, absolute.
     pub persist: Option<PathBuf>,
+    /// Where directories of the store land below it, if that was said.
+    pub map: Option<Mapping>,
     /// The scope.
     pub scope: Option<Scope>,
     /// Hide what exists at the mount prefix.
@@ -171,9 +180,15 @@ impl Request {
             false => arguments.tier,
         };
         let meta = arguments.meta_tier.or(settings.meta_tier);
+        let map = match arguments.map.is_empty() {
+            true => settings.map.map(|map| map.into_vec()).unwrap_or_default(),
+            false => arguments.map,
+        };
+        let mount = arguments.mount.or(settings.mount).map(checked_mount).transpose()?;
         let request = Request {
             job: arguments.job.or(settings.job),
-            mount: arguments.mount.or(settings.mount).map(checked_mount).transpose()?,
+            map: mapping(&map, mount.as_deref().unwrap_or(MOUNT_DEFAULT))?,
+            mount,
             tiers: tier::parse_all(&tiers)?,
             meta: meta.as_deref().map(tier::parse_meta).transpose()?,
             persist: match arguments.persist.or(settings.persist) {
@@ -199,6 +214,10 @@ impl Request {
         };
         if let Some(job) = &request.job {
             check_job_name(job)?;
+        }
+        if request.scope == Some(Scope::Rank) && request.map.is_some() {
+            let problem = "each rank has a directory of its own with --scope rank".to_string();
+            return Err(Error::Map { value: map.join(","), problem });
         }
         if request.scope == Some(Scope::Rank) {
             request.meta.iter().chain(&request.tiers).try_for_each(tier::check_divisible)?;
@@ -331,9 +350,43 @@ impl Request {
         let text = |path: &PathBuf| path.display().to_string();
         let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
         differ("--persist", self.persist.as_ref().map(text), stored)?;
+        let given = self.map.as_ref().map(shown_mapping);
+        differ("--map", given, shown_mapping(&job.map))?;
         let promotes = |promotes| if promotes { "--promote" } else { "no --promote" }.to_string();
         differ("option", Some(promotes(true)).filter(|_| self.promote), promotes(job.promote))?;
         differ("--scope", self.scope.map(|scope| scope.to_string()), job.scope.to_string())
+    }
+}
+
+/// What `--map` says; none if it says nothing. `mount` is the prefix that directories of the store may begin with.
+fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
+    let rule = |value: &String| {
+        let refuse = |problem: &str| Error::Map { value: value.clone(), problem: problem.into() };
+        let (from, to) = value.split_once('=').ok_or_else(|| refuse("write FROM=TO"))?;
+        let inner = match Path::new(from).strip_prefix(mount) {
+            Ok(inner) => inner,
+            Err(_) if !from.starts_with('/') => Path::new(from),
+            Err(_) => return Err(refuse(&format!("the first part does not lie below {mount}"))),
+        };
+        if to.starts_with('/') {
+            return Err(refuse("the place is relative to the persist directory"));
+        }
+        let path = |bytes| FilePath::parse(bytes).ok_or_else(|| refuse("it is no path"));
+        Ok(Rule { from: path(inner.as_os_str().as_bytes())?, to: path(to.as_bytes())? })
+    };
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let mapping = Mapping::new(values.iter().map(rule).collect::<Result<_>>()?);
+    mapping.map(Some).map_err(|problem| Error::Map { value: values.join(","), problem })
+}
+
+/// As `--map` says it.
+pub fn shown_mapping(mapping: &Mapping) -> String {
+    let rules = mapping.rules().iter().map(|rule| format!("{}={}", rule.from, rule.to));
+    match rules.collect::<Vec<_>>() {
+        none if none.is_empty() => "no --map".to_string(),
+        rules => rules.join(","),
     }
 }
 
@@ -530,6 +583,7 @@ mod tests {
             store: "0".into(),
             mount: "/cairn".into(),
             persist: None,
+            map: Mapping::default(),
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             meta: None,

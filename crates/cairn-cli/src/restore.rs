@@ -100,9 +100,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         Some(_) => arguments.directory,
         None => checked_persist(&arguments.directory).map_err(elsewhere)?,
     };
-    let destination = Destination::open(&directory, "restore")?;
+    let mut destination = Destination::open(&directory, "restore")?;
     let job = which_job(&directory, request.job.as_deref())?;
-    let manifest = Manifest::load(&destination, &job)?;
+    let manifest = Manifest::load(&mut destination, &job)?;
     let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
     if context.roots.find(&job).is_some() {
         return Err(Error::StoreExists { job });
@@ -110,6 +110,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     request.job = Some(job.clone());
     request.persist.get_or_insert(directory);
     request.mount.get_or_insert(manifest.mount.clone());
+    request.map.get_or_insert(manifest.map.clone());
     let claim = Claim::create(&context.roots, &request, &[])?;
     let mut report = RestoreReport {
         job,
@@ -117,7 +118,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         ..RestoreReport::default()
     };
     let wanted = |path: &FilePath| {
-        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path.to_lossy()))
+        let place = destination.mapping().place(path);
+        let place = place.as_ref().unwrap_or(path).to_lossy();
+        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&place))
     };
     let source = Source { destination: &destination, manifest: &manifest, wanted: &wanted };
     let stage = if arguments.newest { Stage::Newest } else { Stage::All };

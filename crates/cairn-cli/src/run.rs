@@ -55,6 +55,8 @@ Examples:
       files below /cairn live in memory; nothing is drained
   cairn run --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
       closed files arrive in /scratch/out as plain files, verified
+  cairn run --persist /scratch/out --map /cairn/dump=dumps/run7 -- ./simulate
+      what is written below /cairn/dump arrives in /scratch/out/dumps/run7
   cairn run --meta-tier file:/optane/melt:1G --tier file:/nvme/melt:100G -- ./simulate
       metadata and data in files of their own: what is closed or synced survives a crash of the node
   cairn run --tier dax:/pmem/melt:50G -- ./simulate

@@ -53,6 +53,8 @@ pub struct RunSettings {
     pub meta_tier: Option<String>,
     /// `--persist`.
     pub persist: Option<PathBuf>,
+    /// `--map`, one or a list.
+    pub map: Option<OneOrMore>,
     /// `--scope`.
     pub scope: Option<String>,
     /// `--stage`.

@@ -85,15 +85,15 @@ pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
         Stage::Say => {
             // The agent says what is wrong with the directory.
             let manifest = Destination::open(persist, &job.store)
-                .and_then(|destination| Manifest::load(&destination, &job.job));
+                .and_then(|mut destination| Manifest::load(&mut destination, &job.job));
             if let Some(note) = manifest.ok().flatten().and_then(|found| note(&found, persist)) {
                 eprintln!("cairn: {note}");
             }
             Ok(())
         }
         Stage::Newest | Stage::All => {
-            let destination = Destination::open(persist, &job.store)?;
-            let Some(manifest) = Manifest::load(&destination, &job.job)? else {
+            let mut destination = Destination::open(persist, &job.store)?;
+            let Some(manifest) = Manifest::load(&mut destination, &job.job)? else {
                 eprintln!("cairn: {}: nothing to bring in from {}", job.job, persist.display());
                 return Ok(());
             };

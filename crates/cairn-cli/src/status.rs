@@ -16,6 +16,7 @@ use crate::walltime;
 use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
+use cairn_agent::mapping::{Mapping, Rule};
 use cairn_agent::protocol::{Phase, SpaceStatus, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::sets::register::{self, Level, Register};
@@ -56,6 +57,9 @@ pub struct StoreReport {
     mount: String,
     /// Where it drains to.
     persist: Option<PathBuf>,
+    /// Directories that have places of their own there.
+    #[serde(skip_serializing_if = "Mapping::is_empty")]
+    map: Mapping,
     /// Who shares a tree.
     scope: Scope,
     /// When it was made, seconds since the epoch.
@@ -225,6 +229,7 @@ fn report(store: &OpenStore) -> StoreReport {
         store: store.directory().to_path_buf(),
         mount: job.mount.clone(),
         persist: job.persist.clone(),
+        map: job.map.clone(),
         scope: job.scope,
         created: job.created,
         command: job.command.clone(),
@@ -462,6 +467,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
     match &report.persist {
         Some(persist) => add("persist", persist.display().to_string()),
         None => add("persist", "none: nothing is drained".to_string()),
+    }
+    for Rule { from, to } in report.map.rules() {
+        add("mapped", format!("{}/{from} to {to}", report.mount));
     }
     if let Some(agent) = &report.agent {
         add("agent", agent_line(agent));

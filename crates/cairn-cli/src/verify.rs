@@ -167,7 +167,7 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
 
 fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Result<VerifyReport> {
     check_drained(persist)?;
-    let destination = Destination::open(persist, "verify")?;
+    let mut destination = Destination::open(persist, "verify")?;
     let jobs = match job {
         Some(job) => vec![job.to_string()],
         None => jobs_in(persist)?,
@@ -177,7 +177,7 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
     }
     let mut report = VerifyReport { complete: Some(true), ..VerifyReport::default() };
     for job in jobs {
-        let manifest = Manifest::load(&destination, &job)?;
+        let manifest = Manifest::load(&mut destination, &job)?;
         let manifest = manifest.ok_or_else(|| missing_manifest(persist, &job))?;
         report.complete = Some(report.complete == Some(true) && manifest.complete);
         verify_manifest(context, &destination, &manifest, &mut report)?;

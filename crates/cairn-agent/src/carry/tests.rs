@@ -7,6 +7,7 @@ use crate::drain::{Drainer, Reason};
 use crate::extended::Extended;
 use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::journal::{Intent, Journal};
+use crate::mapping::{Mapping, Rule};
 use crate::plan::plan;
 use crate::policy::DrainPolicy;
 use crate::write::NewFile;
@@ -31,8 +32,8 @@ struct World {
 
 impl World {
     /// One in which a first set of files was drained and then changed in every way there is.
-    fn changed() -> World {
-        let world = World::new();
+    fn changed(map: &Mapping) -> World {
+        let world = World::mapped(map);
         for directory in ["kept", "gone", "gone/deep"] {
             world.make_directory(directory);
         }
@@ -64,6 +65,11 @@ impl World {
     }
 
     fn new() -> World {
+        World::mapped(&Mapping::default())
+    }
+
+    /// One in which files land where `map` says.
+    fn mapped(map: &Mapping) -> World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("cairn-carry-test-{}-{count}", std::process::id());
@@ -79,6 +85,7 @@ impl World {
             store: STORE.into(),
             mount: "/cairn".into(),
             persist: Some(scratch.join("out")),
+            map: map.clone(),
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,
@@ -221,15 +228,20 @@ impl World {
         announced
     }
 
+    fn destination(&self) -> Destination {
+        let mut destination = Destination::open(&self.out(), STORE).expect("opens");
+        destination.map(self.job.map.clone());
+        destination
+    }
+
     fn announced(&self) -> Vec<Intent> {
-        let destination = Destination::open(&self.out(), STORE).expect("opens");
-        Journal::open(Arc::new(destination)).expect("opens").1
+        Journal::open(Arc::new(self.destination())).expect("opens").1
     }
 
     /// Lets an agent announce something and die. A file that is there already is taken for the one
     /// that was to come.
     fn announce(&self, intents: &[Intent]) {
-        let destination = Arc::new(Destination::open(&self.out(), STORE).expect("opens"));
+        let destination = Arc::new(self.destination());
         let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
         for intent in intents {
             let found = destination.look(&intent.path).expect("looks");
@@ -238,16 +250,31 @@ impl World {
         }
     }
 
-    /// What a user finds in the persist directory, apart from the manifest.
+    /// What a user finds in the persist directory, by its path in the store, apart from the manifest and the places of mapped
+    /// directories, which stay.
     fn copies(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        collect(&self.out(), "", &mut found);
+        found.retain(|name, _| !name.starts_with("cairn-manifest"));
+        let rules = self.job.map.rules();
+        let holds_a_place =
+            |name: &FilePath| rules.iter().any(|rule| rule.to.strip_prefix(name).is_some());
         let mut copies = BTreeMap::new();
-        collect(&self.out(), "", &mut copies);
-        copies.retain(|name, _| !name.starts_with("cairn-manifest"));
+        for (name, text) in found {
+            let place = path(&name);
+            let inner = |rule: &Rule| {
+                Some(rule.from.append(&place.strip_prefix(&rule.to)?))
+                    .map(|inner| inner.to_string())
+            };
+            if !holds_a_place(&place) {
+                copies.insert(rules.iter().find_map(inner).unwrap_or(name), text);
+            }
+        }
         copies
     }
 
     /// What should be found there.
-    fn expected() -> BTreeMap<String, String> {
+    fn expected(&self) -> BTreeMap<String, String> {
         let expected = [
             ("kept", "directory 755"),
             ("kept/elsewhere", "1 644 first kept/moved with user.a=two"),
@@ -261,13 +288,15 @@ impl World {
             true => text.to_string(),
             false => text.split(" with ").next().unwrap_or_default().to_string(),
         };
-        expected.iter().map(|(name, text)| (name.to_string(), shown(text))).collect()
+        let stays = |name: &&str| !self.job.map.is_mapped(&path(name));
+        let expected = expected.iter().filter(|(name, _)| stays(name));
+        expected.map(|(name, text)| (name.to_string(), shown(text))).collect()
     }
 
     /// Inodes in the persist directory, by name and content.
     fn inodes(&self) -> BTreeMap<(String, String), u64> {
         let inode = |name: &str| {
-            let metadata = fs::symlink_metadata(self.out().join(name));
+            let metadata = fs::symlink_metadata(self.destination().full_path(&path(name)));
             metadata.expect("is there").ino()
         };
         let copies = self.copies().into_iter();
@@ -346,19 +375,26 @@ fn single_steps(plan: &Plan) -> Vec<Plan> {
     steps
 }
 
-fn step_count() -> usize {
-    let world = World::changed();
+/// Everything as it lies in the store, and some directories elsewhere.
+fn mappings() -> [Mapping; 2] {
+    let rule = |(from, to): (&str, &str)| Rule { from: path(from), to: path(to) };
+    let rules = [("kept", "far/kept"), ("new", "far/deep/new"), ("gone", "went")].map(rule);
+    [Mapping::default(), Mapping::new(rules.to_vec()).expect("is fine")]
+}
+
+fn step_count(map: &Mapping) -> usize {
+    let world = World::changed(map);
     let count = world.steps(&world.ledger()).len();
     assert!(count >= 9, "each kind of step is there: {count}");
     count
 }
 
 /// A world whose agent died after `count` steps, or after announcing the next one as well.
-fn world_after_death(count: usize, announcing: bool) -> World {
-    let world = World::changed();
+fn world_after_death(map: &Mapping, count: usize, announcing: bool) -> World {
+    let world = World::changed(map);
     world.die_after(count);
     if announcing {
-        let announced = World::changed().die_after(count + 1);
+        let announced = World::changed(map).die_after(count + 1);
         if let Some(next) = announced.get(count) {
             world.announce(next);
         }
@@ -366,33 +402,39 @@ fn world_after_death(count: usize, announcing: bool) -> World {
     world
 }
 
-#[test]
-fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
-    for count in 0..=step_count() {
-        for announcing in [false, true] {
-            let world = world_after_death(count, announcing);
-            let before = world.inodes();
-            assert!(world.drain(), "after {count} steps");
-            assert_eq!(world.copies(), World::expected(), "after {count} steps, {announcing}");
-            let after = world.inodes();
-            for (file, inode) in &before {
-                let same = after.get(file).is_none_or(|now| now == inode);
-                assert!(same, "{file:?} was made again after {count} steps, {announcing}");
+/// Calls `judge` with a world for each place at which an agent may die.
+fn after_each_death(judge: impl Fn(&World, &str)) {
+    for map in mappings() {
+        for count in 0..=step_count(&map) {
+            for announcing in [false, true] {
+                let when = format!("after {count} steps, {announcing}, {map:?}");
+                judge(&world_after_death(&map, count, announcing), &when);
             }
         }
     }
 }
 
 #[test]
-fn what_an_agent_that_died_has_placed_goes_when_the_program_removes_it() {
-    for count in 0..=step_count() {
-        for announcing in [false, true] {
-            let world = world_after_death(count, announcing);
-            world.remove_everything();
-            assert!(world.drain(), "after {count} steps");
-            assert_eq!(world.copies(), BTreeMap::new(), "after {count} steps, {announcing}");
+fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
+    after_each_death(|world, when| {
+        let before = world.inodes();
+        assert!(world.drain(), "{when}");
+        assert_eq!(world.copies(), world.expected(), "{when}");
+        let after = world.inodes();
+        for (file, inode) in &before {
+            let same = after.get(file).is_none_or(|now| now == inode);
+            assert!(same, "{file:?} was made again {when}");
         }
-    }
+    });
+}
+
+#[test]
+fn what_an_agent_that_died_has_placed_goes_when_the_program_removes_it() {
+    after_each_death(|world, when| {
+        world.remove_everything();
+        assert!(world.drain(), "{when}");
+        assert_eq!(world.copies(), BTreeMap::new(), "{when}");
+    });
 }
 
 #[test]
@@ -432,7 +474,7 @@ fn file_evicted_before_the_first_pass_keeps_its_copy() {
 
 #[test]
 fn what_cannot_be_announced_is_not_done() {
-    let world = World::changed();
+    let world = World::changed(&Mapping::default());
     let mut ledger = world.ledger();
     let steps = world.steps(&ledger);
     let (before, inodes) = (world.copies(), world.inodes());
@@ -446,7 +488,7 @@ fn what_cannot_be_announced_is_not_done() {
 
 #[test]
 fn a_record_that_was_cut_off_is_ignored_and_spoils_no_other() {
-    let world = World::changed();
+    let world = World::changed(&Mapping::default());
     let announced = world.die_after(usize::MAX).concat();
     let journal = world.out().join(format!(".cairn-{STORE}"));
     let whole = fs::read(&journal).expect("reads");
