@@ -56,8 +56,8 @@ impl<T: Item> Queue<T> {
         while let Some(item) = waiting.items.front() {
             let is_small = item.bytes() <= SMALL_BYTES;
             bytes += item.bytes();
-            let has_room = taken.len() < TOGETHER_FILES && bytes <= TOGETHER_BYTES;
-            if !taken.is_empty() && !(is_small && has_room) {
+            let fits = is_small && taken.len() < TOGETHER_FILES && bytes <= TOGETHER_BYTES;
+            if !taken.is_empty() && !fits {
                 break;
             }
             taken.extend(waiting.items.pop_front());
