@@ -104,6 +104,28 @@ fn checkpoints_are_there_with_what_became_of_them_also_after_the_store_is_gone()
 }
 
 #[test]
+fn checkpoint_that_is_written_again_begins_when_its_file_is_opened_again() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "melt", &[]);
+    let checkpoints = || {
+        let figures = sandbox.cairn(&["report", "melt", "--json"]).succeeds().json();
+        figures["checkpoints"].as_array().cloned().unwrap_or_default()
+    };
+    let is_safe = |one: &Value| one["level"] == "pfs" && one["left_ms"].is_null();
+    session.shell("head -c 1M /dev/zero >/cairn/md_step1.cpt");
+    eventually("it is safe", || has(&sandbox, 1) && checkpoints().last().is_some_and(is_safe));
+    session.shell("head -c 2M /dev/zero >/cairn/md_step1.cpt");
+    eventually("the other is safe", || {
+        checkpoints().last().is_some_and(|one| is_safe(one) && one["bytes"] == 2 * MIB)
+    });
+    let both = checkpoints();
+    assert_eq!(both.len(), 2);
+    assert!(both[1]["from_ms"].as_u64() > both[0]["to_ms"].as_u64(), "{both:?}");
+    assert!(both[0]["level"] == "node" && !both[0]["left_ms"].is_null(), "{both:?}");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
 fn checkpoint_that_was_given_up_for_space_is_safe_where_it_is() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "melt", &["--retain", "count=1"]);
