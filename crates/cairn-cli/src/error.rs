@@ -215,6 +215,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// What need not be kept is to be archived.
+    #[error("--discard contradicts the archive {url}; leave one of them out")]
+    DiscardArchive {
+        /// `s3://BUCKET/PREFIX`.
+        url: String,
+    },
     /// There is no such store.
     #[error("there is no store of job {job} in {places}; see: cairn status")]
     NoStore {

@@ -25,7 +25,7 @@ use crate::standing::Standing;
 use crate::store::OpenStore;
 use crate::unserved;
 use crate::walltime::Walltime;
-use cairn_agent::archive::ArchiveStatus;
+use cairn_agent::archive::{ArchivePolicy, ArchiveStatus};
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -147,16 +147,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let library = launch::find_library()?;
     let words: Vec<String> =
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    if let Some(persist) = request.persist.as_ref().filter(|_| discard) {
-        return Err(Error::DiscardPersist { path: persist.clone() });
+    if discard {
+        check_discard(request.persist.as_ref(), request.archive.as_ref())?;
     }
     let company = Company::of_this_process(&request);
     let claim = match &company {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,
     };
-    if let Some(persist) = claim.store.job.persist.as_ref().filter(|_| discard) {
-        return Err(Error::DiscardPersist { path: persist.clone() });
+    if discard {
+        check_discard(claim.store.job.persist.as_ref(), claim.store.job.archive.as_ref())?;
     }
     let program = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
     if let Some(note) = company::other_nodes(program, &claim.store.job.mount) {
@@ -261,6 +261,15 @@ fn wait(
         if let Some(status) = ended {
             return Ok(status);
         }
+    }
+}
+
+/// Errors: what need not be kept is to be brought to safety.
+fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> Result<()> {
+    match (persist, archive) {
+        (Some(path), _) => Err(Error::DiscardPersist { path: path.clone() }),
+        (None, Some(ArchivePolicy { url, .. })) => Err(Error::DiscardArchive { url: url.clone() }),
+        (None, None) => Ok(()),
     }
 }
 

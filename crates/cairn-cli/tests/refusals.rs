@@ -66,6 +66,9 @@ fn discard_of_what_is_to_be_persisted_is_refused() {
     sandbox
         .cairn(&["run", "--discard", "--persist", out, "--", "true"])
         .refused_with("contradicts");
+    sandbox
+        .cairn(&["run", "--discard", "--archive", "s3://runs", "--", "true"])
+        .refused_with("--discard contradicts the archive s3://runs");
 }
 
 #[test]
