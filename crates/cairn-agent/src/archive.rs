@@ -3,14 +3,19 @@
 //! Must stay true: an object that says that a checkpoint is there is written after all that it names was verified there, and
 //! removed before any of that is replaced; credentials are read where they are used and stand in no file of ours.
 //! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread, `upload.rs` sends a checkpoint,
-//! `client.rs` talks to the server.
+//! `fetch.rs` finds and reads what is there, `client.rs` talks to the server.
 
 mod client;
 mod credentials;
+pub mod fetch;
 pub(crate) mod keeper;
 pub mod manifest;
 mod select;
 mod upload;
+
+#[cfg(test)]
+#[path = "../../cairn-testing/src/object_store.rs"]
+mod object_store;
 
 use crate::board::Board;
 use crate::sets::policy::Every;
@@ -47,12 +52,17 @@ impl Location {
         Ok(Location { bucket: bucket.to_string(), prefix: prefix.to_string() })
     }
 
+    /// What the names of all objects begin with.
+    pub fn root(&self) -> String {
+        match self.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        }
+    }
+
     /// The name of an object of `job`.
     pub fn key(&self, job: &str, name: &str) -> String {
-        match self.prefix.as_str() {
-            "" => format!("{job}/{name}"),
-            prefix => format!("{prefix}/{job}/{name}"),
-        }
+        format!("{}{job}/{name}", self.root())
     }
 }
 

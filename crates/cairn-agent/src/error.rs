@@ -97,11 +97,20 @@ pub enum Error {
     },
     /// Nobody told this process who it is for the object store.
     #[error(
+        "there are no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, \
+         nor the profile {profile} in ~/.aws/credentials"
+    )]
+    NoCredentials {
+        /// The profile that was looked for.
+        profile: String,
+    },
+    /// Nobody told the agent.
+    #[error(
         "the agent (process {pid}) has no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
          in the environment that it was started in, nor the profile {profile} in ~/.aws/credentials; to start another one \
          with them: kill {pid}, and give them to the next cairn command"
     )]
-    NoCredentials {
+    AgentWithoutCredentials {
         /// The agent.
         pid: u32,
         /// The profile that was looked for.
@@ -236,6 +245,11 @@ impl Error {
     ) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
         let path = path.clone();
         move |source| Error::Store { action, path, source }
+    }
+
+    /// Whether the request to the object store may succeed when it is repeated.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Error::Object { passes: true, .. })
     }
 
     /// Whether other files would fail for the same reason: a directory that is full, read-only or

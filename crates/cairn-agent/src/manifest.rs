@@ -328,22 +328,22 @@ fn read_some_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     read_checksum(deserializer).map(Some)
 }
 
-fn write_mode<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_mode<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&format!("{mode:04o}"))
 }
 
-fn read_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(crate) fn read_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     u32::from_str_radix(&String::deserialize(deserializer)?, 8).map_err(D::Error::custom)
 }
 
-fn write_time<S: Serializer>(time_ns: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_time<S: Serializer>(time_ns: &i64, serializer: S) -> Result<S::Ok, S::Error> {
     let sign = if *time_ns < 0 { "-" } else { "" };
     let size = time_ns.unsigned_abs();
     let (seconds, rest) = (size / NANOSECONDS_PER_SECOND, size % NANOSECONDS_PER_SECOND);
     serializer.serialize_str(&format!("{sign}{seconds}.{rest:09}"))
 }
 
-fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+pub(crate) fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let text = String::deserialize(deserializer)?;
     let (sign, size) = text.strip_prefix('-').map_or((1, &text[..]), |size| (-1, size));
     let digits = size.split_once('.').filter(|(_, decimals)| decimals.len() == 9);

@@ -2,8 +2,9 @@
 //! they write a checkpoint.
 //!
 //! Must stay true: whoever copies asks before each part and waits as long as it is told; a limit is kept over any
-//! time, but for a tenth of a second's worth and the part under way; whoever writes on and on delays the drain, and
-//! does not keep it from ending; a wish to stop, or that the limits are lifted, ends a wait at once.
+//! time, but for a tenth of a second's worth and the part under way; the drain and the archive share it; whoever writes
+//! on and on delays the drain, and does not keep it from ending; a wish to stop, or that the limits are lifted, ends a
+//! wait at once.
 //! Does not know who writes; `activity.rs` looks.
 
 use crate::error::{Error, Result};
@@ -151,7 +152,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    fn new(clock: Box<dyn Clock>) -> Pace {
+    pub(crate) fn new(clock: Box<dyn Clock>) -> Pace {
         Pace {
             clock,
             limits: Mutex::default(),
@@ -251,11 +252,13 @@ impl Pace {
     }
 
     /// Spends `bytes` and the work since `since`; how long to wait for that.
-    fn spend(&self, since: Duration, bytes: u64) -> Duration {
+    fn spend(&self, of: Work, since: Duration, bytes: u64) -> Duration {
         let now = self.clock.now();
         let worked = u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
         let mut limits = self.limits();
-        limits.measure(bytes, worked);
+        if of == Work::Drain {
+            limits.measure(bytes, worked);
+        }
         let is_beside_writers = limits.is_writing(now, WRITING);
         let by_rate = limits.bytes.as_mut().map(|bucket| bucket.spend(now, bytes));
         let work = limits.work.as_mut().filter(|_| is_beside_writers);
@@ -264,17 +267,36 @@ impl Pace {
     }
 }
 
+/// Whose bytes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// The drain's: what is known of its speed comes from them.
+    Drain,
+    /// Somebody else's, who keeps to the same limits.
+    Other,
+}
+
 /// The work of one thread on one file.
 pub struct Lap<'a> {
     meter: &'a Meter,
+    work: Work,
     /// Since when it has worked without asking.
     since: Duration,
 }
 
 impl<'a> Lap<'a> {
-    /// Begins now.
+    /// Begins now, for the drain.
     pub fn begin(meter: &'a Meter) -> Lap<'a> {
-        Lap { meter, since: meter.pace.clock.now() }
+        Lap::of(Work::Drain, meter)
+    }
+
+    /// Begins now, for somebody else who keeps to the drain's limits.
+    pub fn beside(meter: &'a Meter) -> Lap<'a> {
+        Lap::of(Work::Other, meter)
+    }
+
+    fn of(work: Work, meter: &'a Meter) -> Lap<'a> {
+        Lap { meter, work, since: meter.pace.clock.now() }
     }
 
     /// Asks for leave to copy `bytes` more, and waits for it.
@@ -282,7 +304,7 @@ impl<'a> Lap<'a> {
     pub fn admit(&mut self, bytes: u64) -> Result<()> {
         let pace = &self.meter.pace;
         let begun = pace.clock.now();
-        let leave_at = begun + pace.spend(self.since, bytes);
+        let leave_at = begun + pace.spend(self.work, self.since, bytes);
         let mut now = begun;
         while !self.meter.is_stopping() && !pace.is_lifted() {
             let left = leave_at.saturating_sub(now);
@@ -293,9 +315,11 @@ impl<'a> Lap<'a> {
             now = pace.clock.now();
         }
         self.since = now;
-        pace.limits().note_leave(now);
-        pace.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
-        pace.waited_ns.fetch_add((now - begun).as_nanos() as u64, Ordering::Relaxed);
+        if self.work == Work::Drain {
+            pace.limits().note_leave(now);
+            pace.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
+            pace.waited_ns.fetch_add((now - begun).as_nanos() as u64, Ordering::Relaxed);
+        }
         if self.meter.is_stopping() { Err(Error::Stopped) } else { Ok(()) }
     }
 }
@@ -303,9 +327,9 @@ impl<'a> Lap<'a> {
 impl Drop for Lap<'_> {
     /// The rest of the work is paid for by who comes next.
     fn drop(&mut self) {
-        self.meter.pace.spend(self.since, 0);
+        self.meter.pace.spend(self.work, self.since, 0);
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,12 +1,14 @@
-//! `cairn drain`: bring everything that is closed to the persist directory, now.
+//! `cairn drain`: bring everything that is closed to the persist directory, and complete checkpoints to the archive, now.
 
 use crate::Context;
+use crate::archive::{self, archive_with};
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::request::checked_persist;
 use crate::size::human;
 use crate::store::OpenStore;
+use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::job::Job;
@@ -24,12 +26,14 @@ Examples:
   cairn drain melt --persist /scratch/out
       where the job was started without --persist, or to another directory
 
+Of a job that is archived, complete checkpoints go to the archive, too.
+
 Exit codes: 0 every clean file is verified there; 75 something is left (said why); 2 refused.";
 
 /// Agents asked in turn before a drain is given up.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// Drain every closed file of a store to its persist directory.
+/// Drain every closed file of a store to its persist directory, and archive its complete checkpoints.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -38,6 +42,15 @@ pub struct Arguments {
     /// Drain to this directory from now on
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
+}
+
+/// What the command came to.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    drain: &'a DrainReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archive: &'a Option<ArchiveStatus>,
 }
 
 /// What a drain came to.
@@ -71,24 +84,35 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         store.job = Job { persist: Some(persist), ..store.job };
         store.job.save(store.directory())?;
     }
-    let Some(persist) = store.job.persist.clone() else {
+    let persist = store.job.persist.clone();
+    if persist.is_none() && store.job.archive.is_none() {
         return Err(Error::NoPersist { job: store.job.job });
-    };
-    checked_persist(&persist)?;
-    let told = Told { succeeded: None, wanted: Wanted::All };
-    let report =
-        drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
-    if context.json {
-        output::json(&report)?;
-    } else {
-        let files = count(report.outcome.drained_files, "file");
-        let bytes = human(report.outcome.drained_bytes);
-        let (directory, manifest) = (persist.display(), manifest_name(&report.job));
-        output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
     }
-    match report.outcome.complete {
-        true => Ok(()),
-        false => Err(Error::NotDrained { summary: left(&report.outcome) }),
+    persist.as_deref().map(checked_persist).transpose()?;
+    let told = Told { succeeded: None, wanted: Wanted::All };
+    let drain =
+        drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
+    let is_drained = persist.is_none() || drain.outcome.complete;
+    let archive = archive_with(&store, context.json)?;
+    let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
+    if context.json {
+        output::json(&Report { drain: &drain, archive: &archive })?;
+    } else {
+        if let Some(directory) = &persist {
+            let files = count(drain.outcome.drained_files, "file");
+            let bytes = human(drain.outcome.drained_bytes);
+            let (directory, manifest) = (directory.display(), manifest_name(&drain.job));
+            output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
+        }
+        archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
+    }
+    match (is_drained, is_archived) {
+        (true, true) => Ok(()),
+        (false, _) => Err(Error::NotDrained { summary: left(&drain.outcome) }),
+        (true, false) => {
+            let summary = "the archive is not complete; the store keeps its files".to_string();
+            Err(Error::NotDrained { summary })
+        }
     }
 }
 

@@ -238,7 +238,9 @@ impl Ending<'_> {
         let root = self.root_option();
         let command: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
         let command = command.join(" ");
-        let persist = if self.job.persist.is_some() { "" } else { " --persist DIR" };
+        let is_archived = self.archive.as_ref().is_none_or(ArchiveStatus::is_complete);
+        let has_place = self.job.persist.is_some() || !is_archived;
+        let persist = if has_place { "" } else { " --persist DIR" };
         vec![
             ("resume", format!("cairn {root}run --job {job} -- {command}")),
             ("drain", format!("cairn {root}drain {job}{persist}")),

@@ -1,72 +1,43 @@
 //! Complete checkpoints go to an object store, whatever the server does meanwhile. The server here plays what real ones do when
-//! they are in trouble.
+//! they are in trouble; tests/apps has real ones.
 
 mod common;
 
-#[path = "common/object_store.rs"]
-mod object_store;
+#[path = "common/archiving.rs"]
+mod archiving;
 
-use common::{Ran, Sandbox};
-use object_store::{ObjectStore, Trouble};
-use std::process::Command;
+use archiving::{
+    Mood, OBJECTS, ObjectStore, Running, SCRIPT, Trouble, assert_archived, assert_secrets_are_kept,
+    cairn, command, is_said_to_be_there, manifests, run,
+};
+use common::{Ran, Sandbox, eventually, kill};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-/// Two checkpoints: one of a small and one of a large file, which comes in parts.
-const SCRIPT: &str = "head -c 100 /dev/zero > /cairn/state.100; \
-                      head -c 9000000 /dev/urandom > /cairn/state.200; wait";
-
-/// `cairn run` of a shell script that archives in `server`.
-fn command(sandbox: &Sandbox, server: &ObjectStore, script: &str) -> Command {
-    let out = sandbox.out();
-    let persist = out.to_str().expect("UTF-8");
-    let words = ["run", "--job", "melt", "--persist", persist, "--archive", "s3://runs/deep/er"];
-    let mut command = sandbox.command(&[&words[..], &["--", "bash", "-c", script]].concat());
-    command
-        .env("CAIRN_ARCHIVE_ENDPOINT", server.url())
-        .env("CAIRN_RUN_TIER", "ram:64M")
-        .env("AWS_ACCESS_KEY_ID", "key-of-the-test")
-        .env("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
-        .env("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent");
-    command
-}
-
-fn run(sandbox: &Sandbox, server: &ObjectStore, script: &str) -> Ran {
-    Ran::of(command(sandbox, server, script).output().expect("cairn starts"), script.to_string())
-}
-
-fn manifests(server: &ObjectStore) -> Vec<String> {
-    let names = server.names().into_iter();
-    names.filter(|name| name.starts_with("runs/deep/er/melt/cairn-checkpoint.")).collect()
-}
-
-/// That both checkpoints are there, as the persist directory has them.
-fn assert_archived(sandbox: &Sandbox, server: &ObjectStore) {
-    for name in ["state.100", "state.200"] {
-        let there = server.object(&format!("runs/deep/er/melt/{name}")).expect("is there");
-        assert!(there == std::fs::read(sandbox.out().join(name)).expect("is drained"), "{name}");
-    }
-    assert_eq!(manifests(server).len(), 2, "{:?}", server.names());
-}
+/// Waits until the test says so, by a file in the working directory.
+const WAIT: &str = "until [ -e go ]; do sleep 0.01; done";
 
 #[test]
 fn complete_checkpoints_are_there_when_the_run_ends_and_the_store_is_removed() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    let ran = run(&sandbox, &server, SCRIPT);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("2 checkpoints, 8.58 MiB, in s3://runs/deep/er, verified"),
-        "{}",
-        ran.stderr
-    );
+    let ran = run(&sandbox, &server, SCRIPT).succeeds();
+    let ran = ran.says("2 checkpoints, 8.58 MiB, in s3://runs/deep/er, verified");
     assert!(!sandbox.store("melt").exists(), "{}", ran.stderr);
     assert_archived(&sandbox, &server);
 }
 
 #[test]
 fn server_in_trouble_is_asked_again_and_nothing_is_said_to_be_there_before_it_is() {
-    for trouble in [Trouble::SlowDown, Trouble::Hangup, Trouble::WrongChecksum] {
+    for trouble in [Trouble::SlowDown, Trouble::Hangup, Trouble::WrongChecksum, Trouble::Unanswered]
+    {
         let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[trouble; 3]));
-        let ran = run(&sandbox, &server, SCRIPT);
-        assert_eq!(ran.code, Some(0), "{trouble:?}: {}", ran.stderr);
+        // A run that fails with what the server did is followed by a drain, as it says.
+        match run(&sandbox, &server, SCRIPT).code {
+            Some(75) => drop(cairn(&sandbox, &server, &["drain", "melt"]).succeeds()),
+            code => assert_eq!(code, Some(0), "{trouble:?}"),
+        }
         assert_archived(&sandbox, &server);
     }
 }
@@ -74,30 +45,30 @@ fn server_in_trouble_is_asked_again_and_nothing_is_said_to_be_there_before_it_is
 #[test]
 fn server_that_keeps_other_bytes_than_it_got_has_no_checkpoint() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[Trouble::NoChecksums; 100]));
-    let ran = run(&sandbox, &server, SCRIPT);
-    assert_eq!(ran.code, Some(75), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("cannot read back s3://runs/deep/er/melt/state."),
-        "{}",
-        ran.stderr
-    );
+    let ran = run(&sandbox, &server, SCRIPT).ends_with(75);
+    ran.says("cannot read back s3://runs/deep/er/melt/state.");
     assert!(manifests(&server).is_empty() && sandbox.store("melt").exists());
 }
 
 #[test]
-fn server_that_refuses_leaves_the_store_with_the_reason() {
-    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[Trouble::Forbidden; 100]));
-    let ran = run(&sandbox, &server, SCRIPT);
-    assert_eq!(ran.code, Some(75), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("archive not complete") && ran.stderr.contains("AccessDenied"),
-        "{}",
-        ran.stderr
-    );
-    assert!(sandbox.store("melt").exists() && manifests(&server).is_empty());
-    for file in ["job.json", "agent.log", "checkpoints.json"] {
-        let text = std::fs::read_to_string(sandbox.store("melt").join(file)).unwrap_or_default();
-        assert!(!text.contains("-of-the-test") && !text.contains("X-Amz"), "{file}: {text}");
+fn server_that_refuses_leaves_the_store_with_the_reason_and_is_used_when_it_does_not() {
+    for (mood, reason) in [
+        (Mood::Forbidding, "AccessDenied (are the credentials those of this bucket?)"),
+        (Mood::Bucketless, "NoSuchBucket (is the bucket there, and on this server?)"),
+    ] {
+        let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+        server.set_mood(mood);
+        let ran = run(&sandbox, &server, SCRIPT).ends_with(75);
+        let ran =
+            ran.says("archive not complete: cannot list s3://runs/deep/er/melt/").says(reason);
+        assert_secrets_are_kept(&sandbox, &ran);
+        let status = sandbox.cairn(&["status", "melt"]).succeeds().says(reason);
+        assert_secrets_are_kept(&sandbox, &status);
+        assert!(server.names().is_empty());
+        server.set_mood(Mood::Fine);
+        let drained = cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+        drained.says("2 checkpoints, 8.58 MiB, in s3://runs/deep/er, verified");
+        assert_archived(&sandbox, &server);
     }
 }
 
@@ -107,8 +78,7 @@ fn agent_without_credentials_says_so() {
     let mut command = command(&sandbox, &server, SCRIPT);
     command.env_remove("AWS_ACCESS_KEY_ID");
     let ran = Ran::of(command.output().expect("cairn starts"), "run".to_string());
-    assert_eq!(ran.code, Some(75), "{}", ran.stderr);
-    assert!(ran.stderr.contains("has no credentials for the archive"), "{}", ran.stderr);
+    ran.ends_with(75).says("has no credentials for the archive");
     assert!(server.names().is_empty());
 }
 
@@ -116,15 +86,156 @@ fn agent_without_credentials_says_so() {
 fn what_is_there_is_not_sent_again_and_what_was_replaced_is_no_checkpoint_any_more() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
     let script = format!("{SCRIPT}; exit 3");
-    assert_eq!(run(&sandbox, &server, &script).code, Some(3));
+    run(&sandbox, &server, &script).ends_with(3);
     assert_archived(&sandbox, &server);
     let sent = server.written();
     // Another agent, which knows nothing of what the first one did.
-    assert_eq!(run(&sandbox, &server, "exit 3").code, Some(3));
+    run(&sandbox, &server, "exit 3").ends_with(3);
     assert_eq!(server.written(), sent);
     let before = manifests(&server);
-    assert_eq!(run(&sandbox, &server, "echo x > /cairn/state.100; exit 0").code, Some(0));
+    run(&sandbox, &server, "echo x > /cairn/state.100; exit 0").succeeds();
     assert_archived(&sandbox, &server);
     let after = manifests(&server);
     assert!(after.iter().filter(|name| before.contains(name)).count() == 1, "{before:?} {after:?}");
+}
+
+#[test]
+fn agent_that_is_killed_in_the_middle_of_an_object_leaves_nothing_of_it_behind() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Stuck);
+    let running = Running::start(command(&sandbox, &server, SCRIPT));
+    server.wait_until_stuck();
+    assert_eq!((server.unfinished(), is_said_to_be_there(&server, "200")), (1, false));
+    kill("KILL", i64::from(sandbox.agent("melt")));
+    server.set_mood(Mood::Fine);
+    running.wait().succeeds().says("2 checkpoints");
+    assert_eq!(server.begun(), 2, "the next agent began again");
+    assert_archived(&sandbox, &server);
+}
+
+#[test]
+fn what_a_killed_agent_had_begun_is_given_up_also_if_the_file_is_gone() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Stuck);
+    let script =
+        format!("{SCRIPT}; {WAIT}; rm /cairn/state.200; echo x > /cairn/state.300; exit 3");
+    let running = Running::start(command(&sandbox, &server, &script));
+    server.wait_until_stuck();
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    eventually("the file is removed", || {
+        !sandbox.cairn(&["ls", "melt"]).stdout.contains("state.200")
+    });
+    kill("KILL", i64::from(sandbox.agent("melt")));
+    server.set_mood(Mood::Fine);
+    let ran = running.wait().ends_with(3);
+    assert!(
+        is_said_to_be_there(&server, "100") && !is_said_to_be_there(&server, "200"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(server.unfinished(), 0);
+    assert!(server.object(&format!("{OBJECTS}state.200")).is_none());
+}
+
+#[test]
+fn slow_server_keeps_neither_the_program_nor_the_drain_waiting() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Stuck);
+    let script = format!("{SCRIPT}; {WAIT}; echo later > /cairn/later; echo went on");
+    let running = Running::start(command(&sandbox, &server, &script));
+    server.wait_until_stuck();
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    eventually("the drain goes on", || sandbox.out().join("later").exists());
+    assert!(!is_said_to_be_there(&server, "200"));
+    server.set_mood(Mood::Fine);
+    running.wait().succeeds().says("went on").says("2 checkpoints");
+    assert_archived(&sandbox, &server);
+}
+
+#[test]
+fn server_that_comes_back_while_the_program_runs_is_used_without_being_told() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    let running = Running::start(command(&sandbox, &server, &format!("{SCRIPT}; {WAIT}")));
+    eventually("the archive is in trouble", || {
+        let status = sandbox.cairn(&["status", "melt", "--json"]).stdout;
+        status.contains("\"phase\": \"retrying\"")
+            && status.contains("cannot list s3://runs/deep/er/melt/")
+    });
+    server.set_mood(Mood::Fine);
+    eventually("the checkpoints are there", || manifests(&server).len() == 2);
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    running.wait().succeeds();
+    assert_archived(&sandbox, &server);
+}
+
+#[test]
+fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    let ran = run(&sandbox, &server, SCRIPT).ends_with(75).says("archive not complete");
+    assert_eq!(ran.offered("drain").split(' ').next_back(), Some("melt"));
+    cairn(&sandbox, &server, &["drain", "melt"]).ends_with(75).says("cannot list");
+    server.set_mood(Mood::Fine);
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+    assert_archived(&sandbox, &server);
+}
+
+#[test]
+fn rate_of_the_drain_holds_for_what_is_archived() {
+    const RATE: f64 = (4 << 20) as f64;
+    let begun = Instant::now();
+    let last = std::sync::Arc::new(Mutex::new(Duration::ZERO));
+    let noted = std::sync::Arc::clone(&last);
+    let note = move |_| *noted.lock().expect("whole") = begun.elapsed();
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::watched(&[], Box::new(note)));
+    let mut command = command(&sandbox, &server, SCRIPT);
+    Ran::of(command.env("CAIRN_DRAIN_RATE", "4M").output().expect("starts"), "run".into())
+        .succeeds();
+    assert_archived(&sandbox, &server);
+    // What went before the last object asked for leave, but for what a tenth of a second saves.
+    let least = 9_000_000.0 / RATE - 0.1;
+    let last = last.lock().expect("whole").as_secs_f64();
+    assert!(last >= least, "9 MB at 4 MiB/s came within {last} s");
+}
+
+#[test]
+fn sending_takes_what_programs_leave_unless_it_is_to_have_as_much() {
+    for priority in ["idle", "normal"] {
+        let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+        server.set_mood(Mood::Stuck);
+        let mut command = command(&sandbox, &server, SCRIPT);
+        command.env("CAIRN_DRAIN_PRIORITY", priority);
+        let running = Running::start(command);
+        server.wait_until_stuck();
+        let threads = nice_of_threads(sandbox.agent("melt"));
+        let usual = threads.iter().find(|(name, _)| name == "archive").expect("is there").1;
+        let expected = if priority == "idle" { 19 } else { usual };
+        assert!(threads.contains(&("send".to_string(), expected)), "{priority}: {threads:?}");
+        server.set_mood(Mood::Fine);
+        running.wait().succeeds();
+    }
+}
+
+/// The threads of a process, by their names, and how nice they are.
+fn nice_of_threads(process: u32) -> Vec<(String, i64)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("lives").flatten();
+    let nice = |path: PathBuf| {
+        let text = fs::read_to_string(path.join("stat")).ok()?;
+        let (head, rest) = text.rsplit_once(") ")?;
+        let name = head.split_once('(')?.1.to_string();
+        Some((name, rest.split(' ').nth(16)?.parse().ok()?))
+    };
+    tasks.filter_map(|task| nice(task.path())).collect()
+}
+
+#[test]
+fn job_without_a_persist_directory_is_archived_and_kept() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    let words =
+        ["run", "--job", "melt", "--archive", "s3://runs/deep/er", "--", "bash", "-c", SCRIPT];
+    cairn(&sandbox, &server, &words).succeeds().says("2 checkpoints");
+    assert_eq!(manifests(&server).len(), 2);
+    assert!(sandbox.store("melt").exists(), "it may have files that are in no checkpoint");
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds().says("2 checkpoints");
 }

@@ -8,9 +8,10 @@ use crate::error::{Error, Result};
 use cairn_device::checksum;
 use rusty_s3::actions::{
     AbortMultipartUpload, CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject,
-    HeadObject, ListObjectsV2, PutObject, S3Action, UploadPart,
+    HeadObject, PutObject, S3Action, UploadPart,
 };
 use rusty_s3::{Bucket, Credentials, Method, UrlStyle};
+use std::fmt;
 use std::io::Read;
 use std::time::Duration;
 use ureq::http::{Request, Response};
@@ -27,12 +28,34 @@ const ATTEMPTS_MAX: u32 = 4;
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// Longest answer that is read into memory.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// Bytes read at a time when an object is read back.
-const READ_BACK_BYTES: usize = 1 << 20;
+/// Bytes of an object that are read at a time.
+const READ_BYTES: usize = 1 << 20;
 /// CRC32C of the bytes of a request or an object, as S3 has it.
 const CHECKSUM: &str = "x-amz-checksum-crc32c";
 /// CRC32C of all of an object, eight digits.
 const WHOLE: &str = "x-amz-meta-cairn-crc32c";
+
+/// What is in an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Its length.
+    pub bytes: u64,
+    /// Its CRC32C.
+    pub crc32c: u32,
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes with checksum {:08x}", self.bytes, self.crc32c)
+    }
+}
+
+/// How far an object was read.
+#[derive(Default)]
+struct SoFar {
+    content: Content,
+    etag: Option<String>,
+}
 
 /// An object as the server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +88,26 @@ pub struct Client<'a> {
     bucket: Bucket,
     credentials: Credentials,
     location: Location,
-    /// Waits so long; false if the agent ends.
-    pause: &'a dyn Fn(Duration) -> bool,
+    /// Waits so long; false if it is not to go on.
+    pause: &'a Pause<'a>,
 }
+
+/// Waits so long; false if it is not to go on.
+pub type Pause<'a> = dyn Fn(Duration) -> bool + Sync + 'a;
 
 impl<'a> Client<'a> {
     /// Of what `policy` names. Errors: it names nothing that can be used, there are no credentials.
-    pub fn new(policy: &ArchivePolicy, pause: &'a dyn Fn(Duration) -> bool) -> Result<Client<'a>> {
+    pub fn new(policy: &ArchivePolicy, pause: &'a Pause<'a>) -> Result<Client<'a>> {
+        Client::with(policy, credentials::find()?, ANSWER_PATIENCE, pause)
+    }
+
+    /// The same with these credentials, and an answer within `patience`.
+    fn with(
+        policy: &ArchivePolicy,
+        credentials: Credentials,
+        patience: Duration,
+        pause: &'a Pause<'a>,
+    ) -> Result<Client<'a>> {
         let unusable = |problem: String| Error::Object {
             action: "use",
             object: policy.url.clone(),
@@ -94,11 +130,10 @@ impl<'a> Client<'a> {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT_PATIENCE))
-            .timeout_recv_response(Some(ANSWER_PATIENCE))
-            .timeout_per_read(Some(ANSWER_PATIENCE))
-            .timeout_per_write(Some(ANSWER_PATIENCE))
+            .timeout_recv_response(Some(patience))
+            .timeout_per_read(Some(patience))
+            .timeout_per_write(Some(patience))
             .build();
-        let credentials = credentials::find()?;
         Ok(Client { agent: config.new_agent(), bucket, credentials, location, pause })
     }
 
@@ -117,8 +152,8 @@ impl<'a> Client<'a> {
         }
         answer.check(self, "look at", key)?;
         let bytes = answer.header("content-length").and_then(|text| text.parse().ok());
-        let crc32c = answer.header(WHOLE).and_then(|text| u32::from_str_radix(&text, 16).ok());
         let was_compared = answer.header(CHECKSUM).is_some();
+        let crc32c = answer.whole();
         Ok(Some(Found { bytes: bytes.unwrap_or(u64::MAX), crc32c, was_compared }))
     }
 
@@ -179,21 +214,25 @@ impl<'a> Client<'a> {
         self.send("give up", key, &action, &[], None)?.check(self, "give up", key)
     }
 
-    /// Gives up what somebody who died began and did not complete.
-    pub fn abort_unfinished(&self, key: &str) -> Result<()> {
-        let action = || {
-            // The bucket itself is asked: it has the empty name.
-            let mut list = GetObject::new(&self.bucket, Some(&self.credentials), "");
-            list.query_mut().insert("uploads", "");
-            list.query_mut().insert("prefix", key);
-            list
-        };
-        let answer = self.send("look at", key, &action, &[], None)?;
-        answer.check(self, "look at", key)?;
-        for upload in unfinished(&answer.text(), key) {
-            self.abort(key, &upload)?;
+    /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
+    pub fn abort_unfinished(&self, prefix: &str, ours: impl Fn(&str) -> bool) -> Result<()> {
+        let action = || self.ask_bucket(&[("uploads", ""), ("prefix", prefix)]);
+        let answer = self.send("look at", prefix, &action, &[], None)?;
+        answer.check(self, "look at", prefix)?;
+        let of_prefix = |key: &str| key.starts_with(prefix) && ours(key);
+        let uploads = unfinished(&answer.text()).into_iter();
+        uploads
+            .filter(|(key, _)| of_prefix(key))
+            .try_for_each(|(key, upload)| self.abort(&key, &upload))
+    }
+
+    /// A question to the bucket itself: it has the empty name.
+    fn ask_bucket(&self, query: &[(&'static str, &str)]) -> GetObject<'_> {
+        let mut action = GetObject::new(&self.bucket, Some(&self.credentials), "");
+        for (name, value) in query {
+            action.query_mut().insert(*name, value.to_string());
         }
-        Ok(())
+        action
     }
 
     /// Removes an object, if it is there.
@@ -207,59 +246,122 @@ impl<'a> Client<'a> {
 
     /// The names that begin like this.
     pub fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let (mut names, mut token) = (Vec::new(), None::<String>);
+        Ok(self.list_by(prefix, None)?.0)
+    }
+
+    /// What names that begin like this go on with up to the next slash, which is part of it.
+    pub fn list_directories(&self, prefix: &str) -> Result<Vec<String>> {
+        Ok(self.list_by(prefix, Some("/"))?.1)
+    }
+
+    fn list_by(&self, prefix: &str, delimiter: Option<&str>) -> Result<(Vec<String>, Vec<String>)> {
+        let (mut names, mut directories, mut token) = (Vec::new(), Vec::new(), None::<String>);
         loop {
-            let action = || {
-                let mut list = ListObjectsV2::new(&self.bucket, Some(&self.credentials));
-                list.with_prefix(prefix);
-                token.iter().for_each(|token| list.with_continuation_token(token.clone()));
-                list
-            };
-            let answer = self.send("list", prefix, &action, &[], None)?;
+            let mut query = vec![("list-type", "2"), ("prefix", prefix)];
+            query.extend(delimiter.map(|delimiter| ("delimiter", delimiter)));
+            query.extend(token.as_deref().map(|token| ("continuation-token", token)));
+            let answer = self.send("list", prefix, &|| self.ask_bucket(&query), &[], None)?;
             answer.check(self, "list", prefix)?;
-            let parsed = ListObjectsV2::parse_response(&answer.text())
-                .map_err(|_| self.strange("list", prefix, "its answer is no list"))?;
-            names.extend(parsed.contents.into_iter().map(|one| one.key));
-            match parsed.next_continuation_token {
+            let text = answer.text();
+            if !text.contains("<ListBucketResult") {
+                return Err(self.strange("list", prefix, "its answer is no list"));
+            }
+            names.extend(elements(&text, "Contents").filter_map(|one| plain_tag(one, "Key")));
+            let parts = elements(&text, "CommonPrefixes");
+            directories.extend(parts.filter_map(|one| plain_tag(one, "Prefix")));
+            match plain_tag(&text, "NextContinuationToken") {
                 Some(next) if !next.is_empty() => token = Some(next),
-                _ => return Ok(names),
+                _ => return Ok((names, directories)),
             }
         }
     }
 
-    /// A small object.
-    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+    /// A small object; None if it has another checksum than it was written with.
+    pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let action = || GetObject::new(&self.bucket, Some(&self.credentials), key);
         let answer = self.send("read", key, &action, &[], None)?;
         answer.check(self, "read", key)?;
-        Ok(answer.body)
+        let crc32c = checksum::crc32c(0, &answer.body);
+        let is_sound = answer.whole().is_none_or(|stated| stated == crc32c);
+        Ok(is_sound.then_some(answer.body))
+    }
+
+    /// Reads an object from its beginning to its end and hands on what comes; where the connection breaks, it goes on
+    /// from there. None: there is none. Errors: those of the server, of `consume`; `Stopped`.
+    pub fn read(
+        &self,
+        key: &str,
+        consume: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Option<Content>> {
+        let mut so_far = SoFar::default();
+        let (mut attempt, mut delay) = (1, RETRY_FIRST);
+        loop {
+            let before = so_far.content.bytes;
+            match self.read_on(key, &mut so_far, consume) {
+                Ok(is_there) => return Ok(is_there.then_some(so_far.content)),
+                Err(error) if !error.passes() => return Err(error),
+                Err(_) if so_far.content.bytes > before => (attempt, delay) = (1, RETRY_FIRST),
+                Err(error) if attempt == ATTEMPTS_MAX => return Err(error),
+                Err(_) => {}
+            }
+            if !(self.pause)(delay) {
+                return Err(Error::Stopped);
+            }
+            (attempt, delay) = (attempt + 1, delay * 4);
+        }
+    }
+
+    /// Reads on to the end; false if there is no such object.
+    fn read_on(
+        &self,
+        key: &str,
+        so_far: &mut SoFar,
+        consume: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let from = so_far.content.bytes;
+        let range = (from > 0).then(|| ("range", format!("bytes={from}-")));
+        // Not the rest of another one that has taken the name meanwhile.
+        let same = so_far.etag.clone().filter(|_| from > 0).map(|etag| ("if-match", etag));
+        let headers: Vec<_> = range.into_iter().chain(same).collect();
+        let mut action = GetObject::new(&self.bucket, Some(&self.credentials), key);
+        let request = self.request(&mut action, &headers).body(());
+        let request = request.map_err(|_| self.unsendable(key))?;
+        let failed = |problem: String| self.error("read", key, problem, true);
+        let mut answer = self.agent.run(request).map_err(|error| failed(why(&error)))?;
+        let wanted = if from == 0 { 200 } else { 206 };
+        if answer.status() != wanted {
+            let answer = Answer::read(answer).map_err(|error| failed(why(&error)))?;
+            let is_no_bucket = tag(&answer.text(), "Code").as_deref() == Some("NoSuchBucket");
+            if answer.status == 404 && !is_no_bucket {
+                return Ok(false);
+            }
+            answer.check(self, "read", key)?;
+            return Err(self.error("read", key, format!("HTTP {}", answer.status), false));
+        }
+        let etag = answer.headers().get("etag").and_then(|etag| etag.to_str().ok());
+        so_far.etag = so_far.etag.take().or(etag.map(str::to_string));
+        let mut reader = answer.body_mut().with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            let length = reader.read(&mut buffer);
+            let length = length.map_err(|error| failed(crate::error::why(&error)))?;
+            if length == 0 {
+                return Ok(true);
+            }
+            consume(&buffer[..length])?;
+            let Content { bytes, crc32c } = so_far.content;
+            let crc32c = checksum::crc32c(crc32c, &buffer[..length]);
+            so_far.content = Content { bytes: bytes + length as u64, crc32c };
+        }
     }
 
     /// Reads an object back and compares it.
-    pub fn compare(&self, key: &str, bytes: u64, crc32c: u32) -> Result<()> {
-        let mut action = GetObject::new(&self.bucket, Some(&self.credentials), key);
-        let request = self.request(&mut action, &[]).body(()).map_err(|_| self.unsendable(key))?;
-        let failed = |problem: String| self.error("read back", key, problem, true);
-        let mut answer = self.agent.run(request).map_err(|error| failed(why(&error)))?;
-        if answer.status() != 200 {
-            return Err(failed(format!("HTTP {}", answer.status().as_u16())));
-        }
-        let mut reader = answer.body_mut().with_config().limit(u64::MAX).reader();
-        let mut buffer = vec![0; READ_BACK_BYTES];
-        let (mut found_bytes, mut found) = (0, 0);
-        loop {
-            let length = reader.read(&mut buffer).map_err(|error| failed(error.to_string()))?;
-            if length == 0 {
-                break;
-            }
-            found = checksum::crc32c(found, &buffer[..length]);
-            found_bytes += length as u64;
-        }
-        match (found_bytes, found) == (bytes, crc32c) {
-            true => Ok(()),
-            false => Err(failed(format!(
-                "{found_bytes} bytes with checksum {found:08x} instead of {bytes} with {crc32c:08x}"
-            ))),
+    pub fn compare(&self, key: &str, wanted: Content) -> Result<()> {
+        let failed = |problem: String| Err(self.error("read back", key, problem, true));
+        match self.read(key, &mut |_| Ok(()))? {
+            Some(found) if found == wanted => Ok(()),
+            Some(found) => failed(format!("{found} instead of {wanted}")),
+            None => failed("it is not there".to_string()),
         }
     }
 
@@ -345,6 +447,11 @@ impl Answer {
         self.headers.get(name)?.to_str().ok().map(str::to_string)
     }
 
+    /// The checksum of the object that was written with it.
+    fn whole(&self) -> Option<u32> {
+        self.header(WHOLE).and_then(|text| u32::from_str_radix(&text, 16).ok())
+    }
+
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -367,6 +474,7 @@ impl Answer {
         let message = tag(&text, "Message").filter(|message| *message != code);
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let advice = match self.status {
+            _ if code == "NoSuchBucket" => " (is the bucket there, and on this server?)",
             401 | 403 => " (are the credentials those of this bucket?)",
             301 | 307 => " (is the region the one of this bucket?)",
             _ => "",
@@ -413,11 +521,21 @@ fn tag(text: &str, name: &str) -> Option<String> {
     rest.split_once("</").map(|(inner, _)| inner.to_string())
 }
 
-/// The numbers of the uploads of `key` in a list of those that are not completed.
-fn unfinished(text: &str, key: &str) -> Vec<String> {
-    let of_key = |upload: &&str| tag(upload, "Key").as_deref() == Some(escaped(key).as_str());
-    let uploads = text.split("<Upload>").skip(1).filter(of_key);
-    uploads.filter_map(|upload| tag(upload, "UploadId")).collect()
+/// The same of a text that was escaped.
+fn plain_tag(text: &str, name: &str) -> Option<String> {
+    tag(text, name).map(|inner| plain(&inner))
+}
+
+/// What begins with each element of this name. Servers leave out what they do not have: whoever reads takes what it needs.
+fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let parts: Vec<&str> = text.split(&format!("<{name}>")).skip(1).collect();
+    parts.into_iter()
+}
+
+/// Names and numbers in a list of uploads that are not completed.
+fn unfinished(text: &str) -> Vec<(String, String)> {
+    let pair = |upload| Some((plain_tag(upload, "Key")?, plain_tag(upload, "UploadId")?));
+    elements(text, "Upload").filter_map(pair).collect()
 }
 
 /// The body that makes an object of its parts. A server that compares checksums wants to hear them again.
@@ -439,6 +557,12 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// The text that is written like this in XML.
+fn plain(text: &str) -> String {
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
+    text.replace("&apos;", "'").replace("&#39;", "'").replace("&#34;", "\"").replace("&amp;", "&")
+}
+
 /// A CRC32C as S3 writes it: its bytes, the highest first, in base 64.
 fn checksum_text(crc32c: u32) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -449,32 +573,4 @@ fn checksum_text(crc32c: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksum_is_written_as_amazon_writes_it() {
-        assert_eq!(checksum_text(0), "AAAAAA==");
-        assert_eq!(checksum_text(u32::MAX), "/////w==");
-        // CRC32C of "123456789" is e3069283.
-        assert_eq!(checksum_text(checksum::crc32c(0, b"123456789")), "4waSgw==");
-    }
-
-    #[test]
-    fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
-        let part = |etag: &str, was_compared| Part { etag: etag.into(), crc32c: 0, was_compared };
-        let body = completion(&[part("\"a\"", true), part("<b>", false)]);
-        let first = "<Part><ETag>\"a\"</ETag><ChecksumCRC32C>AAAAAA==</ChecksumCRC32C>\
-                     <PartNumber>1</PartNumber></Part>";
-        let second = "<Part><ETag>&lt;b&gt;</ETag><PartNumber>2</PartNumber></Part>";
-        assert!(body.contains(&format!("{first}{second}")), "{body}");
-        assert_eq!(
-            tag("<Error><Code>SlowDown</Code></Error>", "Code").as_deref(),
-            Some("SlowDown")
-        );
-        assert_eq!(tag("<Error/>", "Code"), None);
-        let list = "<Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
-                    <Upload><Key>a&amp;bc</Key><UploadId>2</UploadId></Upload>";
-        assert_eq!(unfinished(list, "a&b"), ["1"]);
-    }
-}
+pub(super) mod tests;

@@ -7,7 +7,7 @@ use rusty_s3::Credentials;
 use std::fs;
 use std::path::PathBuf;
 
-/// The credentials of this process. Errors: there are none; says which process lacks them.
+/// The credentials of this process. Errors: there are none.
 pub fn find() -> Result<Credentials> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(found) = of(variable) {
@@ -18,7 +18,7 @@ pub fn find() -> Result<Credentials> {
     let path = variable("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from).or_else(of_home);
     let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     of(|name| in_profile(&text, &profile, &name.to_ascii_lowercase()))
-        .ok_or_else(|| Error::NoCredentials { pid: std::process::id(), profile })
+        .ok_or(Error::NoCredentials { profile })
 }
 
 fn of(value: impl Fn(&str) -> Option<String>) -> Option<Credentials> {

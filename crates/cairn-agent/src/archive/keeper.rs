@@ -3,14 +3,17 @@
 //! Must stay true: what it knows of the archive it learned there, so an agent that is killed is replaced without loss;
 //! trouble with the server is tried again with a growing delay, trouble with one checkpoint does not keep the others.
 
-use super::client::Client;
-use super::manifest::{FORMAT, Manifest, STEM};
+use super::client::{Client, Pause};
+use super::fetch;
+use super::manifest::Manifest;
 use super::upload::Uploader;
 use super::{ArchivePolicy, ArchiveStatus, Phase, select};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::job::{JOB_FILE, Job};
 use crate::log::{self, Level};
+use crate::policy::Priority;
+use crate::priority;
 use crate::read::Buffer;
 use crate::service::is_off_duty;
 use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
@@ -18,6 +21,7 @@ use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether there is something to do.
@@ -47,6 +51,8 @@ struct Keeper<'a> {
     client: Option<Client<'a>>,
     /// What the archive has of the job; None before it was asked.
     archived: Option<Vec<Manifest>>,
+    /// What an agent that died had begun was given up.
+    has_swept: bool,
     /// Checkpoints that somebody wants there, whatever the policy says.
     wanted: BTreeSet<u64>,
     /// Those that cannot be archived as long as their files stay what they are, and why; without a reason, they changed.
@@ -58,7 +64,7 @@ struct Keeper<'a> {
 
 impl<'a> Keeper<'a> {
     /// Waits a moment, then does what has become due.
-    fn turn(&mut self, shared: &Shared, pause: &'a dyn Fn(Duration) -> bool) {
+    fn turn(&mut self, shared: &Shared, pause: &'a Pause<'a>) {
         let state = shared.archive.state();
         let idle = state.requested == state.finished;
         let mut state = if idle { shared.archive.wait(state, LOOK_EVERY) } else { state };
@@ -83,12 +89,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Sends what is missing, until nothing is.
-    fn round(
-        &mut self,
-        shared: &Shared,
-        pause: &'a dyn Fn(Duration) -> bool,
-        newest: bool,
-    ) -> Result<()> {
+    fn round(&mut self, shared: &Shared, pause: &'a Pause<'a>, newest: bool) -> Result<()> {
         let job = Job::load(shared.directory())?;
         if job.archive != self.policy {
             *self = Keeper { seen: self.seen, ..Keeper::default() };
@@ -102,10 +103,15 @@ impl<'a> Keeper<'a> {
             self.wanted.extend(select::newest(known.checkpoints()));
         }
         if self.client.is_none() {
-            self.client = Some(Client::new(&policy, pause)?);
+            self.client = Some(Client::new(&policy, pause).map_err(of_agent)?);
         }
         if let (None, Some(client)) = (&self.archived, &self.client) {
-            self.archived = Some(there(client, &job.job)?);
+            self.archived = Some(fetch::manifests(client, &job.job)?.0);
+            if !self.has_swept {
+                // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
+                let _ = client.abort_unfinished(&client.location().key(&job.job, ""), |_| true);
+                self.has_swept = true;
+            }
         }
         loop {
             // More may have become complete meanwhile.
@@ -140,16 +146,14 @@ impl<'a> Keeper<'a> {
             !shared.is_stopping()
         };
         let progress = |sent| note(sent, next.bytes());
-        let buffer = &mut self.buffer;
-        let volumes = &volumes;
-        let progress = &progress;
-        match (Uploader { client, job, volumes, archived, buffer, progress }).send(next) {
+        let (buffer, meter) = (&mut self.buffer, &shared.meter);
+        let (volumes, progress) = (&volumes, &progress);
+        let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
+        match send_apart(uploader, next) {
             Err(Error::Changed { .. }) => {
                 self.failed.insert(next.id, None);
             }
-            Err(error @ (Error::Stopped | Error::Object { passes: true, .. })) => {
-                return Err(error);
-            }
+            Err(error) if matches!(error, Error::Stopped) || error.passes() => return Err(error),
             // What the server refuses for good it refuses for all, unless it is about a name.
             Err(error @ Error::Object { action, .. }) if action != "name" => return Err(error),
             Err(error) => {
@@ -168,7 +172,7 @@ impl<'a> Keeper<'a> {
             url: policy.url.clone(),
             phase,
             checkpoints: ours().count() as u64,
-            bytes: ours().map(|there| there.checkpoint.bytes()).sum(),
+            bytes: ours().map(Manifest::bytes).sum(),
             pending,
             failed: self.failed.values().flatten().cloned().collect(),
             ..ArchiveStatus::default()
@@ -210,15 +214,30 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// What the archive has of `job`.
-fn there(client: &Client<'_>, job: &str) -> Result<Vec<Manifest>> {
-    let mut found = Vec::new();
-    for key in client.list(&client.location().key(job, STEM))? {
-        // What does not parse says nothing: it is not ours, or of a newer version.
-        let parsed = serde_json::from_slice::<Manifest>(&client.get(&key)?);
-        found.extend(parsed.ok().filter(|manifest| manifest.format <= FORMAT));
+/// Sends a checkpoint in a thread that ends then: one that took what programs leave cannot be raised again.
+fn send_apart(mut uploader: Uploader<'_>, next: &Checkpoint) -> Result<()> {
+    let is_idle = uploader.meter.pace.policy().priority == Priority::Idle;
+    let send = || {
+        if is_idle {
+            priority::lower_this_thread();
+        }
+        uploader.send(next)
+    };
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new().name("send".to_string()).spawn_scoped(scope, send);
+        let sender = spawned.map_err(Error::file("start a thread in", Path::new("the agent")))?;
+        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Says which process lacks credentials.
+fn of_agent(error: Error) -> Error {
+    match error {
+        Error::NoCredentials { profile } => {
+            Error::AgentWithoutCredentials { pid: std::process::id(), profile }
+        }
+        other => other,
     }
-    Ok(found)
 }
 
 /// What tells the file at `path` now.

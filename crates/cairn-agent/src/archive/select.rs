@@ -20,7 +20,6 @@ pub fn missing<'a>(
     let is_there = |one: &Checkpoint| archived.iter().any(|there| there.is_of(store, one));
     let mut times: BTreeMap<&Family, Vec<i64>> = BTreeMap::new();
     for there in archived.iter().filter(|there| there.store == store) {
-        let there = &there.checkpoint;
         times.entry(&there.name.family).or_default().push(there.modified_ns);
     }
     let mut known: Vec<&Checkpoint> = known.iter().collect();
@@ -62,7 +61,6 @@ pub fn newest(known: &[Checkpoint]) -> Vec<u64> {
 mod tests {
     use super::super::manifest::FORMAT;
     use super::*;
-    use crate::manifest;
     use crate::sets::Name;
     use crate::sets::register::Level;
 
@@ -75,9 +73,16 @@ mod tests {
     }
 
     fn archived(of: &Checkpoint) -> Manifest {
-        let (id, name, modified_ns) = (of.id, of.name.clone(), of.modified_ns);
-        let checkpoint = manifest::Checkpoint { id, name, modified_ns, files: vec![] };
-        Manifest { format: FORMAT, job: "j".into(), store: "s".into(), checkpoint }
+        Manifest {
+            format: FORMAT,
+            job: "j".into(),
+            store: "s".into(),
+            mount: "/cairn".into(),
+            id: of.id,
+            name: of.name.clone(),
+            modified_ns: of.modified_ns,
+            files: vec![],
+        }
     }
 
     fn ids(known: &[Checkpoint], archived: &[Manifest], every: Every, wanted: &[u64]) -> Vec<u64> {

@@ -8,13 +8,15 @@
 //! 4. when all files are there, the object that says so is written.
 //!
 //! Must stay true: a file of another version than the checkpoint's is never sent under its name; no more than one part of a
-//! file is in memory.
+//! file is in memory; leave is asked for each part, as the drain does.
 
-use super::client::{Client, Part};
-use super::manifest::{FORMAT, Manifest, STEM};
+use super::client::{Client, Content, Part};
+use super::manifest::{FORMAT, File, Manifest, STEM};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::manifest::{Checkpoint, CheckpointFile};
+use crate::manifest::CheckpointFile;
+use crate::meter::Meter;
+use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::read::{Buffer, Chunk, Summary, read_whole};
 use crate::sets::{Member, register};
@@ -40,47 +42,60 @@ pub struct Uploader<'a> {
     pub archived: &'a mut Vec<Manifest>,
     /// Memory for reading.
     pub buffer: &'a mut Buffer,
+    /// How fast it may go.
+    pub meter: &'a Meter,
     /// Hears of bytes that need not be sent any more; false if the agent ends.
-    pub progress: &'a dyn Fn(u64) -> bool,
+    pub progress: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Uploader<'_> {
     /// Sends `known`. Errors: those of the server, of files that changed or are damaged, `Stopped`.
     pub fn send(&mut self, known: &register::Checkpoint) -> Result<()> {
         let files = known.files.iter().map(|member| self.send_file(member));
-        let files = files.collect::<Result<Vec<CheckpointFile>>>()?;
-        let (id, name, modified_ns) = (known.id, known.name.clone(), known.modified_ns);
-        let checkpoint = Checkpoint { id, name, modified_ns, files };
-        let (job, store) = (self.job.job.clone(), self.job.store.clone());
-        let manifest = Manifest { format: FORMAT, job, store, checkpoint };
-        let key = self.client.location().key(&self.job.job, &manifest.name());
+        let files = files.collect::<Result<Vec<File>>>()?;
+        let manifest = Manifest {
+            format: FORMAT,
+            job: self.job.job.clone(),
+            store: self.job.store.clone(),
+            mount: self.job.mount.clone(),
+            id: known.id,
+            name: known.name.clone(),
+            modified_ns: known.modified_ns,
+            files,
+        };
+        let key = self.client.location().key(&self.job.job, &manifest.object());
         let mut text = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| Error::Json { path: key.clone().into(), source })?;
         text.push(b'\n');
         let crc32c = checksum::crc32c(0, &text);
+        Lap::beside(self.meter).admit(text.len() as u64)?;
         if !self.client.put(&key, &text, crc32c)? {
-            self.client.compare(&key, text.len() as u64, crc32c)?;
+            self.client.compare(&key, Content { bytes: text.len() as u64, crc32c })?;
         }
         self.archived.push(manifest);
         Ok(())
     }
 
-    fn send_file(&mut self, member: &Member) -> Result<CheckpointFile> {
+    fn send_file(&mut self, member: &Member) -> Result<File> {
         let key = self.key(&member.path)?;
-        let crc32c = self.read(member, &mut |_| Ok(()))?.crc32c;
-        let file = CheckpointFile { path: member.path.clone(), bytes: member.bytes, crc32c };
-        if !self.is_there(&key, &file)? {
-            self.supersede(&file)?;
+        let mut lap = Lap::beside(self.meter);
+        let Summary { attributes, crc32c, .. } = self.read(member, &mut |_| lap.admit(0))?;
+        drop(lap);
+        let (path, bytes) = (member.path.clone(), member.bytes);
+        let content = CheckpointFile { path, bytes, crc32c };
+        if !self.is_there(&key, &content)? {
+            self.supersede(&content)?;
             let was_compared = match member.bytes > PART_BYTES_MIN {
                 true => self.send_parts(&key, member, crc32c)?,
                 false => self.send_whole(&key, member, crc32c)?,
             };
             if !was_compared {
-                self.client.compare(&key, file.bytes, crc32c)?;
+                self.client.compare(&key, Content { bytes, crc32c })?;
             }
         }
-        match (self.progress)(member.bytes) {
-            true => Ok(file),
+        let (mode, modified_ns) = (attributes.mode & 0o7777, attributes.modified.0);
+        match (self.progress)(bytes) {
+            true => Ok(File { content, mode, modified_ns }),
             false => Err(Error::Stopped),
         }
     }
@@ -88,20 +103,21 @@ impl Uploader<'_> {
     /// Whether the archive has the file already, verified.
     fn is_there(&self, key: &str, file: &CheckpointFile) -> Result<bool> {
         let Some(found) = self.client.look(key)? else { return Ok(false) };
-        if (found.bytes, found.crc32c) != (file.bytes, Some(file.crc32c)) {
+        let CheckpointFile { bytes, crc32c, .. } = *file;
+        if (found.bytes, found.crc32c) != (bytes, Some(crc32c)) {
             return Ok(false);
         }
         // One that cannot be read is no error yet: it is sent again.
-        let is_whole = || self.client.compare(key, file.bytes, file.crc32c).is_ok();
+        let is_whole = || self.client.compare(key, Content { bytes, crc32c }).is_ok();
         Ok(found.was_compared || is_whole())
     }
 
     /// Removes what says that a checkpoint with another file of this name is there.
     fn supersede(&mut self, file: &CheckpointFile) -> Result<()> {
         let is_stale =
-            |there: &Manifest| there.checkpoint.files.iter().any(|other| other.path == file.path);
+            |there: &Manifest| there.files.iter().any(|other| other.content.path == file.path);
         while let Some(index) = self.archived.iter().position(is_stale) {
-            let name = self.archived[index].name();
+            let name = self.archived[index].object();
             self.client.remove(&self.client.location().key(&self.job.job, &name))?;
             self.archived.remove(index);
         }
@@ -115,13 +131,14 @@ impl Uploader<'_> {
             Ok(())
         })?;
         same(member, &summary, crc32c)?;
+        Lap::beside(self.meter).admit(member.bytes)?;
         self.client.put(key, &whole, crc32c)
     }
 
     fn send_parts(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
         let client = self.client;
         // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
-        let _ = client.abort_unfinished(key);
+        let _ = client.abort_unfinished(key, |other| other == key);
         let upload = client.begin(key, crc32c)?;
         let result = self.send_all_parts(key, &upload, member, crc32c).and_then(|parts| {
             client.complete(key, &upload, &parts)?;
@@ -142,6 +159,7 @@ impl Uploader<'_> {
         crc32c: u32,
     ) -> Result<Vec<Part>> {
         let (client, progress) = (self.client, self.progress);
+        let mut lap = Lap::beside(self.meter);
         let part_bytes = part_bytes(member.bytes) as usize;
         let (mut parts, mut pending) = (Vec::<Part>::new(), Vec::with_capacity(part_bytes));
         let summary = self.read(member, &mut |chunk| {
@@ -152,6 +170,7 @@ impl Uploader<'_> {
                 rest = later;
                 if pending.len() == part_bytes {
                     let number = parts.len() as u16 + 1;
+                    lap.admit(pending.len() as u64)?;
                     parts.push(client.put_part(key, upload, number, &pending)?);
                     pending.clear();
                 }
@@ -162,6 +181,7 @@ impl Uploader<'_> {
         same(member, &summary, crc32c)?;
         if !pending.is_empty() {
             let number = parts.len() as u16 + 1;
+            lap.admit(pending.len() as u64)?;
             parts.push(client.put_part(key, upload, number, &pending)?);
         }
         Ok(parts)
@@ -225,14 +245,4 @@ fn part_bytes(bytes: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_object_has_more_parts_than_it_may_have() {
-        for bytes in [PART_BYTES_MIN + 1, 80 << 30, (80 << 30) + 1, 5 << 40] {
-            assert!(bytes.div_ceil(part_bytes(bytes)) <= PARTS_MAX, "{bytes}");
-        }
-        assert_eq!(part_bytes(1 << 30), PART_BYTES_MIN);
-    }
-}
+mod tests;

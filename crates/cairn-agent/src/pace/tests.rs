@@ -3,8 +3,9 @@
 use super::*;
 use std::sync::Arc;
 
+/// Time that passes when somebody waits, or says so.
 #[derive(Clone, Default)]
-struct Virtual(Arc<AtomicU64>);
+pub(crate) struct Virtual(Arc<AtomicU64>);
 
 impl Virtual {
     fn pass(&self, time: Duration) {

@@ -1,0 +1,114 @@
+//! Requests against a server that is in trouble, and what is written of them.
+
+use super::*;
+use crate::archive::object_store::{Mood, ObjectStore, Trouble};
+use crate::sets::policy::Every;
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+/// The bucket of these tests on a server.
+pub fn policy(url: String) -> ArchivePolicy {
+    let (url, endpoint) = ("s3://runs/deep".to_string(), Some(url));
+    ArchivePolicy { url, endpoint, region: "us-east-1".into(), every: Every::default() }
+}
+
+/// One that never waits.
+pub fn client(server: String) -> Client<'static> {
+    within(server, ANSWER_PATIENCE)
+}
+
+fn within(server: String, patience: Duration) -> Client<'static> {
+    let credentials = Credentials::new("key-of-the-test", "secret-of-the-test");
+    Client::with(&policy(server), credentials, patience, &|_| true).expect("can be used")
+}
+
+#[test]
+fn reading_goes_on_where_the_connection_broke() {
+    let server = ObjectStore::start(&[Trouble::CutOff; 5]);
+    let client = client(server.url());
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|place| (place / 7) as u8).collect();
+    let crc32c = checksum::crc32c(0, &bytes);
+    client.put("x", &bytes, crc32c).expect("is written");
+    let mut read = Vec::new();
+    let found = client.read("x", &mut |part| {
+        read.extend_from_slice(part);
+        Ok(())
+    });
+    let content = Content { bytes: bytes.len() as u64, crc32c };
+    assert_eq!(found.expect("is read"), Some(content));
+    assert!(read == bytes && server.has_had_them(), "{} bytes", read.len());
+    assert_eq!(client.read("y", &mut |_| Ok(())).expect("is answered"), None);
+}
+
+#[test]
+fn object_that_is_replaced_while_it_is_read_is_not_read_on() {
+    let server = ObjectStore::start(&[Trouble::CutOff]);
+    let client = client(server.url());
+    let put = |byte: u8| {
+        let bytes = vec![byte; 3_000_000];
+        client.put("x", &bytes, checksum::crc32c(0, &bytes)).expect("is written")
+    };
+    put(1);
+    let is_first = Mutex::new(true);
+    let read = client.read("x", &mut |_| {
+        if std::mem::take(&mut *is_first.lock().expect("one thread")) {
+            put(2);
+        }
+        Ok(())
+    });
+    let error = read.expect_err("it is another one").to_string();
+    assert!(error.contains("PreconditionFailed"), "{error}");
+}
+
+#[test]
+fn server_that_says_nothing_or_is_away_is_given_up_without_a_word_of_who_asked() {
+    let mute = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
+    let mute = format!("http://{}", mute.local_addr().expect("has an address"));
+    let away = ObjectStore::start(&[]);
+    away.set_mood(Mood::Away);
+    let nowhere = "http://127.0.0.1:1".to_string();
+    for server in [mute, away.url(), nowhere] {
+        let client = within(server, Duration::from_millis(50));
+        let error = client.list("").expect_err("there is no answer");
+        assert!(error.passes(), "{error}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("-of-the-test") && !text.contains("X-Amz"), "{text}");
+    }
+}
+
+#[test]
+fn answer_that_got_lost_after_the_object_was_made_leaves_it_whole() {
+    let server = ObjectStore::start(&[Trouble::Unanswered]);
+    let client = client(server.url());
+    let bytes = vec![7; 100];
+    let crc32c = checksum::crc32c(0, &bytes);
+    let upload = client.begin("x", crc32c).expect("is begun");
+    let part = client.put_part("x", &upload, 1, &bytes).expect("is written");
+    client.complete("x", &upload, &[part]).expect_err("nobody said that it is there");
+    client.compare("x", Content { bytes: 100, crc32c }).expect("it is");
+    assert_eq!(server.unfinished(), 0);
+}
+
+#[test]
+fn checksum_is_written_as_amazon_writes_it() {
+    assert_eq!(checksum_text(0), "AAAAAA==");
+    assert_eq!(checksum_text(u32::MAX), "/////w==");
+    // CRC32C of "123456789" is e3069283.
+    assert_eq!(checksum_text(checksum::crc32c(0, b"123456789")), "4waSgw==");
+}
+
+#[test]
+fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
+    let part = |etag: &str, was_compared| Part { etag: etag.into(), crc32c: 0, was_compared };
+    let body = completion(&[part("\"a\"", true), part("<b>", false)]);
+    let first = "<Part><ETag>\"a\"</ETag><ChecksumCRC32C>AAAAAA==</ChecksumCRC32C>\
+                 <PartNumber>1</PartNumber></Part>";
+    let second = "<Part><ETag>&lt;b&gt;</ETag><PartNumber>2</PartNumber></Part>";
+    assert!(body.contains(&format!("{first}{second}")), "{body}");
+    assert_eq!(tag("<Error><Code>SlowDown</Code></Error>", "Code").as_deref(), Some("SlowDown"));
+    assert_eq!(tag("<Error/>", "Code"), None);
+    let list = "<Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
+                <Upload><Key>a&amp;lt;c</Key><UploadId>2</UploadId></Upload>";
+    let found = [("a&b".to_string(), "1".to_string()), ("a&lt;c".to_string(), "2".to_string())];
+    assert_eq!(unfinished(list), found);
+}

@@ -1,0 +1,88 @@
+//! What is in the archive, for the agent that adds to it and for whoever brings it back.
+//!
+//! Must stay true: an object that says that a checkpoint is there is believed only if it is what was written; nothing here
+//! changes the archive.
+
+use super::ArchivePolicy;
+use super::client::{Client, Content};
+use super::manifest::{FORMAT, Manifest, STEM};
+use crate::error::{Error, Result};
+use crate::path::FilePath;
+use serde::Deserialize;
+use std::thread;
+use std::time::Duration;
+
+/// An archive that is read.
+pub struct Archive {
+    client: Client<'static>,
+}
+
+/// The one field that every format has.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl Archive {
+    /// The one that `policy` names. Errors: it names none, there are no credentials.
+    pub fn open(policy: &ArchivePolicy) -> Result<Archive> {
+        Ok(Archive { client: Client::new(policy, &wait)? })
+    }
+
+    /// Jobs of which there are checkpoints.
+    pub fn jobs(&self) -> Result<Vec<String>> {
+        let root = self.client.location().root();
+        let directories = self.client.list_directories(&root)?;
+        let job = |name: &String| Some(name.strip_prefix(&root)?.trim_end_matches('/').to_string());
+        let mut jobs = Vec::new();
+        for job in directories.iter().filter_map(job) {
+            if !self.client.list(&self.client.location().key(&job, STEM))?.is_empty() {
+                jobs.push(job);
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Checkpoints of a job, and what cannot be read: the object, and why.
+    pub fn checkpoints(&self, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
+        manifests(&self.client, job)
+    }
+
+    /// Reads a file of a job and hands on its bytes; None if it is not there.
+    pub fn read(
+        &self,
+        job: &str,
+        path: &FilePath,
+        consume: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Option<Content>> {
+        self.client.read(&self.client.location().key(job, &path.to_lossy()), consume)
+    }
+}
+
+/// Waits as long as it is told.
+fn wait(time: Duration) -> bool {
+    thread::sleep(time);
+    true
+}
+
+/// The checkpoints of `job`, and what cannot be read: the object, and why.
+pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+    for key in client.list(&client.location().key(job, STEM))? {
+        match client.get(&key)?.map(|text| parse(&key, &text)) {
+            Some(Ok(manifest)) => found.push(manifest),
+            Some(Err(error)) => unreadable.push(error.to_string()),
+            None => unreadable.push(format!("{key} is damaged")),
+        }
+    }
+    Ok((found, unreadable))
+}
+
+fn parse(key: &str, text: &[u8]) -> Result<Manifest> {
+    let json = |source| Error::Json { path: key.into(), source };
+    let FormatOnly { format } = serde_json::from_slice(text).map_err(json)?;
+    if format > FORMAT {
+        return Err(Error::Format { path: key.into(), found: format, supported: FORMAT });
+    }
+    serde_json::from_slice(text).map_err(json)
+}

@@ -1,0 +1,467 @@
+//! An object store in memory that gets into trouble when it is told to: as much of S3 as the archive needs.
+//!
+//! Must stay true: it stands beside real servers (tests/apps), not for them: it compares checksums, and it does not look at
+//! signatures.
+
+// Each test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use cairn_device::checksum;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+
+/// What goes wrong with one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// 503, to one that writes.
+    SlowDown,
+    /// The connection ends in the middle of the body of one that writes.
+    Hangup,
+    /// What arrived of one that writes has another checksum.
+    WrongChecksum,
+    /// The server knows nothing of checksums, and keeps another byte than it got.
+    NoChecksums,
+    /// The connection ends when an object was made of its parts, before that is said.
+    Unanswered,
+    /// The connection ends in the middle of an object that is read and says nothing of a checkpoint.
+    CutOff,
+}
+
+/// How the server is, to every request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mood {
+    /// As it should be.
+    #[default]
+    Fine,
+    /// It ends every connection.
+    Away,
+    /// It knows nobody: 403.
+    Forbidding,
+    /// It has no such bucket: 404.
+    Bucketless,
+    /// It keeps whoever writes the second part of an object waiting.
+    Stuck,
+}
+
+#[derive(Clone, Default)]
+struct Object {
+    bytes: Vec<u8>,
+    headers: BTreeMap<String, String>,
+}
+
+/// An object that comes in parts.
+struct Upload {
+    name: String,
+    object: Object,
+    parts: BTreeMap<u32, Vec<u8>>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Object>,
+    uploads: BTreeMap<u64, Upload>,
+    begun: u64,
+    troubles: Vec<Trouble>,
+    mood: Mood,
+    /// Somebody waits because the server is stuck.
+    is_awaited: bool,
+}
+
+/// Hears of bytes that arrive.
+type Witness = Box<dyn Fn(u64) + Send + Sync>;
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    written: AtomicU64,
+    witness: Witness,
+}
+
+/// The server; it ends with the process.
+pub struct ObjectStore {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Request {
+    method: String,
+    name: String,
+    query: BTreeMap<String, String>,
+    headers: BTreeMap<String, String>,
+}
+
+impl ObjectStore {
+    /// One that has these troubles, the last one first.
+    pub fn start(troubles: &[Trouble]) -> ObjectStore {
+        ObjectStore::watched(troubles, Box::new(|_| ()))
+    }
+
+    /// The same, where `witness` hears of the bytes of each request that writes, before it is answered.
+    pub fn watched(troubles: &[Trouble], witness: Witness) -> ObjectStore {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
+        let port = listener.local_addr().expect("has an address").port();
+        let state = Mutex::new(State { troubles: troubles.to_vec(), ..State::default() });
+        let (changed, written) = (Condvar::new(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { state, changed, written, witness });
+        let served = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&served);
+                thread::spawn(move || shared.serve(stream));
+            }
+        });
+        ObjectStore { port, shared }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Is like this from now on.
+    pub fn set_mood(&self, mood: Mood) {
+        self.shared.state().mood = mood;
+        self.shared.changed.notify_all();
+    }
+
+    /// Returns when somebody waits because the server is stuck.
+    pub fn wait_until_stuck(&self) {
+        let state = self.shared.state();
+        let waited = self.shared.changed.wait_while(state, |state| !state.is_awaited);
+        drop(waited.expect("no request panics"));
+    }
+
+    /// Has this trouble the next time.
+    pub fn trouble(&self, trouble: Trouble) {
+        self.shared.state().troubles.push(trouble);
+    }
+
+    /// Whether all troubles were had.
+    pub fn has_had_them(&self) -> bool {
+        self.shared.state().troubles.is_empty()
+    }
+
+    /// What it has: BUCKET/KEY.
+    pub fn names(&self) -> Vec<String> {
+        self.shared.state().objects.keys().cloned().collect()
+    }
+
+    /// Objects that were begun and are neither complete nor given up.
+    pub fn unfinished(&self) -> usize {
+        self.shared.state().uploads.len()
+    }
+
+    /// Objects in parts that were ever begun.
+    pub fn begun(&self) -> u64 {
+        self.shared.state().begun
+    }
+
+    /// What is in an object.
+    pub fn object(&self, name: &str) -> Option<Vec<u8>> {
+        self.shared.state().objects.get(name).map(|object| object.bytes.clone())
+    }
+
+    /// Changes what is in an object, and nothing that is said of it.
+    pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.shared.state().objects.get_mut(name).expect("is there").bytes);
+    }
+
+    /// Loses an object.
+    pub fn lose(&self, name: &str) {
+        self.shared.state().objects.remove(name).expect("was there");
+    }
+
+    /// Requests that wrote something.
+    pub fn written(&self) -> u64 {
+        self.shared.written.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no request panics")
+    }
+
+    /// Answers the requests of one connection until it ends.
+    fn serve(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().expect("a second descriptor"));
+        while let Some(request) = read_head(&mut reader) {
+            if self.serve_one(&request, &mut reader, &stream).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// None: the connection ends.
+    fn serve_one(
+        &self,
+        request: &Request,
+        reader: &mut impl Read,
+        mut stream: &TcpStream,
+    ) -> Option<()> {
+        let length = request.headers.get("content-length").and_then(|text| text.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        let mood = self.state().mood;
+        let trouble = self.state().trouble_for(request);
+        if mood == Mood::Away {
+            return None;
+        }
+        if trouble == Some(Trouble::Hangup) {
+            let half = body.len() / 2;
+            let _ = reader.read_exact(&mut body[..half]);
+            return None;
+        }
+        reader.read_exact(&mut body).ok()?;
+        if request.method == "PUT" {
+            self.written.fetch_add(1, Ordering::Relaxed);
+            (self.witness)(body.len() as u64);
+        }
+        if request.query.get("partNumber").is_some_and(|number| number == "2") {
+            self.wait_while_stuck();
+        }
+        let (status, headers, answer) = match mood {
+            Mood::Forbidding => error(403, "AccessDenied"),
+            Mood::Bucketless => error(404, "NoSuchBucket"),
+            _ => self.answer(request, body, trouble),
+        };
+        if trouble == Some(Trouble::Unanswered) {
+            return None;
+        }
+        let mut text = format!("HTTP/1.1 {status} x\r\n");
+        if let Some(answer) = &answer {
+            text += &format!("content-length: {}\r\n", answer.len());
+        }
+        headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
+        stream.write_all(format!("{text}\r\n").as_bytes()).ok()?;
+        let answer = answer.unwrap_or_default();
+        if trouble == Some(Trouble::CutOff) {
+            let _ = stream.write_all(&answer[..answer.len() / 2]);
+            return None;
+        }
+        stream.write_all(&answer).ok()
+    }
+
+    fn wait_while_stuck(&self) {
+        let mut state = self.state();
+        state.is_awaited |= state.mood == Mood::Stuck;
+        self.changed.notify_all();
+        let waited = self.changed.wait_while(state, |state| state.mood == Mood::Stuck);
+        drop(waited.expect("no request panics"));
+    }
+
+    fn answer(&self, request: &Request, mut body: Vec<u8>, trouble: Option<Trouble>) -> Answer {
+        let mut state = self.state();
+        if matches!(trouble, Some(Trouble::WrongChecksum | Trouble::NoChecksums)) {
+            body.iter_mut().take(1).for_each(|byte| *byte ^= 1);
+        }
+        let mut headers = request.headers.clone();
+        if trouble == Some(Trouble::NoChecksums) {
+            headers.remove(CHECKSUM);
+        }
+        match trouble {
+            Some(Trouble::SlowDown) => error(503, "SlowDown"),
+            _ => state.carry_out(request, &headers, body),
+        }
+    }
+}
+
+const CHECKSUM: &str = "x-amz-checksum-crc32c";
+const WHOLE: &str = "x-amz-meta-cairn-crc32c";
+
+fn read_head(reader: &mut impl BufRead) -> Option<Request> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|&length| length > 0)?;
+    let mut words = line.split(' ');
+    let (method, target) = (words.next()?.to_string(), words.next()?.to_string());
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (name.to_string(), decoded(value))
+    };
+    let query = query.split('&').map(pair).collect();
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|&length| length > 0)?;
+        let Some((name, value)) = line.trim().split_once(':') else { break };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_string());
+    }
+    Some(Request { method, name: decoded(path.trim_start_matches('/')), query, headers })
+}
+
+/// A text of which some bytes are written as %XX.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(digits, 16).expect("two digits"));
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+type Answer = (u16, Vec<(String, String)>, Option<Vec<u8>>);
+
+fn error(status: u16, code: &str) -> Answer {
+    (status, vec![], Some(format!("<Error><Code>{code}</Code></Error>").into_bytes()))
+}
+
+fn found(text: String) -> Answer {
+    (200, vec![], Some(text.into_bytes()))
+}
+
+/// The key in BUCKET/KEY.
+fn key(name: &str) -> &str {
+    name.split_once('/').map_or("", |(_, key)| key)
+}
+
+const XML: &str = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
+
+impl State {
+    /// The next trouble, if it is one of such a request.
+    fn trouble_for(&mut self, request: &Request) -> Option<Trouble> {
+        let key = key(&request.name);
+        let is_file = !key.is_empty() && !key.contains("cairn-checkpoint.");
+        let completes = request.method == "POST" && request.query.contains_key("uploadId");
+        let is_due = match self.troubles.last()? {
+            Trouble::Unanswered => completes,
+            Trouble::CutOff => request.method == "GET" && is_file,
+            _ => request.method == "PUT",
+        };
+        if is_due { self.troubles.pop() } else { None }
+    }
+
+    fn carry_out(
+        &mut self,
+        request: &Request,
+        headers: &BTreeMap<String, String>,
+        body: Vec<u8>,
+    ) -> Answer {
+        let Request { name, query, .. } = request;
+        let crc32c = checksum::crc32c(0, &body);
+        let stated = headers.get(CHECKSUM);
+        if stated.is_some_and(|stated| *stated != base64(crc32c)) {
+            return error(400, "BadDigest");
+        }
+        let echo = stated.map(|stated| (CHECKSUM.to_string(), stated.clone()));
+        let kept = |name: &str| name == CHECKSUM || name == WHOLE;
+        let kept = headers.iter().filter(|(name, _)| kept(name));
+        let kept: BTreeMap<String, String> =
+            kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let number = query.get("uploadId").map(|text| text.parse::<u64>().expect("a number"));
+        match (request.method.as_str(), number) {
+            ("GET", _) if query.contains_key("uploads") => self.list_uploads(&query["prefix"]),
+            ("GET", _) if query.contains_key("list-type") => self.list(name, query),
+            ("POST", None) => {
+                let object = Object { bytes: vec![], headers: kept };
+                self.begun += 1;
+                let upload = Upload { name: name.clone(), object, parts: BTreeMap::new() };
+                self.uploads.insert(self.begun, upload);
+                let number = self.begun;
+                let answer =
+                    format!("<UploadId>{number}</UploadId></InitiateMultipartUploadResult>");
+                found(format!("<InitiateMultipartUploadResult {XML}>{answer}"))
+            }
+            ("PUT", Some(number)) => {
+                let part = query["partNumber"].parse().expect("a number");
+                let Some(upload) = self.uploads.get_mut(&number) else {
+                    return error(404, "NoSuchUpload");
+                };
+                upload.parts.insert(part, body);
+                let etag = ("etag".to_string(), part.to_string());
+                (200, [Some(etag), echo].into_iter().flatten().collect(), Some(vec![]))
+            }
+            ("POST", Some(number)) => {
+                let Some(Upload { name, object, parts }) = self.uploads.remove(&number) else {
+                    return error(404, "NoSuchUpload");
+                };
+                let bytes = parts.into_values().flatten().collect();
+                self.objects.insert(name, Object { bytes, ..object });
+                found("<CompleteMultipartUploadResult/>".to_string())
+            }
+            ("DELETE", Some(number)) => {
+                self.uploads.remove(&number);
+                (204, vec![], Some(vec![]))
+            }
+            ("DELETE", None) => {
+                self.objects.remove(name);
+                (204, vec![], Some(vec![]))
+            }
+            ("PUT", None) => {
+                self.objects.insert(name.clone(), Object { bytes: body, headers: kept });
+                (200, echo.into_iter().collect(), Some(vec![]))
+            }
+            ("HEAD", _) => match self.objects.get(name) {
+                Some(object) => {
+                    let length = ("content-length".to_string(), object.bytes.len().to_string());
+                    (200, object.headers.clone().into_iter().chain([length]).collect(), None)
+                }
+                None => (404, vec![("content-length".into(), "0".into())], None),
+            },
+            _ => self.get(name, headers),
+        }
+    }
+
+    fn get(&self, name: &str, headers: &BTreeMap<String, String>) -> Answer {
+        let Some(object) = self.objects.get(name) else { return error(404, "NoSuchKey") };
+        let etag = format!("\"{:08x}\"", checksum::crc32c(0, &object.bytes));
+        if headers.get("if-match").is_some_and(|wanted| *wanted != etag) {
+            return error(412, "PreconditionFailed");
+        }
+        let from = headers.get("range").and_then(|range| range.strip_prefix("bytes="));
+        let from = from.map(|range| range.trim_end_matches('-').parse::<usize>().expect("a place"));
+        let of_object = object.headers.clone().into_iter().chain([("etag".to_string(), etag)]);
+        match from {
+            None => (200, of_object.collect(), Some(object.bytes.clone())),
+            Some(from) => (206, of_object.collect(), Some(object.bytes[from..].to_vec())),
+        }
+    }
+
+    fn list_uploads(&self, prefix: &str) -> Answer {
+        let of_prefix =
+            self.uploads.iter().filter(|(_, upload)| key(&upload.name).starts_with(prefix));
+        let list = of_prefix.map(|(number, upload)| {
+            let key = key(&upload.name);
+            format!("<Upload><Key>{key}</Key><UploadId>{number}</UploadId></Upload>")
+        });
+        found(format!("<List>{}</List>", list.collect::<String>()))
+    }
+
+    fn list(&self, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
+        let bucket = bucket.trim_end_matches('/');
+        let prefix = &query["prefix"];
+        let keys = self.objects.keys().filter(|name| name.split('/').next() == Some(bucket));
+        let keys = keys.map(|name| key(name)).filter(|key| key.starts_with(prefix));
+        let (mut contents, mut prefixes) = (String::new(), std::collections::BTreeSet::new());
+        for key in keys {
+            match key[prefix.len()..].split_once('/').filter(|_| query.contains_key("delimiter")) {
+                Some((part, _)) => {
+                    prefixes.insert(format!("{prefix}{part}/"));
+                }
+                None => {
+                    // No more than what a list has to say: s3s-fs has no ETag in it.
+                    contents += &format!("<Contents><Key>{key}</Key></Contents>");
+                }
+            }
+        }
+        let shown = |part| format!("<CommonPrefixes><Prefix>{part}</Prefix></CommonPrefixes>");
+        let prefixes: String = prefixes.into_iter().map(shown).collect();
+        found(format!(
+            "<ListBucketResult {XML}><MaxKeys>1000</MaxKeys>{contents}{prefixes}</ListBucketResult>"
+        ))
+    }
+}
+
+/// A CRC32C as S3 writes it, by way of its bits.
+fn base64(crc32c: u32) -> String {
+    let digits: Vec<char> =
+        ('A'..='Z').chain('a'..='z').chain('0'..='9').chain("+/".chars()).collect();
+    let bits = format!("{crc32c:032b}0000");
+    let digit = |at: usize| digits[usize::from_str_radix(&bits[at..at + 6], 2).expect("bits")];
+    (0..36).step_by(6).map(digit).chain("==".chars()).collect()
+}
