@@ -11,6 +11,7 @@ use crate::size::human;
 use crate::store::OpenStore;
 use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
 use cairn_agent::job::Job;
+use cairn_agent::sets::policy::Every;
 use clap::Args;
 use serde::Deserialize;
 
@@ -30,7 +31,14 @@ pub struct ArchiveArguments {
     /// when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_ARCHIVE_EVERY")]
     pub archive_every: Option<String>,
-    /// The server [default: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon's]
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// Options about the server of an archive.
+#[derive(Args, Debug, Default)]
+pub struct ServerArguments {
+    /// The server of the archive [default: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon's]
     #[arg(long, value_name = "URL", env = "CAIRN_ARCHIVE_ENDPOINT")]
     pub archive_endpoint: Option<String>,
     /// Its region [default: AWS_REGION or AWS_DEFAULT_REGION, else us-east-1]
@@ -58,31 +66,44 @@ pub fn policy(
     settings: ArchiveSettings,
     level: Option<NumberOrText>,
 ) -> Result<Option<ArchivePolicy>> {
-    let refused = |option, problem: &str| Error::Option { option, problem: problem.to_string() };
-    let often = settings.every.or(level).map(NumberOrText::into_text);
+    let often = settings.every.clone().or(level).map(NumberOrText::into_text);
     let often = arguments.archive_every.or(often);
-    let Some(url) = arguments.archive.or(settings.url) else {
-        return match often {
-            None => Ok(None),
-            Some(_) => Err(refused("--archive-every", "there is no --archive s3://BUCKET/PREFIX")),
-        };
-    };
-    let location = Location::parse(&url)
-        .map_err(|problem| refused("--archive", &format!("{url} {problem}")))?;
-    let endpoint = arguments.archive_endpoint.or(settings.endpoint);
+    let every = often.map(|text| every("--archive-every", &text)).transpose()?;
+    match (arguments.archive.or(settings.url.clone()), every) {
+        (Some(url), every) => {
+            let place = place("--archive", &url, arguments.server, settings)?;
+            Ok(Some(ArchivePolicy { every: every.unwrap_or_default(), ..place }))
+        }
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            Err(refused("--archive-every", "there is no --archive s3://BUCKET/PREFIX"))
+        }
+    }
+}
+
+/// The archive at `url`, which `option` gave.
+pub fn place(
+    option: &'static str,
+    url: &str,
+    server: ServerArguments,
+    settings: ArchiveSettings,
+) -> Result<ArchivePolicy> {
+    let location =
+        Location::parse(url).map_err(|problem| refused(option, &format!("{url} {problem}")))?;
+    let endpoint = server.archive_endpoint.or(settings.endpoint);
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
     if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !is_server(endpoint)) {
         let problem = format!("{endpoint} is no http:// or https:// address without a user");
         return Err(refused("--archive-endpoint", &problem));
     }
-    let region = arguments.archive_region.or(settings.region);
+    let region = server.archive_region.or(settings.region);
     let region = region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
-    Ok(Some(ArchivePolicy {
-        url: location.to_string(),
-        endpoint,
-        region: region.unwrap_or_else(|| REGION_DEFAULT.to_string()),
-        every: often.map(|text| every("--archive-every", &text)).transpose()?.unwrap_or_default(),
-    }))
+    let region = region.unwrap_or_else(|| REGION_DEFAULT.to_string());
+    Ok(ArchivePolicy { url: location.to_string(), endpoint, region, every: Every::default() })
+}
+
+fn refused(option: &'static str, problem: &str) -> Error {
+    Error::Option { option, problem: problem.to_string() }
 }
 
 /// Whether this is an address of a server, and no place for a password.
@@ -147,7 +168,6 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::sets::policy::Every;
 
     fn said(url: &str, every: Option<&str>) -> ArchiveArguments {
         ArchiveArguments {

@@ -457,6 +457,14 @@ pub enum Error {
         /// The file looked for.
         name: String,
     },
+    /// No checkpoint in an archive.
+    #[error(
+        "{url} has no checkpoint; what cairn run --archive URL archives there, cairn restore URL finds"
+    )]
+    NothingArchived {
+        /// `s3://BUCKET/PREFIX`, with the job if that is known.
+        url: String,
+    },
     /// Only manifests of other jobs in a directory.
     #[error("{} has no manifest of job {job}, only of {jobs}; name one of these", path.display())]
     OtherManifests {

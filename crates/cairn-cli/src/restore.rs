@@ -1,14 +1,17 @@
-//! `cairn restore`: a new store from what was drained, for a restart on another node or another
-//! day.
+//! `cairn restore`: a new store from what was drained or archived, for a restart on another node or another day.
 
 use crate::Context;
+use crate::archive::{self, ServerArguments};
 use crate::claim::Claim;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::request::{Request, StoreArguments, checked_persist};
 use crate::size::human;
-use crate::staging::{self, Source, Stage, Staged};
+use crate::staging::archived::Archived;
+use crate::staging::{self, Origin, Source, Stage, Staged};
 use crate::verify::{check_drained, jobs_in, missing_manifest};
+use cairn_agent::archive::ArchivePolicy;
+use cairn_agent::archive::fetch::Archive;
 use cairn_agent::destination::Destination;
 use cairn_agent::manifest::{Manifest, manifest_name};
 use cairn_agent::path::FilePath;
@@ -25,13 +28,15 @@ Examples:
       only some files
   cairn restore /scratch/out --newest
       only the newest whole checkpoint, and what belongs to none
+  cairn restore s3://runs/melt --newest
+      the newest whole checkpoint that was archived there; with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials
   cairn run --job melt -- ./resume.sh
       then goes on in that store, and drains to /scratch/out again
 
 Every file is compared with the manifest on the way, several at a time; a checkpoint of which one is damaged is left out as a whole. Unclean files were never drained, so they are
 not restored. Exit codes: 0 done; 1 some files are damaged (the others are restored); 2 refused.";
 
-/// Fill a new store with files that were drained.
+/// Fill a new store with files that were drained or archived.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXAMPLES,
@@ -39,22 +44,24 @@ not restored. Exit codes: 0 done; 1 some files are damaged (the others are resto
         "Job to restore, also the name of the new store [default: that of the only manifest there]"
     )),
     mut_arg("persist", |persist| persist.help(
-        "Directory that the new store drains to [default: DIR]"
+        "Directory that the new store drains to [default: DIR, if that is where it is from]"
     )),
     mut_arg("mount", |mount| mount.help(
         "Prefix below which the program finds the store [default: that of the manifest]"
     )),
 )]
 pub struct Arguments {
-    /// The directory that was drained to
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    /// The directory that was drained to, or the archive: s3://BUCKET/PREFIX
+    #[arg(value_name = "DIR|URL")]
+    from: PathBuf,
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    server: ServerArguments,
     /// Only the newest whole checkpoint of each family, and what belongs to no checkpoint
     #[arg(long)]
     newest: bool,
-    /// Restore only files whose path in the directory matches; may be repeated
+    /// Restore only files whose path there matches; may be repeated
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
 }
@@ -72,6 +79,8 @@ pub struct RestoreReport {
     bytes: u64,
     /// Files that are not what the manifest says; they were left out.
     damaged: Vec<String>,
+    /// Checkpoints of an archive of which it was known before that they are not whole.
+    unreadable: Vec<String>,
     /// Checkpoints that are there as a whole.
     checkpoints: Vec<String>,
     /// Checkpoints that were left out, because a file of them is damaged.
@@ -79,14 +88,23 @@ pub struct RestoreReport {
 }
 
 impl RestoreReport {
-    fn take(&mut self, staged: Staged, destination: &Destination) {
+    fn take(&mut self, staged: Staged, origin: &dyn Origin) {
         self.files = staged.files;
         self.bytes = staged.bytes;
-        let full_path = |path: &FilePath| destination.full_path(path).display().to_string();
-        self.damaged = staged.damaged.iter().map(full_path).collect();
+        self.damaged = staged.damaged.iter().map(|path| origin.full_name(path)).collect();
         self.checkpoints = staged.checkpoints;
         self.left_out = staged.left_out;
     }
+}
+
+/// What there is to be restored.
+struct Found {
+    origin: Box<dyn Origin>,
+    manifest: Manifest,
+    /// A line for each checkpoint of which it is known already that it is not whole.
+    unreadable: Vec<String>,
+    /// Where the new store drains to, unless somebody says otherwise.
+    persist: Option<PathBuf>,
 }
 
 /// Carries out the command.
@@ -94,38 +112,39 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
     let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
     let mut request = Request::new(arguments.store, context.settings.run.clone())?;
-    check_drained(&arguments.directory)?;
-    let directory = match &request.persist {
-        // Drained to another place from now on: this one need only be readable.
-        Some(_) => arguments.directory,
-        None => checked_persist(&arguments.directory).map_err(elsewhere)?,
+    let url = arguments.from.to_str().filter(|from| from.starts_with("s3://"));
+    let Found { origin, manifest, unreadable, persist } = match url {
+        Some(url) => {
+            let settings = context.settings.archive.clone();
+            let policy = archive::place("restore", url, arguments.server, settings)?;
+            in_archive(&policy, request.job.as_deref())?
+        }
+        None => in_directory(arguments.from, &request)?,
     };
-    let mut destination = Destination::open(&directory, "restore")?;
-    let job = which_job(&directory, request.job.as_deref())?;
-    let manifest = Manifest::load(&mut destination, &job)?;
-    let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
+    let job = manifest.job.clone();
     if context.roots.find(&job).is_some() {
         return Err(Error::StoreExists { job });
     }
     request.job = Some(job.clone());
-    request.persist.get_or_insert(directory);
+    request.persist = request.persist.or(persist);
     request.mount.get_or_insert(manifest.mount.clone());
     request.map.get_or_insert(manifest.map.clone());
     let claim = Claim::create(&context.roots, &request, &[])?;
     let mut report = RestoreReport {
         job,
         store: claim.store.directory().to_path_buf(),
+        unreadable,
         ..RestoreReport::default()
     };
     let wanted = |path: &FilePath| {
-        let place = destination.mapping().place(path);
+        let place = manifest.map.place(path);
         let place = place.as_ref().unwrap_or(path).to_lossy();
         patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&place))
     };
-    let source = Source { destination: &destination, manifest: &manifest, wanted: &wanted };
+    let source = Source { origin: &*origin, manifest: &manifest, wanted: &wanted };
     let stage = if arguments.newest { Stage::Newest } else { Stage::All };
     let restored = staging::fill(&claim, &source, stage, context.json)
-        .map(|staged| report.take(staged, &destination));
+        .map(|staged| report.take(staged, &*origin));
     if let Err(error) = restored {
         if claim.is_new {
             // A store that is only half there would be taken for whole.
@@ -134,12 +153,47 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(error);
     }
     say(context, &report)?;
-    match report.damaged.len() as u64 {
+    match (report.damaged.len() + report.unreadable.len()) as u64 {
         0 => Ok(()),
         damaged => {
             let advice = "they were left out; restore from another copy";
             Err(Error::Damage { damaged, checked: report.files + damaged, advice })
         }
+    }
+}
+
+/// What a directory has that was drained to.
+fn in_directory(directory: PathBuf, request: &Request) -> Result<Found> {
+    check_drained(&directory)?;
+    let directory = match &request.persist {
+        // Drained to another place from now on: this one need only be readable.
+        Some(_) => directory,
+        None => checked_persist(&directory).map_err(elsewhere)?,
+    };
+    let mut destination = Destination::open(&directory, "restore")?;
+    let job = which_job(&directory, request.job.as_deref())?;
+    let manifest = Manifest::load(&mut destination, &job)?;
+    let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
+    let (origin, persist) = (Box::new(destination), Some(directory));
+    Ok(Found { origin, manifest, unreadable: Vec::new(), persist })
+}
+
+/// What an archive has.
+fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
+    let url = policy.url.clone();
+    let job = match job {
+        Some(job) => job.to_string(),
+        None => match Archive::open(policy)?.jobs()?.as_slice() {
+            [job] => job.clone(),
+            [] => return Err(Error::NothingArchived { url }),
+            several => return Err(Error::WhichManifest { jobs: several.join(", ") }),
+        },
+    };
+    let archived = Archived::open(policy, &job)?;
+    let (manifest, unreadable) = (archived.manifest.clone(), archived.unreadable.clone());
+    match manifest.checkpoints.is_empty() && unreadable.is_empty() {
+        true => Err(Error::NothingArchived { url: format!("{url}/{job}") }),
+        false => Ok(Found { origin: Box::new(archived), manifest, unreadable, persist: None }),
     }
 }
 
@@ -176,6 +230,7 @@ fn say(context: &Context, report: &RestoreReport) -> Result<()> {
     if context.json {
         return output::json(report);
     }
+    report.unreadable.iter().for_each(|line| output::line(line));
     for path in &report.damaged {
         output::line(&format!("damaged: {path}"));
     }

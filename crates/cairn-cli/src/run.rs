@@ -101,8 +101,8 @@ pub struct Arguments {
     #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
     /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
-    /// what belongs to no checkpoint; every file is compared with the manifest, and an older checkpoint is taken if one is
-    /// damaged
+    /// what belongs to no checkpoint, or, if there is nothing, with what it archived; every file is compared with the
+    /// manifest, and an older checkpoint is taken if one is damaged
     #[arg(long, env = "CAIRN_RUN_STAGE")]
     stage: bool,
     #[command(flatten, next_help_heading = "Archive")]
@@ -140,6 +140,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     };
     if stages
         && request.persist.is_none()
+        && request.archive.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
         return Err(Error::NothingToStage);

@@ -1,9 +1,11 @@
-//! Bringing drained files into a new store, several at a time.
+//! Bringing drained or archived files into a new store, several at a time.
 //!
 //! Must stay true: every file is compared with the manifest on its way, and what is not what it says is left out; a checkpoint
 //! of which a file is left out is left out as a whole, and the next older one takes its place where only the newest is wanted;
 //! a store in which this was cut off is never taken for whole.
-//! Does not change the directory that the files come from.
+//! Does not change where the files come from.
+
+pub mod archived;
 
 use crate::claim::Claim;
 use crate::error::{Error, Result};
@@ -12,8 +14,11 @@ use crate::output::count;
 use crate::progress::Progress;
 use crate::size::human;
 use crate::store::locate;
+use archived::Archived;
 use cairn_agent::destination::Destination;
-use cairn_agent::manifest::{Checkpoint, Entry, Kind, Manifest};
+use cairn_agent::extended::Extended;
+use cairn_agent::job::Job;
+use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest};
 use cairn_agent::path::FilePath;
 use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
@@ -61,10 +66,60 @@ pub struct Staged {
 }
 
 /// Where files come from.
+pub trait Origin: Sync {
+    /// What a file is called there, for people.
+    fn full_name(&self, path: &FilePath) -> String;
+
+    /// Extended attributes of a directory.
+    fn extended(&self, directory: &FilePath) -> Extended;
+
+    /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not what `copy` says.
+    /// Errors: others could not be brought, either.
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<bool>;
+}
+
+impl Origin for Destination {
+    fn full_name(&self, path: &FilePath) -> String {
+        self.full_path(path).display().to_string()
+    }
+
+    fn extended(&self, directory: &FilePath) -> Extended {
+        Destination::extended(self, directory)
+    }
+
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<bool> {
+        let full_path = self.full_path(path);
+        let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
+        let opened = self.open_file(path).map_err(Error::from);
+        let brought = opened.and_then(|file| {
+            local::copy_in(file, &full_path, volume, inner, Some(expected), advance)
+        });
+        match brought {
+            Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => Ok(false),
+            brought => brought,
+        }
+    }
+}
+
+/// What there is to be brought.
 pub struct Source<'a> {
-    /// The directory that was drained to.
-    pub destination: &'a Destination,
-    /// What it holds of the job.
+    /// Where it is.
+    pub origin: &'a dyn Origin,
+    /// What is there of the job.
     pub manifest: &'a Manifest,
     /// Which paths are wanted.
     pub wanted: &'a dyn Fn(&FilePath) -> bool,
@@ -75,35 +130,54 @@ pub fn was_cut_off(directory: &Path) -> bool {
     directory.join(MARK).symlink_metadata().is_ok()
 }
 
-/// Before the first program runs in a new store: brings in what is wanted from the persist directory, or says what could be.
-/// Errors: the directory or its manifest cannot be read, the store cannot be filled.
+/// Before the first program runs in a new store: brings in what is wanted from the persist directory, or, if that has nothing,
+/// from the archive; or says what could be brought from the directory.
+/// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
-    let job = &claim.store.job;
-    let Some(persist) = job.persist.as_ref().filter(|_| claim.is_new) else { return Ok(()) };
     match stage {
-        Stage::Nothing => Ok(()),
-        Stage::Say => {
-            // The agent says what is wrong with the directory.
-            let manifest = Destination::open(persist, &job.store)
-                .and_then(|mut destination| Manifest::load(&mut destination, &job.job));
-            if let Some(note) = manifest.ok().flatten().and_then(|found| note(&found, persist)) {
-                eprintln!("cairn: {note}");
-            }
-            Ok(())
-        }
-        Stage::Newest | Stage::All => {
-            let mut destination = Destination::open(persist, &job.store)?;
-            let Some(manifest) = Manifest::load(&mut destination, &job.job)? else {
-                eprintln!("cairn: {}: nothing to bring in from {}", job.job, persist.display());
-                return Ok(());
-            };
-            let source =
-                Source { destination: &destination, manifest: &manifest, wanted: &|_| true };
-            let staged = fill(claim, &source, stage, false)?;
-            staged.lines().iter().for_each(|line| eprintln!("cairn: {}: {line}", job.job));
-            Ok(())
-        }
+        Stage::Say if claim.is_new => say_what_could_be(&claim.store.job),
+        Stage::Newest | Stage::All if claim.is_new => return bring_what_there_is(claim, stage),
+        _ => {}
     }
+    Ok(())
+}
+
+/// Nobody is asked over a network for that.
+fn say_what_could_be(job: &Job) {
+    let Some(persist) = &job.persist else { return };
+    // The agent says what is wrong with the directory.
+    let manifest = Destination::open(persist, &job.store)
+        .and_then(|mut destination| Manifest::load(&mut destination, &job.job));
+    if let Some(note) = manifest.ok().flatten().and_then(|found| note(&found, persist)) {
+        eprintln!("cairn: {note}");
+    }
+}
+
+fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
+    let job = &claim.store.job;
+    let say = |line: &str| eprintln!("cairn: {}: {line}", job.job);
+    let bring = |origin: &dyn Origin, manifest: &Manifest| {
+        let source = Source { origin, manifest, wanted: &|_| true };
+        let staged = fill(claim, &source, stage, false)?;
+        staged.lines().iter().for_each(|line| say(line));
+        Ok(())
+    };
+    if let Some(persist) = &job.persist {
+        let mut destination = Destination::open(persist, &job.store)?;
+        if let Some(manifest) = Manifest::load(&mut destination, &job.job)? {
+            return bring(&destination, &manifest);
+        }
+        say(&format!("nothing to bring in from {}", persist.display()));
+    }
+    if let Some(policy) = &job.archive {
+        let archived = Archived::open(policy, &job.job)?;
+        archived.unreadable.iter().for_each(|unreadable| say(unreadable));
+        if !archived.manifest.checkpoints.is_empty() {
+            return bring(&archived, &archived.manifest);
+        }
+        say(&format!("nothing to bring in from {}", policy.url));
+    }
+    Ok(())
 }
 
 /// What a directory has that a new store could be filled with.
@@ -172,7 +246,7 @@ impl<'a> Staging<'a> {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
             match (entry.kind, &entry.target) {
                 (Kind::Directory, _) => {
-                    let extended = self.source.destination.extended(path);
+                    let extended = self.source.origin.extended(path);
                     local::make_directory(volume, &inner, entry.mode, &extended)?;
                 }
                 (Kind::Symlink, Some(target)) if (self.source.wanted)(path) => {
@@ -288,11 +362,11 @@ impl<'a> Staging<'a> {
         let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
         let staged = Mutex::new(&mut self.staged);
         let next = AtomicUsize::new(0);
-        let (source, volumes) = (self.source.destination, self.volumes);
+        let (origin, volumes) = (self.source.origin, self.volumes);
         let work = || -> Result<()> {
             while let Some((path, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let mut advance = |bytes| lock(&progress).advance(bytes);
-                let brought = bring_one(volumes, source, path, entry, &mut advance);
+                let brought = bring_one(volumes, origin, path, entry, &mut advance);
                 let is_good = brought.inspect_err(|_| {
                     // The others give up, too.
                     next.store(files.len(), Ordering::Relaxed);
@@ -322,22 +396,14 @@ impl<'a> Staging<'a> {
 /// Brings in one file; false if it is not what the manifest says.
 fn bring_one(
     volumes: &[Volume],
-    source: &Destination,
+    origin: &dyn Origin,
     path: &FilePath,
     entry: &Entry,
     advance: &mut dyn FnMut(u64),
 ) -> Result<bool> {
-    let (Some((volume, inner)), Some(copy)) = (locate(volumes, path), entry.copy()) else {
-        return Ok(true);
-    };
-    let full_path = source.full_path(path);
-    let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
-    let opened = source.open_file(path).map_err(Error::from);
-    let brought = opened
-        .and_then(|file| local::copy_in(file, &full_path, volume, &inner, Some(expected), advance));
-    match brought {
-        Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => Ok(false),
-        brought => brought,
+    match (locate(volumes, path), entry.copy()) {
+        (Some((volume, inner)), Some(copy)) => origin.bring(path, &copy, volume, &inner, advance),
+        _ => Ok(true),
     }
 }
 

@@ -45,6 +45,7 @@ impl World {
             store: "0123456789abcdef".into(),
             mount: "/cairn".into(),
             persist: None,
+            map: Default::default(),
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,

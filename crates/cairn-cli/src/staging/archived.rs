@@ -1,0 +1,193 @@
+//! Checkpoints of an archive as files that can be brought into a new store.
+//!
+//! Must stay true: an object has one version, so of two checkpoints that say different things of a file only the newer one
+//! can be whole; what an object says of a checkpoint is believed only if it can be read.
+
+use super::Origin;
+use crate::error::Result;
+use cairn_agent::archive::fetch::Archive;
+use cairn_agent::archive::{ArchivePolicy, manifest};
+use cairn_agent::extended::Extended;
+use cairn_agent::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Kind, Manifest, State};
+use cairn_agent::path::FilePath;
+use cairn_agent::volume::Volume;
+use cairn_agent::write::NewFile;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Directories are not archived: they are made for files.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// What an archive has of a job.
+pub struct Archived {
+    archive: Archive,
+    job: String,
+    url: String,
+    /// Its checkpoints and their files, as a persist directory would have them.
+    pub manifest: Manifest,
+    /// A line for each checkpoint of which it is known already that it is not whole.
+    pub unreadable: Vec<String>,
+}
+
+impl Archived {
+    /// Of `job` in the archive that `policy` names. Errors: those of the server.
+    pub fn open(policy: &ArchivePolicy, job: &str) -> Result<Archived> {
+        let archive = Archive::open(policy)?;
+        let (checkpoints, mut unreadable) = archive.checkpoints(job)?;
+        let (manifest, replaced) = as_drained(job, checkpoints);
+        unreadable.extend(replaced);
+        let (job, url) = (job.to_string(), policy.url.clone());
+        Ok(Archived { archive, job, url, manifest, unreadable })
+    }
+}
+
+impl Origin for Archived {
+    fn full_name(&self, path: &FilePath) -> String {
+        format!("{}/{}/{path}", self.url, self.job)
+    }
+
+    fn extended(&self, _: &FilePath) -> Extended {
+        Extended::default()
+    }
+
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<bool> {
+        let mut target = NewFile::create(volume, inner)?;
+        let found = self.archive.read(&self.job, path, &mut |bytes| {
+            advance(bytes.len() as u64);
+            target.append(bytes)
+        })?;
+        let is_whole =
+            found.is_some_and(|found| (found.bytes, found.crc32c) == (copy.bytes, copy.crc32c));
+        if is_whole {
+            target.finish(copy.mode, copy.mtime_ns)?;
+        }
+        Ok(is_whole)
+    }
+}
+
+/// The same checkpoints as they would stand in a persist directory, and lines about those that a newer one has replaced.
+fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<String>) {
+    let age = |one: &manifest::Manifest| (one.modified_ns, one.name.step);
+    found.sort_by_key(|one| Reverse(age(one)));
+    let mount = found.first().map(|newest| newest.mount.clone()).unwrap_or_default();
+    let mut manifest = Manifest::new(job, "", &mount);
+    let mut replaced = Vec::new();
+    for one in found {
+        let has_other = |file: &manifest::File| {
+            let there = manifest.files.get(&file.content.path).and_then(Entry::copy);
+            let CheckpointFile { bytes, crc32c, .. } = file.content;
+            there.is_some_and(|there| (there.bytes, there.crc32c) != (bytes, crc32c))
+        };
+        if let Some(file) = one.files.iter().find(|file| has_other(file)) {
+            let (name, path) = (&one.name, &file.content.path);
+            replaced.push(format!("checkpoint {name} is left out: {path} was replaced"));
+            continue;
+        }
+        one.files.iter().for_each(|file| enter(&mut manifest.files, file));
+        let files = one.files.into_iter().map(|file| file.content).collect();
+        // Numbers of different stores may be the same.
+        let id = manifest.checkpoints.len() as u64 + 1;
+        let (name, modified_ns) = (one.name, one.modified_ns);
+        let is_known = |known: &Checkpoint| (&known.name, &known.files) == (&name, &files);
+        if !manifest.checkpoints.iter().any(is_known) {
+            manifest.checkpoints.push(Checkpoint { id, name, modified_ns, files });
+        }
+    }
+    manifest.checkpoints.reverse();
+    (manifest, replaced)
+}
+
+/// Adds a file, and the directories that it lies in.
+fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
+    let CheckpointFile { path, bytes, crc32c } = &file.content;
+    let blank = Entry {
+        kind: Kind::Directory,
+        state: State::Drained,
+        inode: 0,
+        version: 0,
+        mode: DIRECTORY_MODE,
+        mtime_ns: file.modified_ns,
+        bytes: 0,
+        crc32c: None,
+        extended: None,
+        earlier: None,
+        target: None,
+        reason: None,
+        detached: false,
+    };
+    let mut parent = path.split().map(|(parent, _)| parent);
+    while let Some(directory) = parent.filter(|directory| !directory.is_root()) {
+        parent = directory.split().map(|(parent, _)| parent);
+        files.entry(directory).or_insert_with(|| blank.clone());
+    }
+    let (mode, bytes, crc32c) = (file.mode, *bytes, Some(*crc32c));
+    let entry = Entry { kind: Kind::File, mode, bytes, crc32c, ..blank };
+    files.entry(path.clone()).or_insert(entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_agent::sets::{Family, Name};
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a path")
+    }
+
+    fn checkpoint(store: &str, step: u64, files: &[(&str, u32)]) -> manifest::Manifest {
+        let modified_ns = step as i64;
+        let file = |(name, crc32c): &(&str, u32)| {
+            let content = CheckpointFile { path: path(name), bytes: 5, crc32c: *crc32c };
+            manifest::File { content, mode: 0o640, modified_ns }
+        };
+        manifest::Manifest {
+            format: manifest::FORMAT,
+            job: "melt".into(),
+            store: store.into(),
+            mount: "/cairn".into(),
+            id: 1,
+            name: Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(step) },
+            modified_ns,
+            files: files.iter().map(file).collect(),
+        }
+    }
+
+    #[test]
+    fn checkpoints_of_several_stores_are_one_list_and_a_file_has_one_version() {
+        let (manifest, replaced) = as_drained(
+            "melt",
+            vec![
+                checkpoint("a", 1, &[("ckpt-1/deep/x", 1), ("shared", 7)]),
+                checkpoint("b", 2, &[("ckpt-2/x", 2), ("shared", 7)]),
+                checkpoint("a", 2, &[("ckpt-2/x", 2), ("shared", 7)]),
+                checkpoint("b", 3, &[("ckpt-1/deep/x", 3)]),
+            ],
+        );
+        assert_eq!(replaced, ["checkpoint ckpt-1 is left out: ckpt-1/deep/x was replaced"]);
+        let names: Vec<String> =
+            manifest.checkpoints.iter().map(|known| known.name.to_string()).collect();
+        assert_eq!(names, ["ckpt-2", "ckpt-3"]);
+        assert_ne!(manifest.checkpoints[0].id, manifest.checkpoints[1].id);
+        let kinds: Vec<(String, Kind)> =
+            manifest.files.iter().map(|(path, entry)| (path.to_string(), entry.kind)).collect();
+        let expected = [
+            ("ckpt-1", Kind::Directory),
+            ("ckpt-1/deep", Kind::Directory),
+            ("ckpt-1/deep/x", Kind::File),
+            ("ckpt-2", Kind::Directory),
+            ("ckpt-2/x", Kind::File),
+            ("shared", Kind::File),
+        ];
+        assert_eq!(kinds, expected.map(|(path, kind)| (path.to_string(), kind)));
+        let copy = manifest.files[&path("ckpt-1/deep/x")].copy().expect("is a copy");
+        assert_eq!((copy.bytes, copy.crc32c, copy.mode, copy.mtime_ns), (5, 3, 0o640, 3));
+        assert!(manifest.checkpoints.iter().all(|known| known.is_whole(&manifest)));
+    }
+}

@@ -1,0 +1,142 @@
+//! New stores filled with what a job archived, whatever became of the objects meanwhile.
+
+mod common;
+
+#[path = "common/archiving.rs"]
+mod archiving;
+
+use archiving::{
+    Mood, OBJECTS, ObjectStore, SCRIPT, Trouble, assert_secrets_are_kept, cairn, client, manifests,
+    run,
+};
+use common::{Ran, Sandbox};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+const ARCHIVE: &str = "s3://runs/deep/er";
+
+/// A server that has both checkpoints, and a sandbox whose persist directory has them for comparison.
+fn archived() -> (Sandbox, ObjectStore) {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    run(&sandbox, &server, SCRIPT).succeeds();
+    assert!(!sandbox.store("melt").exists());
+    (sandbox, server)
+}
+
+fn restore(sandbox: &Sandbox, server: &ObjectStore, options: &[&str]) -> Ran {
+    cairn(sandbox, server, &[&["restore", ARCHIVE], options].concat())
+}
+
+/// That the store has these files as they were, and no other.
+fn assert_restored(sandbox: &Sandbox, server: &ObjectStore, names: &[&str]) {
+    let script = format!("cp -a /cairn/. . && rm -rf /cairn/* && echo {}", names.len());
+    cairn(sandbox, server, &["run", "--job", "melt", "--", "bash", "-c", &script]).succeeds();
+    let mut found: Vec<String> = fs::read_dir(sandbox.work())
+        .expect("is there")
+        .map(|entry| entry.expect("is there").file_name().into_string().expect("UTF-8"))
+        .collect();
+    found.sort();
+    assert_eq!(found, names);
+    for name in names {
+        let (there, here) = (sandbox.out().join(name), sandbox.work().join(name));
+        assert!(fs::read(&there).expect("reads") == fs::read(&here).expect("reads"), "{name}");
+        let attributes = |path| {
+            let found = fs::metadata(path).expect("is there");
+            (found.mode(), found.mtime(), found.mtime_nsec())
+        };
+        assert_eq!(attributes(&there), attributes(&here), "{name}");
+    }
+}
+
+#[test]
+fn archived_checkpoints_come_back_as_they_were() {
+    let (sandbox, server) = archived();
+    restore(&sandbox, &server, &[]).succeeds().says("2 files, 8.58 MiB, restored");
+    assert_restored(&sandbox, &server, &["state.100", "state.200"]);
+}
+
+#[test]
+fn newest_alone_is_restored_and_the_job_goes_on_in_the_store() {
+    let (sandbox, server) = archived();
+    let ran = restore(&sandbox, &server, &["--newest", "--json"]).succeeds();
+    assert_eq!(ran.json()["checkpoints"].as_array().map(Vec::len), Some(1), "{}", ran.stdout);
+    assert_secrets_are_kept(&sandbox, &ran);
+    assert_restored(&sandbox, &server, &["state.200"]);
+}
+
+#[test]
+fn older_checkpoint_takes_the_place_of_one_that_is_damaged_at_the_server() {
+    type Damage = fn(&ObjectStore);
+    const NEWEST: &str = "runs/deep/er/melt/state.200";
+    let damages: [(&str, Damage); 5] = [
+        ("a bit", |server| server.damage(NEWEST, |bytes| bytes[5_000_000] ^= 4)),
+        ("the end", |server| server.damage(NEWEST, |bytes| bytes.truncate(8_999_999))),
+        ("all of it", |server| server.lose(NEWEST)),
+        ("a bit of what says that it is there", |server| {
+            server.damage(&manifest_of(server), |bytes| bytes[50] ^= 4);
+        }),
+        ("the end of what says that it is there", |server| {
+            server.damage(&manifest_of(server), |bytes| bytes.truncate(50));
+        }),
+    ];
+    for (what, damage) in damages {
+        let (sandbox, server) = archived();
+        damage(&server);
+        let ran = restore(&sandbox, &server, &["--newest"]).ends_with(1).says("damaged");
+        assert!(ran.stdout.contains("200"), "{what}: {}", ran.stdout);
+        assert_restored(&sandbox, &server, &["state.100"]);
+    }
+}
+
+/// The object that says that the newest checkpoint is there.
+fn manifest_of(server: &ObjectStore) -> String {
+    let stem = format!("{OBJECTS}cairn-checkpoint.200-");
+    manifests(server).into_iter().find(|name| name.starts_with(&stem)).expect("is there")
+}
+
+#[test]
+fn connection_that_breaks_is_made_again_and_a_server_that_stays_away_leaves_no_store() {
+    let (sandbox, server) = archived();
+    (0..4).for_each(|_| server.trouble(Trouble::CutOff));
+    restore(&sandbox, &server, &[]).succeeds();
+    assert!(server.has_had_them());
+    assert_restored(&sandbox, &server, &["state.100", "state.200"]);
+    for (mood, reason) in [(Mood::Away, "cannot list"), (Mood::Forbidding, "AccessDenied")] {
+        server.set_mood(mood);
+        let ran = restore(&sandbox, &server, &[]).ends_with(1).says(reason);
+        assert_secrets_are_kept(&sandbox, &ran);
+        assert!(!sandbox.store("melt").exists());
+    }
+}
+
+#[test]
+fn job_is_named_where_there_are_several_and_what_is_not_there_is_refused() {
+    let (sandbox, server) = archived();
+    let other = ["run", "--job", "other", "--archive", ARCHIVE, "--", "bash", "-c", SCRIPT];
+    cairn(&sandbox, &server, &other).succeeds();
+    restore(&sandbox, &server, &[]).refused_with("melt, other");
+    restore(&sandbox, &server, &["--job", "none"]).refused_with("has no checkpoint");
+    let elsewhere = ["restore", "s3://runs/elsewhere"];
+    cairn(&sandbox, &server, &elsewhere).refused_with("s3://runs/elsewhere has no checkpoint");
+    cairn(&sandbox, &server, &["restore", "s3://"]).refused_with("names no bucket");
+    let mut nobody = client(&sandbox, &server, &["restore", ARCHIVE]);
+    nobody.env_remove("AWS_ACCESS_KEY_ID");
+    let ran = Ran::of(nobody.output().expect("starts"), "restore".to_string());
+    ran.ends_with(1).says("there are no credentials for the archive");
+    restore(&sandbox, &server, &["--job", "melt", "--only", "*.100"]).succeeds();
+    assert_restored(&sandbox, &server, &["state.100"]);
+}
+
+#[test]
+fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
+    let (sandbox, server) = archived();
+    let fresh = Sandbox::new();
+    let out = fresh.out().display().to_string();
+    let words = ["run", "--job", "melt", "--stage", "--archive", ARCHIVE];
+    let show = ["--", "ls", "/cairn"];
+    let ran = cairn(&fresh, &server, &[&words[..], &["--persist", &out], &show].concat());
+    ran.succeeds().says("nothing to bring in from").says("with state.200").prints("state.200\n");
+    // And where there is none.
+    let ran = cairn(&sandbox, &server, &[&words[..], &show].concat());
+    ran.succeeds().says("with state.200").prints("state.200\n");
+}
