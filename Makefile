@@ -26,7 +26,7 @@ test: ## Formatting, lints, documentation, every test
 	@scripts/run-tests.sh
 
 apps: build ## The unmodified programs of tests/apps, those of MPI too, and LAMMPS on a node that loses its memory
-	@scripts/setup.sh build test demo mpi slurm allocators
+	@scripts/setup.sh build test demo mpi slurm allocators object-stores
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh --long
 	demo/memory-lost.sh

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is on this machine, and installs what is missing from the
-# distribution's packages.
+# distribution's packages; object stores, which it has not, below target.
 #
-#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | bench | guest |
-#                               interop | conformance | pages
+#   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
+#                               bench | guest | interop | conformance | pages
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -12,6 +12,8 @@
 set -u
 
 readonly RUST_MINIMUM=1.85
+# A server for the archive, from crates.io; another one and a client, from PyPI, are in object-stores.txt.
+readonly S3S_VERSION=0.11.1
 
 fail() {
     printf 'setup: %s\n' "$1" >&2
@@ -42,13 +44,14 @@ needs_of() {
         printf '%s\n' 'libjemalloc2 libjemalloc.so.2' 'libtcmalloc-minimal4 libtcmalloc_minimal.so.4' \
             'libmimalloc2.0 libmimalloc.so.2'
         ;;
+    object-stores) printf '%s\n' 'gcc cc' 'python3 /usr/bin/python3' 'python3-venv /usr/share/doc/python3-venv' ;;
     bench) printf '%s\n' 'fio fio' ;;
     pages) printf '%s\n' 'chromium chromium' ;;
     conformance) printf '%s\n' 'fio fio' 'stress-ng stress-ng' ;;
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, bench, guest, interop, conformance, pages)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages)" ;;
     esac
 }
 
@@ -107,6 +110,23 @@ check_rust_tools() {
     fi
 }
 
+# Each with the record of its versions, written last: what was cut off is done again.
+install_object_stores() {
+    local here stores wanted
+    here=$(cd "$(dirname "$0")" && pwd)
+    stores=$here/../target/object-stores
+    wanted="s3s-fs $S3S_VERSION $(cat "$here/object-stores.txt")"
+    [ "$(cat "$stores/versions" 2>/dev/null)" != "$wanted" ] || return 0
+    printf 'setup: installing s3s-fs, moto and boto3 below target/object-stores\n' >&2
+    rm -rf "$stores/venv" && mkdir -p "$stores" && /usr/bin/python3 -m venv "$stores/venv" &&
+        "$stores/venv/bin/pip" install -q --disable-pip-version-check -r "$here/object-stores.txt" >&2 ||
+        fail "pip could not install what is in scripts/object-stores.txt; its message is above"
+    CARGO_TARGET_DIR=$stores/build cargo install -q --locked --force --root "$stores" --version "$S3S_VERSION" \
+        --features binary s3s-fs >&2 || fail "cargo could not install s3s-fs $S3S_VERSION; its message is above"
+    rm -rf "$stores/build"
+    echo "$wanted" >"$stores/versions"
+}
+
 [ $# -gt 0 ] || fail "say what for: scripts/setup.sh build|test|fuzz|demo…"
 missing=()
 for what in "$@"; do
@@ -123,5 +143,6 @@ for what in "$@"; do
     case $what in
     build) check_rust ;;
     test) check_rust_tools ;;
+    object-stores) check_rust && install_object_stores ;;
     esac
 done
