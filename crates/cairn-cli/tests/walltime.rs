@@ -92,3 +92,20 @@ fn run_that_is_told_to_end_lifts_the_limit() {
     assert_eq!(child.wait().expect("ends").code(), Some(143));
     assert_eq!(sandbox.manifest("told")["complete"], true);
 }
+
+#[test]
+fn checkpoint_that_a_program_writes_when_it_is_told_to_end_is_outside_at_the_end() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'head -c 4M /dev/urandom >/cairn/dump.3; exit 143' TERM
+        for i in 1 2; do head -c 4M /dev/urandom >/cairn/dump.$i; done
+        : >written; while :; do sleep 0.05; done";
+    let options = ["--drain-rate", "1K", "--until", "+30s", "--pfs-every", "10"];
+    let mut command = command(&sandbox, "last", &options, script);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    eventually("it is written", || sandbox.work().join("written").exists());
+    kill("TERM", i64::from(child.id()));
+    assert_eq!(child.wait().expect("ends").code(), Some(143));
+    let manifest = sandbox.manifest("last");
+    let steps: Vec<_> = manifest["checkpoints"].as_array().into_iter().flatten().collect();
+    assert_eq!(steps.last().map(|newest| &newest["step"]), Some(&3.into()), "{manifest}");
+}
