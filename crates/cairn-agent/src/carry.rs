@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_name};
+use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -131,7 +131,10 @@ impl<'a> Carrier<'a> {
         if !self.failures.may_try(path) {
             return Ok(None);
         }
+        let meter = self.meter;
+        let at_work = meter.at(path);
         let result = action(self);
+        drop(at_work);
         self.failures.settle(path, result)
     }
 
@@ -271,10 +274,11 @@ impl<'a> Carrier<'a> {
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
         self.meter.expect(work.len() as u64, total_bytes);
         work.iter().for_each(|item| self.touch_parent(item.source.path));
+        let manifest = manifest_path(&self.ledger.manifest().job);
         let copiers = Copiers {
             destination: self.ledger.shared_destination(),
             journal: self.ledger.shared_journal(),
-            reserved: manifest_name(&self.ledger.manifest().job),
+            reserved: manifest.clone(),
             meter: self.meter,
             marks: self.marks,
             queue: Queue::new(&work),
@@ -294,7 +298,9 @@ impl<'a> Carrier<'a> {
             drop(sender);
             for (source, result) in results {
                 let noted = self.note_copy(source, result);
+                let at_work = self.meter.at(&manifest);
                 let noted = noted.and_then(|()| self.ledger.commit_if_due());
+                drop(at_work);
                 if noted.is_err() && outcome.is_ok() {
                     copiers.give_up.store(true, Ordering::Relaxed);
                     outcome = noted;
@@ -369,8 +375,8 @@ impl Item for &WorkItem<'_> {
 struct Copiers<'a> {
     destination: Arc<Destination>,
     journal: Arc<Journal>,
-    /// Name of the manifest.
-    reserved: String,
+    /// Where the manifest is.
+    reserved: FilePath,
     meter: &'a Meter,
     marks: &'a Marks,
     queue: Queue<&'a WorkItem<'a>>,
@@ -430,11 +436,11 @@ impl<'a> Copiers<'a> {
         existing: Option<&Copy>,
         buffer: &mut Buffer,
     ) -> Result<Option<Copy>> {
-        if source.path.as_bytes() == self.reserved.as_bytes() {
+        if *source.path == self.reserved {
             return Err(Error::Reserved { path: source.path.clone() });
         }
         let Some(existing) = existing else { return Ok(None) };
-        let adopted = adopt_file(place, source, existing, buffer)?;
+        let adopted = adopt_file(place, source, existing, buffer, self.meter)?;
         self.meter.copied(adopted.as_ref().map_or(0, |copy| copy.bytes));
         Ok(adopted)
     }

@@ -103,12 +103,12 @@ pub fn copy_together<'a>(
     let write = |source: &Source<'a>| Written::write(place, *source, None, buffer, meter);
     let written: Vec<Result<Written<'a>>> = sources.iter().map(write).collect();
     written.iter().flatten().for_each(Written::write_back);
-    let make_durable = |written: Written<'a>| written.make_durable().map(|()| written);
+    let make_durable = |written: Written<'a>| written.make_durable(meter).map(|()| written);
     let durable: Vec<_> = written.into_iter().map(|one| one.and_then(make_durable)).collect();
     if place.verify == Verify::Read {
         durable.iter().flatten().for_each(Written::read_ahead);
     }
-    durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer))).collect()
+    durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer, meter))).collect()
 }
 
 /// Copies a file and tells what the copy is.
@@ -141,8 +141,8 @@ fn copy_on(
     meter: &Meter,
 ) -> Result<Copy> {
     let written = Written::write(place, source, begun, buffer, meter)?;
-    written.make_durable()?;
-    written.publish(place, buffer)
+    written.make_durable(meter)?;
+    written.publish(place, buffer, meter)
 }
 
 /// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
@@ -162,6 +162,7 @@ impl<'a> Written<'a> {
         buffer: &mut Buffer,
         meter: &Meter,
     ) -> Result<Written<'a>> {
+        let _at_work = meter.at(source.path);
         let file = source.open()?;
         let (temporary, mark) = match begun {
             Some((temporary, mark)) => (temporary, Some(mark)),
@@ -201,7 +202,8 @@ impl<'a> Written<'a> {
     }
 
     /// Step 2. The kernel need not keep in memory what is on the device.
-    fn make_durable(&self) -> Result<()> {
+    fn make_durable(&self, meter: &Meter) -> Result<()> {
+        let _at_work = meter.at(self.source.path);
         self.temporary.make_durable()?;
         drop_cached(&self.temporary.file);
         Ok(())
@@ -214,11 +216,14 @@ impl<'a> Written<'a> {
     }
 
     /// Steps 3 and 4.
-    fn publish(self, place: Place<'_>, buffer: &mut Buffer) -> Result<Copy> {
+    fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
         let Written { source, file, temporary, summary, copy } = self;
+        let _at_work = meter.at(source.path);
         let path = temporary.path();
         match place.verify {
-            Verify::Read => compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer)?,
+            Verify::Read => {
+                compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?
+            }
             Verify::Write => {
                 let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
                 compare_length(path, copy.bytes, length)?;
@@ -275,18 +280,23 @@ pub fn adopt_file(
     source: Source<'_>,
     existing: &Copy,
     buffer: &mut Buffer,
+    meter: &Meter,
 ) -> Result<Option<Copy>> {
     let Place { destination, journal, .. } = place;
     if existing.bytes != source.node.bytes {
         return Ok(None);
     }
+    let _at_work = meter.at(source.path);
     let file = source.open()?;
-    let summary = read_whole(&file, buffer, &mut |_| Ok(()))?;
+    let summary = read_whole(&file, buffer, &mut |_| {
+        meter.moves();
+        Ok(())
+    })?;
     let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
     drop_cached(&copy);
     let same = summary.crc32c == existing.crc32c
-        && compare(&copy, &path, (existing.bytes, existing.crc32c), buffer).is_ok();
+        && compare(&copy, &path, (existing.bytes, existing.crc32c), buffer, meter).is_ok();
     if !same {
         return Ok(None);
     }
@@ -319,8 +329,9 @@ fn compare(
     path: &Path,
     (bytes, crc32c): (u64, u32),
     buffer: &mut Buffer,
+    meter: &Meter,
 ) -> Result<()> {
-    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| ())?;
+    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.moves())?;
     compare_length(path, bytes, found_bytes)?;
     if found != crc32c {
         return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });

@@ -6,6 +6,7 @@
 //! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where the mapping says. Does not know
 //! what should be there; `plan.rs` does.
 
+use crate::directory_id::DirectoryId;
 use crate::error::{Error, Result};
 use crate::extended::Extended;
 use crate::mapping::Mapping;
@@ -106,6 +107,15 @@ impl Destination {
             directory = inner;
         }
         Ok(())
+    }
+
+    /// Errors: it is none that `known` may be, and not mounted where that was.
+    pub fn check(&self, known: DirectoryId) -> Result<()> {
+        let found = DirectoryId::of(&self.root).map_err(Error::file("look at", &self.path))?;
+        match known.may_be(found) {
+            true => Ok(()),
+            false => Err(Error::AnotherDirectory { path: self.path.clone() }),
+        }
     }
 
     /// Where the directory is.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
-use crate::manifest::{Kind, State};
+use crate::manifest::{Kind, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -192,14 +192,17 @@ impl Drainer {
         view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
+        let manifest = manifest_path(&self.job.job);
+        let at_work = meter.at(&manifest);
         let mut ledger = match self.ledger.take() {
             // A directory that was replaced is not the one we have open.
             Some(ledger) if !reason.is_asked() && ledger.destination().is_current() => ledger,
             _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
         if reason.is_asked() {
-            forget_missing_copies(&mut ledger)?;
+            forget_missing_copies(&mut ledger, meter)?;
         }
+        drop(at_work);
         let mut outcome = Outcome::default();
         let guarded = match reason {
             // What a program removed that succeeded is to be gone.
@@ -209,6 +212,7 @@ impl Drainer {
         let look = (&view, &guarded);
         let result = self.drain_into(&mut ledger, trees, look, reason, meter, &mut outcome);
         let guards = result.as_ref().is_ok_and(|&guards| guards);
+        let _at_work = meter.at(&manifest);
         if let Err(error) = result {
             // What is verified stays verified; if this fails, too, the files are copied again.
             let _ = ledger.commit();
@@ -265,6 +269,7 @@ impl Drainer {
             let is_known =
                 |path: &&FilePath| !ledger.entry(path).is_some_and(|entry| entry.detached);
             let changed = plans.iter().flat_map(Plan::changed).filter(is_known).collect();
+            let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
             ledger.begin_changes(&changed)?;
         }
         let started = Instant::now();
@@ -462,7 +467,7 @@ fn open_ledger(
 }
 
 /// Drops the entries of copies that somebody changed or removed, so that they are made again.
-fn forget_missing_copies(ledger: &mut Ledger) -> Result<()> {
+fn forget_missing_copies(ledger: &mut Ledger, meter: &Meter) -> Result<()> {
     let attached = ledger.manifest().files.iter().filter(|(_, entry)| {
         let has_copy = entry.kind != Kind::File || entry.copy().is_some();
         has_copy && !entry.detached && entry.state == State::Drained
@@ -472,6 +477,7 @@ fn forget_missing_copies(ledger: &mut Ledger) -> Result<()> {
         if !ledger.is_ours(&path)? {
             ledger.take(&path);
         }
+        meter.moves();
     }
     Ok(())
 }

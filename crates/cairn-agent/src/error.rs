@@ -23,6 +23,16 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// The persist directory is another one than it was.
+    #[error(
+        "{} is not the directory that the job began to drain to: its file system is not mounted, or another one is; \
+         nothing is written there",
+        path.display()
+    )]
+    AnotherDirectory {
+        /// Where it should be.
+        path: PathBuf,
+    },
     /// An operation on a file in the store failed.
     #[error("cannot {action} /{path} in the store: {source}")]
     Store {

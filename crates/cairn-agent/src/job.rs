@@ -6,6 +6,7 @@
 //! variables.
 
 use crate::archive::ArchivePolicy;
+use crate::directory_id::DirectoryId;
 use crate::error::{Error, Result};
 use crate::log::Level;
 use crate::mapping::Mapping;
@@ -115,6 +116,9 @@ pub struct Job {
     /// Directories that have places of their own there.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
+    /// Which directory that was when it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persist_id: Option<DirectoryId>,
     /// Node or rank.
     pub scope: Scope,
     /// Tiers with data in order of preference.
@@ -252,6 +256,7 @@ mod tests {
             mount: "/cairn".into(),
             persist: Some("/scratch/out".into()),
             map: Mapping::default(),
+            persist_id: Some(DirectoryId::at(Path::new("/")).expect("is there")),
             scope: Scope::Node,
             tiers: vec![
                 TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },

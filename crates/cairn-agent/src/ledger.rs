@@ -41,8 +41,7 @@ impl Ledger {
     /// Opens the directory and takes up what the manifest of the job says, and what an agent that
     /// died did without saying it there.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
-        let mut destination = Destination::open(path, &job.store)?;
-        let on_disk = Manifest::load(&mut destination, &job.job)?;
+        let (mut destination, on_disk) = Ledger::look(path, job)?;
         if on_disk.as_ref().is_some_and(|found| !found.files.is_empty() && found.map != job.map) {
             return Err(Error::Mapped { path: path.join(manifest_name(&job.job)) });
         }
@@ -66,6 +65,22 @@ impl Ledger {
         };
         ledger.recover(intents)?;
         Ok(ledger)
+    }
+
+    /// Whether the directory can be drained to. Errors: it cannot be opened, or is not the one that it was.
+    pub fn check(path: &Path, job: &Job) -> Result<()> {
+        Ledger::look(path, job).map(drop)
+    }
+
+    fn look(path: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
+        let mut destination = Destination::open(path, &job.store)?;
+        let on_disk = Manifest::load(&mut destination, &job.job)?;
+        // One with this store's manifest is the right one, whatever number it has now.
+        let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
+        if let Some(known) = job.persist_id.filter(|_| !is_ours) {
+            destination.check(known)?;
+        }
+        Ok((destination, on_disk))
     }
 
     /// Brings the manifest in line with what was announced: carried out or not, nobody knows yet.

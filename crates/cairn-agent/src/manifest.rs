@@ -33,6 +33,11 @@ pub fn manifest_name(job: &str) -> String {
     format!("cairn-manifest.{job}.json")
 }
 
+/// Path of the manifest of `job`, below the persist directory.
+pub fn manifest_path(job: &str) -> FilePath {
+    FilePath::root().join(manifest_name(job).as_bytes())
+}
+
 /// What an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -185,7 +190,7 @@ impl Manifest {
     /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then on; None if there is none.
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
     pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
-        let name = FilePath::root().join(manifest_name(job).as_bytes());
+        let name = manifest_path(job);
         if destination.look(&name)?.is_none() {
             return Ok(None);
         }

@@ -1,8 +1,24 @@
 //! How far a drain has got, and the wish to stop it: shared by its threads and whoever watches.
 
 use crate::pace::Pace;
-use crate::protocol::Progress;
+use crate::path::FilePath;
+use crate::protocol::{Progress, Stalled};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// What has not moved for so long is told to whoever asks.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// What a thread is at in the persist directory.
+#[derive(Debug)]
+struct Work {
+    thread: ThreadId,
+    path: FilePath,
+    /// When it got on last.
+    moved: Instant,
+}
 
 /// Counters of the pass under way.
 #[derive(Default)]
@@ -13,6 +29,7 @@ pub struct Meter {
     bytes_done: AtomicU64,
     bytes_ever: AtomicU64,
     stopping: AtomicBool,
+    work: Mutex<Vec<Work>>,
     /// How fast it may go.
     pub pace: Pace,
 }
@@ -35,6 +52,39 @@ impl Meter {
     pub fn copied(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
         self.bytes_ever.fetch_add(bytes, Ordering::Relaxed);
+        self.moves();
+    }
+
+    /// This thread is at something below the persist directory, which may hang, until what is returned is dropped.
+    pub fn at(&self, path: &FilePath) -> AtWork<'_> {
+        let thread = thread::current().id();
+        self.work().push(Work { thread, path: path.clone(), moved: Instant::now() });
+        AtWork(self)
+    }
+
+    /// This thread gets on with what it is at.
+    pub fn moves(&self) {
+        let thread = thread::current().id();
+        let mut work = self.work();
+        if let Some(own) = work.iter_mut().find(|work| work.thread == thread) {
+            own.moved = Instant::now();
+        }
+    }
+
+    /// What does not get on, longest first.
+    pub fn stalled(&self) -> Vec<Stalled> {
+        let work = self.work();
+        let plain = |work: &Work| (work.moved.elapsed(), work.path.clone());
+        let mut found: Vec<_> =
+            work.iter().map(plain).filter(|(since, _)| *since >= STALLED).collect();
+        found.sort_by(|a, b| b.cmp(a));
+        let told = |(since, path): (Duration, FilePath)| Stalled { path, for_s: since.as_secs() };
+        found.into_iter().map(told).collect()
+    }
+
+    fn work(&self) -> MutexGuard<'_, Vec<Work>> {
+        // Plain values: whoever panicked left them whole.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file is done, one way or another.
@@ -65,5 +115,15 @@ impl Meter {
     /// Whether to give up.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread at work; ends when it is dropped.
+pub struct AtWork<'a>(&'a Meter);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let thread = thread::current().id();
+        self.0.work().retain(|work| work.thread != thread);
     }
 }

@@ -313,6 +313,7 @@ impl<'a> Lap<'a> {
             }
             pace.clock.nap(if left.is_zero() { NAP } else { left.min(NAP) });
             now = pace.clock.now();
+            self.meter.moves();
         }
         self.since = now;
         if self.work == Work::Drain {

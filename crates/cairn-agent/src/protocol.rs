@@ -152,6 +152,15 @@ pub struct Failed {
     pub quarantined: bool,
 }
 
+/// Something in the persist directory that does not get on: its file system hangs, or is very slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalled {
+    /// Its path below the persist directory.
+    pub path: FilePath,
+    /// For so many seconds nothing has moved.
+    pub for_s: u64,
+}
+
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -200,6 +209,9 @@ pub struct Status {
     pub settled: bool,
     /// The copy under way.
     pub progress: Progress,
+    /// What of it does not get on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stalled: Vec<Stalled>,
     /// What limits it.
     #[serde(default)]
     pub pace: PaceReport,

@@ -329,7 +329,7 @@ impl DrainLoop<'_> {
         let trouble = "the file system of the persist directory does not take them".to_string();
         let action = "keep extended attributes of some files";
         self.complaints.note_text(action, (bare > 0).then_some(trouble));
-        if ticket.is_some() {
+        if ticket.is_some() && result.is_ok() {
             let concluded = self.shared.recorder().conclude(self.shared, self.drainer.persist());
             self.complaints.note("bring the timeline to the persist directory", concluded);
         }

@@ -258,6 +258,7 @@ impl Shared {
             reason: state.trouble.clone(),
             retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),
             settled: state.settled || is_off_duty,
+            stalled: self.meter.stalled(),
             pace: self.meter.pace.report(),
             forecast: state.forecast.clone(),
             space: state.space.status(&progress),

@@ -16,9 +16,11 @@ use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::destination::Destination;
+use cairn_agent::directory_id::DirectoryId;
 use cairn_agent::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
+use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::Manifest;
 use cairn_agent::mapping::Mapping;
 use cairn_agent::memory::Memory;
@@ -105,6 +107,7 @@ impl Claim {
         request.check_places(&store.job.mount, store.job.persist.as_deref())?;
         if let Some(persist) = &store.job.persist {
             crate::request::checked_persist(persist)?;
+            check_persist(persist, &store.job)?;
         }
         let mut claim = Claim { store, is_new: false, lock };
         let device_store = Store::open(directory).map_err(refuse)?;
@@ -169,6 +172,7 @@ impl Claim {
     ) -> Result<Claim> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
+        let persist_id = request.persist.as_deref().map(DirectoryId::at).transpose()?;
         let (root, note) = roots.for_new(request.memory_bytes())?;
         let (tiers, notes) = request.tiers_for(&root, &mount, &Memory::here())?;
         let name = match &request.job {
@@ -193,6 +197,7 @@ impl Claim {
             mount,
             persist: request.persist.clone(),
             map,
+            persist_id,
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
             meta: request.meta_spec(),
@@ -354,6 +359,18 @@ impl Claim {
         Store::open(self.store.directory())?.remove()?;
         Ok(())
     }
+}
+
+/// Whether the directory that a store drains to is the one that it was.
+fn check_persist(persist: &Path, job: &Job) -> Result<()> {
+    Ledger::check(persist, job).map_err(|error| match error {
+        error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Persist {
+            path: persist.to_path_buf(),
+            problem: format!("cannot be used: {error}"),
+            advice: "mount it again, or say that it is to be this one with: cairn drain JOB --persist DIR",
+        },
+        other => other.into(),
+    })
 }
 
 /// What a tier is made of.

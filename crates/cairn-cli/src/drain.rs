@@ -11,6 +11,7 @@ use crate::store::OpenStore;
 use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
+use cairn_agent::directory_id::DirectoryId;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::{Kind, manifest_name};
 use cairn_agent::protocol::Outcome;
@@ -81,7 +82,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 advice: "choose another",
             });
         }
-        store.job = Job { persist: Some(persist), ..store.job };
+        let persist_id = Some(DirectoryId::at(&persist)?);
+        store.job = Job { persist: Some(persist), persist_id, ..store.job };
         store.job.save(store.directory())?;
     }
     let persist = store.job.persist.clone();

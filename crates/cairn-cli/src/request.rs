@@ -584,6 +584,7 @@ mod tests {
             mount: "/cairn".into(),
             persist: None,
             map: Mapping::default(),
+            persist_id: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             meta: None,

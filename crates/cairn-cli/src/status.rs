@@ -17,7 +17,7 @@ use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::mapping::{Mapping, Rule};
-use cairn_agent::protocol::{Phase, SpaceStatus, Status};
+use cairn_agent::protocol::{Phase, SpaceStatus, Stalled, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
@@ -473,6 +473,12 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     if let Some(agent) = &report.agent {
         add("agent", agent_line(agent));
+        for Stalled { path, for_s } in &agent.stalled {
+            add(
+                "hangs",
+                format!("{path}: nothing has moved in the persist directory for {for_s} s"),
+            );
+        }
         pace::line(&agent.pace).iter().for_each(|line| add("pace", line.clone()));
         agent.archive.iter().flat_map(archive::lines).for_each(|line| add("archive", line));
         agent.forecast.iter().for_each(|forecast| add("walltime", walltime::line(forecast)));

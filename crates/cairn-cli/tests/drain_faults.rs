@@ -3,27 +3,43 @@
 
 mod common;
 
+use common::loop_device::LoopDevice;
 use common::{CAIRN, Ran, Sandbox};
 use std::process::Command;
+
+/// For scripts: waits until a command succeeds.
+const UNTIL: &str = r#"
+    await() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; echo "in vain: $*"; exit 9; }
+    export -f await"#;
 
 /// Runs a script where `$OUT` is a file system of 8 MiB that nobody else sees and `$CAIRN` the command; none if this
 /// machine gives no user such a namespace.
 fn with_small_file_system(sandbox: &Sandbox, script: &str) -> Option<Ran> {
-    let mount = "mount -t tmpfs -o size=8M small \"$OUT\"";
+    let launcher = ["unshare", "--map-root-user", "--mount"];
+    with_file_system(sandbox, &launcher, "mount -t tmpfs -o size=8M small \"$OUT\"", script)
+}
+
+/// The same with the file system that the command `mount` puts there; none if it cannot.
+fn with_file_system(
+    sandbox: &Sandbox,
+    launcher: &[&str],
+    mount: &str,
+    script: &str,
+) -> Option<Ran> {
     let within = |script: &str| {
         let mut command = sandbox.command(&[]);
         let environment: Vec<_> = command
             .get_envs()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
             .collect();
-        command = Command::new("unshare");
-        let script = format!("set -e; {mount}; {script}");
-        command.args(["--map-root-user", "--mount", "bash", "-c", &script]);
+        command = Command::new(launcher[0]);
+        let script = format!("set -e; {mount}; {UNTIL}; {script}");
+        command.args(&launcher[1..]).args(["bash", "-c", &script]);
         command.envs(environment).env("OUT", sandbox.out()).env("CAIRN", CAIRN);
         command.current_dir(sandbox.work()).output()
     };
     if !within("true").is_ok_and(|output| output.status.success()) {
-        println!("no mount namespace for a user here: nothing is tested");
+        println!("no mount namespace for this user here: nothing is tested");
         return None;
     }
     Some(Ran::of(within(script).expect("starts"), script.to_string()))
@@ -84,4 +100,124 @@ fn copy_that_was_cut_or_changed_is_made_again_when_somebody_asks() {
         (sandbox.drained("cut"), sandbox.drained("changed")),
         ("one\n".into(), "two\n".into())
     );
+}
+
+/// Mechanism: a file system was unmounted, and the directory beneath it had its name.
+/// Consequence: the drain took that for a directory made anew, copied everything to the disk of the node, and called it safe.
+/// Fix: the store knows which directory it drains to, and refuses one of another file system or another mount.
+#[test]
+fn directory_beneath_a_file_system_that_vanished_is_never_written_to() {
+    let sandbox = Sandbox::new();
+    // Beneath is the same file system, so that only the mount tells.
+    let script = r#"
+        mkdir "$OUT/real" "$OUT/seen"; mount --bind "$OUT/real" "$OUT/seen"
+        code=0; "$CAIRN" run --job away --persist "$OUT/seen" -- bash -c '
+            set -e; echo one >/cairn/a; await test -e "$OUT/seen/a"
+            umount -l "$OUT/seen"; echo two >/cairn/b
+            says() { "$CAIRN" status away | grep -q "^  agent .*is not the directory that the job began to drain to"; }
+            await says; [ -z "$(ls -A "$OUT/seen")" ]
+            mount --bind "$OUT/real" "$OUT/seen"; await test -e "$OUT/seen/b"
+            umount -l "$OUT/seen"; echo three >/cairn/c; exit 3' || code=$?
+        [ $code = 3 ]; [ -z "$(ls -A "$OUT/seen")" ]
+        code=0; "$CAIRN" run --job away -- true 2>said || code=$?
+        cat said; [ $code = 2 ]; grep -q "nothing is written there" said
+        code=0; "$CAIRN" drain away 2>said || code=$?
+        cat said; [ $code = 75 ]; grep -q "nothing is written there" said; [ -z "$(ls -A "$OUT/seen")" ]
+        mount --bind "$OUT/real" "$OUT/seen"
+        "$CAIRN" drain away; [ "$(cat "$OUT/seen/a" "$OUT/seen/b" "$OUT/seen/c")" = "one
+two
+three" ]
+        # Another one will do if that is said.
+        umount "$OUT/seen" || umount -l "$OUT/seen"
+        "$CAIRN" drain away --persist "$OUT/seen"; [ "$(cat "$OUT/seen/a")" = one ]
+        "$CAIRN" rm away --discard"#;
+    if let Some(ran) = with_small_file_system(&sandbox, script) {
+        ran.succeeds();
+    }
+}
+
+/// A file system that is frozen lets whoever writes to it wait, as one of the network does whose server is gone.
+#[test]
+fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
+    let sandbox = Sandbox::new();
+    let Some(device) = LoopDevice::new(&sandbox.work(), 64 << 20) else { return };
+    let mount = format!(
+        "[ -b {0} ]; mkfs.ext4 -q {0} 2>made || {{ cat made; false; }}; mount {0} \"$OUT\"",
+        device.path().display()
+    );
+    let script = r#"
+        trap 'fsfreeze -u "$OUT" 2>/dev/null || true' EXIT
+        "$CAIRN" run --job hangs --persist "$OUT" --retain count=1 --space-wait 1s -- bash -c '
+            # What is open keeps the manifest from saying that all is there, which would be taken back first.
+            set -e; exec 5>/cairn/open; echo one >/cairn/a; await test -e "$OUT/a"
+            fsfreeze -f "$OUT"; head -c 1M /dev/zero >/cairn/b
+            says() { "$CAIRN" status hangs | grep -q "^  hangs  *b: nothing has moved in the persist directory for"; }
+            await says
+            # The keeper.
+            (exec 3>/cairn/killed; kill -9 $BASHPID) || true
+            dead() { "$CAIRN" ls hangs | grep -q unclean; }; await dead
+            # Programs, and those of them that wait for space.
+            for _ in 1 2 3 4; do head -c 6M /dev/zero >/cairn/c; rm /cairn/c; done
+            ! head -c 32M /dev/zero >/cairn/large 2>large; grep -q "No space left" large; rm /cairn/large
+            [ ! -e "$OUT/b" ]
+            fsfreeze -u "$OUT"; await test -e "$OUT/b"
+            moves() { ! "$CAIRN" status hangs | grep -q "^  hangs"; }; await moves; exit 3' || [ $? = 3 ]
+        cmp "$OUT/b" <(head -c 1M /dev/zero)
+        "$CAIRN" rm hangs --discard"#;
+    let launcher = ["unshare", "--mount"];
+    if let Some(ran) = with_file_system(&sandbox, &launcher, &mount, script) {
+        ran.succeeds();
+    }
+}
+
+/// With a tier in a file a close takes as long as a flush.
+#[test]
+fn writer_that_is_killed_in_its_close_leaves_a_checkpoint_whole_or_not_at_all() {
+    let sandbox = Sandbox::new();
+    let tier = format!("file:{}:64M", sandbox.work().join("tier").display());
+    let out = sandbox.out().display().to_string();
+    let script = "
+import os, signal
+for step in range(1, 13):
+    os.mkdir(f'/cairn/ckpt-{step}')
+    with open(f'/cairn/ckpt-{step}/a', 'wb') as file: file.write(b'a' * 4096)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        file = os.open(f'/cairn/ckpt-{step}/b', os.O_WRONLY | os.O_CREAT)
+        data = bytes([step]) * (1 << 20)
+        while data: data = data[os.write(file, data):]
+        os.write(writer, b'x')
+        os.close(file)
+        os.write(writer, b'y')
+        while True: signal.pause()
+    os.read(reader, 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+os._exit(1)
+";
+    let head = ["run", "--job", "torn", "--persist", &out, "--tier", &tier, "--settle", "1h"];
+    sandbox.cairn(&[&head[..], &["--", "python3", "-c", script]].concat()).ends_with(1);
+    let rows = sandbox.cairn(&["ls", "--checkpoints", "torn", "--json"]).succeeds().json();
+    let rows = rows.as_array().expect("a list");
+    assert_eq!(rows.len(), 12, "{rows:?}");
+    for row in rows {
+        let step = row["step"].as_u64().expect("a step");
+        let directory = sandbox.out().join(format!("ckpt-{step}"));
+        if row["level"] == "pfs" {
+            let copy = std::fs::read(directory.join("b")).expect("is there");
+            assert!(copy.len() == 1 << 20 && copy.iter().all(|&byte| u64::from(byte) == step));
+            assert_eq!(std::fs::read(directory.join("a")).expect("is there"), [b'a'; 4096]);
+        } else {
+            assert!(!directory.exists(), "{row}");
+            assert!(row["reason"].is_string(), "{row}");
+        }
+    }
+    let offered = sandbox.cairn(&["ls", "--checkpoints", "torn", "--newest", "*"]);
+    let newest =
+        rows.iter().filter(|row| row["level"] == "pfs").filter_map(|row| row["step"].as_u64());
+    match newest.max() {
+        Some(step) => drop(offered.says(&format!("/cairn/ckpt-{step}/b"))),
+        None => drop(offered.ends_with(1)),
+    }
 }

@@ -86,6 +86,7 @@ impl World {
             mount: "/cairn".into(),
             persist: Some(scratch.join("out")),
             map: map.clone(),
+            persist_id: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,

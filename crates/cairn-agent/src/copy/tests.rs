@@ -59,10 +59,11 @@ impl World {
         let (tree, path) = (self.volume.tree().expect("lists"), path(name));
         let source = Source { volume: &self.volume, path: &path, node: &tree[&path] };
         let (place, mut buffer) = (self.place(verify), Buffer::default());
-        let written = Written::write(place, source, None, &mut buffer, &Meter::default())?;
-        written.make_durable()?;
+        let meter = Meter::default();
+        let written = Written::write(place, source, None, &mut buffer, &meter)?;
+        written.make_durable(&meter)?;
         change(&written.temporary.file);
-        written.publish(place, &mut buffer)
+        written.publish(place, &mut buffer, &meter)
     }
 }
 

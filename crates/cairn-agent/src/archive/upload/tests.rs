@@ -46,6 +46,7 @@ impl World {
             mount: "/cairn".into(),
             persist: None,
             map: Default::default(),
+            persist_id: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,
