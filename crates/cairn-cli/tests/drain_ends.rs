@@ -41,6 +41,44 @@ fn agent_that_is_killed_while_it_is_followed_is_replaced() {
 }
 
 #[test]
+fn newest_checkpoint_is_drained_in_the_background_also_by_another_agent() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let script = "for i in 1 2 3; do head -c 4M /dev/urandom >/cairn/dump.$i; done";
+    let run = |job: &str, options: &[&str]| {
+        let head = ["run", "--job", job, "--persist", &out, "--pfs-every", "10"];
+        sandbox.cairn(&[&head, options, &["--", "bash", "-c", script]].concat()).succeeds();
+    };
+    run("newest", &["--drain", "background"]);
+    sandbox.cairn(&["status", "--wait", "newest"]).succeeds();
+    assert_eq!(sandbox.drained_names(), ["dump.3"]);
+    assert_eq!(sandbox.manifest("newest")["checkpoints"][0]["step"], 3);
+    fs::remove_file(sandbox.out().join("dump.3")).expect("removes");
+
+    run("killed", &["--drain", "background", "--drain-rate", SLOW]);
+    kill("KILL", i64::from(sandbox.agent("killed")));
+    sandbox.cairn(&["status", "--wait", "killed"]).succeeds();
+    assert_eq!(sandbox.drained_names(), ["dump.3"]);
+}
+
+#[test]
+fn what_a_run_that_succeeded_left_undrained_is_complete() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let script = "mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/a";
+    for (job, at_end) in [("none", "none"), ("later", "background")] {
+        let head = ["run", "--job", job, "--persist", &out, "--settle", "1h", "--drain", at_end];
+        sandbox.cairn(&[&head[..], &["--", "bash", "-c", script]].concat()).succeeds();
+        let rows = sandbox.cairn(&["ls", "--checkpoints", job, "--json"]).succeeds().json();
+        let levels: Vec<_> =
+            rows.as_array().into_iter().flatten().map(|row| &row["level"]).collect();
+        assert!(levels.len() == 2 && levels.iter().all(|level| level.is_string()), "{rows}");
+    }
+    sandbox.cairn(&["status", "--wait", "later"]).succeeds();
+    assert_eq!(sandbox.drained("ckpt-2/a"), "a\n");
+}
+
+#[test]
 fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     let sandbox = Sandbox::new();
     // So slow that all but the first part is left.
