@@ -204,7 +204,7 @@ impl Checkpoints {
             held.extend(persistent_aside(&set.members, &purpose));
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
         }
-        wanted.sort_by_key(|checkpoint| (Reverse(checkpoint.modified_ns), checkpoint.id));
+        wanted.sort_by_key(|checkpoint| Reverse(checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {

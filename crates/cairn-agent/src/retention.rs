@@ -17,7 +17,7 @@ pub fn surplus<'a>(
     now_ns: i64,
 ) -> Vec<&'a Checkpoint> {
     let mut newest_first: Vec<&Checkpoint> = complete.iter().collect();
-    newest_first.sort_by_key(|known| std::cmp::Reverse((known.modified_ns, known.name.step)));
+    newest_first.sort_by_key(|known| std::cmp::Reverse(known.id));
     let oldest_ns = policy.retain_seconds.map(|seconds| {
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
         now_ns.saturating_sub(seconds.saturating_mul(NANOSECONDS_PER_SECOND))

@@ -236,7 +236,7 @@ fn newest_files(
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(|error| {
         Error::Pattern { pattern: pattern.to_string(), problem: error.msg.to_string() }
     })?;
-    complete.sort_by_key(|known| Reverse((known.modified_ns, known.name.step)));
+    complete.sort_by_key(|known| Reverse(known.id));
     let mut buffer = Buffer::default();
     for checkpoint in complete {
         let paths: Vec<FilePath> = checkpoint.files.into_iter().map(|file| file.path).collect();

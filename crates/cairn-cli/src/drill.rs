@@ -228,7 +228,7 @@ impl Drill<'_> {
         let store = OpenStore::open(&directory)?;
         bury(&store)?;
         let found = Found::look(&store, &store.volumes()?)?;
-        let newest = found.complete.iter().max_by_key(|known| (known.modified_ns, known.name.step));
+        let newest = found.complete.iter().max_by_key(|known| known.id);
         let seconds_since =
             |known: &Checkpoint| died_ns.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
         Ok(Kill {

@@ -143,7 +143,8 @@ impl Register {
         write().map_err(Error::file("write", &path))
     }
 
-    /// The complete checkpoints, in the order in which they were found so.
+    /// The complete checkpoints, in the order in which they were found so, which is that of their numbers: the newest is the last,
+    /// whatever the clock said when it was written.
     pub fn checkpoints(&self) -> &[Checkpoint] {
         &self.checkpoints
     }
@@ -172,7 +173,8 @@ impl Register {
         let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
         let mut fresh: Vec<&Set> =
             complete.into_values().filter(|set| !known.contains(&set.name)).collect();
-        fresh.sort_by_key(|set| (set.newest_ns, set.name.step));
+        // What is of the future was written before the clock was set back.
+        fresh.sort_by_key(|set| (set.newest_ns <= now_ns, set.newest_ns, set.name.step));
         for set in fresh {
             // One that was written again has its place in the order already.
             let before = self.rewritten.iter().find(|known| known.name == set.name);
@@ -261,17 +263,9 @@ impl Register {
 
     /// The newest checkpoint of each family is wanted in the persist directory, whatever the policy says.
     pub fn want_newest(&mut self) {
-        let mut newest: BTreeMap<Family, usize> = BTreeMap::new();
-        for (index, checkpoint) in self.checkpoints.iter().enumerate() {
-            let age = |index: usize| {
-                let known = &self.checkpoints[index];
-                (known.modified_ns, known.name.step)
-            };
-            let known = newest.entry(checkpoint.name.family.clone()).or_insert(index);
-            if age(*known) < age(index) {
-                *known = index;
-            }
-        }
+        let known = self.checkpoints.iter().enumerate();
+        let newest: BTreeMap<Family, usize> =
+            known.map(|(index, known)| (known.name.family.clone(), index)).collect();
         newest.into_values().for_each(|index| self.want(index));
     }
 
@@ -341,6 +335,32 @@ mod tests {
         sets.push(set(20, 2, Standing::Complete));
         register.take(&sets, &rules, 2);
         assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Pfs)]);
+    }
+
+    #[test]
+    fn clock_that_was_set_back_makes_no_checkpoint_older() {
+        let mut register = Register::default();
+        let rules = rules(Every::Seconds(60));
+        register.take(&complete(&[1]), &rules, 1_000 * SECOND);
+        // An hour before.
+        let mut sets = complete(&[1, 2]);
+        sets[1].newest_ns = -3_600 * SECOND;
+        register.take(&sets, &rules, -2_600 * SECOND);
+        assert_eq!(known(&register), [(1, 1, Level::Pfs), (2, 2, Level::Pfs)]);
+        sets.push(Set { newest_ns: -3_590 * SECOND, ..set(3, 1, Standing::Complete) });
+        register.take(&sets, &rules, -2_590 * SECOND);
+        assert_eq!(known(&register)[2], (3, 3, Level::Node), "ten seconds later");
+        register.want_newest();
+        assert_eq!(known(&register)[2], (3, 3, Level::Pfs));
+
+        // Seen at once for the first time.
+        let mut register = Register::default();
+        sets.iter_mut().zip([2_000, 900, 1_000]).for_each(|(set, second)| {
+            set.newest_ns = second * SECOND;
+        });
+        register.take(&sets, &rules, 1_010 * SECOND);
+        let steps: Vec<u64> = known(&register).into_iter().map(|(_, step, _)| step).collect();
+        assert_eq!(steps, [1, 2, 3]);
     }
 
     #[test]
