@@ -284,6 +284,8 @@ open('over', 'w').close()"
     };
     signal_until("filled");
     for number in 0..5 {
+        // Else what is told of the wait before would be taken for the next one's.
+        eventually("that one waits no more", || space(&sandbox)["waiting"] == 0);
         fs::write(sandbox.work().join(format!("go.{number}")), "").expect("writes");
         signal_until(&format!("{number} True"));
     }
