@@ -120,6 +120,9 @@ pub fn copy_file(
     meter: &Meter,
 ) -> Result<Copy> {
     let begun = place.marks.resume(place.destination, source.path, source.node);
+    // What a damaged file of marks says is no place to go on at.
+    let block_bytes = source.volume.hugeblock_bytes();
+    let begun = begun.filter(|(_, mark)| mark.offset % block_bytes == 0);
     let had_begun = begun.is_some();
     let mut copied = copy_on(place, source, begun, buffer, meter);
     place.marks.forget(source.path);

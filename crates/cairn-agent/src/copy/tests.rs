@@ -135,3 +135,22 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
         }
     }
 }
+
+#[test]
+fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
+    let world = World::new(&[("f", LARGE)]);
+    let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    let begun = world.destination.create_temporary(&path).expect("creates");
+    begun.file.set_len(LARGE as u64).expect("is long");
+    let &Node { inode, version, bytes, .. } = source.node;
+    let temporary = begun.inode().expect("has one");
+    let mark = Mark { inode, version, bytes, temporary, offset: 4097, crc32c: 0 };
+    world.marks.set(&path, mark).expect("is set");
+    // As an agent leaves it that is killed.
+    std::mem::forget(begun);
+    let place = world.place(Verify::Read);
+    let copied = copy_file(place, source, &mut Buffer::default(), &Meter::default());
+    assert_eq!(copied.expect("is copied").bytes, LARGE as u64);
+    assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
+}
