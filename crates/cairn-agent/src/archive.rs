@@ -20,6 +20,7 @@ mod object_store;
 use crate::board::Board;
 use crate::sets::policy::Every;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
@@ -150,6 +151,19 @@ pub(crate) struct State {
     pub retry_at: Option<Instant>,
     /// Something is to be done.
     pub is_busy: bool,
+    /// The job wants checkpoints archived.
+    pub is_wanted: bool,
+    /// What was found missing there last; None before it was asked.
+    pub owed: Option<Owed>,
+}
+
+/// Checkpoints that are to be archived.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owed {
+    /// The newest that was looked at: whether later ones are due is not known yet.
+    pub newest_seen: u64,
+    /// Those that are not there.
+    pub missing: BTreeSet<u64>,
 }
 
 /// Where those who want something archived meet the thread that does it.
@@ -159,6 +173,13 @@ impl Desk {
     /// Whether something is still to be archived.
     pub fn is_busy(&self) -> bool {
         self.state().is_busy
+    }
+
+    /// Whether the checkpoint of this number is still to be archived, or may be.
+    pub fn may_owe(&self, id: u64) -> bool {
+        let state = self.state();
+        let may_owe = |owed: &Owed| id > owed.newest_seen || owed.missing.contains(&id);
+        state.is_wanted && state.owed.as_ref().is_none_or(may_owe)
     }
 
     /// How it stands, for whoever asks.
@@ -173,6 +194,16 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoint_is_owed_until_it_was_looked_at_and_found_there() {
+        let desk = Desk::default();
+        assert!(!desk.may_owe(1), "nothing is archived");
+        desk.state().is_wanted = true;
+        assert!(desk.may_owe(1), "nobody has asked the server");
+        desk.state().owed = Some(Owed { newest_seen: 2, missing: BTreeSet::from([1]) });
+        assert_eq!([1, 2, 3].map(|id| desk.may_owe(id)), [true, false, true]);
+    }
 
     #[test]
     fn location_is_a_bucket_and_a_prefix_and_nonsense_is_refused() {

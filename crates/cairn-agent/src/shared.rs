@@ -137,6 +137,7 @@ impl Shared {
         crate::log::set_level(job.log);
         self.meter.pace.set(&job.drain);
         self.state().space.set(&job.space);
+        self.archive.state().is_wanted = job.archive.is_some();
     }
 
     /// The store's directory.

@@ -1,6 +1,7 @@
 //! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that wait for space.
 //!
-//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays; a writer is told
+//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays, and not before it is
+//! in the archive if that is to have it; a writer is told
 //! that there is no hope only after a look that began after it did, found nothing to give up and nothing that still drains.
 //! Two parts: a thread that hears writers at once, and what the drain does after each pass.
 
@@ -115,8 +116,11 @@ impl Room {
             return Ok(());
         }
         let complete = drainer.complete()?;
-        let given_up = surplus(&complete, &policy, now().0);
-        let is_coming = complete.iter().any(|known| known.level < known.wanted)
+        let mut given_up = surplus(&complete, &policy, now().0);
+        let there_are = given_up.len();
+        given_up.retain(|known| !shared.archive.may_owe(known.id));
+        let is_coming = given_up.len() < there_are
+            || complete.iter().any(|known| known.level < known.wanted)
             || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
         if given_up.is_empty() && !is_coming {
             volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));

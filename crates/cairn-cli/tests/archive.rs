@@ -181,6 +181,29 @@ fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
     assert_archived(&sandbox, &server);
 }
 
+/// Mechanism: what the job wants to keep knew of the persist directory only.
+/// Consequence: a checkpoint left the store before it was in the archive, which then had nothing to send and said nothing.
+/// Fix: what is owed to the archive, or may be, stays.
+#[test]
+fn checkpoint_stays_in_the_store_until_the_archive_has_it() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    let mut command = command(&sandbox, &server, &format!("{SCRIPT}; {WAIT}"));
+    command.env("CAIRN_SPACE_RETAIN", "count=1");
+    let running = Running::start(command);
+    eventually("both are drained", || sandbox.out().join("state.200").exists());
+    let listed = || sandbox.cairn(&["ls", "melt"]).succeeds().stdout;
+    cairn(&sandbox, &server, &["drain", "melt"]).ends_with(75);
+    assert!(listed().contains("state.100") && listed().contains("state.200"), "{}", listed());
+    server.set_mood(Mood::Fine);
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+    assert!(!listed().contains("state.100") && listed().contains("state.200"), "{}", listed());
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    running.wait().succeeds();
+    assert_archived(&sandbox, &server);
+}
+
 #[test]
 fn rate_of_the_drain_holds_for_what_is_archived() {
     const RATE: f64 = (4 << 20) as f64;

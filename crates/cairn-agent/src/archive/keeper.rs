@@ -7,7 +7,7 @@ use super::client::{Client, Pause};
 use super::fetch;
 use super::manifest::Manifest;
 use super::upload::Uploader;
-use super::{ArchivePolicy, ArchiveStatus, Phase, select};
+use super::{ArchivePolicy, ArchiveStatus, Owed, Phase, select};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::job::{JOB_FILE, Job};
@@ -18,8 +18,8 @@ use crate::read::Buffer;
 use crate::service::is_off_duty;
 use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
 use crate::shared::Shared;
+use crate::store_file::{Version, version};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,14 +39,11 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// What tells one version of a file that is replaced whole from another.
-type Seen = Option<(u64, i64, i64)>;
-
 /// What is remembered between rounds.
 #[derive(Default)]
 struct Keeper<'a> {
     /// The job's description and the register, as they were before the last round.
-    seen: (Seen, Seen),
+    seen: (Option<Version>, Option<Version>),
     policy: Option<ArchivePolicy>,
     client: Option<Client<'a>>,
     /// What the archive has of the job; None before it was asked.
@@ -94,6 +91,7 @@ impl<'a> Keeper<'a> {
         if job.archive != self.policy {
             *self = Keeper { seen: self.seen, ..Keeper::default() };
             self.policy = job.archive.clone();
+            shared.archive.state().owed = None;
         }
         let Some(policy) = self.policy.clone() else { return Ok(()) };
         shared.archive.state().is_busy = true;
@@ -118,6 +116,9 @@ impl<'a> Keeper<'a> {
             let known = Register::load(shared.directory())?;
             let missing = self.missing(&known, &job.store);
             self.note(shared, &policy, Phase::Uploading, missing.len() as u64);
+            let newest_seen = known.checkpoints().iter().map(|one| one.id).max().unwrap_or(0);
+            let missing_ids = missing.iter().map(|one| one.id).collect();
+            shared.archive.state().owed = Some(Owed { newest_seen, missing: missing_ids });
             let Some(next) = missing.first() else { return Ok(()) };
             self.send(shared, &job, next)?;
         }
@@ -238,10 +239,4 @@ fn of_agent(error: Error) -> Error {
         }
         other => other,
     }
-}
-
-/// What tells the file at `path` now.
-fn version(path: &Path) -> Seen {
-    let found = path.metadata().ok()?;
-    Some((found.ino(), found.mtime(), found.mtime_nsec()))
 }

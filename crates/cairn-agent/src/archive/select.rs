@@ -32,7 +32,7 @@ pub fn missing<'a>(
             Every::Count(count) => one.ordinal % count.max(1) == 0,
             Every::Seconds(seconds) => {
                 let age = (seconds as i64).saturating_mul(NANOSECONDS_PER_SECOND);
-                last.is_none_or(|last| one.modified_ns - last >= age)
+                last.is_none_or(|last| one.modified_ns.saturating_sub(last) >= age)
             }
         };
         if is_due || wanted(one.id) {
