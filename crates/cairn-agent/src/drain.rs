@@ -25,7 +25,7 @@ use cairn_core::{Attributes, InodeId, ROOT};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Drains the namespaces of one store.
 pub struct Drainer {
@@ -40,8 +40,6 @@ pub struct Drainer {
     sealed: HashMap<String, HashMap<u32, u64>>,
     /// When it should be looked again at checkpoints that may be complete by then.
     look_again: Option<Instant>,
-    /// How long the last pass carried out what was to be done.
-    carrying: Duration,
 }
 
 /// Why a pass runs.
@@ -72,13 +70,7 @@ impl Drainer {
             marks: Marks::open(store),
             sealed: HashMap::new(),
             look_again: None,
-            carrying: Duration::ZERO,
         }
-    }
-
-    /// How long the last pass copied and changed names, and not only looked and wrote down what it found.
-    pub fn carrying(&self) -> Duration {
-        self.carrying
     }
 
     /// Where it drains to.
@@ -106,7 +98,6 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<Outcome> {
         meter.reset();
-        self.carrying = Duration::ZERO;
         if reason.is_asked() {
             self.failures.forgive();
         }
@@ -272,7 +263,6 @@ impl Drainer {
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
             ledger.begin_changes(&changed)?;
         }
-        let started = Instant::now();
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();
@@ -282,7 +272,6 @@ impl Drainer {
             Carrier { ledger, failures, volume, tree, meter, marks, touched, overtaking }
                 .carry_out(plan)?;
         }
-        self.carrying = started.elapsed();
         Ok(guards)
     }
 

@@ -48,7 +48,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(2);
 const REAP_EVERY: Duration = Duration::from_millis(100);
 /// How often new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
-/// What a pass takes beside copying is followed by a pause so many times as long, up to the maximum.
+/// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many times as long, up to the
+/// maximum.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
@@ -306,6 +307,7 @@ impl DrainLoop<'_> {
 
     fn pass(&mut self, ticket: Option<u64>, told: Told) {
         let (started, began) = (Instant::now(), Moment(monotonic_ms()));
+        let worked = processor_time();
         self.dirty = false;
         self.shared.state().phase = Phase::Draining;
         let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
@@ -362,10 +364,17 @@ impl DrainLoop<'_> {
         drop(state);
         self.shared.notify();
         self.complaints.note_text("drain", trouble);
-        let looking = started.elapsed().saturating_sub(self.drainer.carrying());
-        log::say(Level::Debug, format_args!("looked at all files in {} ms", looking.as_millis()));
-        self.not_before = Instant::now() + (looking * PAUSE_FACTOR).min(PAUSE_MAX);
+        let took = started.elapsed().as_millis();
+        log::say(Level::Debug, format_args!("looked at all files, and copied, in {took} ms"));
+        let work = processor_time().saturating_sub(worked);
+        self.not_before = Instant::now() + (work * PAUSE_FACTOR).min(PAUSE_MAX);
     }
+}
+
+/// What this thread has had of processors.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Says which files a pass left undrained that the one before did not, and why.

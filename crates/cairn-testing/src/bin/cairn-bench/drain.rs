@@ -31,15 +31,24 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Of a tick, in which the kernel counts processor time.
 const TICK_S: f64 = 0.01;
 
-/// Prints all figures; the copies go to `directory`.
-pub fn rates(directory: &Path) {
-    fs::create_dir_all(directory).expect("a directory for copies");
-    small_files(directory);
-    large_file(directory);
-    beside_checkpoints(directory);
-    latency(directory);
-    idle(directory);
-    fs::remove_dir_all(directory).expect("what was made can be removed");
+/// Measures and prints some figures.
+type Part = fn(&Path);
+
+/// Prints the figures whose name has `wanted` in it; the copies go to `directory`.
+pub fn rates(directory: &Path, wanted: &str) {
+    let parts: [(&str, Part); 5] = [
+        ("small", small_files),
+        ("large", large_file),
+        ("beside", beside_checkpoints),
+        ("latency", latency),
+        ("idle", idle),
+    ];
+    for (_, measure) in parts.into_iter().filter(|(name, _)| name.contains(wanted)) {
+        let outside = directory.join("outside");
+        fs::create_dir_all(&outside).expect("a directory for copies");
+        measure(directory);
+        fs::remove_dir_all(directory).expect("what was made can be removed");
+    }
 }
 
 fn small_files(directory: &Path) {
@@ -176,7 +185,8 @@ fn beside_checkpoints(directory: &Path) {
     for _ in 0..CHECKPOINT_ROUNDS {
         for (options, times) in ways.iter().zip(&mut times) {
             times.push(checkpoint_time(options));
-            let _ = fs::remove_dir_all(outside);
+            fs::remove_dir_all(outside).expect("copies can be removed");
+            fs::create_dir(outside).expect("a directory");
             settle();
         }
     }
@@ -205,7 +215,6 @@ fn checkpoint_time(options: &[&str]) -> f64 {
 
 fn latency(directory: &Path) {
     let outside = directory.join("outside");
-    fs::create_dir_all(&outside).expect("a directory");
     let outside = outside.to_str().expect("a path in UTF-8");
     let mut command = run(&job("latency"), 64 << 20, &["--persist", outside], &["closes", outside]);
     let output = command.output().expect("cairn starts");
@@ -217,7 +226,6 @@ fn latency(directory: &Path) {
         "{:<48} {median:>8.1} ms [{least:.1}, {most:.1}], bar at most 50",
         "close to begin of the drain"
     );
-    fs::remove_dir_all(outside).expect("copies can be removed");
 }
 
 fn idle(directory: &Path) {

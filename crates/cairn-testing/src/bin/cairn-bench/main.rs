@@ -3,7 +3,7 @@
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
 //! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
+//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks` and `cairn-bench foreign` make their stores themselves.
 //! Measures; never asserts.
 
 mod calls;
@@ -62,7 +62,7 @@ fn main() {
     }
     if command == "drain" {
         let path = arguments.next().unwrap_or_else(|| "cairn-bench.drain".to_string());
-        return drain::rates(Path::new(&path));
+        return drain::rates(Path::new(&path), &arguments.next().unwrap_or_default());
     }
     if command == "drain-part" {
         return drain::part(&arguments.collect::<Vec<_>>());
