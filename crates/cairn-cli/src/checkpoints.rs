@@ -98,6 +98,8 @@ pub fn list(
     volumes: &[Volume],
     newest: Option<&str>,
 ) -> Result<()> {
+    // First what is outside: the agent writes the register before the manifest, so what is named there is known here by then.
+    let outside = if newest.is_none() { outside(store)? } else { Vec::new() };
     let found = Found::look(store, volumes)?;
     if let Some(pattern) = newest {
         let paths = newest_files(store, volumes, found.complete, pattern)?;
@@ -112,7 +114,6 @@ pub fn list(
     }
     let mut rows: Vec<Row> = found.complete.iter().map(in_store).collect();
     let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
-    let outside = outside(store)?;
     let detached = outside.iter().filter(|drained| !known.contains(&drained.name));
     rows.splice(0..0, detached.map(only_outside));
     rows.extend(found.unfinished.into_iter().map(not_complete));
