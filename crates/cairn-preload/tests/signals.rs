@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::same_on_both;
+use common::{same_in_memory, same_on_both};
 
 #[test]
 fn handler_that_uses_files_runs_between_the_writes_of_its_thread() {
@@ -31,10 +31,10 @@ fn sigaction_tells_what_was_set_through_it() {
 
 #[test]
 fn checkpoints_that_a_handler_writes_thousands_of_times_are_whole() {
-    same_on_both("signals", "handler_writes_checkpoints");
+    same_in_memory("signals", "handler_writes_checkpoints");
 }
 
 #[test]
 fn checkpoints_that_threads_of_a_timer_write_are_whole() {
-    same_on_both("signals", "threads_of_a_timer_write_checkpoints");
+    same_in_memory("signals", "threads_of_a_timer_write_checkpoints");
 }

@@ -25,10 +25,19 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Stage {
+        Stage::below(&std::env::temp_dir())
+    }
+
+    /// One whose ordinary directory does not wait for a disk either.
+    pub fn in_memory() -> Stage {
+        Stage::below(Path::new("/dev/shm"))
+    }
+
+    fn below(parent: &Path) -> Stage {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("cairn-preload-test-{}-{count}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = parent.join(name);
         for part in ["root", "plain"] {
             fs::create_dir_all(directory.join(part)).expect("a scratch directory");
         }
@@ -229,6 +238,11 @@ pub fn loaded(file: &str) -> PathBuf {
 /// Plays one case of a program in both places and compares what it prints and how it ends.
 pub fn same_on_both(program: &str, case: &str) {
     same_on(&Stage::new(), program, case);
+}
+
+/// The same where a file that replaces another one does not wait until a disk has it, as ext4 makes it.
+pub fn same_in_memory(program: &str, case: &str) {
+    same_on(&Stage::in_memory(), program, case);
 }
 
 /// The same on a tier in a file, with metadata there, too.
