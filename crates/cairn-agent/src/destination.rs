@@ -12,6 +12,7 @@ use crate::extended::Extended;
 use crate::mapping::Mapping;
 use crate::path::FilePath;
 use cairn_core::Timestamp;
+use cairn_device::crypto::Hash;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -372,10 +373,17 @@ impl Destination {
         }
     }
 
+    /// No other name of the directory has the same: one that is too long is told from those that begin alike by its hash.
     fn temporary_name(&self, name: &OsStr) -> OsString {
-        let room = NAME_BYTES_MAX - 1 - self.suffix.len();
-        let kept = &name.as_bytes()[..name.len().min(room)];
-        OsString::from_vec([b".", kept, self.suffix.as_bytes()].concat())
+        let (name, suffix) = (name.as_bytes(), self.suffix.as_bytes());
+        let room = NAME_BYTES_MAX - 1 - suffix.len();
+        if name.len() <= room {
+            return OsString::from_vec([b".", name, suffix].concat());
+        }
+        let digest = Hash::Sha256.of(&[name]);
+        let hash: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let kept = &name[..room - hash.len()];
+        OsString::from_vec([b".", kept, hash.as_bytes(), suffix].concat())
     }
 
     /// The directory in which `path` lands, and its name there.
@@ -616,5 +624,22 @@ mod tests {
         let long = FilePath::parse(&[b'n'; 255]).expect("a valid path");
         destination.create_temporary(&long).expect("creates").publish().expect("publishes");
         assert!(destination.look(&long).expect("looks").is_some());
+    }
+
+    #[test]
+    fn long_names_that_begin_alike_have_different_temporary_files() {
+        let scratch = Scratch::new("alike");
+        let destination = scratch.open();
+        let [one, other] = [b'1', b'2'].map(|end| {
+            FilePath::parse(&[[b'n'; 254].as_slice(), &[end]].concat()).expect("a valid path")
+        });
+        let mut first = destination.create_temporary(&one).expect("creates");
+        let mut second = destination.create_temporary(&other).expect("creates");
+        first.file.write_all(b"one").expect("writes");
+        second.file.write_all(b"other").expect("writes");
+        first.publish().expect("publishes");
+        second.publish().expect("publishes");
+        let content = |path: &FilePath| fs::read(destination.full_path(path)).expect("is there");
+        assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
     }
 }
