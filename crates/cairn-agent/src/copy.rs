@@ -4,7 +4,7 @@
 //! 1. every block read from the store is compared with the checksum it was written with;
 //! 2. the copy, with its attributes, is made durable under a temporary name;
 //! 3. it is read back from its device and compared with the checksum of what was read in step 1, unless the job
-//!    takes the file system's word for it (`Verify::Write`);
+//!    takes the file system's word for it (`Verify::Write`) and all of it was written by this agent;
 //! 4. only if the file in the store is still the same version, closed, and of the same name, and
 //!    after the journal says so, does the copy replace what has the name in the persist directory.
 //!
@@ -155,6 +155,8 @@ struct Written<'a> {
     temporary: Temporary,
     summary: Summary,
     copy: Copy,
+    /// Another agent, which died, wrote the beginning.
+    was_begun: bool,
 }
 
 impl<'a> Written<'a> {
@@ -173,6 +175,7 @@ impl<'a> Written<'a> {
         };
         let path = temporary.path().to_path_buf();
         let failed = || Error::file("write", &path);
+        let was_begun = mark.is_some();
         let start =
             mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
         meter.copied(start.map_or(0, |start| start.offset));
@@ -196,7 +199,7 @@ impl<'a> Written<'a> {
         let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
         temporary.set_attributes(mode, Some(mtime_ns))?;
         let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
-        Ok(Written { source, file, temporary, summary, copy })
+        Ok(Written { source, file, temporary, summary, copy, was_begun })
     }
 
     /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
@@ -207,6 +210,7 @@ impl<'a> Written<'a> {
     /// Step 2. The kernel need not keep in memory what is on the device.
     fn make_durable(&self, meter: &Meter) -> Result<()> {
         let _at_work = meter.at(self.source.path);
+        let _lap = Lap::begin(meter);
         self.temporary.make_durable()?;
         drop_cached(&self.temporary.file);
         Ok(())
@@ -220,17 +224,15 @@ impl<'a> Written<'a> {
 
     /// Steps 3 and 4.
     fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
-        let Written { source, file, temporary, summary, copy } = self;
+        let Written { source, file, temporary, summary, copy, was_begun } = self;
         let _at_work = meter.at(source.path);
+        let _lap = Lap::begin(meter);
         let path = temporary.path();
-        match place.verify {
-            Verify::Read => {
-                compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?
-            }
-            Verify::Write => {
-                let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
-                compare_length(path, copy.bytes, length)?;
-            }
+        if place.verify == Verify::Read || was_begun {
+            compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?;
+        } else {
+            let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
+            compare_length(path, copy.bytes, length)?;
         }
         source.confirm(&file, &summary)?;
         source.announce(place.journal, &copy, temporary.inode()?)?;
@@ -272,7 +274,8 @@ impl<'a> Progress<'a> {
         let durable = length.and_then(|()| temporary.file.sync_data());
         durable.map_err(Error::file("make durable", temporary.path()))?;
         self.unmarked_bytes = 0;
-        self.marks.set(self.path, Mark { offset, crc32c: chunk.crc32c, ..self.mark })
+        self.marks.set(self.path, Mark { offset, crc32c: chunk.crc32c, ..self.mark });
+        Ok(())
     }
 }
 
@@ -291,10 +294,7 @@ pub fn adopt_file(
     }
     let _at_work = meter.at(source.path);
     let file = source.open()?;
-    let summary = read_whole(&file, buffer, &mut |_| {
-        meter.moves();
-        Ok(())
-    })?;
+    let summary = read_whole(&file, buffer, &mut |_| meter.get_on())?;
     let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
     drop_cached(&copy);
@@ -334,7 +334,7 @@ fn compare(
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<()> {
-    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.moves())?;
+    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.get_on())?;
     compare_length(path, bytes, found_bytes)?;
     if found != crc32c {
         return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });
@@ -351,12 +351,12 @@ fn compare_length(path: &Path, expected_bytes: u64, found_bytes: u64) -> Result<
     }
 }
 
-/// Length and CRC32C of a whole ordinary file; `progress` hears of every part read.
+/// Length and CRC32C of a whole ordinary file; `progress` hears of every part read, and may end it.
 pub fn checksum_of(
     file: &File,
     path: &Path,
     buffer: &mut Buffer,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(u64, u32)> {
     let failed = || Error::file("read back", path);
     let length = file.metadata().map_err(failed())?.len();
@@ -367,13 +367,13 @@ pub fn checksum_of(
         let hole = hole_at(file, bytes, length);
         crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
         bytes += hole;
-        progress(hole);
+        progress(hole)?;
         match direct.read_at(buffer, bytes) {
             Ok(0) => return Ok((bytes, crc32c)),
             Ok(length) => {
                 crc32c = checksum::crc32c(crc32c, &buffer[..length]);
                 bytes += length as u64;
-                progress(length as u64);
+                progress(length as u64)?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(failed()(error)),

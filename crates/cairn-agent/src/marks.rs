@@ -92,11 +92,11 @@ impl Marks {
         is_it.then_some((temporary, mark))
     }
 
-    /// Sets the mark of `path`.
-    pub fn set(&self, path: &FilePath, mark: Mark) -> Result<()> {
+    /// Sets the mark of `path`. One that cannot be written is none for the next agent, which costs it time.
+    pub fn set(&self, path: &FilePath, mark: Mark) {
         let mut marks = self.lock();
         marks.insert(path.clone(), mark);
-        self.write(&marks)
+        let _ = self.write(&marks);
     }
 
     /// Takes the mark of `path` away.

@@ -1,5 +1,6 @@
 //! How far a drain has got, and the wish to stop it: shared by its threads and whoever watches.
 
+use crate::error::{Error, Result};
 use crate::pace::Pace;
 use crate::path::FilePath;
 use crate::protocol::{Progress, Stalled};
@@ -69,6 +70,12 @@ impl Meter {
         if let Some(own) = work.iter_mut().find(|work| work.thread == thread) {
             own.moved = Instant::now();
         }
+    }
+
+    /// The same, unless it is to give up. Errors: `Stopped`.
+    pub fn get_on(&self) -> Result<()> {
+        self.moves();
+        if self.is_stopping() { Err(Error::Stopped) } else { Ok(()) }
     }
 
     /// What does not get on, longest first.

@@ -201,7 +201,10 @@ fn verify_manifest(
         report.bytes += copy.bytes;
         let full_path = destination.full_path(path);
         let read = destination.open_file(path).and_then(|file| {
-            checksum_of(&file, &full_path, &mut buffer, &mut |bytes| progress.advance(bytes))
+            checksum_of(&file, &full_path, &mut buffer, &mut |bytes| {
+                progress.advance(bytes);
+                Ok(())
+            })
         });
         let reason = match read {
             Ok((bytes, _)) if bytes != copy.bytes => {

@@ -1,6 +1,7 @@
 //! What becomes of a copy that something happens to between its being written and its being published, by how it is verified.
 
 use super::*;
+use crate::pace::{Clock, Pace};
 use crate::path::FilePath;
 use crate::write::NewFile;
 use cairn_core::Geometry;
@@ -10,7 +11,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 const LARGE: usize = (5 << 20) + 77;
 
@@ -146,11 +148,70 @@ fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     let &Node { inode, version, bytes, .. } = source.node;
     let temporary = begun.inode().expect("has one");
     let mark = Mark { inode, version, bytes, temporary, offset: 4097, crc32c: 0 };
-    world.marks.set(&path, mark).expect("is set");
+    world.marks.set(&path, mark);
     // As an agent leaves it that is killed.
     std::mem::forget(begun);
     let place = world.place(Verify::Read);
     let copied = copy_file(place, source, &mut Buffer::default(), &Meter::default());
     assert_eq!(copied.expect("is copied").bytes, LARGE as u64);
     assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
+}
+
+/// What an agent that was killed left of the copy of `name`, of which a byte of what is marked was changed since.
+fn leave_damaged(world: &World, name: &str) {
+    let (tree, path) = (world.volume.tree().expect("lists"), path(name));
+    let &Node { inode, version, bytes, .. } = &tree[&path];
+    let begun = world.destination.create_temporary(&path).expect("creates");
+    let offset = 4 << 20;
+    let mut marked = content(name, LARGE)[..offset].to_vec();
+    let crc32c = checksum::crc32c(0, &marked);
+    marked[5] ^= 1;
+    begun.file.write_all_at(&marked, 0).expect("writes");
+    let temporary = begun.inode().expect("has one");
+    let offset = offset as u64;
+    world.marks.set(&path, Mark { inode, version, bytes, temporary, offset, crc32c });
+    std::mem::forget(begun);
+}
+
+#[test]
+fn copy_that_another_agent_began_is_compared_however_the_others_are_verified() {
+    let world = World::new(&[("f", LARGE)]);
+    let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    for verify in [Verify::Read, Verify::Write] {
+        leave_damaged(&world, "f");
+        let (place, mut buffer) = (world.place(verify), Buffer::default());
+        let copied = copy_file(place, source, &mut buffer, &Meter::default());
+        assert_eq!(copied.expect("is copied").bytes, LARGE as u64);
+        assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
+    }
+}
+
+/// Time that passes whenever it is looked at.
+#[derive(Default)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn nap(&self, _: Duration) {}
+}
+
+#[test]
+fn time_to_make_a_copy_durable_and_to_read_it_back_counts() {
+    let world = World::new(&[("f", LARGE)]);
+    let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    let (place, mut buffer) = (world.place(Verify::Read), Buffer::default());
+    let mut meter = Meter::default();
+    meter.pace = Pace::new(Box::<Ticking>::default());
+    let rate = || meter.pace.rates().free.expect("is known");
+    let written = Written::write(place, source, None, &mut buffer, &meter).expect("is written");
+    let written_at = rate();
+    written.make_durable(&meter).expect("is durable");
+    let durable_at = rate();
+    written.publish(place, &mut buffer, &meter).expect("is published");
+    assert!(written_at > durable_at && durable_at > rate(), "{written_at} {durable_at}");
 }
