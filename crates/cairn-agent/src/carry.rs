@@ -48,24 +48,51 @@ pub struct Carrier<'a> {
     pub meter: &'a Meter,
     /// How far large copies have got.
     pub marks: &'a Marks,
+    /// Files of which an earlier store left other copies, which are to be replaced.
+    pub replaced: Vec<FilePath>,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
     /// Tells whether something newer may go first by now; None if all that was planned is to be done.
-    pub overtaking: Option<Overtaking>,
+    pub overtaking: Option<&'a mut Overtaking>,
 }
 
-/// Notices that the namespace changed, once a pass has lasted for a while.
+/// Notices that a namespace changed, once the files of a pass have been copied for a while.
 pub struct Overtaking {
-    watch: Watch,
-    /// Not before.
-    next: Instant,
+    watches: Vec<(Arc<Volume>, Watch)>,
+    /// Not before; None until the first files of a namespace were copied.
+    next: Option<Instant>,
+    /// What it took to begin has to be done again by whoever overtakes.
+    began: Instant,
 }
 
 impl Overtaking {
-    /// From now on.
-    pub fn new(volume: &Volume) -> Overtaking {
-        let next = Instant::now() + OVERTAKEN_AFTER;
-        Overtaking { watch: Watch::since_now(volume), next }
+    /// From now on: to be made before it is looked what there is.
+    pub fn new(volumes: &[Arc<Volume>]) -> Overtaking {
+        let watch = |volume: &Arc<Volume>| (Arc::clone(volume), Watch::since_now(volume));
+        Overtaking {
+            watches: volumes.iter().map(watch).collect(),
+            next: None,
+            began: Instant::now(),
+        }
+    }
+
+    /// The copies of the next namespace begin.
+    fn begin(&mut self) {
+        let copied_for = OVERTAKEN_AFTER.max(self.began.elapsed());
+        self.next = Some(Instant::now() + copied_for);
+    }
+
+    /// Whether something changed, for whoever has copied for long enough.
+    fn has_come(&mut self) -> bool {
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now < next) {
+            return false;
+        }
+        self.next = Some(now + OVERTAKEN_AFTER);
+        // A log that cannot be read is the next pass's to complain of.
+        let has_changed =
+            |(volume, watch): &mut (Arc<Volume>, Watch)| watch.has_changed(volume).unwrap_or(false);
+        self.watches.iter_mut().fold(false, |changed, one| has_changed(one) | changed)
     }
 }
 
@@ -98,7 +125,12 @@ impl<'a> Carrier<'a> {
         for path in &plan.attach {
             self.attach(path);
         }
-        self.copy_all(&copies)?;
+        self.copy_all(&copies, true)?;
+        let replaced = std::mem::take(&mut self.replaced);
+        if !replaced.is_empty() {
+            self.ledger.begin_changes(&replaced.iter().collect())?;
+            self.copy_all(&replaced, false)?;
+        }
         // Changing a directory's content changed its time as well.
         let touched = std::mem::take(&mut self.touched);
         let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
@@ -268,12 +300,15 @@ impl<'a> Carrier<'a> {
         self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
     }
 
-    /// Copies files in their order, several at a time.
-    fn copy_all(&mut self, paths: &[FilePath]) -> Result<()> {
-        let work = self.work(paths);
+    /// Copies files in their order, several at a time; if it `adopts`, those are left of which an earlier store left a copy: that
+    /// is found to be the right one, or noted as to be replaced.
+    fn copy_all(&mut self, paths: &[FilePath], adopts: bool) -> Result<()> {
+        let work = self.work(paths, adopts);
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
         self.meter.expect(work.len() as u64, total_bytes);
-        work.iter().for_each(|item| self.touch_parent(item.source.path));
+        if let Some(overtaking) = &mut self.overtaking {
+            overtaking.begin();
+        }
         let manifest = manifest_path(&self.ledger.manifest().job);
         let copiers = Copiers {
             destination: self.ledger.shared_destination(),
@@ -305,7 +340,8 @@ impl<'a> Carrier<'a> {
                     copiers.give_up.store(true, Ordering::Relaxed);
                     outcome = noted;
                 }
-                if self.is_overtaken() {
+                if self.overtaking.as_mut().is_some_and(|overtaking| overtaking.has_come()) {
+                    // What was closed meanwhile may belong to a newer checkpoint: the rest is planned anew.
                     self.failures.leave(copiers.queue.leave() as u64);
                 }
             }
@@ -313,24 +349,13 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    /// Whether the rest is to be planned anew: what was closed meanwhile may belong to a newer checkpoint.
-    fn is_overtaken(&mut self) -> bool {
-        let Some(overtaking) = &mut self.overtaking else { return false };
-        if Instant::now() < overtaking.next {
-            return false;
-        }
-        overtaking.next = Instant::now() + OVERTAKEN_AFTER;
-        // A log that cannot be read is the next pass's to complain of.
-        overtaking.watch.has_changed(self.volume).unwrap_or(false)
-    }
-
-    fn work(&self, paths: &[FilePath]) -> Vec<WorkItem<'a>> {
+    fn work(&self, paths: &[FilePath], adopts: bool) -> Vec<WorkItem<'a>> {
         let (tree, volume) = (self.tree, self.volume);
         let due = paths.iter().filter(|path| self.failures.may_try(path));
         due.filter_map(|path| tree.get_key_value(path))
             .map(|(path, node)| WorkItem {
                 source: Source { volume, path, node },
-                existing: self.detached_copy(path),
+                existing: adopts.then(|| self.detached_copy(path)).flatten(),
             })
             .collect()
     }
@@ -342,14 +367,19 @@ impl<'a> Carrier<'a> {
         entry.copy().filter(|_| is_there)
     }
 
-    fn note_copy(&mut self, source: Source<'_>, result: Result<Copy>) -> Result<()> {
+    fn note_copy(&mut self, source: Source<'_>, result: Result<Option<Copy>>) -> Result<()> {
         self.meter.finished_file();
         if let Err(error @ Error::Damaged { .. }) = &result {
             self.mark(source.path, State::Quarantined, Some(error.to_string()));
             return Ok(());
         }
-        if let Some(copy) = self.failures.settle(source.path, result)? {
-            self.ledger.put(source.path.clone(), source.node.drained_entry(copy));
+        match self.failures.settle(source.path, result)? {
+            Some(Some(copy)) => {
+                self.touch_parent(source.path);
+                self.ledger.put(source.path.clone(), source.node.drained_entry(copy));
+            }
+            Some(None) => self.replaced.push(source.path.clone()),
+            None => {}
         }
         Ok(())
     }
@@ -385,7 +415,7 @@ struct Copiers<'a> {
 
 impl<'a> Copiers<'a> {
     /// Copies what is next until nothing is left.
-    fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Copy>)>) {
+    fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Option<Copy>>)>) {
         if self.meter.pace.policy().priority == Priority::Idle {
             priority::lower_this_thread();
         }
@@ -403,43 +433,46 @@ impl<'a> Copiers<'a> {
         }
     }
 
+    /// Copies `items`, or finds that their copies are there; None: what an earlier store left there is something else.
     fn copy(
         &self,
         items: &[&WorkItem<'a>],
         buffer: &mut Buffer,
-    ) -> Vec<(Source<'a>, Result<Copy>)> {
+    ) -> Vec<(Source<'a>, Result<Option<Copy>>)> {
         let (destination, journal) = (&*self.destination, &*self.journal);
         let verify = self.meter.pace.policy().verify;
         let place = Place { destination, journal, marks: self.marks, verify };
         let mut results = Vec::with_capacity(items.len());
         let mut sources = Vec::with_capacity(items.len());
         for &WorkItem { source, existing } in items {
-            match self.is_there(place, *source, existing.as_ref(), buffer) {
-                Ok(None) => sources.push(*source),
-                Ok(Some(copy)) => results.push((*source, Ok(copy))),
-                Err(error) => results.push((*source, Err(error))),
+            match existing {
+                _ if *source.path == self.reserved => {
+                    let path = source.path.clone();
+                    results.push((*source, Err(Error::Reserved { path })));
+                }
+                Some(existing) => {
+                    results.push((*source, self.adopt(place, *source, existing, buffer)));
+                }
+                None => sources.push(*source),
             }
         }
         let copies = match sources.as_slice() {
             [source] => vec![copy_file(place, *source, buffer, self.meter)],
             sources => copy_together(place, sources, buffer, self.meter),
         };
+        let copies = copies.into_iter().map(|copy| copy.map(Some));
         results.extend(sources.into_iter().zip(copies));
         results
     }
 
-    /// The copy of `source` if there is one already.
-    fn is_there(
+    /// Whether what is `existing` is the copy of `source`.
+    fn adopt(
         &self,
         place: Place<'_>,
         source: Source<'_>,
-        existing: Option<&Copy>,
+        existing: &Copy,
         buffer: &mut Buffer,
     ) -> Result<Option<Copy>> {
-        if *source.path == self.reserved {
-            return Err(Error::Reserved { path: source.path.clone() });
-        }
-        let Some(existing) = existing else { return Ok(None) };
         let adopted = adopt_file(place, source, existing, buffer, self.meter)?;
         self.meter.copied(adopted.as_ref().map_or(0, |copy| copy.bytes));
         Ok(adopted)

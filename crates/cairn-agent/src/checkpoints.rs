@@ -235,8 +235,8 @@ impl Checkpoints {
     /// Writes the register if it says something else than before.
     pub fn save(&mut self) -> Result<()> {
         if self.register != self.saved {
-            tell(&self.saved, &self.register);
             self.register.save(&self.store)?;
+            tell(&self.saved, &self.register);
             self.saved = self.register.clone();
         }
         Ok(())

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often the listener looks whether the store is still there.
-const ACCEPT_EVERY_MS: i64 = 200;
+const ACCEPT_EVERY_MS: i64 = 500;
 /// Connections served at the same time.
 const CONNECTIONS_MAX: usize = 32;
 /// How long a peer may take to send a request or to take an answer.

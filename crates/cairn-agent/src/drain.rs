@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
+use crate::log::Complaints;
 use crate::manifest::{Kind, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
@@ -40,6 +41,7 @@ pub struct Drainer {
     sealed: HashMap<String, HashMap<u32, u64>>,
     /// When it should be looked again at checkpoints that may be complete by then.
     look_again: Option<Instant>,
+    complaints: Complaints,
 }
 
 /// Why a pass runs.
@@ -70,6 +72,7 @@ impl Drainer {
             marks: Marks::open(store),
             sealed: HashMap::new(),
             look_again: None,
+            complaints: Complaints::default(),
         }
     }
 
@@ -104,21 +107,23 @@ impl Drainer {
         if let Some(job) = self.description.follow(&self.store)? {
             self.take_up(job);
         }
+        // Who asked waits for all that there was.
+        let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volumes));
         let mut trees = Vec::with_capacity(volumes.len());
         for volume in volumes {
             let tree = volume.tree()?;
-            self.seal_closed(volume, &tree)?;
+            self.seal_closed(volume, &tree);
             trees.push((volume, tree));
         }
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
         let view = self.look(&trees, told)?;
         self.look_again = view.look_again;
         // Others read it: what is there does not depend on the directory.
-        self.checkpoints()?.save()?;
+        self.save_checkpoints()?;
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view));
         };
-        let result = self.drain(&persist, &trees, all, reason, view, meter);
+        let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
             self.ledger = None;
@@ -144,6 +149,13 @@ impl Drainer {
             None => Checkpoints::load(&self.store, &self.job)?,
         };
         Ok(self.checkpoints.insert(checkpoints))
+    }
+
+    /// A store that has no room for what is known of its checkpoints is drained all the more: the next pass tries again.
+    fn save_checkpoints(&mut self) -> Result<()> {
+        let saved = self.checkpoints()?.save();
+        self.complaints.note("write down what is known of checkpoints", saved);
+        Ok(())
     }
 
     /// The complete checkpoints as of the last pass.
@@ -177,9 +189,8 @@ impl Drainer {
     fn drain(
         &mut self,
         persist: &Path,
-        trees: &[(&Arc<Volume>, Tree)],
-        all: bool,
-        reason: Reason,
+        (trees, all): (&[(&Arc<Volume>, Tree)], bool),
+        (reason, overtaking): (Reason, Option<Overtaking>),
         view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
@@ -201,7 +212,7 @@ impl Drainer {
             _ => ledger.manifest().newest_files(),
         };
         let look = (&view, &guarded);
-        let result = self.drain_into(&mut ledger, trees, look, reason, meter, &mut outcome);
+        let result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
         let guards = result.as_ref().is_ok_and(|&guards| guards);
         let _at_work = meter.at(&manifest);
         if let Err(error) = result {
@@ -216,9 +227,8 @@ impl Drainer {
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
         count_drained(&ledger, &mut outcome);
-        let checkpoints = self.checkpoints()?;
-        checkpoints.note_levels(&mut ledger);
-        checkpoints.save()?;
+        self.checkpoints()?.note_levels(&mut ledger);
+        self.save_checkpoints()?;
         if guards && ledger.manifest().newest_files() != guarded {
             // There is a newer one now: the copies of the other can go.
             self.look_again = Some(Instant::now());
@@ -236,7 +246,7 @@ impl Drainer {
         ledger: &mut Ledger,
         trees: &[(&Arc<Volume>, Tree)],
         (view, guarded): (&View, &HashSet<FilePath>),
-        reason: Reason,
+        mut overtaking: Option<Overtaking>,
         meter: &Meter,
         outcome: &mut Outcome,
     ) -> Result<bool> {
@@ -254,12 +264,14 @@ impl Drainer {
             outcome.unclean.extend(unclean(tree));
             plans.push(plan);
         }
-        self.failures.retain(|path| trees.iter().any(|(_, tree)| tree.contains_key(path)));
+        let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
+        self.failures.retain(|path| steps.contains(path));
         if plans.iter().any(|plan| !plan.is_empty()) {
             // What an earlier store has left is mostly found to be the same.
             let is_known =
                 |path: &&FilePath| !ledger.entry(path).is_some_and(|entry| entry.detached);
-            let changed = plans.iter().flat_map(Plan::changed).filter(is_known).collect();
+            let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
+            let changed = plans.iter().flat_map(Plan::changed).chain(copied).collect();
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
             ledger.begin_changes(&changed)?;
         }
@@ -267,16 +279,15 @@ impl Drainer {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();
             let marks = &self.marks;
-            // Who asked waits for all that there was.
-            let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volume));
-            Carrier { ledger, failures, volume, tree, meter, marks, touched, overtaking }
+            let (replaced, overtaking) = (Vec::new(), overtaking.as_mut());
+            Carrier { ledger, failures, volume, tree, meter, marks, replaced, touched, overtaking }
                 .carry_out(plan)?;
         }
         Ok(guards)
     }
 
-    /// Seals what writers left open, so that damage can be told from then on.
-    fn seal_closed(&mut self, volume: &Volume, tree: &Tree) -> Result<()> {
+    /// Seals what writers left open, so that damage can be told from then on. What cannot be read now is tried again with its copy.
+    fn seal_closed(&mut self, volume: &Volume, tree: &Tree) {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
             let is_known = sealed.get(&node.inode) == Some(&node.version);
@@ -289,14 +300,13 @@ impl Drainer {
                 }
                 // Written or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => self.failures.note(path, error.to_string()),
             }
         }
         if sealed.len() > 2 * tree.len() + 1024 {
             // Mostly files that are gone; the others are found sealed quickly.
             sealed.clear();
         }
-        Ok(())
     }
 
     fn failed(&self, ledger: &Ledger) -> Vec<Failed> {
@@ -317,7 +327,9 @@ impl Drainer {
         volumes: &[Arc<Volume>],
         paths: &[FilePath],
         force: bool,
+        meter: &Meter,
     ) -> Result<()> {
+        let _at_work = meter.at(&manifest_path(&self.job.job));
         if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
             // An agent that has not looked yet.
             let trees = volumes.iter().map(|volume| Ok((volume, volume.tree()?)));
@@ -345,7 +357,13 @@ impl Drainer {
 
     /// Drops the files of a checkpoint from the store, unless one of them changed since it was looked at, or is not drained although
     /// that is wanted.
-    pub fn give_up(&mut self, volumes: &[Arc<Volume>], known: &Checkpoint) -> Result<()> {
+    pub fn give_up(
+        &mut self,
+        volumes: &[Arc<Volume>],
+        known: &Checkpoint,
+        meter: &Meter,
+    ) -> Result<()> {
+        let _at_work = meter.at(&manifest_path(&self.job.job));
         let mut leaving = Vec::with_capacity(known.files.len());
         for Member { path, inode, version, .. } in &known.files {
             let (volume, inner) = locate(volumes, path)?;

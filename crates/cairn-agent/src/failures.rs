@@ -77,7 +77,8 @@ impl Failures {
         }
     }
 
-    fn note(&mut self, path: &FilePath, reason: String) {
+    /// Notes that `path` has to wait, and why.
+    pub fn note(&mut self, path: &FilePath, reason: String) {
         match self.files.get_mut(path) {
             Some(failure) => {
                 failure.reason = reason;

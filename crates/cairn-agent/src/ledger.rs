@@ -205,7 +205,12 @@ impl Ledger {
         self.touched.insert(directory);
     }
 
-    /// To be called before the first change of a pass: what is at `changed` will be something else.
+    #[cfg(test)]
+    pub(crate) fn is_touched(&self, directory: &FilePath) -> bool {
+        self.touched.contains(directory)
+    }
+
+    /// To be called before anything changes at `changed`, where something else will be then.
     pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
         self.set_complete(false);
         let known = self.manifest.checkpoints.len();

@@ -133,10 +133,18 @@ impl Plan {
         self.remove.len() < all
     }
 
-    /// Paths at which the persist directory will have something else, or nothing.
+    /// Paths for which there is something to do.
+    pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
+        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        let Plan { attach, attributes, copies, .. } = self;
+        let lists = [remove, forget, directories, symlinks, unclean, attach, attributes, copies];
+        lists.into_iter().flatten().chain(renames.iter().map(|(_, to)| to))
+    }
+
+    /// Paths at which the persist directory will have something else, or nothing, also where nothing is copied.
     pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
         let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
-        self.remove.iter().chain(renamed).chain(&self.copies)
+        self.remove.iter().chain(renamed)
     }
 }
 

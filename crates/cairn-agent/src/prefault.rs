@@ -147,6 +147,9 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
         ahead.used_bytes = used_bytes;
         let goal = Goal::new(used_bytes, bytes(part.blocks));
         let first = bytes(part.first_block);
+        if ahead.allocated_bytes >= goal.leisure_bytes {
+            return changed;
+        }
         let limit =
             ahead.allocated_bytes.saturating_add(headroom::spare_bytes(&Memory::here()) / SHARE);
         for _ in 0..STEPS_PER_LOOK {

@@ -44,12 +44,13 @@ use std::time::{Duration, Instant};
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 const WATCH_IDLE: Duration = Duration::from_millis(40);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// How often processes are looked at.
+/// How often processes are looked at, and how often while there is nothing to drain.
 const REAP_EVERY: Duration = Duration::from_millis(100);
+const REAP_IDLE: Duration = Duration::from_millis(250);
 /// How often new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many times as long, up to the
-/// maximum.
+/// maximum; the time since the pass before counts as a part of it.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
@@ -162,7 +163,8 @@ fn keeper_loop(shared: &Shared) {
     let mut description = Description::default();
     let mut lookout = Lookout::default();
     while !shared.is_stopping() {
-        shared.sleep(REAP_EVERY);
+        let is_settled = shared.state().settled;
+        shared.sleep(if is_settled { REAP_IDLE } else { REAP_EVERY });
         if refreshed.elapsed() >= REFRESH_EVERY {
             let job =
                 complaints.note("follow the description", description.follow(shared.directory()));
@@ -215,6 +217,7 @@ struct DrainLoop<'a> {
     dirty: bool,
     changed_at: Instant,
     not_before: Instant,
+    passed_at: Instant,
     backoff: Option<Backoff>,
     room: Room,
     complaints: Complaints,
@@ -238,6 +241,7 @@ fn drain_loop(shared: &Shared) {
         dirty: false,
         changed_at: Instant::now(),
         not_before: Instant::now(),
+        passed_at: Instant::now(),
         backoff: None,
         room: Room::default(),
         complaints: Complaints::default(),
@@ -262,7 +266,8 @@ impl DrainLoop<'_> {
         drop(state);
         for eviction in evictions {
             let (volumes, _) = self.shared.volumes();
-            let done = self.drainer.evict(&volumes, &eviction.paths, eviction.force);
+            let done =
+                self.drainer.evict(&volumes, &eviction.paths, eviction.force, &self.shared.meter);
             // Whoever asked may have gone.
             let _ = eviction.reply.send(done);
         }
@@ -367,7 +372,10 @@ impl DrainLoop<'_> {
         let took = started.elapsed().as_millis();
         log::say(Level::Debug, format_args!("looked at all files, and copied, in {took} ms"));
         let work = processor_time().saturating_sub(worked);
-        self.not_before = Instant::now() + (work * PAUSE_FACTOR).min(PAUSE_MAX);
+        let rested = started.saturating_duration_since(self.passed_at);
+        self.passed_at = Instant::now();
+        self.not_before =
+            self.passed_at + (work * PAUSE_FACTOR).min(PAUSE_MAX).saturating_sub(rested);
     }
 }
 

@@ -10,7 +10,9 @@ use cairn_core::LogUsage;
 use std::collections::HashSet;
 use std::time::Duration;
 
+/// How often logs are looked at, and how often it is looked whether there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_IDLE: Duration = Duration::from_millis(500);
 /// Part of the log that may be used while no file is open, and in any case: one in so many.
 const QUIET_SHARE: u64 = 8;
 const BUSY_SHARE: u64 = 2;
@@ -19,9 +21,11 @@ const BUSY_SHARE: u64 = 2;
 pub fn run(shared: &Shared) {
     let mut failed: HashSet<String> = HashSet::new();
     while !shared.is_stopping() {
+        let mut are_logs = false;
         for volume in shared.volumes().0 {
-            let usage = volume.fs().log_usage();
-            if !usage.is_ok_and(|usage| usage.is_some_and(is_due)) {
+            let usage = volume.fs().log_usage().ok().flatten();
+            are_logs |= usage.is_some();
+            if !usage.is_some_and(is_due) {
                 continue;
             }
             match volume.fs().write_snapshot() {
@@ -36,7 +40,7 @@ pub fn run(shared: &Shared) {
                 }
             }
         }
-        shared.sleep(LOOK_EVERY);
+        shared.sleep(if are_logs { LOOK_EVERY } else { LOOK_IDLE });
     }
 }
 

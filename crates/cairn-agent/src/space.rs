@@ -137,7 +137,7 @@ fn give_up(
     known: &Checkpoint,
     outcome: &mut Outcome,
 ) -> Result<()> {
-    match drainer.give_up(volumes, known) {
+    match drainer.give_up(volumes, known, &shared.meter) {
         // Somebody writes to it, or has removed it; then it is none of the complete ones any more.
         Err(Error::Changed { .. } | Error::Store { source: NotFound, .. }) => return Ok(()),
         // Or its copy is gone: the next pass makes another.

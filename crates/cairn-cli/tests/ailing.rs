@@ -4,7 +4,7 @@
 mod common;
 
 use common::loop_device::LoopDevice;
-use common::{Ran, Sandbox, kill};
+use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -82,13 +82,16 @@ impl Kind {
 struct Store {
     sandbox: Sandbox,
     tiers: String,
+    persist: Option<PathBuf>,
 }
 
 impl Store {
     fn command(&self, script: &str) -> Command {
         let script = format!("{WRITE}{script}");
-        let arguments =
-            ["run", "--job", "job", "--tier", &self.tiers, "--", "python3", "-c", &script];
+        let persist = self.persist.as_ref().map(|path| format!("--persist={}", path.display()));
+        let mut arguments = vec!["run", "--job", "job", "--tier", &self.tiers];
+        arguments.extend(persist.as_deref());
+        arguments.extend(["--", "python3", "-c", &script]);
         self.sandbox.command(&arguments)
     }
 
@@ -142,7 +145,8 @@ struct Place {
 impl Place {
     /// None where there are no such devices.
     fn new() -> Option<Place> {
-        let store = Store { sandbox: Sandbox::new(), tiers: String::new() };
+        let (tiers, persist) = (String::new(), None);
+        let store = Store { sandbox: Sandbox::new(), tiers, persist };
         let device = LoopDevice::new(&store.sandbox.work(), BYTES)?;
         Some(Place { store, device, mounted: None, inner: None })
     }
@@ -266,6 +270,41 @@ fn device_vanishes_under_what_spilled_then_what_was_safe_is_there_when_it_is_bac
     device_vanishes(Kind::FileOnDevice, "ram:2M,");
 }
 
+/// What of a file stands on the device cannot be read any more; what is in memory reaches the persist directory.
+const OVERWRITE_AND_WRITE: &str = "
+write('room', bytes(1 << 20))
+write('spilled', safe)
+os.remove('/cairn/room')
+until_told('safe')
+try:
+    with open('/cairn/spilled', 'r+b', buffering=0) as file:
+        file.seek(5 << 20)
+        file.write(b'other')
+except OSError:
+    pass
+with open('/cairn/late', 'wb', buffering=0) as file:
+    file.write(b'in memory')
+until_told('written')
+";
+
+#[test]
+fn device_vanishes_under_what_spilled_then_what_is_in_memory_is_drained() {
+    let Some(mut place) = Place::that_vanishes(Kind::Device, "ram:2M,") else { return };
+    let out = place.store.sandbox.work().join("out");
+    fs::create_dir(&out).expect("is made");
+    place.store.persist = Some(out.clone());
+    let mut program = place.store.start(OVERWRITE_AND_WRITE);
+    program.says("safe");
+    place.device.limit(GONE_BYTES);
+    program.goes_on();
+    program.says("written");
+    let is_there = || fs::read(out.join("late")).is_ok_and(|found| found == b"in memory");
+    eventually("the file in memory is drained", is_there);
+    place.device.limit(0);
+    program.goes_on();
+    program.succeeds();
+}
+
 fn device_is_slow(kind: Kind, before: &str) {
     let Some(place) = Place::that_is_slow(kind, before) else { return };
     let mounted = place.mounted.as_deref().expect("was mounted");
@@ -308,7 +347,7 @@ fn agent_gets_no_processor_for_seconds_while_it_writes_behind_then_nothing_fails
     for before in ["", "ram:2M,"] {
         let sandbox = Sandbox::new();
         let tiers = format!("{before}file:{}:40M", sandbox.work().join("tier").display());
-        let store = Store { sandbox, tiers };
+        let store = Store { sandbox, tiers, persist: None };
         store.bears(|| {
             let agent = i64::from(store.sandbox.agent("job"));
             kill("STOP", agent);

@@ -130,6 +130,34 @@ print('goes on')";
 }
 
 #[test]
+fn what_was_closed_in_shared_memory_that_others_fill_is_drained() {
+    let sandbox = Sandbox::new();
+    let Some(launcher) = mounter() else { return };
+    // Longer than what the drain marks as copied.
+    let program = "
+import os, sys, time
+content = os.urandom(1 << 20) * 40
+open('/cairn/ckpt_1.pt', 'wb').close()
+copy = sys.argv[1] + '/ckpt_2.pt'
+with open('/cairn/ckpt_2.pt', 'wb', buffering=0) as file:
+    for part in range(40): file.write(content[part << 20:(part + 1) << 20])
+    other = os.open('/dev/shm/other', os.O_WRONLY | os.O_CREAT)
+    for size in (1 << 20, 4096):
+        try:
+            while True: os.write(other, bytes(size))
+        except OSError: pass
+until = time.monotonic() + 30
+while not os.path.exists(copy) and time.monotonic() < until: time.sleep(0.02)
+print(open(copy, 'rb').read() == content)
+os.ftruncate(other, 0)";
+    fs::write(sandbox.work().join("fills.py"), program).expect("writes");
+    let text = "mount -t tmpfs -o size=200m,mode=1777 tmpfs /dev/shm
+        $CAIRN --store-root /dev/shm run --tier ram:100M --persist $ROOT/out -- python3 fills.py $ROOT/out";
+    fs::create_dir(sandbox.root().join("out")).expect("makes");
+    assert_eq!(script(&sandbox, &launcher, text).succeeds().stdout, "True\n");
+}
+
+#[test]
 fn little_address_space_makes_a_small_tier_and_refuses_a_large_one() {
     let sandbox = Sandbox::new();
     let limited = |rest: &str| format!("ulimit -v 4000000; $CAIRN --store-root $ROOT {rest}");

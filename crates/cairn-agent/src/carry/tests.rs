@@ -7,11 +7,14 @@ use crate::drain::{Drainer, Reason};
 use crate::extended::Extended;
 use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::journal::{Intent, Journal};
+use crate::manifest::{Checkpoint, CheckpointFile, Manifest};
 use crate::mapping::{Mapping, Rule};
 use crate::plan::plan;
 use crate::policy::DrainPolicy;
+use crate::sets::{Family, Name};
+use crate::volume::now;
 use crate::write::NewFile;
-use cairn_core::{ExtendedUpdate, Geometry, InodeId, ROOT, RenameMode};
+use cairn_core::{ExtendedUpdate, Geometry, InodeId, OpenOptions, ROOT, RenameMode};
 use cairn_device::Store;
 use cairn_device::namespace::create_namespace;
 use std::collections::{BTreeMap, HashSet};
@@ -196,21 +199,33 @@ impl World {
 
     fn carry_out(&self, ledger: &mut Ledger, step: &Plan) -> Failures {
         let mut failures = Failures::default();
-        let (tree, meter, touched) = (self.tree(), Meter::default(), BTreeSet::new());
-        let (volume, tree, meter) = (&*self.volume, &tree, &meter);
-        let (failing, marks) = (&mut failures, &Marks::open(&self.scratch));
-        let mut carrier = Carrier {
+        self.with_carrier(ledger, &mut failures, |carrier| {
+            carrier.carry_out(step).expect("the directory is fine");
+        });
+        failures
+    }
+
+    fn with_carrier(
+        &self,
+        ledger: &mut Ledger,
+        failures: &mut Failures,
+        act: impl FnOnce(&mut Carrier<'_>),
+    ) {
+        let (tree, meter, marks) = (&self.tree(), &Meter::default(), &Marks::open(&self.scratch));
+        let (replaced, touched) = (Vec::new(), BTreeSet::new());
+        let volume = &*self.volume;
+        let overtaking = None;
+        act(&mut Carrier {
             ledger,
-            failures: failing,
+            failures,
             volume,
             tree,
             meter,
             marks,
+            replaced,
             touched,
-            overtaking: None,
-        };
-        carrier.carry_out(step).expect("the directory is fine");
-        failures
+            overtaking,
+        });
     }
 
     /// Lets an agent carry out the first `count` steps and die; what it announced, by step.
@@ -465,7 +480,8 @@ fn file_evicted_before_the_first_pass_keeps_its_copy() {
     let volumes = [Arc::clone(&world.volume)];
     for force in [false, true] {
         let mut drainer = Drainer::new(&world.store(), world.job.clone());
-        drainer.evict(&volumes, &[path("file")], force).expect("is drained");
+        let evicted = drainer.evict(&volumes, &[path("file")], force, &Meter::default());
+        evicted.expect("is drained");
         assert!(world.tree().is_empty() && world.drain());
         assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file"]);
         world.write("file", 1, "text");
@@ -525,4 +541,111 @@ fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from
     }
     assert!(world.ledger().entry(&path("file")).is_some_and(|entry| entry.extended.is_some()));
     assert!(plan(&world.tree(), world.ledger().manifest(), &FilePath::root()).is_empty());
+}
+
+#[test]
+fn directory_of_a_copy_is_made_durable_by_the_commit_that_names_the_copy() {
+    let world = World::new();
+    world.make_directory("d");
+    for name in ["d/first", "d/second"] {
+        world.write(name, 1, "text");
+    }
+    let (mut ledger, mut failures) = (world.ledger(), Failures::default());
+    let directory = path("d");
+    world.with_carrier(&mut ledger, &mut failures, |carrier| {
+        for name in ["d/first", "d/second"] {
+            let path = path(name);
+            let source = Source { volume: carrier.volume, path: &path, node: &carrier.tree[&path] };
+            let (bytes, crc32c) = (4, 0);
+            let (mode, mtime_ns, version) = (0o644, 0, source.node.version);
+            let copy = Copy { bytes, crc32c, mode, mtime_ns, version, extended: None };
+            carrier.note_copy(source, Ok(Some(copy))).expect("is noted");
+            assert!(carrier.ledger.is_touched(&directory), "{name}");
+            carrier.ledger.commit().expect("commits");
+            assert!(!carrier.ledger.is_touched(&directory), "{name}");
+        }
+    });
+}
+
+/// The next store of the job, to which the copies of this one are what an earlier one left.
+fn next_store(world: &mut World) {
+    world.job.store = "fedcba9876543210".into();
+}
+
+#[test]
+fn checkpoint_of_an_earlier_store_is_named_no_more_before_a_file_of_it_is_replaced() {
+    let mut world = World::new();
+    for name in ["same", "other"] {
+        world.write(name, 1, "text");
+    }
+    assert!(world.drain(), "everything is drained");
+    let mut ledger = world.ledger();
+    let known: Vec<Checkpoint> = ["same", "other"]
+        .iter()
+        .enumerate()
+        .map(|(id, name)| {
+            let family = Family(name.as_bytes().to_vec());
+            let file = CheckpointFile { path: path(name), bytes: 4, crc32c: 0 };
+            let file = CheckpointFile {
+                crc32c: ledger.entry(&path(name)).and_then(Entry::copy).expect("a copy").crc32c,
+                ..file
+            };
+            let name = Name { family, step: None };
+            Checkpoint { id: id as u64, name, modified_ns: 1, files: vec![file] }
+        })
+        .collect();
+    ledger.put_checkpoints(known);
+    ledger.commit().expect("commits");
+    drop(ledger);
+
+    next_store(&mut world);
+    world.write("other", 2, "newer text");
+    let mut ledger = world.ledger();
+    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root());
+    assert_eq!(plan.copies.len(), 2);
+    ledger.begin_changes(&HashSet::new()).expect("begins");
+    world.carry_out(&mut ledger, &plan);
+    assert!(fs::read(world.out().join("other")).is_ok_and(|text| text == b"newer text"));
+    // As an agent leaves it that dies now.
+    drop(ledger);
+    let mut destination = world.destination();
+    let found = Manifest::load(&mut destination, "job").expect("loads").expect("is there");
+    let named: Vec<String> = found.checkpoints.iter().map(|known| known.name.to_string()).collect();
+    assert_eq!(named, ["same"]);
+}
+
+#[test]
+fn what_was_closed_since_the_trees_were_read_overtakes_whatever_namespace_it_is_in() {
+    let (one, other) = (World::new(), World::new());
+    let volumes = [&one, &other].map(|world| Arc::clone(&world.volume));
+    let mut overtaking = Overtaking::new(&volumes);
+    other.write("newer", 1, "text");
+    assert!(!overtaking.has_come(), "nothing was copied yet");
+    overtaking.begin();
+    overtaking.next = Some(Instant::now());
+    assert!(overtaking.has_come());
+    overtaking.next = Some(Instant::now());
+    assert!(!overtaking.has_come(), "that was said");
+}
+
+#[test]
+fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    // What is no file of ours, with something in it, cannot be replaced.
+    fs::create_dir_all(world.out().join("file/foreign")).expect("makes");
+    let mut drainer = Drainer::new(&world.store(), world.job.clone());
+    let volumes = [Arc::clone(&world.volume)];
+    let pass = |drainer: &mut Drainer| {
+        let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        outcome.expect("drains").failed.len()
+    };
+    assert_eq!(pass(&mut drainer), 1);
+    assert!(drainer.next_retry().is_some());
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let (fs, caller) = (world.volume.fs(), world.volume.caller_as_user());
+    let opened = fs.open_file(&caller, ROOT, b"file", options, 0).expect("opens");
+    assert_eq!(pass(&mut drainer), 0);
+    assert_eq!(drainer.next_retry(), None, "it is open now");
+    fs.release(world.volume.slot(), opened.handle, now()).expect("closes");
 }
