@@ -212,7 +212,8 @@ impl Claim {
             created: seconds_since_epoch(),
             command: command.to_vec(),
         };
-        let made = job.save(&directory).map_err(Error::from).and_then(|()| {
+        let announced = staging::announce(&directory, request.stage);
+        let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
             let store = OpenStore::open(&directory)?;
             Ok(Claim { store, is_new: true, lock })
         });
@@ -236,6 +237,9 @@ impl Claim {
     /// Makes the node's namespace, or makes it again from files that an earlier store has left.
     fn make_namespace(&mut self, store: &Store, request: &Request) -> Result<()> {
         let kept = self.kept_media(request)?;
+        if kept.is_some() {
+            staging::withdraw(self.store.directory())?;
+        }
         let creation = self.creation(store, request, kept.is_some())?;
         namespace::create(store, NODE, creation).map_err(|error| match kept {
             Some(path) => tier::refuse_kept(path)(error),
@@ -422,7 +426,7 @@ fn is_described(directory: &Path) -> bool {
 
 /// Whether a store directory holds nothing but what every new one holds.
 fn is_blank(directory: &Path) -> Result<bool> {
-    const OF_A_NEW_STORE: [&str; 4] = ["handles", "void", RUN_LOCK, ".job.json.new"];
+    const OF_A_NEW_STORE: [&str; 5] = ["handles", "void", RUN_LOCK, ".job.json.new", staging::MARK];
     let listed = || -> std::io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();

@@ -129,6 +129,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     request.persist = request.persist.or(persist);
     request.mount.get_or_insert(manifest.mount.clone());
     request.map.get_or_insert(manifest.map.clone());
+    request.stage = Stage::Later;
     let claim = Claim::create(&context.roots, &request, &[])?;
     let mut report = RestoreReport {
         job,
@@ -145,6 +146,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let stage = if arguments.newest { Stage::Newest } else { Stage::All };
     let restored = staging::fill(&claim, &source, stage, context.json)
         .map(|staged| report.take(staged, &*origin));
+    let restored = restored.and_then(|()| staging::withdraw(claim.store.directory()));
     if let Err(error) = restored {
         if claim.is_new {
             // A store that is only half there would be taken for whole.

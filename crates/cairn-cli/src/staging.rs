@@ -25,6 +25,7 @@ use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +34,8 @@ use std::thread;
 
 /// Files that are brought in at the same time, at most.
 const WORKERS_MAX: usize = 4;
-/// Stands in the store's directory while it is being filled, if nothing was in it before.
-const MARK: &str = "staging";
+/// Stands in the store's directory from before it is one until it is filled, if nothing was in it before.
+pub const MARK: &str = "staging";
 
 /// What a new store gets of what a job drained earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub enum Stage {
     Nothing,
     /// Nothing, but it is said that there is something.
     Say,
+    /// What whoever makes the store brings in afterwards.
+    Later,
     /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
     Newest,
     /// Everything.
@@ -130,13 +133,37 @@ pub fn was_cut_off(directory: &Path) -> bool {
     directory.join(MARK).symlink_metadata().is_ok()
 }
 
+/// To be called before a directory becomes a store, so that it is not taken for one before it has what `stage` says.
+pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
+    match stage {
+        // Somebody else who was killed may have announced it.
+        Stage::Nothing | Stage::Say => withdraw(directory),
+        Stage::Later | Stage::Newest | Stage::All => {
+            let mark = directory.join(MARK);
+            File::create(&mark).map(drop).map_err(Error::file("make", &mark))
+        }
+    }
+}
+
+/// The store is filled, or is not to be: what an earlier one has left in a tier is only there, and never given up.
+pub fn withdraw(directory: &Path) -> Result<()> {
+    let mark = directory.join(MARK);
+    match fs::remove_file(&mark) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(Error::file("remove", &mark)),
+    }
+}
+
 /// Before the first program runs in a new store: brings in what is wanted from the persist directory, or, if that has nothing,
 /// from the archive; or says what could be brought from the directory.
 /// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
         Stage::Say if claim.is_new => say_what_could_be(&claim.store.job),
-        Stage::Newest | Stage::All if claim.is_new => return bring_what_there_is(claim, stage),
+        Stage::Newest | Stage::All if claim.is_new => {
+            bring_what_there_is(claim, stage)?;
+            return withdraw(claim.store.directory());
+        }
         _ => {}
     }
     Ok(())
@@ -195,11 +222,6 @@ fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
 
 /// Fills the new store with what is wanted. Errors: the store cannot be filled; then it is not whole.
 pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result<Staged> {
-    let mark = claim.store.directory().join(MARK);
-    if claim.is_new {
-        // What an earlier store has left in a tier is only there: that is never given up.
-        File::create(&mark).map_err(Error::file("make", &mark))?;
-    }
     let volumes = claim.store.volumes()?;
     let mut staging = Staging { source, volumes: &volumes, quiet, staged: Staged::default() };
     staging.names()?;
@@ -208,9 +230,6 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
         _ => staging.newest()?,
     }
     staging.tidy()?;
-    if claim.is_new {
-        fs::remove_file(&mark).map_err(Error::file("remove", &mark))?;
-    }
     Ok(staging.staged)
 }
 

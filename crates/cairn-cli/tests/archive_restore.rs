@@ -140,3 +140,21 @@ fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
     let ran = cairn(&sandbox, &server, &[&words[..], &show].concat());
     ran.succeeds().says("with state.200").prints("state.200\n");
 }
+
+/// Mechanism: the mark of a store that is being filled was made only when the first file came.
+/// Consequence: a run that was killed while it asked what there is left an empty store, which the next one took for its own.
+/// Fix: the mark is there before the store is.
+#[test]
+fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one() {
+    let (_, server) = archived();
+    let fresh = Sandbox::new();
+    let words = ["run", "--job", "melt", "--stage", "--archive", ARCHIVE, "--", "ls", "/cairn"];
+    server.set_mood(Mood::Silent);
+    let mut first = client(&fresh, &server, &words).spawn().expect("starts");
+    server.wait_until_stuck();
+    first.kill().expect("kills");
+    first.wait().expect("ends");
+    server.set_mood(Mood::Fine);
+    assert!(fresh.store("melt").join("job.json").exists());
+    cairn(&fresh, &server, &words).succeeds().prints("state.200\n");
+}

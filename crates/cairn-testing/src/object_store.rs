@@ -45,6 +45,8 @@ pub enum Mood {
     Bucketless,
     /// It keeps whoever writes the second part of an object waiting.
     Stuck,
+    /// It keeps everybody waiting.
+    Silent,
 }
 
 #[derive(Clone, Default)]
@@ -67,7 +69,7 @@ struct State {
     begun: u64,
     troubles: Vec<Trouble>,
     mood: Mood,
-    /// Somebody waits because the server is stuck.
+    /// Somebody waits because the server is stuck or silent.
     is_awaited: bool,
 }
 
@@ -128,7 +130,7 @@ impl ObjectStore {
         self.shared.changed.notify_all();
     }
 
-    /// Returns when somebody waits because the server is stuck.
+    /// Returns when somebody waits because the server is stuck or silent.
     pub fn wait_until_stuck(&self) {
         let state = self.shared.state();
         let waited = self.shared.changed.wait_while(state, |state| !state.is_awaited);
@@ -220,8 +222,9 @@ impl Shared {
             self.written.fetch_add(1, Ordering::Relaxed);
             (self.witness)(body.len() as u64);
         }
+        self.wait_while(Mood::Silent);
         if request.query.get("partNumber").is_some_and(|number| number == "2") {
-            self.wait_while_stuck();
+            self.wait_while(Mood::Stuck);
         }
         let (status, headers, answer) = match mood {
             Mood::Forbidding => error(403, "AccessDenied"),
@@ -245,11 +248,11 @@ impl Shared {
         stream.write_all(&answer).ok()
     }
 
-    fn wait_while_stuck(&self) {
+    fn wait_while(&self, mood: Mood) {
         let mut state = self.state();
-        state.is_awaited |= state.mood == Mood::Stuck;
+        state.is_awaited |= state.mood == mood;
         self.changed.notify_all();
-        let waited = self.changed.wait_while(state, |state| state.mood == Mood::Stuck);
+        let waited = self.changed.wait_while(state, |state| state.mood == mood);
         drop(waited.expect("no request panics"));
     }
 
