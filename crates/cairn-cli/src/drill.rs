@@ -1,7 +1,8 @@
 //! `cairn drill`: kills a run at random times and starts it again, to see before a long campaign that it comes back.
 //!
-//! Must stay true: the drill has a job, a store and, where it drains, a directory of its own: nothing of real runs is touched;
-//! the program is killed and started as a user's would be, by `cairn run` on the command line; the seed says when.
+//! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its own, and no archive: nothing of
+//! real runs is touched; the program is killed and started as a user's would be, by `cairn run` on the command line; the seed
+//! says when.
 //! Does not judge what the program computes, but how it ends.
 
 use crate::Context;
@@ -12,10 +13,14 @@ use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::request::checked_persist;
 use crate::run::exit_code;
+use crate::settings::{OneOrMore, RunSettings};
 use crate::store::OpenStore;
 use crate::survey::Look;
+use crate::tier::{self, TierRequest};
 use cairn_agent::sets::register::Checkpoint;
 use cairn_agent::volume::now;
+use cairn_device::MediumKind;
+use cairn_device::medium::{self, Contents};
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -41,7 +46,8 @@ Examples:
       the same times again
 
 The whole process group is killed with SIGKILL. What it is started again from is the newest complete checkpoint in the store; what was
-computed since is lost. The store is the drill's own, and removed when the run has ended well.
+computed since is lost. The store is the drill's own, and removed when the run has ended well. Nothing is archived. Tiers that
+CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is there yet.
 
 Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept); 2 refused.";
 
@@ -125,6 +131,11 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         context,
         arguments,
     };
+    check_tiers(&context.settings.run)?;
+    if context.roots.find(&drill.job).is_some() {
+        // Of a drill that failed, whose process had the same number.
+        return Err(Error::StoreExists { job: drill.job });
+    }
     let report = drill.hold(seed)?;
     say(context, &report);
     match report.ended_well {
@@ -152,6 +163,36 @@ fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> 
     match entries.next() {
         None => Ok(Some(path)),
         Some(_) => Err(refused(&path, "is not empty")),
+    }
+}
+
+/// Errors: a tier that is configured holds something already, which the drill would recover, write to and remove; or another
+/// machine has it.
+fn check_tiers(of_runs: &RunSettings) -> Result<()> {
+    let said = |name: &str| std::env::var(name).ok();
+    let list = |text: String| text.split(',').map(str::to_string).collect();
+    let of_file = || of_runs.tier.clone().map(OneOrMore::into_vec);
+    let tiers = said("CAIRN_RUN_TIER").map(list).or_else(of_file).unwrap_or_default();
+    let meta = said("CAIRN_RUN_META_TIER").or(of_runs.meta_tier.clone());
+    for text in tiers.into_iter().chain(meta) {
+        // To read the text of one can mean to take it from another machine.
+        let may_be_used = !text.starts_with("nvme-tcp") && is_free(&tier::parse(&text)?);
+        if !may_be_used {
+            let problem = "may hold what real runs have left".to_string();
+            let advice = "give the drill one in memory, or a file that is not there yet, with CAIRN_RUN_TIER \
+                          and CAIRN_RUN_META_TIER";
+            return Err(Error::TierFile { path: text.into(), problem, advice });
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing is where the tier is to be.
+fn is_free(tier: &TierRequest) -> bool {
+    match (tier.device.medium(), &tier.path) {
+        (Some(MediumKind::File | MediumKind::Dax), Some(path)) => path.symlink_metadata().is_err(),
+        (Some(_), Some(path)) => matches!(medium::contents(path), Ok(Contents::Nothing)),
+        _ => true,
     }
 }
 
@@ -204,7 +245,7 @@ impl Drill<'_> {
         if let Some(root) = self.context.roots.explicit() {
             command.arg("--store-root").arg(root);
         }
-        command.args(["run", "--job", &self.job]);
+        command.args(["run", "--rehearsal", "--job", &self.job]);
         if let Some(persist) = &self.persist {
             command.arg("--persist").arg(persist);
         }

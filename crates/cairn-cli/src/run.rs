@@ -114,6 +114,9 @@ pub struct Arguments {
     /// cairn calls
     #[arg(long, env = "CAIRN_RUN_REPORT_CALLS")]
     report_calls: bool,
+    /// Of `cairn drill`: nothing is touched but the store, and what the command line names
+    #[arg(long, hide = true)]
+    rehearsal: bool,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -122,20 +125,25 @@ pub struct Arguments {
 /// Carries out the command; its exit code.
 pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
-    let discard = arguments.discard || settings.run.discard.unwrap_or(false);
+    let is_real = !arguments.rehearsal;
+    let discard = is_real && (arguments.discard || settings.run.discard.unwrap_or(false));
     let counts_calls = arguments.report_calls || settings.run.report_calls.unwrap_or(false);
-    let stages = arguments.stage || settings.run.stage.unwrap_or(false);
+    let stages = is_real && (arguments.stage || settings.run.stage.unwrap_or(false));
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();
+    let archive = match is_real {
+        true => archive::policy(arguments.archive, settings.archive.clone(), level)?,
+        false => None,
+    };
     let request = Request {
-        metrics: metrics.map(|path| absolute(&path)).transpose()?,
+        metrics: metrics.filter(|_| is_real).map(|path| absolute(&path)).transpose()?,
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
         stage: if stages { Stage::Newest } else { Stage::Say },
         space: space::policy(&arguments.space, &settings.space)?,
-        archive: archive::policy(arguments.archive, settings.archive.clone(), level)?,
+        archive,
         ..Request::new(arguments.store, settings.run.clone())?
     };
     if stages

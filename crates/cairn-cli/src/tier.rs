@@ -91,7 +91,8 @@ pub fn check_beside(meta: &TierRequest, tiers: &[TierRequest]) -> Result<()> {
     }
 }
 
-fn parse(text: &str) -> Result<TierRequest> {
+/// Reads one.
+pub fn parse(text: &str) -> Result<TierRequest> {
     let (kind, rest) = match text.split_once(':') {
         Some((kind, rest)) => (kind, Some(rest)),
         None => (text, None),

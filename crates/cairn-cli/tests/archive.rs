@@ -8,7 +8,7 @@ mod archiving;
 
 use archiving::{
     Mood, OBJECTS, ObjectStore, Running, SCRIPT, Trouble, assert_archived, assert_secrets_are_kept,
-    cairn, command, is_said_to_be_there, manifests, run,
+    cairn, client, command, is_said_to_be_there, manifests, run,
 };
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
@@ -261,4 +261,24 @@ fn job_without_a_persist_directory_is_archived_and_kept() {
     assert_eq!(manifests(&server).len(), 2);
     assert!(sandbox.store("melt").exists(), "it may have files that are in no checkpoint");
     cairn(&sandbox, &server, &["drain", "melt"]).succeeds().says("2 checkpoints");
+}
+
+/// Mechanism: the runs of a drill archived, and wrote figures, as the environment or `cairn.toml` says for real ones.
+/// Consequence: checkpoints of drills in the bucket of real jobs.
+/// Fix: they go without.
+#[test]
+fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    let words = ["drill", "--after", "900s..900s", "--", "bash", "-c", SCRIPT];
+    let mut drill = client(&sandbox, &server, &words);
+    let drill = drill.env("CAIRN_ARCHIVE_EVERY", "1").env("CAIRN_RUN_STAGE", "true");
+    let figures = sandbox.work().join("melt.prom");
+    drill.env("CAIRN_ARCHIVE_URL", "s3://runs/deep/er").env("CAIRN_RUN_METRICS_FILE", &figures);
+    Ran::of(drill.output().expect("starts"), "drill".to_string()).succeeds();
+    let settings = "[archive]\nurl = \"s3://runs/deep/er\"\nevery = 1\n\
+                    [run]\nmetrics_file = \"melt.prom\"\nstage = true\n";
+    fs::write(sandbox.work().join("cairn.toml"), settings).expect("writes");
+    cairn(&sandbox, &server, &words).succeeds();
+    assert!(server.names().is_empty() && server.begun() == 0, "{:?}", server.names());
+    assert!(!figures.exists());
 }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Ran, Sandbox};
+use common::{Ran, Sandbox, kill};
+use std::fs;
 
 /// Adds up steps; begins after the newest checkpoint, which holds step and sum.
 const SUM: &str = "
@@ -32,7 +33,7 @@ fn run_that_is_killed_comes_back_and_that_is_reported() {
     assert!(0 < steps[0] && steps[0] < steps[1], "each goes on where the last one was: {report}");
     let after = kills.iter().map(|kill| kill["after_seconds"].as_f64().expect("a number"));
     assert!(after.into_iter().all(|seconds| seconds >= 1.5), "{report}");
-    let result = std::fs::read_to_string(sandbox.work().join("result")).expect("a result");
+    let result = fs::read_to_string(sandbox.work().join("result")).expect("a result");
     assert_eq!(result, "5050\n", "nothing was counted twice or left out");
     let left = sandbox.cairn(&["ls", "--jobs"]).succeeds();
     left.prints("no stores\n");
@@ -71,4 +72,45 @@ fn drill_touches_nothing_of_real_runs() {
     Ran::of(output, "drill".to_string()).refused_with("is that of real runs");
     sandbox.cairn(&["drill", "--after", "soon", "--", "true"]).refused_with("10s..60s");
     assert_eq!(sandbox.drained("f"), "real\n");
+}
+
+/// Mechanism: the runs of a drill took their tiers from the environment or `cairn.toml`, as real ones do, and the end of the drill
+/// removes its store with its tiers.
+/// Consequence: what a real job had in a durable tier when its node was started again was recovered by the drill, written to, and
+/// removed.
+/// Fix: a tier that is configured and has something already is refused.
+#[test]
+fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.work().join("tier");
+    let tier = format!("file:{}:16M", path.display());
+    let in_tier = |variable: &str, words: &[&str]| {
+        let mut command = sandbox.command(words);
+        let output = command.env(variable, &tier).output().expect("starts");
+        Ran::of(output, words.join(" "))
+    };
+    let write = ["run", "--job", "melt", "--", "bash", "-c", "echo real >/cairn/f"];
+    in_tier("CAIRN_RUN_TIER", &write).succeeds();
+    kill("KILL", i64::from(sandbox.agent("melt")));
+    fs::remove_dir_all(sandbox.store("melt")).expect("the store was there");
+    let before = fs::read(&path).expect("the tier is there");
+    let drill = ["drill", "--after", "60s..60s", "--", "bash", "-c", "echo drill >/cairn/f"];
+    for variable in ["CAIRN_RUN_TIER", "CAIRN_RUN_META_TIER"] {
+        in_tier(variable, &drill).refused_with("may hold what real runs have left");
+    }
+    let settings = sandbox.work().join("cairn.toml");
+    fs::write(&settings, format!("[run]\ntier = [\"ram:16M\", \"{tier}\"]\n")).expect("writes");
+    let mut command = sandbox.command(&drill);
+    let output = command.env_remove("CAIRN_RUN_TIER").output().expect("starts");
+    Ran::of(output, "drill".to_string()).refused_with("may hold what real runs have left");
+    fs::remove_file(settings).expect("removes");
+    in_tier("CAIRN_RUN_TIER", &["drill", "--", "true"]).refused_with("may hold");
+    assert!(fs::read(&path).expect("it is still there") == before, "nothing was written to it");
+    let read = ["run", "--job", "melt", "--", "cat", "/cairn/f"];
+    in_tier("CAIRN_RUN_TIER", &read).succeeds().prints("real\n");
+    // One that is not there yet is the drill's own.
+    sandbox.cairn(&["rm", "melt", "--discard"]).succeeds();
+    assert!(!path.exists());
+    in_tier("CAIRN_RUN_TIER", &drill).succeeds();
+    assert!(!path.exists());
 }
