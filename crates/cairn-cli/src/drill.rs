@@ -3,7 +3,7 @@
 //! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its own, and no archive: nothing of
 //! real runs is touched; the program is killed and started as a user's would be, by `cairn run` on the command line; the seed
 //! says when.
-//! Does not judge what the program computes, but how it ends.
+//! Whoever ends the drill ends the run. Does not judge what the program computes, but how it ends.
 
 use crate::Context;
 use crate::checkpoints::Found;
@@ -14,6 +14,7 @@ use crate::output::{self, count};
 use crate::request::checked_persist;
 use crate::run::exit_code;
 use crate::settings::{OneOrMore, RunSettings};
+use crate::signals::{Event, Signals};
 use crate::store::OpenStore;
 use crate::survey::Look;
 use crate::tier::{self, TierRequest};
@@ -24,14 +25,14 @@ use cairn_device::medium::{self, Contents};
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the program has ended.
+/// How often it is looked whether processes have gone, and whether the program has if nobody says so.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long processes that were killed may take to go.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
@@ -136,7 +137,19 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         // Of a drill that failed, whose process had the same number.
         return Err(Error::StoreExists { job: drill.job });
     }
-    let report = drill.hold(seed)?;
+    // Before anything starts a thread: the witness is forked.
+    let mut signals =
+        Signals::block().map_err(Error::file("block signals for", Path::new(&drill.job)))?;
+    let report = match drill.hold(seed, &mut signals) {
+        Err(error @ Error::DrillEnded { .. }) => {
+            if let Some(directory) = context.roots.find(&drill.job) {
+                bury(&OpenStore::open(&directory)?)?;
+            }
+            drill.clear()?;
+            return Err(error);
+        }
+        held => held?,
+    };
     say(context, &report);
     match report.ended_well {
         true => drill.clear(),
@@ -207,7 +220,7 @@ struct Drill<'a> {
 
 impl Drill<'_> {
     /// Runs, kills and runs again, until the program ends.
-    fn hold(&self, seed: u64) -> Result<DrillReport> {
+    fn hold(&self, seed: u64, signals: &mut Signals) -> Result<DrillReport> {
         let mut report = DrillReport {
             job: self.job.clone(),
             seed,
@@ -220,9 +233,9 @@ impl Drill<'_> {
         let mut random = Random(seed);
         for _ in 0..self.arguments.kills {
             let after = Duration::from_secs_f64(from + (to - from) * random.fraction());
-            let mut child = self.start(!report.kills.is_empty())?;
+            let mut child = self.start(!report.kills.is_empty(), signals)?;
             let started = Instant::now();
-            if let Some(status) = wait(&mut child, Some(after))? {
+            if let Some(status) = wait(&mut child, Some(after), signals)? {
                 return Ok(DrillReport { ended_well: status.success(), ..report.with(status) });
             }
             kill(&mut child)?;
@@ -233,14 +246,14 @@ impl Drill<'_> {
             }
             report.kills.push(kill);
         }
-        let mut child = self.start(!report.kills.is_empty())?;
+        let mut child = self.start(!report.kills.is_empty(), signals)?;
         // Without a limit the wait ends with the program.
-        let status = wait(&mut child, None)?.unwrap_or_default();
+        let status = wait(&mut child, None, signals)?.unwrap_or_default();
         Ok(DrillReport { ended_well: status.success(), ..report.with(status) })
     }
 
     /// Starts the program, in a process group of its own, as a user would.
-    fn start(&self, again: bool) -> Result<Child> {
+    fn start(&self, again: bool, signals: &Signals) -> Result<Child> {
         let mut command = Command::new(&self.program);
         if let Some(root) = self.context.roots.explicit() {
             command.arg("--store-root").arg(root);
@@ -256,6 +269,11 @@ impl Drill<'_> {
         };
         // What the drill prints is not mixed with what the program does.
         command.stdout(io::stderr()).process_group(0);
+        if io::stdin().is_terminal() {
+            // Another process group that reads it is stopped.
+            command.stdin(Stdio::null());
+        }
+        signals.unblock_in(&mut command);
         command.spawn().map_err(Error::file("execute", &self.program))
     }
 
@@ -309,16 +327,22 @@ impl Kill {
     }
 }
 
-/// Waits for the end of the program, at most so long; none if it goes on.
-fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Option<ExitStatus>> {
-    let failed = Error::file("wait for", Path::new("the command"));
-    let Some(limit) = limit else { return child.wait().map(Some).map_err(failed) };
+/// Waits for the end of the program, at most so long; none if it goes on. Errors: the drill is to end; the program was killed.
+fn wait(
+    child: &mut Child,
+    limit: Option<Duration>,
+    signals: &mut Signals,
+) -> Result<Option<ExitStatus>> {
     let started = Instant::now();
     loop {
-        match child.try_wait() {
-            Ok(None) if started.elapsed() < limit => thread::sleep(LOOK_EVERY),
-            Ok(status) => return Ok(status),
-            Err(error) => return Err(failed(error)),
+        let ended = child.try_wait().map_err(Error::file("wait for", Path::new("the command")))?;
+        if ended.is_some() || limit.is_some_and(|limit| started.elapsed() >= limit) {
+            return Ok(ended);
+        }
+        // It is in another process group: no signal for ours has reached it.
+        if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY) {
+            kill(child)?;
+            return Err(Error::DrillEnded { signal });
         }
     }
 }

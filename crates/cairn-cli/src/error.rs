@@ -423,6 +423,12 @@ pub enum Error {
         /// How it ended.
         code: i32,
     },
+    /// Somebody ended the drill.
+    #[error("the drill was ended by signal {signal}; so was its run, and its store is removed")]
+    DrillEnded {
+        /// The signal.
+        signal: i32,
+    },
     /// Processes outlived their process group.
     #[error(
         "{processes} processes of the run have left its process group and live on; a drill kills the group only: start          them in it, or end them by hand"
@@ -683,6 +689,7 @@ impl Error {
             }
             Error::Execute { .. } => EXIT_NOT_EXECUTABLE,
             Error::NotDrained { .. } => EXIT_DRAIN,
+            Error::DrillEnded { signal } => 128 + signal,
             Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }
             | Error::NotFreed { .. }

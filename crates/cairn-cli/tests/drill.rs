@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Ran, Sandbox, kill};
+use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
+use std::process::Stdio;
 
 /// Adds up steps; begins after the newest checkpoint, which holds step and sum.
 const SUM: &str = "
@@ -113,4 +114,36 @@ fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
     assert!(!path.exists());
     in_tier("CAIRN_RUN_TIER", &drill).succeeds();
     assert!(!path.exists());
+}
+
+/// Mechanism: the run is in a process group of its own, and nobody told it that the drill was ended.
+/// Consequence: it went on alone, in the background, and its store stayed.
+/// Fix: whoever ends the drill ends the run, and the store goes with it.
+#[test]
+fn drill_that_is_told_to_end_ends_its_run_and_leaves_nothing() {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let sandbox = Sandbox::new();
+        let script = "echo x >/cairn/f; echo $$ >begun.new; mv begun.new begun; sleep 1000";
+        let words = ["drill", "--after", "900s..900s", "--", "bash", "-c", script];
+        let mut command = sandbox.command(&words);
+        let said = sandbox.work().join("said");
+        // Not a pipe, which a program that lives on would keep open.
+        command.stderr(fs::File::create(&said).expect("makes")).stdout(Stdio::null());
+        let mut child = command.spawn().expect("starts");
+        let begun = sandbox.work().join("begun");
+        eventually("the program runs", || begun.exists());
+        kill(signal, i64::from(child.id()));
+        assert_eq!(child.wait().expect("ends").code(), Some(code));
+        let said = fs::read_to_string(said).expect("is there");
+        assert!(said.contains("the drill was ended"), "{said}");
+        sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
+        let process = fs::read_to_string(begun).expect("is there");
+        assert!(is_dead(process.trim()), "{signal}: the program lives");
+    }
+}
+
+/// Whether nobody but its parent has any use for the process.
+fn is_dead(process: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    !status.contains("State:") || status.contains("State:\tZ") || status.contains("State:\tX")
 }
