@@ -15,6 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process;
 
+/// Lets this process have as many descriptors as it is allowed at all. With fewer it gets on more slowly, or says what fails.
+pub fn allow_many_files() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+}
+
 /// What the agent reports to the process that started it.
 pub struct Readiness {
     pipe: File,

@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// A longer file is copied by itself.
 const SMALL_BYTES: u64 = 256 << 10;
-/// So many files, with so many bytes, are copied together at most.
+/// So many files, with so many bytes, are copied together at most, and no more than the drain's rate lets through in a second:
+/// each has its name when all are copied.
 const TOGETHER_FILES: usize = 64;
 const TOGETHER_BYTES: u64 = 4 << 20;
 
@@ -51,12 +52,14 @@ impl<T: Item> Queue<T> {
             waiting.items.make_contiguous().sort_by_key(newest_first);
             waiting.is_newest_first = true;
         }
+        let rate_bytes = meter.pace.policy().rate_bytes;
+        let bytes_max = rate_bytes.map_or(TOGETHER_BYTES, |rate| rate.min(TOGETHER_BYTES));
         let mut taken = Vec::new();
         let mut bytes = 0;
         while let Some(item) = waiting.items.front() {
             let is_small = item.bytes() <= SMALL_BYTES;
             bytes += item.bytes();
-            let fits = is_small && taken.len() < TOGETHER_FILES && bytes <= TOGETHER_BYTES;
+            let fits = is_small && taken.len() < TOGETHER_FILES && bytes <= bytes_max;
             if !taken.is_empty() && !fits {
                 break;
             }
@@ -72,6 +75,7 @@ impl<T: Item> Queue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::DrainPolicy;
 
     /// Its number says when it was changed, or how long it is.
     impl Item for u64 {
@@ -111,5 +115,8 @@ mod tests {
         let fitting = (TOGETHER_BYTES / SMALL_BYTES) as usize;
         assert_eq!(counts(vec![SMALL_BYTES; fitting + 1]), [fitting, 1]);
         assert_eq!(counts(vec![1, 1, SMALL_BYTES + 1, SMALL_BYTES + 1, 1]), [2, 1, 1, 1]);
+        let slow = DrainPolicy { rate_bytes: Some(100), ..DrainPolicy::default() };
+        meter.pace.set(&slow);
+        assert_eq!(counts(vec![40, 40, 40, 1000, 1]), [2, 1, 1, 1]);
     }
 }

@@ -66,6 +66,7 @@ const LEFT_LINES_MAX: usize = 20;
 pub fn run(directory: &Path) -> Result<()> {
     let (readiness, log) = daemon::detach(&directory.join(AGENT_LOG))?;
     log::begin(log);
+    daemon::allow_many_files();
     match prepare(directory) {
         Ok(Some((shared, listener, lock))) => serve(shared, listener, lock, readiness),
         Ok(None) => readiness.ready(),

@@ -9,6 +9,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
+use cairn_agent::daemon;
 use cairn_agent::target::control::Control;
 use cairn_agent::target::grants::{Grants, Room};
 use cairn_agent::target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};
@@ -265,10 +266,7 @@ fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Res
         let bytes = size::parse(text).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.ok_or_else(|| Error::Size { text: text.clone() })
     });
-    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current = limit.maximum;
-    // With fewer, hosts wait until others are gone.
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+    daemon::allow_many_files();
     let default = Resources::default();
     let threads = arguments.threads.or(file.threads.as_ref().map(|threads| *threads.get_ref()));
     let connections_max = arguments.connections.or(file.connections);
