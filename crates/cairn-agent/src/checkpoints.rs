@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::job::{Job, RUN_LOCK};
 use crate::ledger::Ledger;
 use crate::log;
-use crate::manifest::{self, State};
+use crate::manifest::Partial;
 use crate::path::FilePath;
 use crate::protocol::Unfinished;
 use crate::ranks;
@@ -71,6 +71,8 @@ pub struct View {
     pub held: HashSet<FilePath>,
     /// Those of them whose checkpoint is not complete.
     pub incomplete: HashSet<FilePath>,
+    /// Every checkpoint, complete or not, without files that are drained in any case.
+    pub sets: Vec<Partial>,
     /// Place of each file of a checkpoint in the order of copying; the others come after them.
     order: HashMap<FilePath, usize>,
     /// Checkpoints that are not complete.
@@ -204,6 +206,15 @@ impl Checkpoints {
             held.extend(persistent_aside(&set.members, &purpose));
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
         }
+        let complete = self.register.checkpoints().iter().map(|known| (&known.name, &known.files));
+        let others = sets.iter().filter(|set| !set.is_complete());
+        let all = complete.chain(others.map(|set| (&set.name, &set.members)));
+        let all = all.map(|(name, files)| Partial {
+            name: name.clone(),
+            files: persistent_aside(files, &purpose).collect(),
+            earlier: None,
+        });
+        let all = all.collect();
         wanted.sort_by_key(|checkpoint| Reverse(checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
@@ -213,23 +224,14 @@ impl Checkpoints {
             _ => None,
         });
         let look_again = waits.min().map(|left| Instant::now() + left);
-        View { held, incomplete, order, unfinished: unfinished(sets, run), look_again }
+        View { held, incomplete, sets: all, order, unfinished: unfinished(sets, run), look_again }
     }
 
     /// Notes which checkpoints `ledger` has whole, in its manifest, too.
     pub fn note_levels(&mut self, ledger: &mut Ledger) {
-        let is_drained = |file: &Member| {
-            ledger.entry(&file.path).is_some_and(|entry| {
-                let same = (entry.inode, entry.version) == (file.inode, file.version);
-                same && entry.state == State::Drained && !entry.detached
-            })
-        };
-        self.register.note_levels(is_drained);
-        let drained = self.register.checkpoints().iter().filter(|known| known.level == Level::Pfs);
-        let drained: Vec<_> = drained
-            .filter_map(|known| manifest::Checkpoint::of(known, ledger.manifest()))
-            .collect();
-        ledger.put_checkpoints(drained);
+        self.register.note_levels(|file| ledger.manifest().has(file));
+        ledger.expect(self.register.checkpoints());
+        ledger.name_drained();
     }
 
     /// Writes the register if it says something else than before.

@@ -228,6 +228,7 @@ impl Drainer {
         outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
         count_drained(&ledger, &mut outcome);
         self.checkpoints()?.note_levels(&mut ledger);
+        ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
         if guards && ledger.manifest().newest_files() != guarded {
             // There is a newer one now: the copies of the other can go.
@@ -266,6 +267,7 @@ impl Drainer {
         }
         let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
         self.failures.retain(|path| steps.contains(path));
+        ledger.know(&view.sets);
         if plans.iter().any(|plan| !plan.is_empty()) {
             // What an earlier store has left is mostly found to be the same.
             let is_known =
@@ -273,6 +275,7 @@ impl Drainer {
             let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
             let changed = plans.iter().flat_map(Plan::changed).chain(copied).collect();
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
+            ledger.expect(self.checkpoints()?.complete());
             ledger.begin_changes(&changed)?;
         }
         for ((volume, tree), plan) in trees.iter().zip(&plans) {

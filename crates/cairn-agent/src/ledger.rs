@@ -9,10 +9,10 @@ use crate::destination::{Destination, Found};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
-use crate::manifest::{Checkpoint, Entry, Kind, Manifest, manifest_name};
+use crate::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, manifest_name};
 use crate::path::FilePath;
-use crate::sets::Name;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use crate::sets::{Name, register};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +31,10 @@ pub struct Ledger {
     dirty: bool,
     complete_on_disk: bool,
     is_on_disk: bool,
+    /// The complete checkpoints of the store: the manifest names each as soon as all of it is here.
+    expected: Vec<register::Checkpoint>,
+    /// All checkpoints of the store, whole or not.
+    sets: Vec<Partial>,
     /// Directories with names that may not be durable yet.
     touched: BTreeSet<FilePath>,
     committed_at: Instant,
@@ -59,6 +63,8 @@ impl Ledger {
             dirty: false,
             is_on_disk,
             complete_on_disk,
+            expected: Vec::new(),
+            sets: Vec::new(),
             touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
@@ -213,6 +219,7 @@ impl Ledger {
     /// To be called before anything changes at `changed`, where something else will be then.
     pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
         self.set_complete(false);
+        self.note_partial(changed);
         let known = self.manifest.checkpoints.len();
         let is_kept = |checkpoint: &Checkpoint| {
             !checkpoint.files.iter().any(|file| changed.contains(&file.path))
@@ -225,7 +232,7 @@ impl Ledger {
 
     /// Says which checkpoints of the store are here; those of earlier ones, and those of which files have left the store, stay
     /// as long as their copies do.
-    pub fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
+    pub(crate) fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
         let manifest = &self.manifest;
         let whole = manifest.checkpoints.iter().filter(|known| known.is_whole(manifest));
         let mut whole: HashMap<&Name, &Checkpoint> =
@@ -245,6 +252,60 @@ impl Ledger {
         self.manifest.checkpoints = checkpoints;
     }
 
+    /// Takes note of the complete checkpoints of the store.
+    pub fn expect(&mut self, complete: &[register::Checkpoint]) {
+        self.expected = complete.to_vec();
+    }
+
+    /// Takes note of all checkpoints of the store, whole or not.
+    pub fn know(&mut self, sets: &[Partial]) {
+        self.sets = sets.to_vec();
+    }
+
+    /// Names those of them that are here by now.
+    pub fn name_drained(&mut self) {
+        let manifest = &self.manifest;
+        let is_here = |known: &&register::Checkpoint| known.files.iter().all(|it| manifest.has(it));
+        let drained = self.expected.iter().filter(is_here);
+        let drained = drained.filter_map(|known| Checkpoint::of(known, manifest)).collect();
+        self.put_checkpoints(drained);
+    }
+
+    /// Says which checkpoints are here in part, or will be while what is at `changed` becomes something else.
+    pub fn note_partial(&mut self, changed: &HashSet<&FilePath>) {
+        let manifest = &self.manifest;
+        let stays = |known: &&Checkpoint| {
+            let changes = known.files.iter().any(|file| changed.contains(&file.path));
+            known.is_whole(manifest) && !changes
+        };
+        let (whole, retracted): (Vec<_>, Vec<_>) = manifest.checkpoints.iter().partition(stays);
+        let whole = whole.into_iter().flat_map(|known| &known.files).map(|file| &file.path);
+        let whole: HashSet<&FilePath> = whole.collect();
+        let is_part = |path: &FilePath| {
+            !whole.contains(path) && (changed.contains(path) || manifest.has_copy(path))
+        };
+        // Of those that are no sets of the store any more, what has left it stays here.
+        let is_left = |path: &FilePath| {
+            let is_detached = manifest.files.get(path).is_some_and(|entry| entry.detached);
+            is_detached || changed.contains(path)
+        };
+        let before = manifest.partial.iter().filter(|partial| partial.files.iter().any(is_left));
+        let before = before.cloned().chain(retracted.into_iter().map(Partial::from));
+        let all = before.chain(self.sets.iter().cloned());
+        let mut partial: BTreeMap<Name, Partial> = BTreeMap::new();
+        for one in all.filter(|one| one.files.iter().any(is_part)) {
+            match partial.entry(one.name.clone()) {
+                btree_map::Entry::Vacant(entry) => drop(entry.insert(one)),
+                btree_map::Entry::Occupied(mut entry) => entry.get_mut().add(one),
+            }
+        }
+        // A file by itself is always whole.
+        let partial = partial.into_values().filter(|partial| partial.files.len() > 1);
+        let partial: Vec<Partial> = partial.collect();
+        self.dirty |= self.manifest.partial != partial;
+        self.manifest.partial = partial;
+    }
+
     /// Says whether every clean file is here.
     pub fn set_complete(&mut self, complete: bool) {
         self.dirty |= self.manifest.complete != complete;
@@ -255,7 +316,11 @@ impl Ledger {
     /// meanwhile stays in the journal.
     pub fn commit_if_due(&mut self) -> Result<()> {
         let interval = COMMIT_EVERY.max(self.commit_cost * COMMIT_SHARE);
-        if self.committed_at.elapsed() >= interval { self.write_manifest() } else { Ok(()) }
+        if self.committed_at.elapsed() < interval {
+            return Ok(());
+        }
+        self.name_drained();
+        self.write_manifest()
     }
 
     /// Writes the manifest if it changed, and empties the journal. To be called while nothing is

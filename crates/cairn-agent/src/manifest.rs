@@ -8,14 +8,14 @@
 
 mod checkpoint;
 
-pub use checkpoint::{Checkpoint, CheckpointFile};
+pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
 
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::mapping::Mapping;
 use crate::path::{self, FilePath};
-use crate::sets::Family;
+use crate::sets::{Family, Member};
 use cairn_core::Timestamp;
 use rustix::fs::FileType;
 use serde::de::Error as _;
@@ -161,6 +161,9 @@ pub struct Manifest {
     /// Checkpoints of which every file is here, verified; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
+    /// Checkpoints of which only parts are here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partial: Vec<Partial>,
     /// The entries, in the order of their paths.
     #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
     pub files: BTreeMap<FilePath, Entry>,
@@ -183,6 +186,7 @@ impl Manifest {
             map: Mapping::default(),
             complete: false,
             checkpoints: Vec::new(),
+            partial: Vec::new(),
             files: BTreeMap::new(),
         }
     }
@@ -225,6 +229,39 @@ impl Manifest {
             self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
         let files = newest.into_values().flat_map(|checkpoint| &checkpoint.files);
         files.map(|file| file.path.clone()).collect()
+    }
+
+    /// The checkpoints that are whole, those included whose copies were to be replaced and are still there; oldest first.
+    pub fn whole(&self) -> Vec<&Checkpoint> {
+        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
+        let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
+        let mut whole: Vec<&Checkpoint> = known.collect();
+        whole.sort_by_key(|known| (known.modified_ns, known.id));
+        whole
+    }
+
+    /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
+    pub fn parts(&self) -> Vec<Partial> {
+        let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
+        let whole: HashSet<&FilePath> = whole.collect();
+        let mut parts = self.partial.clone();
+        parts.extend(self.checkpoints.iter().map(Partial::from));
+        parts.iter_mut().for_each(|part| part.files.retain(|path| !whole.contains(path)));
+        parts.retain(|part| part.files.iter().any(|path| self.has_copy(path)));
+        parts
+    }
+
+    /// Whether the copy of a file is of this version.
+    pub fn has(&self, file: &Member) -> bool {
+        self.files.get(&file.path).is_some_and(|entry| {
+            let is_same = (entry.inode, entry.version) == (file.inode, file.version);
+            is_same && entry.state == State::Drained && !entry.detached
+        })
+    }
+
+    /// Whether a file has a verified copy, of whichever version.
+    pub fn has_copy(&self, path: &FilePath) -> bool {
+        self.files.get(path).is_some_and(|entry| entry.copy().is_some())
     }
 
     /// Detaches every entry from the store that made it and drops those without a copy.
@@ -396,6 +433,7 @@ impl<'de> Deserialize<'de> for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sets::Name;
 
     fn drained(version: u64) -> Entry {
         Entry {
@@ -456,6 +494,34 @@ mod tests {
         newer.commit(&destination).expect("commits");
         assert!(matches!(Manifest::load(&mut destination, "melt"), Err(Error::Format { .. })));
         std::fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn checkpoint_that_is_being_replaced_is_whole_until_a_copy_of_it_is_another_one() {
+        let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a valid path");
+        let mut manifest = Manifest::new("melt", "0123", "/cairn");
+        let copy = drained(1);
+        let (bytes, crc32c) = (copy.bytes, copy.crc32c.expect("is drained"));
+        let file = |name: &str| CheckpointFile { path: path(name), bytes, crc32c };
+        let known = Checkpoint {
+            id: 1,
+            name: Name { family: Family(b"c/{any}".to_vec()), step: None },
+            modified_ns: 0,
+            files: vec![file("c/a"), file("c/b")],
+        };
+        for name in ["c/a", "c/b", "c/new"] {
+            manifest.files.insert(path(name), copy.clone());
+        }
+        let mut partial = Partial::from(&known);
+        partial.files.push(path("c/new"));
+        manifest.partial.push(partial);
+        assert_eq!(manifest.whole(), [&known]);
+        assert_eq!(manifest.parts()[0].files, [path("c/new")]);
+        manifest.files.get_mut(&path("c/a")).expect("is there").crc32c = Some(7);
+        assert!(manifest.whole().is_empty());
+        assert_eq!(manifest.parts()[0].files, ["c/a", "c/b", "c/new"].map(path));
+        manifest.files.clear();
+        assert!(manifest.parts().is_empty(), "nothing is there");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use cairn_agent::path::FilePath;
 use clap::Args;
 use glob::Pattern;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -85,6 +86,8 @@ pub struct RestoreReport {
     checkpoints: Vec<String>,
     /// Checkpoints that were left out, because a file of them is damaged.
     left_out: Vec<String>,
+    /// Those that were left out, because only a part of them was drained.
+    partial: BTreeSet<String>,
 }
 
 impl RestoreReport {
@@ -94,6 +97,7 @@ impl RestoreReport {
         self.damaged = staged.damaged.iter().map(|path| origin.full_name(path)).collect();
         self.checkpoints = staged.checkpoints;
         self.left_out = staged.left_out;
+        self.partial = staged.partial;
     }
 }
 
@@ -239,6 +243,7 @@ fn say(context: &Context, report: &RestoreReport) -> Result<()> {
     for name in &report.left_out {
         output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
     }
+    report.partial.iter().for_each(|name| output::line(&staging::line_about_partial(name)));
     let (files, bytes) = (count(report.files, "file"), human(report.bytes));
     output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));
     output::line(&format!("go on with: cairn run --job {} -- COMMAND", report.job));

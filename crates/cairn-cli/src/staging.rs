@@ -18,7 +18,7 @@ use archived::Archived;
 use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
 use cairn_agent::job::Job;
-use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest};
+use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial};
 use cairn_agent::path::FilePath;
 use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
@@ -66,6 +66,8 @@ pub struct Staged {
     pub checkpoints: Vec<String>,
     /// Checkpoints that were left out, because a file of them is damaged.
     pub left_out: Vec<String>,
+    /// Those that were left out, because they were never drained to their end.
+    pub partial: BTreeSet<String>,
 }
 
 /// Where files come from.
@@ -223,7 +225,13 @@ fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
 /// Fills the new store with what is wanted. Errors: the store cannot be filled; then it is not whole.
 pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result<Staged> {
     let volumes = claim.store.volumes()?;
-    let mut staging = Staging { source, volumes: &volumes, quiet, staged: Staged::default() };
+    let mut parts = source.manifest.parts();
+    parts.retain(|part| part.files.iter().all(|path| (source.wanted)(path)));
+    let partial = parts.iter().map(|part| part.name.to_string()).collect();
+    let staged = Staged { partial, ..Staged::default() };
+    let part_files = parts.iter().flat_map(|part| &part.files).collect();
+    let mut staging =
+        Staging { source, parts: &parts, part_files, volumes: &volumes, quiet, staged };
     staging.names()?;
     match stage {
         Stage::All => staging.everything()?,
@@ -241,6 +249,7 @@ impl Staged {
         for name in &self.left_out {
             lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
         }
+        lines.extend(self.partial.iter().map(|name| line_about_partial(name)));
         let (files, bytes) = (count(self.files, "file"), human(self.bytes));
         let newest = match &self.checkpoints[..] {
             [] => String::new(),
@@ -251,8 +260,16 @@ impl Staged {
     }
 }
 
+/// For people.
+pub fn line_about_partial(name: &str) -> String {
+    format!("checkpoint {name} is left out: only a part of it was drained")
+}
+
 struct Staging<'a> {
     source: &'a Source<'a>,
+    /// What there is of checkpoints that are not whole; their files stay where they are.
+    parts: &'a [Partial],
+    part_files: BTreeSet<&'a FilePath>,
     volumes: &'a [Volume],
     quiet: bool,
     staged: Staged,
@@ -316,13 +333,16 @@ impl<'a> Staging<'a> {
     /// Removes the empty directories of checkpoints that are not there: a program might take the last one for the newest.
     fn tidy(&self) -> Result<()> {
         let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
-        for known in self.checkpoints() {
-            for file in &known.files {
-                let mut parent = file.path.split().map(|(parent, _)| parent);
-                while let Some(path) = parent.filter(|path| !path.is_root()) {
-                    owners.entry(path.clone()).or_default().insert(&known.name);
-                    parent = path.split().map(|(parent, _)| parent);
-                }
+        let known = self.checkpoints().into_iter();
+        let known =
+            known.flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)));
+        let parts =
+            self.parts.iter().flat_map(|part| part.files.iter().map(|path| (&part.name, path)));
+        for (name, path) in known.chain(parts) {
+            let mut parent = path.split().map(|(parent, _)| parent);
+            while let Some(path) = parent.filter(|path| !path.is_root()) {
+                owners.entry(path.clone()).or_default().insert(name);
+                parent = path.split().map(|(parent, _)| parent);
             }
         }
         // What is in a directory comes before it.
@@ -336,11 +356,11 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Checkpoints all of whose files are wanted.
+    /// Whole checkpoints all of whose files are wanted.
     fn checkpoints(&self) -> Vec<&'a Checkpoint> {
-        let is_wanted =
-            |known: &&Checkpoint| known.files.iter().all(|file| (self.source.wanted)(&file.path));
-        self.source.manifest.checkpoints.iter().filter(is_wanted).collect()
+        let Source { manifest, wanted, .. } = self.source;
+        let is_wanted = |known: &&Checkpoint| known.files.iter().all(|file| wanted(&file.path));
+        manifest.whole().into_iter().filter(is_wanted).collect()
     }
 
     /// Copies that are wanted and meant.
@@ -348,7 +368,8 @@ impl<'a> Staging<'a> {
         let files = self.source.manifest.files.iter();
         let has_copy = |entry: &Entry| entry.kind == Kind::File && entry.copy().is_some();
         let chosen = files.filter(|(path, entry)| {
-            has_copy(entry) && (self.source.wanted)(path) && is_meant(path)
+            let is_wanted = (self.source.wanted)(path) && !self.part_files.contains(path);
+            has_copy(entry) && is_wanted && is_meant(path)
         });
         chosen.collect()
     }

@@ -180,6 +180,20 @@ fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
     assert_eq!(sandbox.drained_names(), ["log"]);
 }
 
+/// Mechanism: the manifest named a checkpoint at the end of a pass of the drain, after everything else had been copied.
+/// Consequence: whoever lost the node in between had all of it there, and nothing that said so.
+/// Fix: it is named once all of it is there.
+#[test]
+fn checkpoint_is_named_while_other_files_are_still_drained() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "named", &["--drain-rate", "500K"]);
+    session.shell("mkdir /cairn/new; for part in {1..5}; do head -c 300000 /dev/zero >/cairn/new/$part; done
+        for other in {a..z}; do head -c 300000 /dev/zero >/cairn/$other; done; mv /cairn/new /cairn/ckpt-1");
+    eventually("it is named", || drained(&sandbox, "named") == [1]);
+    assert!(!sandbox.drained_names().contains(&"z".to_string()), "the last has not arrived");
+    session.kill_all();
+}
+
 /// Mechanism: which checkpoint is the newest was read from the times of its files.
 /// Consequence: with a clock that was set back, the one before was drained at the end, kept and offered for restart.
 /// Fix: the order in which they were found complete counts. Between stores the times still do.

@@ -1,6 +1,7 @@
-//! A checkpoint in the persist directory: files that were all verified there, and belong together.
+//! A checkpoint in the persist directory: files that were all verified there, and belong together; and what is there of others.
 //!
-//! Must stay true: it is in a manifest only while each of its files has the copy that it names.
+//! Must stay true: it is in a manifest only while each of its files has the copy that it names; a file that is there and part of
+//! one that is not whole is said to be so by the same manifest that names the file.
 
 use super::Manifest;
 use super::{read_checksum, read_time, write_checksum, write_time};
@@ -33,6 +34,36 @@ pub struct CheckpointFile {
     /// Checksum of all of it.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub crc32c: u32,
+}
+
+/// A checkpoint of which something is there, or will be soon, and not all: files are missing, or are of an earlier time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partial {
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: sets::Name,
+    /// Its files, those that are missing, too, in the order of their paths.
+    pub files: Vec<FilePath>,
+    /// The one that was whole before, and is as long as its copies are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Checkpoint>,
+}
+
+impl From<&Checkpoint> for Partial {
+    fn from(known: &Checkpoint) -> Partial {
+        let files = known.files.iter().map(|file| file.path.clone()).collect();
+        Partial { name: known.name.clone(), files, earlier: Some(known.clone()) }
+    }
+}
+
+impl Partial {
+    /// Adds what was found of the same name later.
+    pub fn add(&mut self, other: Partial) {
+        self.files.extend(other.files);
+        self.files.sort();
+        self.files.dedup();
+        self.earlier = other.earlier.or(self.earlier.take());
+    }
 }
 
 impl Checkpoint {
