@@ -182,12 +182,30 @@ impl Desk {
         state.is_wanted && state.owed.as_ref().is_none_or(may_owe)
     }
 
+    /// Asks for a round, of the newest checkpoints in any case if that is wanted; its number.
+    pub fn ask(&self, newest: bool) -> u64 {
+        let mut state = self.state();
+        state.requested += 1;
+        state.newest |= newest;
+        let ticket = state.requested;
+        drop(state);
+        self.notify();
+        ticket
+    }
+
     /// How it stands, for whoever asks.
     pub fn status(&self) -> Option<ArchiveStatus> {
         let state = self.state();
+        let is_asked = state.requested > state.finished;
         let left = state.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
         let retry_in_ms = left.map(|left| left.as_millis() as u64);
-        state.status.clone().map(|status| ArchiveStatus { retry_in_ms, ..status })
+        let phase = |phase| if is_asked { Phase::Uploading } else { phase };
+        let told = |status: ArchiveStatus| ArchiveStatus {
+            retry_in_ms,
+            phase: phase(status.phase),
+            ..status
+        };
+        state.status.clone().map(told)
     }
 }
 

@@ -193,11 +193,8 @@ fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
 
 /// Has the archive make a round.
 fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Answer> {
+    let ticket = shared.archive.ask(newest);
     let mut state = shared.archive.state();
-    state.requested += 1;
-    state.newest |= newest;
-    let ticket = state.requested;
-    shared.archive.notify();
     while state.finished < ticket {
         if shared.is_stopping() {
             return Ok(Answer::Error { reason: "the agent is ending".to_string() });

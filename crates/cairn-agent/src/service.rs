@@ -8,7 +8,7 @@
 
 use crate::activity;
 use crate::archive::keeper;
-use crate::checkpoints::Told;
+use crate::checkpoints::{Told, Wanted};
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
 use crate::drain::{Drainer, Reason};
@@ -198,7 +198,7 @@ fn is_behind(shared: &Shared) -> bool {
 }
 
 /// Whether a `cairn run` has the store.
-fn is_running(shared: &Shared) -> bool {
+pub(crate) fn is_running(shared: &Shared) -> bool {
     daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
 }
 
@@ -324,6 +324,10 @@ impl DrainLoop<'_> {
         }
         let (volumes, all) = self.shared.volumes();
         let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        if told.wanted >= Wanted::Newest {
+            // The register has them now, whatever became of the drain.
+            self.shared.archive.ask(true);
+        }
         if let Ok(outcome) = &mut result {
             let made = self.room.make(self.shared, &mut self.drainer, &volumes, began, outcome);
             self.complaints.note("give up what need not be kept", made);

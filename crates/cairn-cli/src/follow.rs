@@ -1,12 +1,15 @@
-//! `cairn status --wait`: following a drain that goes on in the background.
+//! `cairn status --wait`: following a drain and an archive that go on in the background.
 //!
 //! Must stay true: asking changes nothing: the agent is watched, not told; whoever stops watching stops nothing.
 
+use crate::archive;
 use crate::drain::left;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::standing::Standing;
 use crate::store::OpenStore;
+use cairn_agent::archive::Phase as ArchivePhase;
+use cairn_agent::policy::AtEnd;
 use cairn_agent::protocol::{Phase, Status};
 use std::thread;
 use std::time::Duration;
@@ -14,25 +17,31 @@ use std::time::Duration;
 /// How often the agent is asked. Within that time it has seen whatever was closed before.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Watches the drain of `store` until its agent has nothing to do, or can do nothing for now.
+/// Watches what the agent of `store` drains and archives until it has nothing to do, or can do nothing for now.
 /// Errors: `NoPersist`, `NotDrained` with what is left.
 pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
-    let Some(persist) = &store.job.persist else {
-        return Err(Error::NoPersist { job: store.job.job.clone() });
+    let label = match (&store.job.persist, &store.job.archive) {
+        (Some(persist), _) => format!("draining to {}", persist.display()),
+        (None, Some(policy)) => format!("archiving in {}", policy.url),
+        (None, None) => return Err(Error::NoPersist { job: store.job.job.clone() }),
     };
-    let place = persist.display().to_string();
-    let mut progress = Progress::new(&format!("draining to {place}"), 0, quiet);
+    let mut progress = Progress::new(&label, 0, quiet);
     let mut agent = store.agent()?;
     let mut was_at_rest = false;
     loop {
         match agent.status() {
-            Ok(status) if was_at_rest && is_at_rest(&status) => {
+            Ok(status) if was_at_rest && is_at_rest(store, &status) => {
                 drop(progress);
-                return judge(store, &place, &status);
+                judge_drain(store, &status)?;
+                return judge_archive(store, &status);
             }
             Ok(status) => {
-                was_at_rest = is_at_rest(&status);
-                progress.set(status.progress.bytes_done, status.progress.bytes_total);
+                was_at_rest = is_at_rest(store, &status);
+                let (done, total) = match (&store.job.persist, &status.archive) {
+                    (None, Some(archive)) => (archive.sent_bytes, archive.sending_bytes),
+                    _ => (status.progress.bytes_done, status.progress.bytes_total),
+                };
+                progress.set(done, total);
                 thread::sleep(ASK_EVERY);
             }
             // One that was killed is replaced, and takes up where it was.
@@ -43,17 +52,35 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
 }
 
 /// Whether the agent has nothing to do, or can do nothing for now.
-fn is_at_rest(status: &Status) -> bool {
-    status.settled || status.phase == Phase::Retrying
+fn is_at_rest(store: &OpenStore, status: &Status) -> bool {
+    let is_archive_at_rest = match (&store.job.archive, &status.archive) {
+        (None, _) => true,
+        (Some(_), Some(archive)) => archive.phase != ArchivePhase::Uploading,
+        // It has not looked yet; or it does not before somebody asks.
+        (Some(_), None) => store.job.drain.at_end == AtEnd::Nothing && !store.is_running(),
+    };
+    (status.settled || status.phase == Phase::Retrying) && is_archive_at_rest
 }
 
-fn judge(store: &OpenStore, place: &str, status: &Status) -> Result<()> {
+fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
+    let Some(persist) = &store.job.persist else { return Ok(()) };
     let last = &status.last;
     let summary = match &status.reason {
         _ if last.complete && status.settled => return Ok(()),
         Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
-        None => Standing::of(store)?.lines(place, "the store").join("; "),
+        None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
+    };
+    Err(Error::NotDrained { summary })
+}
+
+fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
+    let summary = match (&store.job.archive, &status.archive) {
+        (None, _) => return Ok(()),
+        (Some(_), Some(archive)) if archive.is_complete() => return Ok(()),
+        // Behind what is there stands what is not.
+        (Some(_), Some(archive)) => archive::lines(archive).split_off(1).join("; "),
+        (Some(_), None) => format!("not archived; do it with: cairn drain {}", store.job.job),
     };
     Err(Error::NotDrained { summary })
 }

@@ -48,6 +48,8 @@ const AGENT_EVERY: Duration = Duration::from_secs(2);
 /// How long files may stay open after the program ended: processes that were killed take a moment
 /// to go.
 const SETTLE: Duration = Duration::from_secs(2);
+/// How long an agent may take to hear what it is to do alone.
+const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -323,9 +325,10 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
+    let job = &claim.store.job;
     let is_postponed = matches!(safety, Safety::Postponed { .. });
-    let undrained = claim.store.job.persist.is_some() && !safety.is_complete() || !is_archived;
-    let undrained = undrained && !is_postponed;
+    let undrained = job.persist.is_some() && !safety.is_complete() && !is_postponed;
+    let unarchived = !is_archived && job.drain.at_end == AtEnd::Wait;
     // Nor is what they made of the file of counts.
     let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();
     let ending = Ending {
@@ -348,7 +351,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         true => eprintln!("{}", ending.json()),
         false => ending.lines().iter().for_each(|line| eprintln!("cairn: {line}")),
     }
-    Ok(if code == 0 && undrained && !discard { EXIT_DRAIN } else { code })
+    Ok(if code == 0 && (undrained || unarchived) && !discard { EXIT_DRAIN } else { code })
 }
 
 /// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and all that shared the store,
@@ -377,7 +380,13 @@ fn settle(
         _ => match drain(context, claim, agent, (signals, walltime), told) {
             Some(Ok(report)) => Safety::of(&store.job, report),
             Some(Err(error)) => Safety::Failed { reason: error.to_string() },
-            None => Safety::Interrupted { standing: Standing::of(store).unwrap_or_default() },
+            None => {
+                // It may not have been asked yet.
+                if let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) {
+                    let _ = agent.tell_end(told);
+                }
+                Safety::Interrupted { standing: Standing::of(store).unwrap_or_default() }
+            }
         },
     }
 }

@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn status               every store of this user on this node
   cairn status melt          that of job melt
-  cairn status --wait melt   follow its drain to the end; exit code 75 if something could not be drained
+  cairn status --wait melt   follow its drain and archive to the end; exit code 75 if something is left
   cairn status --json | jq '.[].files.undrained_bytes'";
 
 /// Show stores: how full they are, what is drained, what is in trouble.
@@ -39,7 +39,7 @@ Examples:
 pub struct Arguments {
     /// The job [default: all]
     job: Option<String>,
-    /// Wait until everything that can be drained is, and say what is left
+    /// Wait until everything that can be drained and archived is, and say what is left
     #[arg(long)]
     wait: bool,
 }

@@ -282,3 +282,51 @@ fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
     assert!(server.names().is_empty() && server.begun() == 0, "{:?}", server.names());
     assert!(!figures.exists());
 }
+
+/// Mechanism: the end of a run that does not wait for its drain told the agent nothing of the archive, of which the newest
+/// checkpoint is asked for by whoever waits; and `status --wait` knew nothing of it.
+/// Consequence: with `--archive-every 10` the last step of a run never came to the archive, though it was said to go on there.
+/// Fix: what tells the drain of the end goes to the archive, too, and an agent that finds no run asks for the newest itself.
+#[test]
+fn newest_checkpoint_is_archived_though_nobody_waits_for_the_end_of_the_run() {
+    let ends: [(&[&str], i32); 2] =
+        [(&["--drain", "background"], 0), (&["--until", "2020-01-01T00:00:00Z"], 75)];
+    for (options, code) in ends {
+        let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+        rarely(&sandbox, &server, options).ends_with(code).says("in the background");
+        let followed = cairn(&sandbox, &server, &["status", "--wait", "melt"]).succeeds();
+        followed.says("1 checkpoint, 8.58 MiB, in s3://runs/deep/er, verified");
+        assert!(is_said_to_be_there(&server, "200") && !is_said_to_be_there(&server, "100"));
+    }
+}
+
+#[test]
+fn newest_checkpoint_is_archived_by_another_agent_than_the_one_that_was_told() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    rarely(&sandbox, &server, &["--drain", "background"]).succeeds();
+    cairn(&sandbox, &server, &["status", "--wait", "melt"]).ends_with(75).says("cannot list");
+    kill("KILL", i64::from(sandbox.agent("melt")));
+    server.set_mood(Mood::Fine);
+    cairn(&sandbox, &server, &["status", "--wait", "melt"]).succeeds().says("1 checkpoint, ");
+    assert!(is_said_to_be_there(&server, "200") && !is_said_to_be_there(&server, "100"));
+}
+
+/// A run that archives one checkpoint in ten, and the newest.
+fn rarely(sandbox: &Sandbox, server: &ObjectStore, options: &[&str]) -> Ran {
+    let out = sandbox.out().display().to_string();
+    let head = ["run", "--job", "melt", "--persist", &out, "--archive", "s3://runs/deep/er"];
+    let often = ["--archive-every", "10"];
+    let script = ["--", "bash", "-c", SCRIPT];
+    cairn(sandbox, server, &[&head[..], &often, options, &script].concat())
+}
+
+#[test]
+fn archive_of_a_job_without_a_persist_directory_is_followed_to_its_end() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    let words = ["run", "--job", "melt", "--archive", "s3://runs/deep/er", "--drain", "background"];
+    let script = ["--", "bash", "-c", SCRIPT];
+    cairn(&sandbox, &server, &[&words[..], &script].concat()).succeeds();
+    cairn(&sandbox, &server, &["status", "--wait", "melt"]).succeeds().says("2 checkpoints");
+    assert_eq!(manifests(&server).len(), 2);
+}

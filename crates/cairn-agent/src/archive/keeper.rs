@@ -15,7 +15,7 @@ use crate::log::{self, Level};
 use crate::policy::Priority;
 use crate::priority;
 use crate::read::Buffer;
-use crate::service::is_off_duty;
+use crate::service::{is_off_duty, is_running};
 use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
 use crate::shared::Shared;
 use crate::store_file::{Version, version};
@@ -97,7 +97,8 @@ impl<'a> Keeper<'a> {
         shared.archive.state().is_busy = true;
         self.note(shared, &policy, Phase::Uploading, 1);
         let known = Register::load(shared.directory())?;
-        if newest {
+        // An agent that was told at the end of a run may not have lived to do it.
+        if newest || !is_running(shared) {
             self.wanted.extend(select::newest(known.checkpoints()));
         }
         if self.client.is_none() {
