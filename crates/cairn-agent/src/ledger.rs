@@ -5,7 +5,7 @@
 //! manifest names a file, the directory the file lies in was made durable; whatever an agent did
 //! before it died is in the journal, and in the manifest before anything else is done.
 
-use crate::destination::{Destination, Found};
+use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
@@ -235,19 +235,27 @@ impl Ledger {
     pub(crate) fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
         let manifest = &self.manifest;
         let whole = manifest.checkpoints.iter().filter(|known| known.is_whole(manifest));
-        let mut whole: HashMap<&Name, &Checkpoint> =
-            whole.map(|known| (&known.name, known)).collect();
+        let mut checkpoints: Vec<Checkpoint> = whole.cloned().collect();
+        let names = checkpoints.iter().enumerate();
+        let places: HashMap<Name, usize> =
+            names.map(|(place, known)| (known.name.clone(), place)).collect();
         drained.retain(|one| {
-            !whole.get(&one.name).is_some_and(|known| one.is_rest_of(known, manifest))
+            let Some(&place) = places.get(&one.name) else { return true };
+            let known = &mut checkpoints[place];
+            if known.files == one.files && same_time(known.modified_ns, one.modified_ns) {
+                // What a store was filled with is no newer for that.
+                let store = std::mem::take(&mut known.store);
+                *known = Checkpoint { store, ..one.clone() };
+                return false;
+            }
+            !one.is_rest_of(known, manifest)
         });
         // A file is part of one checkpoint.
         let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);
         let parts: HashSet<&FilePath> = parts.collect();
-        whole.retain(|_, known| !known.files.iter().any(|file| parts.contains(&file.path)));
-        let mut checkpoints: Vec<Checkpoint> = whole.into_values().cloned().collect();
+        checkpoints.retain(|known| !known.files.iter().any(|file| parts.contains(&file.path)));
         checkpoints.extend(drained);
-        let age = |known: &Checkpoint| (known.modified_ns, known.id);
-        checkpoints.sort_by(|a, b| (age(a), &a.name).cmp(&(age(b), &b.name)));
+        checkpoints.sort_by_key(|known| manifest.age(known));
         self.dirty |= self.manifest.checkpoints != checkpoints;
         self.manifest.checkpoints = checkpoints;
     }

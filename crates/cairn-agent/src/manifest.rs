@@ -158,7 +158,8 @@ pub struct Manifest {
     pub map: Mapping,
     /// Every clean file of the store is here, verified.
     pub complete: bool,
-    /// Checkpoints of which every file is here, verified; oldest first.
+    /// Checkpoints of which every file is here, verified; oldest first: those of earlier stores, then by number, whatever the
+    /// clock said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
     /// Checkpoints of which only parts are here.
@@ -236,8 +237,14 @@ impl Manifest {
         let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
         let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
         let mut whole: Vec<&Checkpoint> = known.collect();
-        whole.sort_by_key(|known| (known.modified_ns, known.id));
+        whole.sort_by_key(|known| self.age(known));
         whole
+    }
+
+    /// Place of a checkpoint among the others, by their numbers in this store; those that earlier ones drained come before, in
+    /// the order that they have.
+    pub fn age(&self, known: &Checkpoint) -> Option<u64> {
+        (known.store == self.store).then_some(known.id)
     }
 
     /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
@@ -504,6 +511,7 @@ mod tests {
         let (bytes, crc32c) = (copy.bytes, copy.crc32c.expect("is drained"));
         let file = |name: &str| CheckpointFile { path: path(name), bytes, crc32c };
         let known = Checkpoint {
+            store: "0123".to_string(),
             id: 1,
             name: Name { family: Family(b"c/{any}".to_vec()), step: None },
             modified_ns: 0,

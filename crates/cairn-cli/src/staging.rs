@@ -212,7 +212,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
 /// What a directory has that a new store could be filled with.
 fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
     let files = manifest.files.values().filter(|entry| entry.copy().is_some()).count();
-    let newest = manifest.checkpoints.iter().max_by_key(|known| known.modified_ns);
+    let newest = manifest.checkpoints.last();
     let what = match newest {
         Some(newest) => format!("checkpoint {}", newest.name),
         None if files > 0 => count(files as u64, "file"),
@@ -316,7 +316,6 @@ impl<'a> Staging<'a> {
             families.entry(&known.name.family).or_default().push(known);
         }
         for mut family in families.into_values() {
-            family.sort_by_key(|known| (known.modified_ns, known.name.step));
             while let Some(known) = family.pop() {
                 let paths: BTreeSet<&FilePath> =
                     known.files.iter().map(|file| &file.path).collect();

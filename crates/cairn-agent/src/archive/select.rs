@@ -1,4 +1,4 @@
-//! Which checkpoints are to be archived, and in which order.
+//! Which checkpoints are to be archived, and in which order: that of the register, which no clock changes.
 
 use super::manifest::Manifest;
 use crate::sets::Family;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Those of `known` that `every` asks for, and those that are `wanted` in any case, without those that are in `archived`;
+/// Those of `known`, the register's, that `every` asks for, and those that are `wanted` in any case, without those that are in `archived`;
 /// newest first.
 pub fn missing<'a>(
     known: &'a [Checkpoint],
@@ -22,10 +22,8 @@ pub fn missing<'a>(
     for there in archived.iter().filter(|there| there.store == store) {
         times.entry(&there.name.family).or_default().push(there.modified_ns);
     }
-    let mut known: Vec<&Checkpoint> = known.iter().collect();
-    known.sort_by_key(|one| (one.modified_ns, one.id));
     let mut missing = Vec::new();
-    for one in known.into_iter().filter(|one| !is_there(one)) {
+    for one in known.iter().filter(|one| !is_there(one)) {
         let of_family = times.entry(&one.name.family).or_default();
         let last = of_family.iter().copied().filter(|&time| time <= one.modified_ns).max();
         let is_due = match every {
@@ -46,15 +44,9 @@ pub fn missing<'a>(
 
 /// The numbers of the newest checkpoint of each family.
 pub fn newest(known: &[Checkpoint]) -> Vec<u64> {
-    let mut newest: BTreeMap<&Family, &Checkpoint> = BTreeMap::new();
-    for one in known {
-        let age = |one: &Checkpoint| (one.modified_ns, one.name.step, one.id);
-        let best = newest.entry(&one.name.family).or_insert(one);
-        if age(best) < age(one) {
-            *best = one;
-        }
-    }
-    newest.into_values().map(|one| one.id).collect()
+    let newest: BTreeMap<&Family, u64> =
+        known.iter().map(|one| (&one.name.family, one.id)).collect();
+    newest.into_values().collect()
 }
 
 #[cfg(test)]
@@ -98,6 +90,13 @@ mod tests {
         assert_eq!(ids(&all, &there, Every::Count(2), &newest(&all)), [2]);
         let elsewhere = Manifest { store: "other".into(), ..archived(&all[1]) };
         assert_eq!(ids(&all, &[elsewhere], Every::Count(2), &[]), [4, 2]);
+    }
+
+    #[test]
+    fn clock_that_was_set_back_makes_no_checkpoint_older() {
+        let all = [known(1, 1_000), known(2, 10), known(3, 20)];
+        assert_eq!(newest(&all), [3]);
+        assert_eq!(ids(&all, &[], Every::Count(1), &[]), [3, 2, 1]);
     }
 
     #[test]

@@ -591,7 +591,8 @@ fn checkpoint_of_an_earlier_store_is_named_no_more_before_a_file_of_it_is_replac
                 ..file
             };
             let name = Name { family, step: None };
-            Checkpoint { id: id as u64, name, modified_ns: 1, files: vec![file] }
+            let (store, id) = (STORE.to_string(), id as u64);
+            Checkpoint { store, id, name, modified_ns: 1, files: vec![file] }
         })
         .collect();
     ledger.put_checkpoints(known);

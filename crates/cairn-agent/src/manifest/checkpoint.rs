@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 /// Files that belong together, each verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Its number in the store that it is from.
+    /// The store that drained it; empty where an earlier version wrote it.
+    #[serde(default)]
+    pub store: String,
+    /// Its number in the store that has it, or had it last.
     pub id: u64,
     /// What it is called.
     #[serde(flatten)]
@@ -75,6 +78,7 @@ impl Checkpoint {
             Some(CheckpointFile { path: member.path.clone(), bytes, crc32c })
         };
         Some(Checkpoint {
+            store: manifest.store.clone(),
             id: known.id,
             name: known.name.clone(),
             modified_ns: known.modified_ns,

@@ -13,7 +13,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::volume::Volume;
 use cairn_agent::write::NewFile;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Directories are not archived: they are made for files.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -74,8 +74,7 @@ impl Origin for Archived {
 
 /// The same checkpoints as they would stand in a persist directory, and lines about those that a newer one has replaced.
 fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<String>) {
-    let age = |one: &manifest::Manifest| (one.modified_ns, one.name.step);
-    found.sort_by_key(|one| Reverse(age(one)));
+    newest_first(&mut found);
     let mount = found.first().map(|newest| newest.mount.clone()).unwrap_or_default();
     let mut manifest = Manifest::new(job, "", &mount);
     let mut replaced = Vec::new();
@@ -94,14 +93,25 @@ fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<S
         let files = one.files.into_iter().map(|file| file.content).collect();
         // Numbers of different stores may be the same.
         let id = manifest.checkpoints.len() as u64 + 1;
-        let (name, modified_ns) = (one.name, one.modified_ns);
+        let (store, name, modified_ns) = (one.store, one.name, one.modified_ns);
         let is_known = |known: &Checkpoint| (&known.name, &known.files) == (&name, &files);
         if !manifest.checkpoints.iter().any(is_known) {
-            manifest.checkpoints.push(Checkpoint { id, name, modified_ns, files });
+            manifest.checkpoints.push(Checkpoint { store, id, name, modified_ns, files });
         }
     }
     manifest.checkpoints.reverse();
     (manifest, replaced)
+}
+
+/// In a store their numbers say which is newer, whatever its clock said; of stores, the times of their last ones.
+fn newest_first(found: &mut [manifest::Manifest]) {
+    let mut last: HashMap<String, (u64, i64)> = HashMap::new();
+    for one in found.iter() {
+        let this = (one.id, one.modified_ns);
+        let last = last.entry(one.store.clone()).or_insert(this);
+        *last = this.max(*last);
+    }
+    found.sort_by_cached_key(|one| Reverse((last[&one.store].1, one.store.clone(), one.id)));
 }
 
 /// Adds a file, and the directories that it lies in.
@@ -152,11 +162,27 @@ mod tests {
             job: "melt".into(),
             store: store.into(),
             mount: "/cairn".into(),
-            id: 1,
+            id: step,
             name: Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(step) },
             modified_ns,
             files: files.iter().map(file).collect(),
         }
+    }
+
+    #[test]
+    fn clock_that_was_set_back_makes_no_checkpoint_older() {
+        let at = |second, known| manifest::Manifest { modified_ns: second, ..known };
+        let (manifest, _) = as_drained(
+            "melt",
+            vec![
+                at(10, checkpoint("b", 2, &[("ckpt-2/x", 2)])),
+                at(90, checkpoint("b", 1, &[("ckpt-1/x", 1)])),
+                at(9, checkpoint("a", 7, &[("ckpt-7/x", 7)])),
+            ],
+        );
+        let names: Vec<String> =
+            manifest.checkpoints.iter().map(|known| known.name.to_string()).collect();
+        assert_eq!(names, ["ckpt-7", "ckpt-1", "ckpt-2"]);
     }
 
     #[test]
