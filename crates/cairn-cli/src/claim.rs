@@ -59,21 +59,29 @@ pub struct Claim {
     lock: File,
 }
 
-/// Takes the run lock of the store in a directory, of a job.
-pub type TakeLock = dyn Fn(&Path, &str) -> Result<File>;
+/// How a run comes into a store.
+pub struct Entrance<'a> {
+    /// Takes the run lock of the store in a directory, of a job.
+    pub take: &'a dyn Fn(&Path, &str) -> Result<File>,
+    /// Says in the directory of a new store who makes it, before that takes long.
+    pub sign: &'a dyn Fn(&Path) -> Result<()>,
+}
+
+/// That of a run by itself.
+const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()) };
 
 impl Claim {
     /// The store of the job that `request` names if there is one, else a new one for `command`.
     pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
-        Claim::obtain_by(roots, request, command, &lock)
+        Claim::obtain_by(roots, request, command, &ALONE)
     }
 
-    /// The same, where `take` takes the run lock.
+    /// The same, by another entrance.
     pub fn obtain_by(
         roots: &Roots,
         request: &Request,
         command: &[String],
-        take: &TakeLock,
+        entrance: &Entrance<'_>,
     ) -> Result<Claim> {
         let mut attempts = 1;
         loop {
@@ -81,9 +89,9 @@ impl Claim {
             let directory = directory.filter(|directory| is_described(directory));
             let claimed = match &directory {
                 Some(directory) => OpenStore::open(directory)
-                    .and_then(|store| take(directory, &store.job.job))
+                    .and_then(|store| (entrance.take)(directory, &store.job.job))
                     .and_then(|lock| Claim::resume(directory, request, lock)),
-                None => Claim::create_by(roots, request, command, take),
+                None => Claim::create_by(roots, request, command, entrance),
             };
             match claimed {
                 // `cairn gc` or `cairn rm` removed the store that was there a moment ago.
@@ -161,14 +169,14 @@ impl Claim {
 
     /// Makes a new store.
     pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
-        Claim::create_by(roots, request, command, &lock)
+        Claim::create_by(roots, request, command, &ALONE)
     }
 
     fn create_by(
         roots: &Roots,
         request: &Request,
         command: &[String],
-        take: &TakeLock,
+        entrance: &Entrance<'_>,
     ) -> Result<Claim> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
@@ -182,7 +190,7 @@ impl Claim {
         let map = mapping(request, &name)?;
         let device_store = Store::create(&root, &name).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
-        let lock = take(&directory, &name)?;
+        let lock = (entrance.take)(&directory, &name)?;
         if request.job.is_some() && is_described(&directory) {
             // Somebody else was faster.
             return Claim::resume(&directory, request, lock);
@@ -214,6 +222,7 @@ impl Claim {
         };
         let announced = staging::announce(&directory, request.stage);
         let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
+            (entrance.sign)(&directory)?;
             let store = OpenStore::open(&directory)?;
             Ok(Claim { store, is_new: true, lock })
         });

@@ -4,10 +4,10 @@
 //! Who is of a company says the launcher (`cairn_posix::rank::seat`). Who came and how they ended stands in a file of the store,
 //! which is changed by whoever holds the run lock; between coming and going each shares in that lock, so that no other run, no
 //! removal and no agent takes the store for unused, however they end.
-//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`; a company whose members were
-//! killed hinders no later one.
+//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and everybody for the one that
+//! fills the store, however long that takes; a company whose members were killed hinders no later one.
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Entrance};
 use crate::error::{Error, Result};
 use crate::output::count;
 use crate::request::Request;
@@ -33,7 +33,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// How long after its own coming a rank whose command has ended waits for others that have not come yet: launchers start
 /// them at the same time.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the run lock is waited for: the first one makes the store meanwhile, the last one of a company before drains it.
+/// How long the run lock is waited for that nobody of the company has: the last one of a company before drains the store.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a rank's next run waits for the others to end the last one.
 const ROUND_PATIENCE: Duration = Duration::from_secs(600);
@@ -84,12 +84,19 @@ impl Company {
     }
 
     /// Comes into the store, which the first one makes.
-    pub fn enter(&self, roots: &Roots, request: Request, command: &[String]) -> Result<Claim> {
-        let job = &self.job;
+    pub fn enter(&mut self, roots: &Roots, request: Request, command: &[String]) -> Result<Claim> {
+        let job = self.job.clone();
+        let job = &job;
         let request = Request { job: Some(job.clone()), ..request };
+        let launch = self.seat.launch.clone();
+        let members = || Members { launch: launch.clone(), ..Members::default() };
+        let entrance = Entrance {
+            take: &|directory, job| take_lock(directory, job, &launch),
+            sign: &|directory| members().save(directory),
+        };
         loop {
             let was_there = roots.find(job).is_some();
-            let claim = Claim::obtain_by(roots, &request, command, &take_lock);
+            let claim = Claim::obtain_by(roots, &request, command, &entrance);
             let is_patient = self.since.elapsed() < LOCK_PATIENCE;
             let claim = match claim {
                 // Whoever had it has removed it meanwhile.
@@ -114,15 +121,13 @@ impl Company {
                 }
                 Some(members) => members,
                 None if goes_on => return Err(Error::Running { job: job.clone() }),
-                None => Members {
-                    launch: self.seat.launch.clone(),
-                    is_new: claim.is_new,
-                    ..Members::default()
-                },
+                None => Members { is_new: claim.is_new, ..members() },
             };
             members.came.insert(self.seat.local_rank);
             members.save(&directory)?;
             daemon::share(claim.lock()).map_err(Error::file("share", &directory.join(RUN_LOCK)))?;
+            // The others could not come while this one filled the store.
+            self.since = Instant::now();
             return Ok(claim);
         }
     }
@@ -210,17 +215,26 @@ impl Members {
 }
 
 /// Takes the run lock, also while others of the company share in it.
-fn take_lock(directory: &Path, job: &str) -> Result<File> {
+fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
     let started = Instant::now();
+    let mut is_said = false;
     loop {
-        match daemon::try_lock_beside(directory, RUN_LOCK)? {
-            // Not that of a store that was just removed.
-            Some(lock) if is_in(&lock, directory).unwrap_or(false) => return Ok(lock),
-            _ if started.elapsed() > LOCK_PATIENCE => {
-                return Err(Error::Running { job: job.to_string() });
-            }
-            _ => thread::sleep(LOOK_EVERY),
+        let lock = daemon::try_lock_beside(directory, RUN_LOCK)?;
+        // Not that of a store that was just removed.
+        if let Some(lock) = lock.filter(|lock| is_in(lock, directory).unwrap_or(false)) {
+            return Ok(lock);
         }
+        let waited = started.elapsed();
+        let has_it = |members: Members| members.launch == launch;
+        if waited > SAID_AFTER && Members::load(directory).is_some_and(has_it) {
+            if !is_said {
+                eprintln!("cairn: {job}: waiting for the rank of this node that makes the store");
+            }
+            is_said = true;
+        } else if waited > LOCK_PATIENCE {
+            return Err(Error::Running { job: job.to_string() });
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 

@@ -161,8 +161,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if discard {
         check_discard(request.persist.as_ref(), request.archive.as_ref())?;
     }
-    let company = Company::of_this_process(&request);
-    let claim = match &company {
+    let mut company = Company::of_this_process(&request);
+    let claim = match &mut company {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,
     };

@@ -2,9 +2,13 @@
 
 mod common;
 
+#[path = "common/archiving.rs"]
+mod archiving;
+
+use archiving::{Mood, ObjectStore, client};
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const RANKS: u32 = 3;
 /// Waits until every rank has written its file, so that all of them run at the same time.
@@ -13,12 +17,20 @@ const TOGETHER: &str =
 
 /// Rank `rank` of the start `launch` of a program, which is `cairn run` with these arguments.
 fn start(sandbox: &Sandbox, launch: &str, rank: u32, arguments: &[&str]) -> Child {
-    let mut command = sandbox.command(&[&["run"], arguments].concat());
+    as_rank(sandbox.command(&[&["run"], arguments].concat()), launch, rank)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts")
+}
+
+/// `command` as rank `rank` of the start `launch`.
+fn as_rank(mut command: Command, launch: &str, rank: u32) -> Command {
     let (rank, size) = (rank.to_string(), RANKS.to_string());
     command.envs([("PMI_JOBID", launch), ("PMI_RANK", &rank), ("PMI_SIZE", &size)]);
     command.envs([("MPI_LOCALRANKID", &rank), ("MPI_LOCALNRANKS", &size)]);
     command.env_remove("SLURMD_NODENAME");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
+    command
 }
 
 fn ended(child: Child) -> Ran {
@@ -82,7 +94,7 @@ fn rank_that_runs_again_waits_for_the_others_to_end_the_first_run() {
     );
     let start = |rank: u32| {
         let rank = rank.to_string();
-        let mut command = std::process::Command::new("bash");
+        let mut command = Command::new("bash");
         command.args(["-c", &twice]).current_dir(sandbox.work());
         command.envs([("PMI_JOBID", "9.0"), ("PMI_RANK", &rank), ("PMI_SIZE", "3")]);
         command.envs([("MPI_LOCALRANKID", &rank[..]), ("MPI_LOCALNRANKS", "3")]);
@@ -100,9 +112,7 @@ fn rank_that_runs_again_waits_for_the_others_to_end_the_first_run() {
 fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
     let sandbox = Sandbox::new();
     let fifo = sandbox.work().join("fifo");
-    assert!(
-        std::process::Command::new("mkfifo").arg(&fifo).status().is_ok_and(|made| made.success())
-    );
+    assert!(Command::new("mkfifo").arg(&fifo).status().is_ok_and(|made| made.success()));
     let script = "echo >/cairn/rank.$PMI_RANK; [ $PMI_RANK = 0 ] || exec cat fifo";
     let arguments = ["--job", "used", "--", "bash", "-c", script];
     let mut started: Vec<Child> =
@@ -122,6 +132,47 @@ fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
     eventually("the cat of the killed one ends", || {
         sandbox.cairn(&["rm", "used", "--discard"]).code == Some(0)
     });
+}
+
+/// Mechanism: the run lock, which the first rank has while it makes the store and fills it, was waited for no longer than a minute.
+/// Consequence: where a checkpoint took longer to come, the other ranks were refused, and the launcher ended the program.
+/// Fix: who fills the store for the same start is waited for, however long that takes, and that is said.
+#[test]
+fn ranks_wait_for_the_one_that_fills_the_store() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Silent);
+    let options = ["run", "--job", "filled", "--stage", "--archive", "s3://runs/deep/er"];
+    let arguments = [&options[..], &["--", "bash", "-c", TOGETHER]].concat();
+    let said = |rank: u32| sandbox.work().join(format!("said.{rank}"));
+    let start = |rank: u32| {
+        let mut command = as_rank(client(&sandbox, &server, &arguments), "13.0", rank);
+        command.stderr(fs::File::create(said(rank)).expect("makes"));
+        Running(command.spawn().expect("starts"))
+    };
+    let first = start(0);
+    server.wait_until_stuck();
+    let others = [1, 2].map(start);
+    for rank in [1, 2] {
+        eventually("that it waits is said", || {
+            let text = fs::read_to_string(said(rank)).expect("reads");
+            text == "cairn: filled: waiting for the rank of this node that makes the store\n"
+        });
+    }
+    server.set_mood(Mood::Fine);
+    for (rank, mut running) in [first].into_iter().chain(others).enumerate() {
+        let ended = running.0.wait().expect("ends");
+        assert!(ended.success(), "{rank}: {:?}", fs::read_to_string(said(rank as u32)));
+    }
+}
+
+/// A rank that ends with the test, also with one that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().expect("kills, or it has ended");
+        self.0.wait().expect("ends");
+    }
 }
 
 /// Mechanism: that no store was there after a failed attempt to make one was taken for its removal by others.

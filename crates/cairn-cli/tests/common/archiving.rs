@@ -1,7 +1,7 @@
 //! A run that archives two checkpoints in an object store of the test.
 
 // Each test file is a program of its own and uses a part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 #[path = "../../../cairn-testing/src/object_store.rs"]
 mod object_store;
