@@ -114,10 +114,31 @@ impl Origin for Destination {
             local::copy_in(file, &full_path, volume, inner, Some(expected), advance)
         });
         match brought {
-            Err(Error::Agent(cairn_agent::Error::File { .. }) | Error::File { .. }) => Ok(false),
+            Err(
+                Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. },
+            ) if is_of_one_file(&source, self) => Ok(false),
             brought => brought,
         }
     }
+}
+
+/// Whether an error in reading a file says something of that file alone: not that the directory is gone, nor that there is
+/// nothing left to read with.
+fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
+    const OF_ALL: [i32; 10] = [
+        libc::ESTALE,
+        libc::ENODEV,
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+        libc::ESHUTDOWN,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+    ];
+    let is_of_all = error.raw_os_error().is_some_and(|code| OF_ALL.contains(&code));
+    !is_of_all && directory.is_current() && fs::read_dir(directory.path()).is_ok()
 }
 
 /// What there is to be brought.
@@ -449,4 +470,32 @@ fn bring_one(
 /// A worker that panicked ends the command; until then only whole values stand there.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mechanism: every error in reading a file of the persist directory counted as damage of that file.
+    /// Consequence: when the directory vanished while a store was filled, all checkpoints were left out, and the program began anew.
+    /// Fix: what is not of one file ends the filling.
+    #[test]
+    fn directory_that_vanishes_is_no_damage_of_its_files() {
+        let scratch = std::env::temp_dir().join(format!("cairn-staging-{}", std::process::id()));
+        let path = scratch.join("out");
+        fs::create_dir_all(&path).expect("a scratch directory");
+        let directory = Destination::open(&path, "store").expect("opens");
+        let is_of_one_file = |code| is_of_one_file(&io::Error::from_raw_os_error(code), &directory);
+        for code in [libc::ENOENT, libc::EIO, libc::EACCES] {
+            assert!(is_of_one_file(code), "{code}");
+        }
+        for code in [libc::ESTALE, libc::ENOTCONN, libc::EMFILE] {
+            assert!(!is_of_one_file(code), "{code}");
+        }
+        fs::rename(&path, scratch.join("away")).expect("renames");
+        assert!(!is_of_one_file(libc::ENOENT), "nothing is there any more");
+        fs::create_dir(&path).expect("makes");
+        assert!(!is_of_one_file(libc::ENOENT), "another one is there");
+        fs::remove_dir_all(scratch).expect("removes");
+    }
 }
