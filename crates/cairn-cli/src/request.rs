@@ -30,9 +30,14 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 /// Where the store appears unless the user says otherwise.
 const MOUNT_DEFAULT: &str = "/cairn";
+/// When it is said that a directory is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(5);
 /// Files that are allowed for however small the address space.
 const INODES_MIN: u32 = 16 << 10;
 /// Files that are allowed for however little memory is given for metadata.
@@ -406,8 +411,25 @@ fn checked_mount(mount: String) -> Result<String> {
     }
 }
 
-/// The absolute path of a directory that files can be drained to.
+/// The absolute path of a directory that files can be drained to. It is the first that a command does there, and may take long:
+/// then that is said.
 pub fn checked_persist(path: &Path) -> Result<PathBuf> {
+    let (answer, answered) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let say = move || {
+            if answered.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("cairn: waiting for {}, which does not answer", path.display());
+            }
+        };
+        // Where there may be no thread, nothing is said.
+        let _ = thread::Builder::new().spawn_scoped(scope, say);
+        let checked = check_persist(path);
+        drop(answer);
+        checked
+    })
+}
+
+fn check_persist(path: &Path) -> Result<PathBuf> {
     let refused =
         |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
     let absolute = path.canonicalize().map_err(|error| match error.kind() {

@@ -170,6 +170,36 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     }
 }
 
+/// A file system in user space that nobody serves lets everybody wait, as one of the network does whose server is gone.
+#[test]
+fn directory_that_does_not_answer_at_the_start_of_a_run_is_named() {
+    let sandbox = Sandbox::new();
+    let mount = r#"python3 -c '
+import ctypes, os, sys
+device = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+sys.exit(ctypes.CDLL(None).mount(b"none", os.environ["OUT"].encode(), b"fuse", 0, options))
+' 2>refused; umount -l "$OUT""#;
+    let script = r#"exec python3 -c '
+import ctypes, os, subprocess
+out = os.environ["OUT"]
+device = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+assert ctypes.CDLL(None).mount(b"none", out.encode(), b"fuse", 0, options) == 0
+words = [os.environ["CAIRN"], "run", "--persist", out, "--", "true"]
+run = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+assert run.stderr.readline() == f"cairn: waiting for {out}, which does not answer\n"
+os.close(device)
+said = run.communicate()[1]
+assert run.returncode == 2 and "the persist directory" in said, said
+'"#;
+    if let Some(ran) =
+        with_file_system(&sandbox, &["unshare", "--map-root-user", "--mount"], mount, script)
+    {
+        ran.succeeds();
+    }
+}
+
 /// With a tier in a file a close takes as long as a flush.
 #[test]
 fn writer_that_is_killed_in_its_close_leaves_a_checkpoint_whole_or_not_at_all() {
