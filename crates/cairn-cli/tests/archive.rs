@@ -330,3 +330,24 @@ fn archive_of_a_job_without_a_persist_directory_is_followed_to_its_end() {
     cairn(&sandbox, &server, &["status", "--wait", "melt"]).succeeds().says("2 checkpoints");
     assert_eq!(manifests(&server).len(), 2);
 }
+
+/// Mechanism: what says that a checkpoint is there was removed before the first byte of its new file was sent.
+/// Consequence: the only checkpoint of a program that writes one file again and again was gone for as long as that took, and for
+/// good if the node was lost then, though its object was still there.
+/// Fix: it is removed just before the object is replaced.
+#[test]
+fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    run(&sandbox, &server, &format!("{SCRIPT}; exit 3")).ends_with(3);
+    let (before, object) = (manifests(&server), format!("{OBJECTS}state.200"));
+    let old = server.object(&object);
+    server.set_mood(Mood::Stuck);
+    let again = "head -c 9000000 /dev/urandom > /cairn/state.200; exit 3";
+    let running = Running::start(command(&sandbox, &server, again));
+    server.wait_until_stuck();
+    assert!(server.object(&object) == old && manifests(&server) == before, "{before:?}");
+    server.set_mood(Mood::Fine);
+    running.wait().ends_with(3);
+    assert_archived(&sandbox, &server);
+    assert!(server.object(&object) != old && manifests(&server) != before);
+}

@@ -3,8 +3,8 @@
 //! The steps, in the order that makes what is there trustworthy:
 //! 1. each file is read once to learn its checksum, every block of it compared; an object of that name, length and checksum
 //!    stays;
-//! 2. what in the archive says that a checkpoint with another file of this name is there is removed;
-//! 3. the file is sent, and its bytes are compared by the server, or read back;
+//! 2. the file is sent, and its bytes are compared by the server, or read back;
+//! 3. just before it takes the place of another one, what says that a checkpoint with that one is there is removed;
 //! 4. when all files are there, the object that says so is written.
 //!
 //! Must stay true: a file of another version than the checkpoint's is never sent under its name; no more than one part of a
@@ -84,7 +84,6 @@ impl Uploader<'_> {
         let (path, bytes) = (member.path.clone(), member.bytes);
         let content = CheckpointFile { path, bytes, crc32c };
         if !self.is_there(&key, &content)? {
-            self.supersede(&content)?;
             let was_compared = match member.bytes > PART_BYTES_MIN {
                 true => self.send_parts(&key, member, crc32c)?,
                 false => self.send_whole(&key, member, crc32c)?,
@@ -113,9 +112,9 @@ impl Uploader<'_> {
     }
 
     /// Removes what says that a checkpoint with another file of this name is there.
-    fn supersede(&mut self, file: &CheckpointFile) -> Result<()> {
+    fn supersede(&mut self, path: &FilePath) -> Result<()> {
         let is_stale =
-            |there: &Manifest| there.files.iter().any(|other| other.content.path == file.path);
+            |there: &Manifest| there.files.iter().any(|other| other.content.path == *path);
         while let Some(index) = self.archived.iter().position(is_stale) {
             let name = self.archived[index].object();
             self.client.remove(&self.client.location().key(&self.job.job, &name))?;
@@ -132,6 +131,7 @@ impl Uploader<'_> {
         })?;
         same(member, &summary, crc32c)?;
         Lap::beside(self.meter).admit(member.bytes)?;
+        self.supersede(&member.path)?;
         self.client.put(key, &whole, crc32c)
     }
 
@@ -141,6 +141,7 @@ impl Uploader<'_> {
         let _ = client.abort_unfinished(key, |other| other == key);
         let upload = client.begin(key, crc32c)?;
         let result = self.send_all_parts(key, &upload, member, crc32c).and_then(|parts| {
+            self.supersede(&member.path)?;
             client.complete(key, &upload, &parts)?;
             Ok(parts.iter().all(Part::was_compared))
         });
