@@ -102,8 +102,8 @@ pub enum Error {
         object: String,
         /// Why.
         problem: String,
-        /// It may succeed when it is repeated.
-        passes: bool,
+        /// What that says of others.
+        refusal: Refusal,
     },
     /// Nobody told this process who it is for the object store.
     #[error(
@@ -229,6 +229,17 @@ pub fn why(source: &io::Error) -> String {
     }
 }
 
+/// What a request to the object store that failed says of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It may succeed when it is repeated.
+    Passing,
+    /// It fails however often it is repeated; requests about other objects may succeed.
+    OfObject,
+    /// Others fail, too, until somebody changes something.
+    OfServer,
+}
+
 /// What an error of a system call does to the rest of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -259,7 +270,17 @@ impl Error {
 
     /// Whether the request to the object store may succeed when it is repeated.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Error::Object { passes: true, .. })
+        matches!(self, Error::Object { refusal: Refusal::Passing, .. })
+    }
+
+    /// Whether one object is to blame: it is refused for good, or is not what we wrote.
+    pub(crate) fn is_of_object(&self) -> bool {
+        matches!(
+            self,
+            Error::Object { refusal: Refusal::OfObject, .. }
+                | Error::Json { .. }
+                | Error::Format { .. }
+        )
     }
 
     /// Whether other files would fail for the same reason: a directory that is full, read-only or

@@ -351,3 +351,31 @@ fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
     assert_archived(&sandbox, &server);
     assert!(server.object(&object) != old && manifests(&server) != before);
 }
+
+/// Mechanism: what the server refused for good, but for a name, ended the round, and the next one began with the same checkpoint.
+/// Consequence: one object with a path that is too long, or below the name of another, kept every older checkpoint from the archive.
+/// Fix: a refusal that is about the object is that of its checkpoint.
+#[test]
+fn object_that_the_server_refuses_for_good_keeps_no_other_checkpoint_from_the_archive() {
+    let long = "d=$(printf 'x%.0s' {1..250}); mkdir -p /cairn/$d/$d/$d/$d; \
+                echo a | tee /cairn/$d/$d/$d/$d/state.300 > /cairn/$d/$d/$d/$d/state.400";
+    for (script, reason) in [
+        (
+            SCRIPT.to_string(),
+            "not archived: state.200: cannot begin s3://runs/deep/er/melt/state.200: ParentIsObject",
+        ),
+        (format!("{SCRIPT}; {long}"), "names of objects have at most 1024 bytes"),
+    ] {
+        let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+        server.refuse(Some("runs/deep/er/melt/state.200").filter(|_| script == SCRIPT));
+        run(&sandbox, &server, &script).ends_with(75).says(reason);
+        assert!(is_said_to_be_there(&server, "100"), "{reason}");
+        assert_eq!(is_said_to_be_there(&server, "200"), script != SCRIPT, "{reason}");
+        sandbox.cairn(&["status", "melt"]).succeeds().says(reason);
+        if script == SCRIPT {
+            server.refuse(None);
+            cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+            assert_archived(&sandbox, &server);
+        }
+    }
+}

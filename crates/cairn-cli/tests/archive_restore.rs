@@ -158,3 +158,18 @@ fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one()
     assert!(fresh.store("melt").join("job.json").exists());
     cairn(&fresh, &server, &words).succeeds().prints("state.200\n");
 }
+
+/// Mechanism: an object that says that a checkpoint is there and could not be read failed the whole look at the archive.
+/// Consequence: with one that was removed just then, or had gone to a class that is read in hours, nothing could be restored.
+/// Fix: one that is gone is none; another is named, and the others are taken.
+#[test]
+fn one_checkpoint_that_cannot_be_asked_for_keeps_no_other_from_being_restored() {
+    for (trouble, code) in [(Trouble::Gone, 0), (Trouble::Frozen, 1)] {
+        let (sandbox, server) = archived();
+        server.trouble(trouble);
+        let ran = restore(&sandbox, &server, &[]).ends_with(code);
+        assert_eq!(ran.stdout.contains("InvalidObjectState"), code == 1, "{}", ran.stdout);
+        assert!(server.has_had_them());
+        assert_restored(&sandbox, &server, &["state.200"]);
+    }
+}

@@ -29,7 +29,16 @@ pub enum Trouble {
     Unanswered,
     /// The connection ends in the middle of an object that is read and says nothing of a checkpoint.
     CutOff,
+    /// An object that says something of a checkpoint is gone when it is read.
+    Gone,
+    /// Such an object is where reading takes hours: 403.
+    Frozen,
 }
+
+/// Names and uploads in a list, at most; the next list goes on.
+const PAGE: usize = 2;
+/// Longest name of an object, bytes.
+const KEY_BYTES_MAX: usize = 1024;
 
 /// How the server is, to every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +56,8 @@ pub enum Mood {
     Stuck,
     /// It keeps everybody waiting.
     Silent,
+    /// Its lists always go on at the same place.
+    Endless,
 }
 
 #[derive(Clone, Default)]
@@ -69,6 +80,8 @@ struct State {
     begun: u64,
     troubles: Vec<Trouble>,
     mood: Mood,
+    /// An object that it refuses for good.
+    refused: Option<String>,
     /// Somebody waits because the server is stuck or silent.
     is_awaited: bool,
 }
@@ -135,6 +148,11 @@ impl ObjectStore {
         let state = self.shared.state();
         let waited = self.shared.changed.wait_while(state, |state| !state.is_awaited);
         drop(waited.expect("no request panics"));
+    }
+
+    /// Refuses this object, and no other, for good: BUCKET/KEY; or nothing.
+    pub fn refuse(&self, name: Option<&str>) {
+        self.shared.state().refused = name.map(str::to_string);
     }
 
     /// Has this trouble the next time.
@@ -229,6 +247,10 @@ impl Shared {
         let (status, headers, answer) = match mood {
             Mood::Forbidding => error(403, "AccessDenied"),
             Mood::Bucketless => error(404, "NoSuchBucket"),
+            Mood::Endless => found(format!(
+                "<ListBucketResult {XML}><NextContinuationToken>x</NextContinuationToken>\
+                 <NextKeyMarker>x</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>"
+            )),
             _ => self.answer(request, body, trouble),
         };
         if trouble == Some(Trouble::Unanswered) {
@@ -267,6 +289,14 @@ impl Shared {
         }
         match trouble {
             Some(Trouble::SlowDown) => error(503, "SlowDown"),
+            Some(Trouble::Gone) => error(404, "NoSuchKey"),
+            Some(Trouble::Frozen) => error(403, "InvalidObjectState"),
+            _ if state.refused.as_ref() == Some(&request.name) => {
+                state.refusal(request, "ParentIsObject")
+            }
+            _ if key(&request.name).len() > KEY_BYTES_MAX => {
+                state.refusal(request, "KeyTooLongError")
+            }
             _ => state.carry_out(request, &headers, body),
         }
     }
@@ -326,6 +356,14 @@ fn key(name: &str) -> &str {
 const XML: &str = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
 
 impl State {
+    /// That this object is refused; an answer to HEAD has no words.
+    fn refusal(&self, request: &Request, code: &str) -> Answer {
+        match request.method.as_str() {
+            "HEAD" => (400, vec![("content-length".into(), "0".into())], None),
+            _ => error(400, code),
+        }
+    }
+
     /// The next trouble, if it is one of such a request.
     fn trouble_for(&mut self, request: &Request) -> Option<Trouble> {
         let key = key(&request.name);
@@ -334,6 +372,9 @@ impl State {
         let is_due = match self.troubles.last()? {
             Trouble::Unanswered => completes,
             Trouble::CutOff => request.method == "GET" && is_file,
+            Trouble::Gone | Trouble::Frozen => {
+                request.method == "GET" && !key.is_empty() && !is_file
+            }
             _ => request.method == "PUT",
         };
         if is_due { self.troubles.pop() } else { None }
@@ -358,7 +399,7 @@ impl State {
             kept.map(|(name, value)| (name.clone(), value.clone())).collect();
         let number = query.get("uploadId").map(|text| text.parse::<u64>().expect("a number"));
         match (request.method.as_str(), number) {
-            ("GET", _) if query.contains_key("uploads") => self.list_uploads(&query["prefix"]),
+            ("GET", _) if query.contains_key("uploads") => self.list_uploads(query),
             ("GET", _) if query.contains_key("list-type") => self.list(name, query),
             ("POST", None) => {
                 let object = Object { bytes: vec![], headers: kept };
@@ -425,14 +466,27 @@ impl State {
         }
     }
 
-    fn list_uploads(&self, prefix: &str) -> Answer {
-        let of_prefix =
-            self.uploads.iter().filter(|(_, upload)| key(&upload.name).starts_with(prefix));
-        let list = of_prefix.map(|(number, upload)| {
-            let key = key(&upload.name);
+    fn list_uploads(&self, query: &BTreeMap<String, String>) -> Answer {
+        let all = self.uploads.iter().map(|(number, upload)| (key(&upload.name), number));
+        let mut of_prefix: Vec<(&str, String)> = all
+            .filter(|(key, _)| key.starts_with(&query["prefix"]))
+            .map(|(key, number)| (key, number.to_string()))
+            .collect();
+        of_prefix.sort();
+        if let (Some(key), Some(number)) = (query.get("key-marker"), query.get("upload-id-marker"))
+        {
+            of_prefix.retain(|one| *one > (key.as_str(), number.clone()));
+        }
+        let is_cut = of_prefix.len() > PAGE;
+        of_prefix.truncate(PAGE);
+        let list = of_prefix.iter().map(|(key, number)| {
             format!("<Upload><Key>{key}</Key><UploadId>{number}</UploadId></Upload>")
         });
-        found(format!("<List>{}</List>", list.collect::<String>()))
+        let next = of_prefix.last().filter(|_| is_cut).map(|(key, number)| {
+            let markers = [("NextKeyMarker", *key), ("NextUploadIdMarker", number)];
+            markers.map(|(name, text)| format!("<{name}>{text}</{name}>")).concat()
+        });
+        found(format!("<List>{}{}</List>", next.unwrap_or_default(), list.collect::<String>()))
     }
 
     fn list(&self, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
@@ -440,23 +494,28 @@ impl State {
         let prefix = &query["prefix"];
         let keys = self.objects.keys().filter(|name| name.split('/').next() == Some(bucket));
         let keys = keys.map(|name| key(name)).filter(|key| key.starts_with(prefix));
-        let (mut contents, mut prefixes) = (String::new(), std::collections::BTreeSet::new());
-        for key in keys {
-            match key[prefix.len()..].split_once('/').filter(|_| query.contains_key("delimiter")) {
-                Some((part, _)) => {
-                    prefixes.insert(format!("{prefix}{part}/"));
-                }
-                None => {
-                    // No more than what a list has to say: s3s-fs has no ETag in it.
-                    contents += &format!("<Contents><Key>{key}</Key></Contents>");
-                }
+        let entry = |key: &str| {
+            let parts = key[prefix.len()..].split_once('/');
+            match parts.filter(|_| query.contains_key("delimiter")) {
+                Some((part, _)) => (format!("{prefix}{part}/"), true),
+                None => (key.to_string(), false),
             }
-        }
-        let shown = |part| format!("<CommonPrefixes><Prefix>{part}</Prefix></CommonPrefixes>");
-        let prefixes: String = prefixes.into_iter().map(shown).collect();
-        found(format!(
-            "<ListBucketResult {XML}><MaxKeys>1000</MaxKeys>{contents}{prefixes}</ListBucketResult>"
-        ))
+        };
+        let entries: std::collections::BTreeSet<(String, bool)> = keys.map(entry).collect();
+        // What a page ends with is where the next one begins.
+        let after = query.get("continuation-token");
+        let mut left = entries.into_iter().filter(|(name, _)| after.is_none_or(|at| name > at));
+        let page: Vec<(String, bool)> = left.by_ref().take(PAGE).collect();
+        let shown = |(name, is_directory): &(String, bool)| match is_directory {
+            true => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
+            // No more than what a list has to say: s3s-fs has no ETag in it.
+            false => format!("<Contents><Key>{name}</Key></Contents>"),
+        };
+        let next = page.last().filter(|_| left.next().is_some());
+        let next =
+            next.map(|(name, _)| format!("<NextContinuationToken>{name}</NextContinuationToken>"));
+        let (next, page) = (next.unwrap_or_default(), page.iter().map(shown).collect::<String>());
+        found(format!("<ListBucketResult {XML}>{next}{page}</ListBucketResult>"))
     }
 }
 

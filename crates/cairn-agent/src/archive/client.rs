@@ -4,7 +4,7 @@
 //! said of a request shows its URL, which is signed; a request that cannot be carried out now is repeated a few times.
 
 use super::{ArchivePolicy, Location, credentials};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use cairn_device::checksum;
 use rusty_s3::actions::{
     AbortMultipartUpload, CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject,
@@ -26,8 +26,10 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 const ATTEMPTS_MAX: u32 = 4;
 /// Delay before the first repetition; it is four times as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
-/// Longest answer that is read into memory.
+/// Longest answer, and object, that is read into memory.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Answers that one list may come in.
+const PAGES_MAX: u32 = 100_000;
 /// Bytes of an object that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 /// CRC32C of the bytes of a request or an object, as S3 has it.
@@ -112,7 +114,7 @@ impl<'a> Client<'a> {
             action: "use",
             object: policy.url.clone(),
             problem,
-            passes: false,
+            refusal: Refusal::OfServer,
         };
         let location = Location::parse(&policy.url).map_err(|what| unusable(what.to_string()))?;
         let amazon = || format!("https://s3.{}.amazonaws.com", policy.region);
@@ -147,7 +149,9 @@ impl<'a> Client<'a> {
         let action = || HeadObject::new(&self.bucket, Some(&self.credentials), key);
         let headers = [("x-amz-checksum-mode", "ENABLED".to_string())];
         let answer = self.send("look at", key, &action, &headers, None)?;
-        if answer.status == 404 {
+        let is_refused = (400..500).contains(&answer.status) && !answer.may_pass();
+        if is_refused && !matches!(answer.status, 401 | 403) {
+            // It has no words: whoever writes the object hears what is wrong with that, if anything is.
             return Ok(None);
         }
         answer.check(self, "look at", key)?;
@@ -155,6 +159,20 @@ impl<'a> Client<'a> {
         let was_compared = answer.header(CHECKSUM).is_some();
         let crc32c = answer.whole();
         Ok(Some(Found { bytes: bytes.unwrap_or(u64::MAX), crc32c, was_compared }))
+    }
+
+    /// Sends an object that `get` reads back, verified. Errors: it could not be read back, because it is too long.
+    pub fn put_small(&self, key: &str, bytes: &[u8]) -> Result<()> {
+        let length = bytes.len() as u64;
+        if length >= ANSWER_BYTES_MAX {
+            let problem = format!("it would have {length} bytes, and nobody could read it");
+            return Err(self.error("write", key, problem, Refusal::OfObject));
+        }
+        let crc32c = checksum::crc32c(0, bytes);
+        match self.put(key, bytes, crc32c)? {
+            true => Ok(()),
+            false => self.compare(key, Content { bytes: length, crc32c }),
+        }
     }
 
     /// Sends an object whole; whether the server compared its checksum.
@@ -202,7 +220,7 @@ impl<'a> Client<'a> {
         answer.check(self, "complete", key)?;
         // This one may fail after it was answered.
         match tag(&answer.text(), "Code") {
-            Some(code) => Err(self.error("complete", key, code, true)),
+            Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
             None => Ok(()),
         }
     }
@@ -216,14 +234,28 @@ impl<'a> Client<'a> {
 
     /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
     pub fn abort_unfinished(&self, prefix: &str, ours: impl Fn(&str) -> bool) -> Result<()> {
-        let action = || self.ask_bucket(&[("uploads", ""), ("prefix", prefix)]);
-        let answer = self.send("look at", prefix, &action, &[], None)?;
-        answer.check(self, "look at", prefix)?;
         let of_prefix = |key: &str| key.starts_with(prefix) && ours(key);
-        let uploads = unfinished(&answer.text()).into_iter();
-        uploads
-            .filter(|(key, _)| of_prefix(key))
-            .try_for_each(|(key, upload)| self.abort(&key, &upload))
+        let mut after = None::<(String, String)>;
+        for _ in 0..PAGES_MAX {
+            let mut query = vec![("uploads", ""), ("prefix", prefix)];
+            if let Some((key, upload)) = &after {
+                query.extend([("key-marker", key.as_str()), ("upload-id-marker", upload)]);
+            }
+            let answer = self.send("look at", prefix, &|| self.ask_bucket(&query), &[], None)?;
+            answer.check(self, "look at", prefix)?;
+            let text = answer.text();
+            let uploads = unfinished(&text).into_iter();
+            uploads
+                .filter(|(key, _)| of_prefix(key))
+                .try_for_each(|(key, upload)| self.abort(&key, &upload))?;
+            let next = plain_tag(&text, "NextKeyMarker").filter(|key| !key.is_empty());
+            let next = next.zip(plain_tag(&text, "NextUploadIdMarker"));
+            if next.is_none() || next == after {
+                return Ok(());
+            }
+            after = next;
+        }
+        Err(self.strange("look at", prefix, "its list has no end"))
     }
 
     /// A question to the bucket itself: it has the empty name.
@@ -256,7 +288,7 @@ impl<'a> Client<'a> {
 
     fn list_by(&self, prefix: &str, delimiter: Option<&str>) -> Result<(Vec<String>, Vec<String>)> {
         let (mut names, mut directories, mut token) = (Vec::new(), Vec::new(), None::<String>);
-        loop {
+        for _ in 0..PAGES_MAX {
             let mut query = vec![("list-type", "2"), ("prefix", prefix)];
             query.extend(delimiter.map(|delimiter| ("delimiter", delimiter)));
             query.extend(token.as_deref().map(|token| ("continuation-token", token)));
@@ -270,20 +302,29 @@ impl<'a> Client<'a> {
             let parts = elements(&text, "CommonPrefixes");
             directories.extend(parts.filter_map(|one| plain_tag(one, "Prefix")));
             match plain_tag(&text, "NextContinuationToken") {
-                Some(next) if !next.is_empty() => token = Some(next),
+                Some(next) if !next.is_empty() && token.as_ref() != Some(&next) => {
+                    token = Some(next);
+                }
+                Some(next) if !next.is_empty() => break,
                 _ => return Ok((names, directories)),
             }
         }
+        Err(self.strange("list", prefix, "its list has no end"))
     }
 
-    /// A small object; None if it has another checksum than it was written with.
+    /// A small object; None if there is none.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let action = || GetObject::new(&self.bucket, Some(&self.credentials), key);
         let answer = self.send("read", key, &action, &[], None)?;
+        if answer.is_nothing_there() {
+            return Ok(None);
+        }
         answer.check(self, "read", key)?;
         let crc32c = checksum::crc32c(0, &answer.body);
-        let is_sound = answer.whole().is_none_or(|stated| stated == crc32c);
-        Ok(is_sound.then_some(answer.body))
+        match answer.whole().is_none_or(|stated| stated == crc32c) {
+            true => Ok(Some(answer.body)),
+            false => Err(self.error("read", key, "it is damaged".to_string(), Refusal::OfObject)),
+        }
     }
 
     /// Reads an object from its beginning to its end and hands on what comes; where the connection breaks, it goes on
@@ -326,17 +367,17 @@ impl<'a> Client<'a> {
         let mut action = GetObject::new(&self.bucket, Some(&self.credentials), key);
         let request = self.request(&mut action, &headers).body(());
         let request = request.map_err(|_| self.unsendable(key))?;
-        let failed = |problem: String| self.error("read", key, problem, true);
+        let failed = |problem: String| self.error("read", key, problem, Refusal::Passing);
         let mut answer = self.agent.run(request).map_err(|error| failed(why(&error)))?;
         let wanted = if from == 0 { 200 } else { 206 };
         if answer.status() != wanted {
             let answer = Answer::read(answer).map_err(|error| failed(why(&error)))?;
-            let is_no_bucket = tag(&answer.text(), "Code").as_deref() == Some("NoSuchBucket");
-            if answer.status == 404 && !is_no_bucket {
+            if answer.is_nothing_there() {
                 return Ok(false);
             }
             answer.check(self, "read", key)?;
-            return Err(self.error("read", key, format!("HTTP {}", answer.status), false));
+            let problem = format!("HTTP {}", answer.status);
+            return Err(self.error("read", key, problem, Refusal::OfObject));
         }
         let etag = answer.headers().get("etag").and_then(|etag| etag.to_str().ok());
         so_far.etag = so_far.etag.take().or(etag.map(str::to_string));
@@ -357,7 +398,7 @@ impl<'a> Client<'a> {
 
     /// Reads an object back and compares it.
     pub fn compare(&self, key: &str, wanted: Content) -> Result<()> {
-        let failed = |problem: String| Err(self.error("read back", key, problem, true));
+        let failed = |problem: String| Err(self.error("read back", key, problem, Refusal::Passing));
         match self.read(key, &mut |_| Ok(()))? {
             Some(found) if found == wanted => Ok(()),
             Some(found) => failed(format!("{found} instead of {wanted}")),
@@ -399,9 +440,13 @@ impl<'a> Client<'a> {
             };
             let answer = answer.map_err(|_| self.unsendable(key))?;
             let answer = answer.and_then(Answer::read);
-            let may_pass = answer.as_ref().map_or(true, Answer::may_pass);
+            let may_pass = match &answer {
+                Ok(answer) => answer.may_pass(),
+                Err(error) => refusal_of(error) == Refusal::Passing,
+            };
             if !may_pass || attempt == ATTEMPTS_MAX {
-                return answer.map_err(|error| self.error(what, key, why(&error), true));
+                let failed = |error| self.error(what, key, why(&error), refusal_of(&error));
+                return answer.map_err(failed);
             }
             if !(self.pause)(delay) {
                 return Err(Error::Stopped);
@@ -412,20 +457,17 @@ impl<'a> Client<'a> {
     }
 
     fn unsendable(&self, key: &str) -> Error {
-        self.error("name", key, "no request can be made of that name".to_string(), false)
+        let problem = "no request can be made of that name".to_string();
+        self.error("name", key, problem, Refusal::OfObject)
     }
 
     fn strange(&self, action: &'static str, key: &str, problem: &str) -> Error {
-        self.error(action, key, problem.to_string(), true)
+        self.error(action, key, problem.to_string(), Refusal::Passing)
     }
 
-    fn error(&self, action: &'static str, key: &str, problem: String, passes: bool) -> Error {
-        Error::Object {
-            action,
-            object: format!("s3://{}/{key}", self.location.bucket),
-            problem,
-            passes,
-        }
+    fn error(&self, action: &'static str, key: &str, problem: String, refusal: Refusal) -> Error {
+        let object = format!("s3://{}/{key}", self.location.bucket);
+        Error::Object { action, object, problem, refusal }
     }
 }
 
@@ -456,12 +498,43 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// Whether there is no such object, in a bucket that is there.
+    fn is_nothing_there(&self) -> bool {
+        self.status == 404 && tag(&self.text(), "Code").as_deref() != Some("NoSuchBucket")
+    }
+
     /// Whether the same request may be answered otherwise a little later.
     fn may_pass(&self) -> bool {
         const OF_THE_WAY: [&str; 3] =
             ["RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch"];
         let code = tag(&self.text(), "Code").unwrap_or_default();
         matches!(self.status, 408 | 429 | 500 | 502..=599) || OF_THE_WAY.contains(&code.as_str())
+    }
+
+    /// What it says of other requests that this one was refused with `code`.
+    fn refusal(&self, code: &str) -> Refusal {
+        /// What is begun anew may go well.
+        const OF_THE_MOMENT: [&str; 4] =
+            ["NoSuchUpload", "InvalidPart", "InvalidPartOrder", "OperationAborted"];
+        /// These come with the status of a bad request.
+        const OF_WHO_ASKS: [&str; 7] = [
+            "AuthorizationHeaderMalformed",
+            "AuthorizationQueryParametersError",
+            "ExpiredToken",
+            "InvalidBucketName",
+            "InvalidToken",
+            "NoSuchBucket",
+            "TokenRefreshRequired",
+        ];
+        match self.status {
+            _ if self.may_pass() || OF_THE_MOMENT.contains(&code) => Refusal::Passing,
+            _ if OF_WHO_ASKS.contains(&code) || code.contains("Quota") => Refusal::OfServer,
+            // It has to be fetched from where reading takes hours.
+            403 if code == "InvalidObjectState" => Refusal::OfObject,
+            401 | 403 => Refusal::OfServer,
+            400..500 => Refusal::OfObject,
+            _ => Refusal::OfServer,
+        }
     }
 
     /// Errors: it was refused.
@@ -479,7 +552,7 @@ impl Answer {
             301 | 307 => " (is the region the one of this bucket?)",
             _ => "",
         };
-        Err(client.error(action, key, format!("{code}{message}{advice}"), self.may_pass()))
+        Err(client.error(action, key, format!("{code}{message}{advice}"), self.refusal(&code)))
     }
 
     /// Whether the server compared the checksum of what it took. Errors: it has another one.
@@ -489,7 +562,7 @@ impl Answer {
             Some(found) => {
                 let problem =
                     format!("it took checksum {found} instead of {}", checksum_text(crc32c));
-                Err(client.error("write", key, problem, true))
+                Err(client.error("write", key, problem, Refusal::Passing))
             }
             None => Ok(false),
         }
@@ -506,11 +579,20 @@ fn method_of<'a, A: S3Action<'a>>(_: &A) -> &'static str {
     }
 }
 
+/// What it says of other requests that this one had no answer.
+fn refusal_of(error: &ureq::Error) -> Refusal {
+    match error {
+        ureq::Error::BodyExceedsLimit(_) => Refusal::OfObject,
+        _ => Refusal::Passing,
+    }
+}
+
 /// Why there was no answer, without the URL.
 fn why(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) => crate::error::why(error),
         ureq::Error::BadUri(_) => "its address is no URL".to_string(),
+        ureq::Error::BodyExceedsLimit(limit) => format!("it has more than {limit} bytes"),
         error => error.to_string(),
     }
 }

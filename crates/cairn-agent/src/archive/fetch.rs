@@ -48,14 +48,17 @@ impl Archive {
         manifests(&self.client, job)
     }
 
-    /// Reads a file of a job and hands on its bytes; None if it is not there.
+    /// Reads a file of a job and hands on its bytes; None if it is not there, or cannot be had.
     pub fn read(
         &self,
         job: &str,
         path: &FilePath,
         consume: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<Option<Content>> {
-        self.client.read(&self.client.location().key(job, &path.to_lossy()), consume)
+        match self.client.read(&self.client.location().key(job, &path.to_lossy()), consume) {
+            Err(error) if error.is_of_object() => Ok(None),
+            read => read,
+        }
     }
 }
 
@@ -69,10 +72,13 @@ fn wait(time: Duration) -> bool {
 pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for key in client.list(&client.location().key(job, STEM))? {
-        match client.get(&key)?.map(|text| parse(&key, &text)) {
+        let text = client.get(&key).transpose();
+        match text.map(|text| text.and_then(|text| parse(&key, &text))) {
             Some(Ok(manifest)) => found.push(manifest),
-            Some(Err(error)) => unreadable.push(error.to_string()),
-            None => unreadable.push(format!("{key} is damaged")),
+            Some(Err(error)) if error.is_of_object() => unreadable.push(error.to_string()),
+            Some(Err(error)) => return Err(error),
+            // It was removed since it was listed.
+            None => {}
         }
     }
     Ok((found, unreadable))

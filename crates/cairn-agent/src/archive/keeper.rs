@@ -8,7 +8,7 @@ use super::fetch;
 use super::manifest::Manifest;
 use super::upload::Uploader;
 use super::{ArchivePolicy, ArchiveStatus, Owed, Phase, select};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::failures::Backoff;
 use crate::job::{JOB_FILE, Job};
 use crate::log::{self, Level};
@@ -52,11 +52,18 @@ struct Keeper<'a> {
     has_swept: bool,
     /// Checkpoints that somebody wants there, whatever the policy says.
     wanted: BTreeSet<u64>,
-    /// Those that cannot be archived as long as their files stay what they are, and why; without a reason, they changed.
-    failed: BTreeMap<u64, Option<String>>,
+    /// Those that could not be archived.
+    failed: BTreeMap<u64, Failure>,
     backoff: Option<Backoff>,
     complaint: Option<String>,
     buffer: Buffer,
+}
+
+/// Why a checkpoint could not be archived.
+struct Failure {
+    reason: String,
+    /// It is tried again with the next round; else when somebody asks.
+    passes: bool,
 }
 
 impl<'a> Keeper<'a> {
@@ -112,16 +119,23 @@ impl<'a> Keeper<'a> {
                 self.has_swept = true;
             }
         }
+        self.failed.retain(|_, failure| !failure.passes);
+        let mut trouble = None;
         loop {
             // More may have become complete meanwhile.
             let known = Register::load(shared.directory())?;
+            self.failed.retain(|id, _| known.checkpoints().iter().any(|one| one.id == *id));
             let missing = self.missing(&known, &job.store);
-            self.note(shared, &policy, Phase::Uploading, missing.len() as u64);
             let newest_seen = known.checkpoints().iter().map(|one| one.id).max().unwrap_or(0);
             let missing_ids = missing.iter().map(|one| one.id).collect();
             shared.archive.state().owed = Some(Owed { newest_seen, missing: missing_ids });
-            let Some(next) = missing.first() else { return Ok(()) };
-            self.send(shared, &job, next)?;
+            let is_left = |one: &&Checkpoint| !self.failed.contains_key(&one.id);
+            let left = missing.iter().filter(is_left).count() as u64;
+            self.note(shared, &policy, Phase::Uploading, left);
+            match missing.iter().find(is_left) {
+                Some(next) => trouble = self.send(shared, &job, next)?.or(trouble),
+                None => return trouble.map_or(Ok(()), Err),
+            }
         }
     }
 
@@ -131,13 +145,13 @@ impl<'a> Keeper<'a> {
         let is_wanted = |id| self.wanted.contains(&id);
         let missing =
             select::missing(known.checkpoints(), store, archived, policy.every, &is_wanted);
-        missing.into_iter().filter(|one| !self.failed.contains_key(&one.id)).cloned().collect()
+        missing.into_iter().cloned().collect()
     }
 
-    /// Sends one checkpoint. Errors: those of the server, `Stopped`.
-    fn send(&mut self, shared: &Shared, job: &Job, next: &Checkpoint) -> Result<()> {
+    /// Sends one checkpoint; why it could not be sent now, if this machine is in trouble. Errors: those of the server, `Stopped`.
+    fn send(&mut self, shared: &Shared, job: &Job, next: &Checkpoint) -> Result<Option<Error>> {
         let (Some(client), Some(archived)) = (&self.client, &mut self.archived) else {
-            return Ok(());
+            return Ok(None);
         };
         let (volumes, _) = shared.volumes();
         let note = |sent: u64, total: u64| {
@@ -152,18 +166,23 @@ impl<'a> Keeper<'a> {
         let (volumes, progress) = (&volumes, &progress);
         let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
         match send_apart(uploader, next) {
-            Err(Error::Changed { .. }) => {
-                self.failed.insert(next.id, None);
-            }
-            Err(error) if matches!(error, Error::Stopped) || error.passes() => return Err(error),
-            // What the server refuses for good it refuses for all, unless it is about a name.
-            Err(error @ Error::Object { action, .. }) if action != "name" => return Err(error),
-            Err(error) => {
-                self.failed.insert(next.id, Some(format!("{}: {error}", next.name)));
-            }
-            Ok(()) => {}
+            Ok(()) => Ok(None),
+            Err(error) => match concern(&error) {
+                Concern::Server => Err(error),
+                about => {
+                    let passes = about == Concern::Machine;
+                    let reason = format!("{}: {error}", next.name);
+                    self.failed.insert(next.id, Failure { reason, passes });
+                    Ok(passes.then_some(error))
+                }
+            },
         }
-        Ok(())
+    }
+
+    /// What is said of those that are not tried again by themselves.
+    fn refused(&self) -> Vec<String> {
+        let refused = self.failed.values().filter(|failure| !failure.passes);
+        refused.map(|failure| failure.reason.clone()).collect()
     }
 
     /// Says how it stands.
@@ -176,7 +195,7 @@ impl<'a> Keeper<'a> {
             checkpoints: ours().count() as u64,
             bytes: ours().map(Manifest::bytes).sum(),
             pending,
-            failed: self.failed.values().flatten().cloned().collect(),
+            failed: self.refused(),
             ..ArchiveStatus::default()
         });
     }
@@ -200,7 +219,7 @@ impl<'a> Keeper<'a> {
             (Some(status), Some(_)) => {
                 status.phase = if trouble.is_some() { Phase::Retrying } else { Phase::Idle };
                 status.reason.clone_from(&trouble);
-                status.failed = self.failed.values().flatten().cloned().collect();
+                status.failed = self.refused();
             }
             (status, _) => *status = None,
         }
@@ -232,6 +251,27 @@ fn send_apart(mut uploader: Uploader<'_>, next: &Checkpoint) -> Result<()> {
     })
 }
 
+/// What is in trouble.
+#[derive(Debug, PartialEq, Eq)]
+enum Concern {
+    /// The server, or this agent, which ends.
+    Server,
+    /// The checkpoint, as long as its files stay what they are.
+    Checkpoint,
+    /// This machine, for now.
+    Machine,
+}
+
+fn concern(error: &Error) -> Concern {
+    match error {
+        Error::Object { refusal: Refusal::OfObject, .. }
+        | Error::Changed { .. }
+        | Error::Damaged { .. } => Concern::Checkpoint,
+        Error::Object { .. } | Error::Stopped => Concern::Server,
+        _ => Concern::Machine,
+    }
+}
+
 /// Says which process lacks credentials.
 fn of_agent(error: Error) -> Error {
     match error {
@@ -239,5 +279,37 @@ fn of_agent(error: Error) -> Error {
             Error::AgentWithoutCredentials { pid: std::process::id(), profile }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::FilePath;
+
+    /// Mechanism: whatever went wrong with a checkpoint, but for what the server said, was taken for its own fault.
+    /// Consequence: where a thread could not be started, or a tier not be read for a moment, it was not tried again, and
+    /// `--retain` gave it up.
+    /// Fix: trouble of the machine is tried again.
+    #[test]
+    fn trouble_of_this_machine_passes_and_that_of_a_checkpoint_does_not() {
+        let path = FilePath::parse(b"state.1").expect("a path");
+        let object = |refusal| {
+            let (object, problem) = ("s3://b/x".to_string(), "it is so".to_string());
+            Error::Object { action: "write", object, problem, refusal }
+        };
+        let no_thread = std::io::Error::from_raw_os_error(libc::EAGAIN);
+        let unreadable = cairn_core::Error::NotFound;
+        for (error, expected) in [
+            (Error::file("start a thread in", Path::new("the agent"))(no_thread), Concern::Machine),
+            (Error::store("read", &path)(unreadable), Concern::Machine),
+            (Error::Changed { path }, Concern::Checkpoint),
+            (object(Refusal::OfObject), Concern::Checkpoint),
+            (object(Refusal::OfServer), Concern::Server),
+            (object(Refusal::Passing), Concern::Server),
+            (Error::Stopped, Concern::Server),
+        ] {
+            assert_eq!(concern(&error), expected, "{error}");
+        }
     }
 }

@@ -12,7 +12,7 @@
 
 use super::client::{Client, Content, Part};
 use super::manifest::{FORMAT, File, Manifest, STEM};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::job::Job;
 use crate::manifest::CheckpointFile;
 use crate::meter::Meter;
@@ -22,11 +22,12 @@ use crate::read::{Buffer, Chunk, Summary, read_whole};
 use crate::sets::{Member, register};
 use crate::volume::{OpenFile, Volume};
 use cairn_core::InodeId;
-use cairn_device::checksum;
 use std::sync::Arc;
 
 /// Bytes of a part, unless there would be too many; smaller files are sent whole.
 const PART_BYTES_MIN: u64 = 8 << 20;
+/// Longest name of an object, bytes.
+const KEY_BYTES_MAX: usize = 1024;
 /// Parts an object may have.
 const PARTS_MAX: u64 = 10_000;
 
@@ -67,11 +68,8 @@ impl Uploader<'_> {
         let mut text = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| Error::Json { path: key.clone().into(), source })?;
         text.push(b'\n');
-        let crc32c = checksum::crc32c(0, &text);
         Lap::beside(self.meter).admit(text.len() as u64)?;
-        if !self.client.put(&key, &text, crc32c)? {
-            self.client.compare(&key, Content { bytes: text.len() as u64, crc32c })?;
-        }
+        self.client.put_small(&key, &text)?;
         self.archived.push(manifest);
         Ok(())
     }
@@ -209,13 +207,17 @@ impl Uploader<'_> {
             action: "name",
             object: path.to_string(),
             problem: problem.to_string(),
-            passes: false,
+            refusal: Refusal::OfObject,
         };
         let name = std::str::from_utf8(path.as_bytes())
             .map_err(|_| refused("names of objects are UTF-8, and this one is not"))?;
+        let key = self.client.location().key(&self.job.job, name);
         match name.starts_with(STEM) {
             true => Err(refused("the name is one that Cairn needs for itself; rename it")),
-            false => Ok(self.client.location().key(&self.job.job, name)),
+            false if key.len() > KEY_BYTES_MAX => {
+                Err(refused("names of objects have at most 1024 bytes, and this one has more"))
+            }
+            false => Ok(key),
         }
     }
 }

@@ -112,3 +112,60 @@ fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
     let found = [("a&b".to_string(), "1".to_string()), ("a&lt;c".to_string(), "2".to_string())];
     assert_eq!(unfinished(list), found);
 }
+
+#[test]
+fn lists_that_come_in_several_answers_are_read_to_their_end_and_endless_ones_are_not() {
+    let server = ObjectStore::start(&[]);
+    let client = client(server.url());
+    let keys: Vec<String> = (0..5).map(|number| format!("jobs/{number}/x")).collect();
+    for key in &keys {
+        client.put(key, b"x", checksum::crc32c(0, b"x")).expect("is written");
+        client.begin(key, 0).expect("is begun");
+    }
+    assert_eq!(client.list("jobs/").expect("is listed"), keys);
+    let directories = client.list_directories("jobs/").expect("is listed");
+    assert_eq!(directories, (0..5).map(|number| format!("jobs/{number}/")).collect::<Vec<_>>());
+    client.abort_unfinished("jobs/", |_| true).expect("is given up");
+    assert_eq!(server.unfinished(), 0);
+    server.set_mood(Mood::Endless);
+    let error = client.list("jobs/").expect_err("it never ends").to_string();
+    assert!(error.contains("its list has no end"), "{error}");
+    client.abort_unfinished("jobs/", |_| true).expect("there is nothing of ours");
+}
+
+#[test]
+fn object_that_is_too_long_for_its_purpose_is_neither_written_nor_waited_for() {
+    let server = ObjectStore::start(&[]);
+    let client = client(server.url());
+    let long = vec![7; ANSWER_BYTES_MAX as usize];
+    let error = client.put_small("x", &long).expect_err("nobody could read it");
+    assert!(error.is_of_object() && server.names().is_empty(), "{error}");
+    client.put("x", &long, checksum::crc32c(0, &long)).expect("is written");
+    let error = client.get("x").expect_err("it is too long");
+    assert!(error.is_of_object() && error.to_string().contains("more than"), "{error}");
+    client.put_small("y", b"short").expect("is written");
+    assert_eq!(client.get("y").expect("is read").as_deref(), Some(&b"short"[..]));
+}
+
+#[test]
+fn refusal_is_of_the_object_unless_it_is_of_who_asks_or_of_the_moment() {
+    let refusal = |status, code: &str| {
+        let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
+        Answer { status, headers: Default::default(), body }.refusal(code)
+    };
+    for (status, code, expected) in [
+        (400, "KeyTooLongError", Refusal::OfObject),
+        (400, "EntityTooLarge", Refusal::OfObject),
+        (403, "InvalidObjectState", Refusal::OfObject),
+        (404, "NoSuchUpload", Refusal::Passing),
+        (503, "SlowDown", Refusal::Passing),
+        (400, "ExpiredToken", Refusal::OfServer),
+        (400, "XMinioAdminBucketQuotaExceeded", Refusal::OfServer),
+        (403, "AccessDenied", Refusal::OfServer),
+        (404, "NoSuchBucket", Refusal::OfServer),
+        (301, "PermanentRedirect", Refusal::OfServer),
+        (501, "NotImplemented", Refusal::OfServer),
+    ] {
+        assert_eq!(refusal(status, code), expected, "{code}");
+    }
+}
