@@ -151,8 +151,8 @@ pub(crate) struct State {
     pub retry_at: Option<Instant>,
     /// Something is to be done.
     pub is_busy: bool,
-    /// The job wants checkpoints archived.
-    pub is_wanted: bool,
+    /// What the job wants archived.
+    pub policy: Option<ArchivePolicy>,
     /// What was found missing there last; None before it was asked.
     pub owed: Option<Owed>,
 }
@@ -179,7 +179,16 @@ impl Desk {
     pub fn may_owe(&self, id: u64) -> bool {
         let state = self.state();
         let may_owe = |owed: &Owed| id > owed.newest_seen || owed.missing.contains(&id);
-        state.is_wanted && state.owed.as_ref().is_none_or(may_owe)
+        state.policy.is_some() && state.owed.as_ref().is_none_or(may_owe)
+    }
+
+    /// What the job wants archived from now on. What another archive was found to lack says nothing of this one.
+    pub fn go_by(&self, policy: &Option<ArchivePolicy>) {
+        let mut state = self.state();
+        if state.policy != *policy {
+            state.policy.clone_from(policy);
+            state.owed = None;
+        }
     }
 
     /// Asks for a round, of the newest checkpoints in any case if that is wanted; its number.
@@ -217,10 +226,17 @@ mod tests {
     fn checkpoint_is_owed_until_it_was_looked_at_and_found_there() {
         let desk = Desk::default();
         assert!(!desk.may_owe(1), "nothing is archived");
-        desk.state().is_wanted = true;
+        let policy = |url: &str| {
+            let (url, region) = (url.to_string(), "eu".to_string());
+            Some(ArchivePolicy { url, region, endpoint: None, every: Every::default() })
+        };
+        desk.go_by(&policy("s3://runs"));
         assert!(desk.may_owe(1), "nobody has asked the server");
         desk.state().owed = Some(Owed { newest_seen: 2, missing: BTreeSet::from([1]) });
+        desk.go_by(&policy("s3://runs"));
         assert_eq!([1, 2, 3].map(|id| desk.may_owe(id)), [true, false, true]);
+        desk.go_by(&policy("s3://others"));
+        assert_eq!([1, 2, 3].map(|id| desk.may_owe(id)), [true, true, true]);
     }
 
     #[test]

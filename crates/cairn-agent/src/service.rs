@@ -291,6 +291,7 @@ impl DrainLoop<'_> {
         let notes_bytes = notes.metadata().map_or(0, |metadata| metadata.len());
         self.dirty |= notes_bytes != self.notes_bytes;
         self.notes_bytes = notes_bytes;
+        self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
         if self.dirty {
             self.changed_at = Instant::now();
             self.shared.state().settled = false;

@@ -56,6 +56,8 @@ pub struct State {
     pub trouble: Option<String>,
     /// When it will be tried again.
     pub retry_at: Option<Instant>,
+    /// A pass is due although no file has changed.
+    pub looks_again: bool,
     /// Who waits for space, and what was given up.
     pub space: SpaceState,
     /// Nothing is left to do until something changes.
@@ -137,7 +139,15 @@ impl Shared {
         crate::log::set_level(job.log);
         self.meter.pace.set(&job.drain);
         self.state().space.set(&job.space);
-        self.archive.state().is_wanted = job.archive.is_some();
+        self.archive.go_by(&job.archive);
+    }
+
+    /// The archive has more: the drain looks what need not be kept any more, if anything is given up at all.
+    pub fn look_again(&self) {
+        let mut state = self.state();
+        state.looks_again |= state.space.retains();
+        drop(state);
+        self.notify();
     }
 
     /// The store's directory.

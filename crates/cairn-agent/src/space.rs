@@ -41,6 +41,11 @@ impl SpaceState {
         self.policy = policy.clone();
     }
 
+    /// Whether anything is given up.
+    pub fn retains(&self) -> bool {
+        self.policy.retains()
+    }
+
     /// For whoever asks; nothing if there is nothing to say.
     pub fn status(&self, progress: &Progress) -> Option<SpaceStatus> {
         let is_told = self.waiting.count > 0 || self.policy.retains();

@@ -98,7 +98,7 @@ impl<'a> Keeper<'a> {
         if job.archive != self.policy {
             *self = Keeper { seen: self.seen, ..Keeper::default() };
             self.policy = job.archive.clone();
-            shared.archive.state().owed = None;
+            shared.archive.go_by(&job.archive);
         }
         let Some(policy) = self.policy.clone() else { return Ok(()) };
         shared.archive.state().is_busy = true;
@@ -166,7 +166,10 @@ impl<'a> Keeper<'a> {
         let (volumes, progress) = (&volumes, &progress);
         let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
         match send_apart(uploader, next) {
-            Ok(()) => Ok(None),
+            Ok(()) => {
+                shared.look_again();
+                Ok(None)
+            }
             Err(error) => match concern(&error) {
                 Concern::Server => Err(error),
                 about => {
