@@ -402,3 +402,20 @@ fn checkpoint_that_the_archive_does_not_take_stays_in_the_store() {
     running.wait().succeeds();
     assert_archived(&sandbox, &server);
 }
+
+/// Mechanism: what is left in the store of a checkpoint is one to the register, with another number, and was one to the archive.
+/// Consequence: two checkpoints of one name there; the newest of them lacked the files that had been given up, and restored.
+/// Fix: what a checkpoint there has already is no other one.
+#[test]
+fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    let script = "mkdir /cairn/ckpt-1 /cairn/ckpt-2; echo a > /cairn/ckpt-1/a; \
+                  echo b > /cairn/ckpt-1/b; echo a > /cairn/ckpt-2/a; exit 3";
+    run(&sandbox, &server, script).ends_with(3);
+    let before = manifests(&server);
+    assert!(is_said_to_be_there(&server, "1"), "{before:?}");
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+    cairn(&sandbox, &server, &["rm", "melt:/ckpt-1/a"]).succeeds();
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
+    assert_eq!(manifests(&server), before);
+}

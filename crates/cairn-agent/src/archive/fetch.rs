@@ -9,6 +9,7 @@ use super::manifest::{FORMAT, Manifest, STEM};
 use crate::error::{Error, Result};
 use crate::path::FilePath;
 use serde::Deserialize;
+use std::cmp::Reverse;
 use std::thread;
 use std::time::Duration;
 
@@ -45,7 +46,14 @@ impl Archive {
 
     /// Checkpoints of a job, and what cannot be read: the object, and why.
     pub fn checkpoints(&self, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
-        manifests(&self.client, job)
+        let (mut found, unreadable) = manifests(&self.client, job)?;
+        // Those of one time in the order in which they came to be.
+        found.sort_by_key(|one| Reverse(one.id));
+        let is_rest = |one: &Manifest| found.iter().any(|whole| one.is_rest_of(whole));
+        let rests: Vec<bool> = found.iter().map(is_rest).collect();
+        let mut is_rest = rests.into_iter();
+        found.retain(|_| is_rest.next() == Some(false));
+        Ok((found, unreadable))
     }
 
     /// Reads a file of a job and hands on its bytes; None if it is not there, or cannot be had.

@@ -3,7 +3,8 @@
 //! Must stay true: the name tells checkpoints of one store apart, and those of different stores of one job.
 
 use crate::manifest::{CheckpointFile, read_mode, read_time, write_mode, write_time};
-use crate::sets::{Name, register};
+use crate::path::FilePath;
+use crate::sets::{Member, Name, register};
 use serde::{Deserialize, Serialize};
 
 /// Format that this version writes, and the newest it reads.
@@ -63,20 +64,44 @@ impl Manifest {
         self.files.iter().map(|file| file.content.bytes).sum()
     }
 
-    /// Whether it is `known` of `store`. Its number may be another one: an agent that lost the register counts anew.
-    pub fn is_of(&self, store: &str, known: &register::Checkpoint) -> bool {
-        let there = self.files.iter().map(|file| (&file.content.path, file.content.bytes));
+    /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the store gave up some of its
+    /// files. Its number may be another one: an agent that lost the register counts anew.
+    pub fn has(&self, store: &str, known: &register::Checkpoint) -> bool {
+        let is_there = |member: &Member| {
+            self.file(&member.path).is_some_and(|content| content.bytes == member.bytes)
+        };
+        let is_as_old = match known.files.len() == self.files.len() {
+            true => known.modified_ns == self.modified_ns,
+            // A file that was written since would be younger.
+            false => known.modified_ns <= self.modified_ns,
+        };
         self.store == store
-            && (&self.name, self.modified_ns) == (&known.name, known.modified_ns)
-            && there.eq(known.files.iter().map(|member| (&member.path, member.bytes)))
+            && self.name == known.name
+            && is_as_old
+            && known.files.iter().all(is_there)
+    }
+
+    /// Whether it says no more than `whole`: a store had given up some files of that.
+    pub fn is_rest_of(&self, whole: &Manifest) -> bool {
+        let is_there = |file: &File| whole.file(&file.content.path) == Some(&file.content);
+        self.store == whole.store
+            && self.name == whole.name
+            && self.modified_ns <= whole.modified_ns
+            && self.files.len() < whole.files.len()
+            && self.files.iter().all(is_there)
+    }
+
+    fn file(&self, path: &FilePath) -> Option<&CheckpointFile> {
+        let found = self.files.binary_search_by(|file| file.content.path.cmp(path));
+        found.ok().map(|index| &self.files[index].content)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::FilePath;
     use crate::sets::Family;
+    use crate::sets::register::Level;
 
     #[test]
     fn manifest_is_read_back_and_named_by_step_store_and_number() {
@@ -96,5 +121,59 @@ mod tests {
         assert_eq!(manifest.object(), "cairn-checkpoint.300-01234567.3.json");
         let text = serde_json::to_string(&manifest).expect("is JSON");
         assert_eq!(serde_json::from_str::<Manifest>(&text).expect("reads"), manifest, "{text}");
+    }
+
+    #[test]
+    fn rest_of_a_checkpoint_is_there_with_it_and_one_that_was_written_again_is_not() {
+        let path = |text: &str| FilePath::parse(text.as_bytes()).expect("a path");
+        let name = Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(1) };
+        let manifest = |id, files: &[(&str, u32)]| {
+            let file = |(name, crc32c): &(&str, u32)| {
+                let content = CheckpointFile { path: path(name), bytes: 5, crc32c: *crc32c };
+                File { content, mode: 0o640, modified_ns: 7 }
+            };
+            Manifest {
+                format: FORMAT,
+                job: "melt".into(),
+                store: "s".into(),
+                mount: "/cairn".into(),
+                id,
+                name: name.clone(),
+                modified_ns: 7,
+                files: files.iter().map(file).collect(),
+            }
+        };
+        let known = |files: &[&str], modified_ns| {
+            let member = |name: &&str| Member { path: path(name), inode: 1, version: 1, bytes: 5 };
+            let (wanted, level, completed_ns) = (Level::Node, Level::Node, 9);
+            let (name, files) = (name.clone(), files.iter().map(member).collect());
+            let (id, ordinal) = (4, 4);
+            register::Checkpoint {
+                id,
+                name,
+                ordinal,
+                completed_ns,
+                modified_ns,
+                wanted,
+                level,
+                files,
+            }
+        };
+        let whole = manifest(9, &[("a", 1), ("b", 2)]);
+        for (files, modified_ns, is_there) in [
+            (&["a", "b"][..], 7, true),
+            (&["a", "b"], 6, false),
+            (&["b"], 7, true),
+            (&["b"], 5, true),
+            (&["b"], 8, false),
+            (&["b", "c"], 7, false),
+            (&["c"], 7, false),
+        ] {
+            let found = whole.has("s", &known(files, modified_ns));
+            assert_eq!(found, is_there, "{files:?} {modified_ns}");
+        }
+        assert!(!whole.has("another", &known(&["b"], 7)));
+        assert!(manifest(10, &[("b", 2)]).is_rest_of(&whole));
+        assert!(!manifest(10, &[("b", 3)]).is_rest_of(&whole) && !whole.is_rest_of(&whole));
     }
 }

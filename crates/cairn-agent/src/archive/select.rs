@@ -17,7 +17,7 @@ pub fn missing<'a>(
     every: Every,
     wanted: &dyn Fn(u64) -> bool,
 ) -> Vec<&'a Checkpoint> {
-    let is_there = |one: &Checkpoint| archived.iter().any(|there| there.is_of(store, one));
+    let is_there = |one: &Checkpoint| archived.iter().any(|there| there.has(store, one));
     let mut times: BTreeMap<&Family, Vec<i64>> = BTreeMap::new();
     for there in archived.iter().filter(|there| there.store == store) {
         times.entry(&there.name.family).or_default().push(there.modified_ns);
