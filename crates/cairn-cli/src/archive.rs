@@ -141,6 +141,15 @@ pub fn unknown(job: &Job, reason: &str) -> Option<ArchiveStatus> {
     Some(ArchiveStatus { url, pending: 1, reason, ..ArchiveStatus::default() })
 }
 
+/// Why it is not complete, in one line.
+pub fn missing(status: &ArchiveStatus) -> String {
+    let reasons = status.reason.iter().chain(&status.failed);
+    match reasons.map(|reason| output::printable(reason)).collect::<Vec<_>>().join("; ") {
+        reasons if reasons.is_empty() => count(status.pending, "checkpoint") + " to be sent",
+        reasons => reasons,
+    }
+}
+
 /// How it stands, a line each.
 pub fn lines(status: &ArchiveStatus) -> Vec<String> {
     let ArchiveStatus { url, checkpoints, bytes, pending, failed, .. } = status;
@@ -150,7 +159,7 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
         (Some(reason), _) => {
             let wait = status.retry_in_ms.map(|left| left.div_ceil(1000));
             let wait = wait.map(|wait| format!(" (tries again in {wait} s)")).unwrap_or_default();
-            lines.push(format!("archive not complete: {reason}{wait}"));
+            lines.push(format!("archive not complete: {}{wait}", output::printable(reason)));
         }
         (None, Phase::Uploading) => {
             let (sent, of) = (human(status.sent_bytes), human(status.sending_bytes));
@@ -159,9 +168,9 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
         }
         (None, _) => {}
     }
-    lines.extend(
-        failed.iter().map(|failed| format!("not archived: {}", output::escaped(failed.as_bytes()))),
-    );
+    let refused =
+        failed.iter().map(|failed| format!("not archived: {}", output::printable(failed)));
+    lines.extend(refused);
     lines
 }
 
@@ -210,6 +219,8 @@ mod tests {
             ..ArchiveStatus::default()
         };
         assert_eq!(lines(&status), ["3 checkpoints, 1.17 KiB, in s3://b, verified"]);
+        status.reason = Some("cannot list s3://b/x: \x1b]0;x".into());
+        assert_eq!(lines(&status)[1], "archive not complete: cannot list s3://b/x: \\x1b]0;x");
         status.reason = Some("cannot list s3://b/x: SlowDown".into());
         status.retry_in_ms = Some(1500);
         let more = "archive not complete: cannot list s3://b/x: SlowDown (tries again in 2 s)";

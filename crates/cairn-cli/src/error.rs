@@ -405,6 +405,19 @@ pub enum Error {
         /// How many files.
         files: usize,
     },
+    /// A store would be removed before its checkpoints are archived.
+    #[error(
+        "the store of job {job} has checkpoints that are not in {url}: {reason}; send them with: cairn drain {job}, or give \
+         them up with: cairn rm {job} --discard"
+    )]
+    NotArchived {
+        /// The job.
+        job: String,
+        /// Its archive.
+        url: String,
+        /// Why they are not there.
+        reason: String,
+    },
     /// A store that was to be removed stays.
     #[error("the store of job {job} is kept: {why}")]
     NotFreed {

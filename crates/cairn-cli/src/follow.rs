@@ -78,8 +78,7 @@ fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
     let summary = match (&store.job.archive, &status.archive) {
         (None, _) => return Ok(()),
         (Some(_), Some(archive)) if archive.is_complete() => return Ok(()),
-        // Behind what is there stands what is not.
-        (Some(_), Some(archive)) => archive::lines(archive).split_off(1).join("; "),
+        (Some(_), Some(archive)) => format!("archive not complete: {}", archive::missing(archive)),
         (Some(_), None) => format!("not archived; do it with: cairn drain {}", store.job.job),
     };
     Err(Error::NotDrained { summary })

@@ -1,7 +1,7 @@
 //! `cairn gc`: stores that nobody uses any more are removed.
 //!
 //! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at again under that lock; one
-//! with files that are nowhere else only if that was said twice; what is damaged or somebody else's is named and left alone.
+//! with files that are nowhere else, or checkpoints that its archive lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
 
 use crate::Context;
 use crate::duration;
@@ -27,8 +27,8 @@ Examples:
       also if files in it are nowhere else: they are lost
 
 A store is in use while a cairn run has it or a program in it lives; it was last used when a file in it was written or its agent
-started or ended. Removed is only what holds no file that is not verified in its persist directory; before that, the copies there
-are looked at again. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
+started or ended. Removed is only what holds no file that is not verified in its persist directory, and no checkpoint that is still to be
+archived; before that, the copies there are looked at again, and what the archive lacks is sent. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
 another user, is named and left alone.
 
 Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 refused.";

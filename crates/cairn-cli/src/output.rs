@@ -61,6 +61,18 @@ pub fn escaped(name: &[u8]) -> String {
     text
 }
 
+/// A text that holds what others have said, on one line and with nothing in it that a terminal obeys.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => shown.push_str(&format!("\\x{:02x}", u32::from(letter))),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 /// Permission bits as `ls -l` shows them, with the letter of the type.
 pub fn mode_letters(kind: char, mode: u32) -> String {
     let mut letters = String::with_capacity(10);

@@ -1,6 +1,7 @@
 //! `cairn rm`: files out of a store, keeping what was drained; or the whole store.
 
 use crate::Context;
+use crate::archive::{self, archive_with};
 use crate::claim::{Claim, claim_existing};
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
@@ -20,7 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn rm melt:/restart.100            give its memory back; the drained copy stays
   cairn rm --recursive melt:/old
-  cairn rm melt                         the whole store, if all of it is drained
+  cairn rm melt                         the whole store, if all of it is drained, and archived if that was asked for
   cairn rm melt --discard               the whole store, even what is nowhere else
 
 A program that removes a file below /cairn removes the drained copy as well; `cairn rm` does not.
@@ -95,7 +96,7 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
 }
 
 /// Takes a store that is to be removed. How many of its files are nowhere else, when what can be drained was: unless `discard`,
-/// then that does not matter. Errors: a run has it.
+/// then that does not matter. Errors: a run has it, or the archive lacks a checkpoint.
 pub fn take_for_removal(store: OpenStore, discard: bool) -> Result<(Claim, u64)> {
     if discard {
         return Ok((claim_existing(store)?, 0));
@@ -110,7 +111,7 @@ pub fn take_for_removal(store: OpenStore, discard: bool) -> Result<(Claim, u64)>
     Ok((claim, files))
 }
 
-/// Drains what can be drained and counts the files that are nowhere else.
+/// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive lacks a checkpoint.
 fn files_at_risk(store: &OpenStore) -> Result<u64> {
     if Look::at(store)?.contents.files == 0 {
         return Ok(0);
@@ -118,7 +119,15 @@ fn files_at_risk(store: &OpenStore) -> Result<u64> {
     // The agent looks at every copy again; what it drained once may have been removed since.
     let report = drain_with(store, None, Duration::ZERO, Told::default(), true)?;
     let unclean = report.outcome.unclean.len() as u64;
-    Ok((report.files - report.outcome.drained_files.min(report.files)).max(unclean))
+    let files = (report.files - report.outcome.drained_files.min(report.files)).max(unclean);
+    match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
+        None => Ok(files),
+        Some(status) => Err(Error::NotArchived {
+            job: store.job.job.clone(),
+            reason: archive::missing(&status),
+            url: status.url,
+        }),
+    }
 }
 
 fn remove_files(

@@ -419,3 +419,22 @@ fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
     cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
     assert_eq!(manifests(&server), before);
 }
+
+/// Mechanism: whoever removes a store looked at what is not drained, and at nothing else.
+/// Consequence: a store that a run had kept because the server was away, with exit code 75, was removed by `cairn gc` before its
+/// checkpoints were archived.
+/// Fix: what the archive is owed is sent, or keeps the store.
+#[test]
+fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    run(&sandbox, &server, SCRIPT).ends_with(75);
+    let collect = ["gc", "--job", "melt", "--older-than", "0"];
+    cairn(&sandbox, &server, &collect).ends_with(1).says("not in s3://runs/deep/er: cannot list");
+    cairn(&sandbox, &server, &["rm", "melt"]).refused_with("not in s3://runs/deep/er: cannot list");
+    assert!(sandbox.store("melt").exists());
+    server.set_mood(Mood::Fine);
+    cairn(&sandbox, &server, &collect).succeeds();
+    assert!(!sandbox.store("melt").exists());
+    assert_archived(&sandbox, &server);
+}
