@@ -93,7 +93,8 @@ pub fn place(
     let endpoint = server.archive_endpoint.or(settings.endpoint);
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
     if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !is_server(endpoint)) {
-        let problem = format!("{endpoint} is no http:// or https:// address without a user");
+        let problem =
+            format!("{endpoint} is no http:// or https:// address without a user and a path");
         return Err(refused("--archive-endpoint", &problem));
     }
     let region = server.archive_region.or(settings.region);
@@ -106,10 +107,11 @@ fn refused(option: &'static str, problem: &str) -> Error {
     Error::Option { option, problem: problem.to_string() }
 }
 
-/// Whether this is an address of a server, and no place for a password.
+/// Whether this is an address of a server: no place for a password, nor for a path, which would be left out of requests.
 fn is_server(endpoint: &str) -> bool {
     let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
-    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['@', ' ', '?', '#']))
+    let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['@', ' ', '?', '#', '/']))
 }
 
 fn variable(names: &[&str]) -> Option<String> {
@@ -208,6 +210,7 @@ mod tests {
             assert!(policy(said(url, every), ArchiveSettings::default(), None).is_err(), "{url}");
         }
         assert!(!is_server("http://me:word@there") && !is_server("there:80"));
+        assert!(is_server("https://there:80/") && !is_server("https://there/base"));
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn main() {
     let code = match act(line) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("cairn: {error}");
+            eprintln!("cairn: {}", output::printable(&error.to_string()));
             error.exit_code()
         }
     };

@@ -236,11 +236,12 @@ fn say(context: &Context, report: &RestoreReport) -> Result<()> {
     if context.json {
         return output::json(report);
     }
-    report.unreadable.iter().for_each(|line| output::line(line));
+    report.unreadable.iter().for_each(|line| output::line(&output::printable(line)));
     for path in &report.damaged {
-        output::line(&format!("damaged: {path}"));
+        output::line(&format!("damaged: {}", output::printable(path)));
     }
     for name in &report.left_out {
+        let name = output::printable(name);
         output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
     }
     report.partial.iter().for_each(|name| output::line(&staging::line_about_partial(name)));

@@ -218,7 +218,7 @@ fn totals(samples: &[Sample]) -> Totals {
 fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     let shares = timeline.samples.iter().flat_map(|sample| &sample.shares);
     let active: BTreeMap<u32, ()> =
-        shares.filter(|share| share.1 + share.2 > 0).map(|share| (share.0, ())).collect();
+        shares.filter(|share| share.1 > 0 || share.2 > 0).map(|share| (share.0, ())).collect();
     let mut shown: Vec<_> =
         timeline.processes.values().filter(|one| active.contains_key(&one.number)).collect();
     shown.sort_by_key(|one| (one.rank.is_none(), one.rank, one.number));
