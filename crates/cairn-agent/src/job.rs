@@ -8,6 +8,7 @@
 use crate::archive::ArchivePolicy;
 use crate::directory_id::DirectoryId;
 use crate::error::{Error, Result};
+use crate::format;
 use crate::log::Level;
 use crate::mapping::Mapping;
 use crate::policy::DrainPolicy;
@@ -156,12 +157,6 @@ pub struct Job {
     pub command: Vec<String>,
 }
 
-/// The one field that every format has.
-#[derive(Deserialize)]
-struct FormatOnly {
-    format: u32,
-}
-
 impl Job {
     /// The tier whose file holds the metadata; none if they are in memory alone.
     pub fn media(&self) -> Option<&TierSpec> {
@@ -183,12 +178,7 @@ impl Job {
     pub fn load(directory: &Path) -> Result<Job> {
         let path = directory.join(JOB_FILE);
         let text = store_file::read(&path, JOB_BYTES_MAX).map_err(Error::file("read", &path))?;
-        let json = |source| Error::Json { path: path.clone(), source };
-        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
-        if format > JOB_FORMAT {
-            return Err(Error::Format { path, found: format, supported: JOB_FORMAT });
-        }
-        serde_json::from_slice(&text).map_err(json)
+        format::parse(&path, &text, JOB_FORMAT)
     }
 
     /// Replaces the description in `directory`.

@@ -26,6 +26,7 @@ pub mod error;
 pub mod extended;
 mod failures;
 pub mod forecast;
+mod format;
 mod headroom;
 pub mod job;
 mod journal;

@@ -12,6 +12,7 @@ pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
 
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
+use crate::format;
 use crate::job::Job;
 use crate::mapping::Mapping;
 use crate::path::{self, FilePath};
@@ -170,12 +171,6 @@ pub struct Manifest {
     pub files: BTreeMap<FilePath, Entry>,
 }
 
-/// The one field that every format has.
-#[derive(Deserialize)]
-struct FormatOnly {
-    format: u32,
-}
-
 impl Manifest {
     /// An empty one.
     pub fn new(job: &str, store: &str, mount: &str) -> Manifest {
@@ -203,12 +198,7 @@ impl Manifest {
         let mut text = Vec::new();
         let mut file = destination.open_file(&name)?;
         file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
-        let json = |source| Error::Json { path: path.clone(), source };
-        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
-        if format > MANIFEST_FORMAT {
-            return Err(Error::Format { path, found: format, supported: MANIFEST_FORMAT });
-        }
-        let manifest: Manifest = serde_json::from_slice(&text).map_err(json)?;
+        let manifest: Manifest = format::parse(&path, &text, MANIFEST_FORMAT)?;
         destination.map(manifest.map.clone());
         Ok(Some(manifest))
     }

@@ -17,8 +17,6 @@ use serde::Deserialize;
 
 /// The region where none is said.
 const REGION_DEFAULT: &str = "us-east-1";
-/// Agents asked in turn before it is given up.
-const ATTEMPTS_MAX: u32 = 5;
 
 /// Options about the archive.
 #[derive(Args, Debug, Default)]
@@ -125,15 +123,7 @@ pub fn archive_with(store: &OpenStore, quiet: bool) -> Result<Option<ArchiveStat
     let mut show = |so_far: &cairn_agent::protocol::Progress| {
         progress.set(so_far.bytes_done, so_far.bytes_total);
     };
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match store.agent()?.archive(true, &mut show) {
-            // One that was killed meanwhile is replaced, and finds what is there.
-            Err(cairn_agent::Error::AgentAnswer { .. }) if attempts < ATTEMPTS_MAX => {}
-            answered => return Ok(answered?),
-        }
-    }
+    store.ask_agent(None, |agent| agent.archive(true, &mut show))
 }
 
 /// How the archive stands when nobody waited for it.

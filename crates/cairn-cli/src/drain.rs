@@ -31,9 +31,6 @@ Of a job that is archived, complete checkpoints go to the archive, too.
 
 Exit codes: 0 every clean file is verified there; 75 something is left (said why); 2 refused.";
 
-/// Agents asked in turn before a drain is given up.
-const ATTEMPTS_MAX: u32 = 5;
-
 /// Drain every closed file of a store to its persist directory, and archive its complete checkpoints.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -135,21 +132,7 @@ pub fn drain_with(
     let mut show = |so_far: &cairn_agent::protocol::Progress| {
         progress.set(so_far.bytes_done, so_far.bytes_total);
     };
-    let mut agent = agent;
-    let mut attempts = 0;
-    let outcome = loop {
-        let mut asked = match agent.take() {
-            Some(agent) => agent,
-            None => store.agent()?,
-        };
-        attempts += 1;
-        match asked.drain(settle, told, &mut show) {
-            // An agent that was killed meanwhile is replaced by a new one, which takes up where
-            // that one was.
-            Err(cairn_agent::Error::AgentAnswer { .. }) if attempts < ATTEMPTS_MAX => {}
-            answered => break answered?,
-        }
-    };
+    let outcome = store.ask_agent(agent, |agent| agent.drain(settle, told, &mut show))?;
     let (mut files, mut bytes) = (0, 0);
     for volume in store.volumes()? {
         for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {

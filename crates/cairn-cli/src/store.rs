@@ -21,6 +21,9 @@ const ADVICE_NEWER: &str = "nothing was changed; use the version of cairn that m
 const ADVICE_DAMAGED: &str =
     "nothing was changed; what is drained is in the persist directory; remove the store with rm -r";
 
+/// Agents asked in turn before it is given up.
+const AGENTS_MAX: u32 = 5;
+
 /// The places where stores can be.
 #[derive(Clone, Debug)]
 pub struct Roots {
@@ -197,6 +200,23 @@ impl OpenStore {
     pub fn agent(&self) -> Result<Client> {
         let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
         Ok(Client::reach(&self.directory, &program)?)
+    }
+
+    /// Has its agent, the one given first, do what may be done again: one that is killed meanwhile is replaced, and the next one
+    /// takes up where it was.
+    pub fn ask_agent<T>(
+        &self,
+        mut given: Option<Client>,
+        mut ask: impl FnMut(&mut Client) -> cairn_agent::Result<T>,
+    ) -> Result<T> {
+        for _ in 1..AGENTS_MAX {
+            let mut agent = given.take().map_or_else(|| self.agent(), Ok)?;
+            match ask(&mut agent) {
+                Err(cairn_agent::Error::AgentAnswer { .. }) => {}
+                answered => return Ok(answered?),
+            }
+        }
+        Ok(ask(&mut self.agent()?)?)
     }
 
     /// Whether a `cairn run` has it.

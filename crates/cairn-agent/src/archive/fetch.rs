@@ -6,22 +6,17 @@
 use super::ArchivePolicy;
 use super::client::{Client, Content};
 use super::manifest::{FORMAT, Manifest, STEM};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::format;
 use crate::path::FilePath;
-use serde::Deserialize;
 use std::cmp::Reverse;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 /// An archive that is read.
 pub struct Archive {
     client: Client<'static>,
-}
-
-/// The one field that every format has.
-#[derive(Deserialize)]
-struct FormatOnly {
-    format: u32,
 }
 
 impl Archive {
@@ -81,7 +76,7 @@ pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for key in client.list(&client.location().key(job, STEM))? {
         let text = client.get(&key).transpose();
-        match text.map(|text| text.and_then(|text| parse(&key, &text))) {
+        match text.map(|text| text.and_then(|text| format::parse(Path::new(&key), &text, FORMAT))) {
             Some(Ok(manifest)) => found.push(manifest),
             Some(Err(error)) if error.is_of_object() => unreadable.push(error.to_string()),
             Some(Err(error)) => return Err(error),
@@ -90,13 +85,4 @@ pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>
         }
     }
     Ok((found, unreadable))
-}
-
-fn parse(key: &str, text: &[u8]) -> Result<Manifest> {
-    let json = |source| Error::Json { path: key.into(), source };
-    let FormatOnly { format } = serde_json::from_slice(text).map_err(json)?;
-    if format > FORMAT {
-        return Err(Error::Format { path: key.into(), found: format, supported: FORMAT });
-    }
-    serde_json::from_slice(text).map_err(json)
 }

@@ -7,6 +7,7 @@
 use super::policy::Rules;
 use super::{Family, Member, Name, Set, Standing};
 use crate::error::{Error, Result};
+use crate::format;
 use crate::store_file;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -105,12 +106,6 @@ impl Default for Register {
     }
 }
 
-/// The one field that every format has.
-#[derive(Deserialize)]
-struct FormatOnly {
-    format: u32,
-}
-
 impl Register {
     /// The register of the store in `directory`; an empty one if there is none.
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
@@ -120,12 +115,7 @@ impl Register {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Register::default()),
             read => read.map_err(Error::file("read", &path))?,
         };
-        let json = |source| Error::Json { path: path.clone(), source };
-        let FormatOnly { format } = serde_json::from_slice(&text).map_err(json)?;
-        if format > REGISTER_FORMAT {
-            return Err(Error::Format { path, found: format, supported: REGISTER_FORMAT });
-        }
-        serde_json::from_slice(&text).map_err(json)
+        format::parse(&path, &text, REGISTER_FORMAT)
     }
 
     /// Replaces the register of the store in `directory`. It is as durable as the store's directory, which lies in memory.
