@@ -192,6 +192,43 @@ fn more_processes_than_the_target_takes_connections_all_write_and_read() {
     assert_eq!(said.lines().filter(|line| *line == "fine").count(), 40, "{said}");
 }
 
+/// One process writes again when others wait to read what nobody reads for them; each of those computes on then.
+const READ_AND_COMPUTE: &str = "
+import os, time
+def write(name):
+    with open('/cairn/' + name, 'wb', buffering=0) as file:
+        file.write(bytes(100000))
+        os.fsync(file.fileno())
+def read(number):
+    with open('/cairn/first', 'rb', buffering=0) as file:
+        return os.pread(file.fileno(), 1000, 20000 * number)
+write('first')
+told, tell = os.pipe()
+for number in range(4):
+    if os.fork() == 0:
+        try:
+            os.write(tell, b'r' if read(number) == bytes(1000) else b'?')
+        except OSError:
+            os.write(tell, b'e')
+        time.sleep(60)
+        os._exit(0)
+time.sleep(0.2)
+write('second')
+print(''.join(os.read(told, 1).decode() for _ in range(4)), flush=True)
+os.killpg(0, 9)
+";
+
+#[test]
+fn process_that_has_waited_for_a_connection_and_needs_it_no_more_loses_it_to_the_next_one() {
+    let sandbox = exporting();
+    // The agent's, and one.
+    let target = Target::start_with(&sandbox, "127.0.0.1:0", &["--connections", "4"]);
+    let program = ["setsid", "-w", "python3", "-c", READ_AND_COMPUTE];
+    let run = ["run", "--job", "job", "--tier", &target.tier, "--"];
+    let said = sandbox.cairn(&[&run[..], &program].concat());
+    assert_eq!(said.stdout, "rrrr\n", "{}", said.stderr);
+}
+
 #[test]
 fn files_there_cannot_be_mapped() {
     let sandbox = exporting();

@@ -439,7 +439,13 @@ impl Media for MediaFile {
             // A sleep that is cut short is as good.
             false => drop(sys::nanosleep(WAIT)),
         }
-        round % CHECK_EVERY == CHECK_EVERY - 1 && !process::is_alive(owner)
+        if round % CHECK_EVERY < CHECK_EVERY - 1 {
+            return false;
+        }
+        if let Some(remote) = &self.remote {
+            remote.step_aside();
+        }
+        !process::is_alive(owner)
     }
 
     fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {

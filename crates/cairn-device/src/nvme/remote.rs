@@ -101,6 +101,11 @@ impl<F: Fabric + Clone> Remote<F> {
         Ok(())
     }
 
+    /// Has connections that are made from now on end at the target when this host has been silent for so long.
+    pub fn set_keep_alive(&mut self, time: Duration) {
+        self.settings.keep_alive = time;
+    }
+
     /// Ends the connection, until it is needed again.
     pub fn disconnect(&mut self) {
         self.connection = None;

@@ -43,6 +43,8 @@ const WAIT: Duration = Duration::from_micros(50);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// For how long a connection is kept though others wait for one.
 const TURN: Duration = Duration::from_millis(50);
+/// Who is silent for so long on a connection that it had to wait for loses it to the next one: the target sees to that.
+const TURN_IDLE: Duration = Duration::from_secs(3);
 
 // Marks, wiped in a child.
 const LOCKED: usize = 0;
@@ -308,7 +310,7 @@ impl SharedRemote {
         // SAFETY: as above.
         let remote = unsafe { &mut *connection };
         if let Some(line) = self.line.get().filter(|_| remote.connected_for().is_none()) {
-            connect_in_turn(remote, line)?;
+            connect_in_turn(remote, line, self.settings.keep_alive)?;
         }
         if let (Some(check), 0) = (self.check.get(), self.mark(CHECKED).load(Ordering::Relaxed)) {
             self.look(remote, check)?;
@@ -317,6 +319,16 @@ impl SharedRemote {
         let done = act(remote);
         self.give_way(remote);
         done
+    }
+
+    /// For whoever waits for another process, which may itself wait for a connection: gives ours up as after a call.
+    pub fn step_aside(&self) {
+        // Whoever has it now gives it up itself.
+        let Some(_turn) = Turn::try_take(self.mark(LOCKED)) else { return };
+        if self.mark(OURS).load(Ordering::Relaxed) != 0 {
+            // SAFETY: this thread alone has the connection, which is this process's.
+            self.give_way(unsafe { &mut *self.connection.get() });
+        }
     }
 
     /// Gives the connection up if it had its turn and others wait for one.
@@ -356,9 +368,14 @@ impl core::fmt::Debug for SharedRemote {
     }
 }
 
-/// Connects, if that does not succeed at once then in the order in which processes have tried. Errors: it has not succeeded in
-/// `PATIENCE`, or never will.
-fn connect_in_turn(remote: &mut Remote<TcpFabric>, line: &Line) -> Result<()> {
+/// Connects, if that does not succeed at once then in the order in which processes have tried; who did not have to wait may be
+/// silent for `keep_alive`. Errors: it has not succeeded in `PATIENCE`, or never will.
+fn connect_in_turn(
+    remote: &mut Remote<TcpFabric>,
+    line: &Line,
+    keep_alive: Duration,
+) -> Result<()> {
+    remote.set_keep_alive(keep_alive);
     let deadline = Instant::now() + PATIENCE;
     let mut place: Option<Place<'_>> = None;
     loop {
@@ -375,6 +392,7 @@ fn connect_in_turn(remote: &mut Remote<TcpFabric>, line: &Line) -> Result<()> {
         }
         if place.is_none() {
             place = Some(line.join(sys::uptime()));
+            remote.set_keep_alive(TURN_IDLE);
         }
         // A sleep that is cut short is as good.
         let _ = sys::nanosleep(LOOK_EVERY);
@@ -427,9 +445,17 @@ impl Media for View<'_> {
 struct Turn<'a>(&'a AtomicU8);
 
 impl Turn<'_> {
+    fn try_take(mark: &AtomicU8) -> Option<Turn<'_>> {
+        let taken = mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Turn(mark))
+    }
+
     fn take(mark: &AtomicU8) -> Turn<'_> {
         let mut round = 0;
-        while mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        loop {
+            if let Some(turn) = Turn::try_take(mark) {
+                return turn;
+            }
             round += 1;
             match round < YIELDS {
                 true => sys::sched_yield(),
@@ -437,7 +463,6 @@ impl Turn<'_> {
                 false => drop(sys::nanosleep(WAIT)),
             }
         }
-        Turn(mark)
     }
 }
 
