@@ -20,9 +20,10 @@ use cairn_device::sys::monotonic_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often writers that wait are looked for, where there are some and where there are none.
+/// How often writers that wait are looked for, where there are some, where there are none, and where none ever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
+const LOOK_UNWANTED: Duration = Duration::from_millis(500);
 /// How often there is a pass while writers wait.
 const PASS_EVERY: Duration = Duration::from_millis(50);
 
@@ -61,15 +62,19 @@ impl SpaceState {
 
 /// Hears writers that wait, until the agent ends.
 pub fn run(shared: &Shared) {
-    let mut is_idle = false;
+    let mut look_every = LOOK_EVERY;
     while !shared.is_stopping() {
-        shared.sleep(if is_idle { LOOK_IDLE } else { LOOK_EVERY });
+        shared.sleep(look_every);
         let patience_ms = {
             let state = shared.state();
             state.space.policy.patience_ms(state.persist.is_some())
         };
         let waiting = hear(&shared.volumes().0, patience_ms);
-        is_idle = waiting.count == 0;
+        look_every = match waiting.count {
+            0 if patience_ms == 0 => LOOK_UNWANTED,
+            0 => LOOK_IDLE,
+            _ => LOOK_EVERY,
+        };
         shared.state().space.waiting = waiting;
     }
     // Whoever comes now is not to wait for nobody.

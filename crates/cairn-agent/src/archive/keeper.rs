@@ -24,8 +24,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether there is something to do.
+/// How often it is looked whether there is something to do, and whether there is an archive by now.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOK_UNWANTED: Duration = Duration::from_secs(1);
 
 /// Archives until the agent ends.
 pub fn run(shared: &Shared) {
@@ -71,7 +72,8 @@ impl<'a> Keeper<'a> {
     fn turn(&mut self, shared: &Shared, pause: &'a Pause<'a>) {
         let state = shared.archive.state();
         let idle = state.requested == state.finished;
-        let mut state = if idle { shared.archive.wait(state, LOOK_EVERY) } else { state };
+        let look_every = if state.policy.is_some() { LOOK_EVERY } else { LOOK_UNWANTED };
+        let mut state = if idle { shared.archive.wait(state, look_every) } else { state };
         let ticket = (state.requested > state.finished).then_some(state.requested);
         let newest = std::mem::take(&mut state.newest);
         drop(state);
