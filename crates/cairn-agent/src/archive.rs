@@ -158,7 +158,7 @@ pub(crate) struct State {
 }
 
 /// Checkpoints that are to be archived.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owed {
     /// The newest that was looked at: whether later ones are due is not known yet.
     pub newest_seen: u64,

@@ -142,7 +142,7 @@ impl Shared {
         self.archive.go_by(&job.archive);
     }
 
-    /// The archive has more: the drain looks what need not be kept any more, if anything is given up at all.
+    /// The archive is owed other checkpoints: the drain looks what need not be kept any more, if anything is given up at all.
     pub fn look_again(&self) {
         let mut state = self.state();
         state.looks_again |= state.space.retains();

@@ -129,8 +129,11 @@ impl<'a> Keeper<'a> {
             self.failed.retain(|id, _| known.checkpoints().iter().any(|one| one.id == *id));
             let missing = self.missing(&known, &job.store);
             let newest_seen = known.checkpoints().iter().map(|one| one.id).max().unwrap_or(0);
-            let missing_ids = missing.iter().map(|one| one.id).collect();
-            shared.archive.state().owed = Some(Owed { newest_seen, missing: missing_ids });
+            let owed = Owed { newest_seen, missing: missing.iter().map(|one| one.id).collect() };
+            let before = shared.archive.state().owed.replace(owed.clone());
+            if before != Some(owed) {
+                shared.look_again();
+            }
             let is_left = |one: &&Checkpoint| !self.failed.contains_key(&one.id);
             let left = missing.iter().filter(is_left).count() as u64;
             self.note(shared, &policy, Phase::Uploading, left);
@@ -168,10 +171,7 @@ impl<'a> Keeper<'a> {
         let (volumes, progress) = (&volumes, &progress);
         let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
         match send_apart(uploader, next) {
-            Ok(()) => {
-                shared.look_again();
-                Ok(None)
-            }
+            Ok(()) => Ok(None),
             Err(error) => match concern(&error) {
                 Concern::Server => Err(error),
                 about => {
