@@ -68,22 +68,25 @@ impl Manifest {
     /// files. Its number may be another one: an agent that lost the register counts anew.
     pub fn has(&self, store: &str, known: &register::Checkpoint) -> bool {
         let is_there = |member: &Member| {
-            self.file(&member.path).is_some_and(|content| content.bytes == member.bytes)
+            self.file(&member.path).is_some_and(|file| file.content.bytes == member.bytes)
         };
-        let is_as_old = match known.files.len() == self.files.len() {
-            true => known.modified_ns == self.modified_ns,
-            // A file that was written since would be younger.
-            false => known.modified_ns <= self.modified_ns,
+        let modified_ns = match known.files.len() == self.files.len() {
+            true => Some(self.modified_ns),
+            false => {
+                let there = known.files.iter().filter_map(|member| self.file(&member.path));
+                there.map(|file| file.modified_ns).max()
+            }
         };
         self.store == store
-            && self.name == known.name
-            && is_as_old
+            && (&self.name, modified_ns) == (&known.name, Some(known.modified_ns))
             && known.files.iter().all(is_there)
     }
 
     /// Whether it says no more than `whole`: a store had given up some files of that.
     pub fn is_rest_of(&self, whole: &Manifest) -> bool {
-        let is_there = |file: &File| whole.file(&file.content.path) == Some(&file.content);
+        let is_there = |file: &File| {
+            whole.file(&file.content.path).is_some_and(|there| there.content == file.content)
+        };
         self.store == whole.store
             && self.name == whole.name
             && self.modified_ns <= whole.modified_ns
@@ -91,9 +94,9 @@ impl Manifest {
             && self.files.iter().all(is_there)
     }
 
-    fn file(&self, path: &FilePath) -> Option<&CheckpointFile> {
+    fn file(&self, path: &FilePath) -> Option<&File> {
         let found = self.files.binary_search_by(|file| file.content.path.cmp(path));
-        found.ok().map(|index| &self.files[index].content)
+        found.ok().map(|index| &self.files[index])
     }
 }
 
@@ -130,7 +133,7 @@ mod tests {
         let manifest = |id, files: &[(&str, u32)]| {
             let file = |(name, crc32c): &(&str, u32)| {
                 let content = CheckpointFile { path: path(name), bytes: 5, crc32c: *crc32c };
-                File { content, mode: 0o640, modified_ns: 7 }
+                File { content, mode: 0o640, modified_ns: if *name == "a" { 7 } else { 5 } }
             };
             Manifest {
                 format: FORMAT,
@@ -163,9 +166,10 @@ mod tests {
         for (files, modified_ns, is_there) in [
             (&["a", "b"][..], 7, true),
             (&["a", "b"], 6, false),
-            (&["b"], 7, true),
+            (&["a"], 7, true),
             (&["b"], 5, true),
-            (&["b"], 8, false),
+            (&["b"], 4, false),
+            (&["b"], 6, false),
             (&["b", "c"], 7, false),
             (&["c"], 7, false),
         ] {
