@@ -9,7 +9,6 @@ use super::manifest::{FORMAT, Manifest, STEM};
 use crate::error::Result;
 use crate::format;
 use crate::path::FilePath;
-use std::cmp::Reverse;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -42,8 +41,6 @@ impl Archive {
     /// Checkpoints of a job, and what cannot be read: the object, and why.
     pub fn checkpoints(&self, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
         let (mut found, unreadable) = manifests(&self.client, job)?;
-        // Those of one time in the order in which they came to be.
-        found.sort_by_key(|one| Reverse(one.id));
         let is_rest = |one: &Manifest| found.iter().any(|whole| one.is_rest_of(whole));
         let rests: Vec<bool> = found.iter().map(is_rest).collect();
         let mut is_rest = rests.into_iter();

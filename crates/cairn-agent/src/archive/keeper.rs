@@ -51,6 +51,8 @@ struct Keeper<'a> {
     archived: Option<Vec<Manifest>>,
     /// What an agent that died had begun was given up.
     has_swept: bool,
+    /// The newest checkpoints are wanted there, and it is not known yet which those are.
+    wants_newest: bool,
     /// Checkpoints that somebody wants there, whatever the policy says.
     wanted: BTreeSet<u64>,
     /// Those that could not be archived.
@@ -107,9 +109,7 @@ impl<'a> Keeper<'a> {
         self.note(shared, &policy, Phase::Uploading, 1);
         let known = Register::load(shared.directory())?;
         // An agent that was told at the end of a run may not have lived to do it.
-        if newest || !is_running(shared) {
-            self.wanted.extend(select::newest(known.checkpoints()));
-        }
+        self.wants_newest |= newest || !is_running(shared);
         if self.client.is_none() {
             self.client = Some(Client::new(&policy, pause).map_err(of_agent)?);
         }
@@ -120,6 +120,10 @@ impl<'a> Keeper<'a> {
                 let _ = client.abort_unfinished(&client.location().key(&job.job, ""), |_| true);
                 self.has_swept = true;
             }
+        }
+        if std::mem::take(&mut self.wants_newest) {
+            let archived = self.archived.as_deref().unwrap_or_default();
+            self.wanted.extend(select::newest(known.checkpoints(), &job.store, archived));
         }
         self.failed.retain(|_, failure| !failure.passes);
         let mut trouble = None;

@@ -42,19 +42,25 @@ pub fn missing<'a>(
     missing
 }
 
-/// The numbers of the newest checkpoint of each family.
-pub fn newest(known: &[Checkpoint]) -> Vec<u64> {
+/// The numbers of the newest checkpoint of each family; what the store still has of one in `archived` has a number of its own,
+/// and is none.
+pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u64> {
+    let is_rest = |one: &Checkpoint| {
+        archived.iter().any(|there| there.files.len() > one.files.len() && there.has(store, one))
+    };
     let newest: BTreeMap<&Family, u64> =
-        known.iter().map(|one| (&one.name.family, one.id)).collect();
+        known.iter().filter(|one| !is_rest(one)).map(|one| (&one.name.family, one.id)).collect();
     newest.into_values().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::manifest::FORMAT;
+    use super::super::manifest::{FORMAT, File};
     use super::*;
-    use crate::sets::Name;
+    use crate::manifest::CheckpointFile;
+    use crate::path::FilePath;
     use crate::sets::register::Level;
+    use crate::sets::{Member, Name};
 
     fn known(step: u64, second: i64) -> Checkpoint {
         let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
@@ -85,9 +91,9 @@ mod tests {
     #[test]
     fn every_second_and_what_is_wanted_is_missing_newest_first_until_it_is_there() {
         let all: Vec<Checkpoint> = (1..=5).map(|step| known(step, step as i64)).collect();
-        assert_eq!(ids(&all, &[], Every::Count(2), &newest(&all)), [5, 4, 2]);
+        assert_eq!(ids(&all, &[], Every::Count(2), &newest(&all, "s", &[])), [5, 4, 2]);
         let there = [archived(&all[3]), archived(&all[4])];
-        assert_eq!(ids(&all, &there, Every::Count(2), &newest(&all)), [2]);
+        assert_eq!(ids(&all, &there, Every::Count(2), &newest(&all, "s", &[])), [2]);
         let elsewhere = Manifest { store: "other".into(), ..archived(&all[1]) };
         assert_eq!(ids(&all, &[elsewhere], Every::Count(2), &[]), [4, 2]);
     }
@@ -95,8 +101,26 @@ mod tests {
     #[test]
     fn clock_that_was_set_back_makes_no_checkpoint_older() {
         let all = [known(1, 1_000), known(2, 10), known(3, 20)];
-        assert_eq!(newest(&all), [3]);
+        assert_eq!(newest(&all, "s", &[]), [3]);
         assert_eq!(ids(&all, &[], Every::Count(1), &[]), [3, 2, 1]);
+    }
+
+    /// Mechanism: what the store still has of a checkpoint is the youngest to the register.
+    /// Consequence: it was taken for the newest, and the newest was not archived at the end.
+    /// Fix: what is there already is none.
+    #[test]
+    fn rest_of_a_checkpoint_that_is_there_is_not_the_newest() {
+        let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
+        let file = |name: &str| {
+            let content = CheckpointFile { path: path(name), bytes: 5, crc32c: 7 };
+            File { content, mode: 0o640, modified_ns: NANOSECONDS_PER_SECOND }
+        };
+        let whole = Manifest { files: vec![file("a"), file("b")], ..archived(&known(1, 1)) };
+        let left = Member { path: path("b"), inode: 1, version: 1, bytes: 5 };
+        let rest = Checkpoint { id: 3, files: vec![left], ..known(1, 1) };
+        let all = [known(2, 2), rest];
+        assert_eq!(newest(&all, "s", &[whole]), [2]);
+        assert_eq!(newest(&all, "s", &[]), [3]);
     }
 
     #[test]
