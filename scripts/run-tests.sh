@@ -18,5 +18,7 @@ step cargo clippy --workspace --all-targets --locked -- -D warnings
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings"
 step cargo doc --workspace --no-deps --document-private-items --locked
 step cargo build -p cairn-preload -p cairn-cli --locked
+# Most tests wait most of the time, for other processes.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
 step cargo test --workspace --locked
 step tests/apps/run.sh
