@@ -63,6 +63,12 @@ impl Checkpoint {
     }
 }
 
+/// Whether all of `some` are among `all`, both in the order of their paths.
+fn is_part(some: &[Member], all: &[Member]) -> bool {
+    let mut all = all.iter();
+    some.iter().all(|one| all.any(|other| other == one))
+}
+
 /// A set that was unfinished when a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Abandoned {
@@ -151,13 +157,19 @@ impl Register {
     }
 
     /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
-    /// changed or went are dropped.
+    /// changed or went are dropped. One that has lost files, and has no others, is the same as before.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) {
         let complete: BTreeMap<&Name, &Set> =
             sets.iter().filter(|set| set.is_complete()).map(|set| (&set.name, set)).collect();
-        let (kept, dropped): (Vec<_>, Vec<_>) = self.checkpoints.drain(..).partition(|known| {
-            complete.get(&known.name).is_some_and(|set| set.members == known.files)
+        let (mut kept, dropped): (Vec<_>, Vec<_>) = self.checkpoints.drain(..).partition(|known| {
+            complete.get(&known.name).is_some_and(|set| is_part(&set.members, &known.files))
         });
+        for known in &mut kept {
+            let now = complete.get(&known.name).filter(|set| set.members.len() < known.files.len());
+            if let Some(set) = now {
+                known.files.clone_from(&set.members);
+            }
+        }
         self.checkpoints = kept;
         self.rewritten.extend(dropped);
         let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
@@ -314,6 +326,28 @@ mod tests {
         register.want_newest();
         assert_eq!(known(&register)[2], (5, 50, Level::Pfs));
         assert_eq!(known(&register)[0], (3, 30, Level::Node));
+    }
+
+    /// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the highest number.
+    /// Consequence: it was the newest: drained at the end in place of the newest, and offered for a restart.
+    /// Fix: it is the one that it was.
+    #[test]
+    fn checkpoint_that_loses_a_file_stays_where_it_is_in_the_order() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(10));
+        let mut sets = complete(&[10, 20]);
+        let path = FilePath::parse(b"f.10.index").expect("a path");
+        sets[0].members.push(Member { path, inode: 99, version: 1, bytes: 10 });
+        register.take(&sets, &rules, 1);
+        let lost = sets[0].members.remove(0);
+        register.take(&sets, &rules, 2);
+        register.want_newest();
+        assert_eq!(known(&register), [(1, 10, Level::Node), (2, 20, Level::Pfs)]);
+        assert_eq!(register.checkpoints()[0].files, sets[0].members);
+        // With a file more it is another one.
+        sets[0].members.insert(0, lost);
+        register.take(&sets, &rules, 3);
+        assert_eq!(known(&register), [(2, 20, Level::Pfs), (3, 10, Level::Node)]);
     }
 
     #[test]
