@@ -19,7 +19,7 @@ use crate::direct::Direct;
 use crate::error::{Error, Result};
 use crate::journal::{Intent, Journal};
 use crate::manifest::Copy;
-use crate::marks::{MARK_BYTES, Mark, Marks};
+use crate::marks::{MARK_BYTES, MARK_EVERY, Mark, Marks};
 use crate::meter::Meter;
 use crate::pace::Lap;
 use crate::path::FilePath;
@@ -33,6 +33,7 @@ use rustix::fs::Advice;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 
 /// A file to be copied.
 #[derive(Clone, Copy)]
@@ -248,6 +249,7 @@ struct Progress<'a> {
     path: &'a FilePath,
     mark: Mark,
     unmarked_bytes: u64,
+    marked_at: Instant,
 }
 
 impl<'a> Progress<'a> {
@@ -255,15 +257,16 @@ impl<'a> Progress<'a> {
         let &Node { inode, version, bytes, .. } = source.node;
         let mark =
             Mark { inode, version, bytes, temporary: temporary.inode()?, offset: 0, crc32c: 0 };
-        Ok(Progress { marks: place.marks, path: source.path, mark, unmarked_bytes: 0 })
+        let (marks, path, marked_at) = (place.marks, source.path, Instant::now());
+        Ok(Progress { marks, path, mark, unmarked_bytes: 0, marked_at })
     }
 
     /// Makes what is there durable from time to time, and says so.
     fn note(&mut self, chunk: &Chunk<'_>, temporary: &Temporary) -> Result<()> {
         self.unmarked_bytes += if chunk.is_hole { 0 } else { chunk.bytes.len() as u64 };
         let offset = chunk.offset + chunk.bytes.len() as u64;
-        let is_due = self.unmarked_bytes >= MARK_BYTES && offset < self.mark.bytes;
-        if !is_due || !chunk.is_checked {
+        let is_due = self.unmarked_bytes >= MARK_BYTES && self.marked_at.elapsed() >= MARK_EVERY;
+        if !is_due || offset >= self.mark.bytes || !chunk.is_checked {
             return Ok(());
         }
         // A hole at the end has no length yet.
@@ -274,6 +277,7 @@ impl<'a> Progress<'a> {
         let durable = length.and_then(|()| temporary.file.sync_data());
         durable.map_err(Error::file("make durable", temporary.path()))?;
         self.unmarked_bytes = 0;
+        self.marked_at = Instant::now();
         self.marks.set(self.path, Mark { offset, crc32c: chunk.crc32c, ..self.mark });
         Ok(())
     }

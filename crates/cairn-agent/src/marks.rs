@@ -16,13 +16,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Name of the file in the store's directory.
 const MARKS_FILE: &str = "drain.json";
 /// More is not ours: there are as many marks as copying threads.
 const MARKS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a copy between two marks.
+/// Bytes of a copy between two marks, at least: each waits for the device, with all that it has cached.
 pub const MARK_BYTES: u64 = 32 << 20;
+/// Time between them, at least.
+pub const MARK_EVERY: Duration = Duration::from_millis(500);
 
 /// How far a copy has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
