@@ -60,6 +60,8 @@ mod space;
 pub mod space_policy;
 pub mod store_file;
 pub mod target;
+#[cfg(test)]
+mod test_store;
 pub mod timeline;
 mod transit;
 pub mod volume;

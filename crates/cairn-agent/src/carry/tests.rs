@@ -5,32 +5,31 @@
 use super::*;
 use crate::drain::{Drainer, Reason};
 use crate::extended::Extended;
-use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::journal::{Intent, Journal};
 use crate::manifest::{Checkpoint, CheckpointFile, Manifest};
 use crate::mapping::{Mapping, Rule};
 use crate::plan::plan;
-use crate::policy::DrainPolicy;
 use crate::sets::{Family, Name};
+use crate::test_store::{TestStore, path};
 use crate::volume::now;
-use crate::write::NewFile;
-use cairn_core::{ExtendedUpdate, Geometry, InodeId, OpenOptions, ROOT, RenameMode};
-use cairn_device::Store;
-use cairn_device::namespace::create_namespace;
+use cairn_core::{ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU32;
 
 const STORE: &str = "0123456789abcdef";
-const BLOCKS: u32 = 256;
 
-/// A store with one namespace, and the directory it is drained to.
-struct World {
-    scratch: PathBuf,
-    volume: Arc<Volume>,
-    job: Job,
+/// A store, and the directory it is drained to.
+struct World(TestStore);
+
+impl Deref for World {
+    type Target = TestStore;
+
+    fn deref(&self) -> &TestStore {
+        &self.0
+    }
 }
 
 impl World {
@@ -73,38 +72,10 @@ impl World {
 
     /// One in which files land where `map` says.
     fn mapped(map: &Mapping) -> World {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cairn-carry-test-{}-{count}", std::process::id());
-        let scratch = std::env::temp_dir().join(name);
-        fs::create_dir_all(scratch.join("out")).expect("a scratch directory");
-        let store = Store::create(&scratch, "job").expect("makes");
-        let geometry = Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0);
-        create_namespace(&store, "node", geometry, false).expect("makes");
-        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
-        let job = Job {
-            format: JOB_FORMAT,
-            job: "job".into(),
-            store: STORE.into(),
-            mount: "/cairn".into(),
-            persist: Some(scratch.join("out")),
-            map: map.clone(),
-            persist_id: None,
-            scope: Scope::Node,
-            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
-            meta: None,
-            promote: false,
-            runs: 1,
-            metrics: None,
-            log: Default::default(),
-            checkpoint: Default::default(),
-            drain: DrainPolicy::default(),
-            space: crate::space_policy::SpacePolicy::default(),
-            archive: None,
-            created: 0,
-            command: Vec::new(),
-        };
-        World { scratch, volume: Arc::new(volume), job }
+        let mut store = TestStore::new();
+        store.job.persist = Some(store.directory("out"));
+        store.job.map = map.clone();
+        World(store)
     }
 
     fn store(&self) -> PathBuf {
@@ -116,9 +87,7 @@ impl World {
     }
 
     fn write(&self, name: &str, mtime_seconds: i64, text: &str) {
-        let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
-        file.append(text.as_bytes()).expect("writes");
-        file.finish(0o644, mtime_seconds * 1_000_000_000).expect("finishes");
+        self.0.write(name, text.as_bytes(), 0o644, mtime_seconds);
     }
 
     fn make_directory(&self, name: &str) {
@@ -323,16 +292,6 @@ impl World {
             })
             .collect()
     }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.scratch);
-    }
-}
-
-fn path(text: &str) -> FilePath {
-    FilePath::parse(text.as_bytes()).expect("a valid path")
 }
 
 /// Whether the file system of the scratch directories takes extended attributes.
@@ -569,7 +528,7 @@ fn directory_of_a_copy_is_made_durable_by_the_commit_that_names_the_copy() {
 
 /// The next store of the job, to which the copies of this one are what an earlier one left.
 fn next_store(world: &mut World) {
-    world.job.store = "fedcba9876543210".into();
+    world.0.job.store = "fedcba9876543210".into();
 }
 
 #[test]

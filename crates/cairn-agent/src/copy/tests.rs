@@ -2,49 +2,43 @@
 
 use super::*;
 use crate::pace::{Clock, Pace};
-use crate::path::FilePath;
-use crate::write::NewFile;
-use cairn_core::Geometry;
-use cairn_device::Store;
-use cairn_device::namespace::create_namespace;
+use crate::test_store::{TestStore, path};
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const LARGE: usize = (5 << 20) + 77;
 
 /// A store with some files, and a directory for their copies.
 struct World {
-    scratch: PathBuf,
-    volume: Volume,
+    store: TestStore,
     destination: Arc<Destination>,
     journal: Journal,
     marks: Marks,
 }
 
+impl Deref for World {
+    type Target = TestStore;
+
+    fn deref(&self) -> &TestStore {
+        &self.store
+    }
+}
+
 impl World {
     fn new(files: &[(&str, usize)]) -> World {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cairn-copy-test-{}-{count}", std::process::id());
-        let scratch = std::env::temp_dir().join(name);
-        fs::create_dir_all(scratch.join("out")).expect("a scratch directory");
-        let store = Store::create(&scratch, "job").expect("makes");
-        let geometry = Geometry::new(b"/cairn", [256, 0, 0, 0], 0);
-        create_namespace(&store, "node", geometry, false).expect("makes");
-        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
+        let store = TestStore::new();
         for (name, bytes) in files {
-            let mut file = NewFile::create(&volume, &path(name)).expect("creates");
-            file.append(&content(name, *bytes)).expect("writes");
-            file.finish(0o644, 1_000_000_000).expect("finishes");
+            store.write(name, &content(name, *bytes), 0o644, 1);
         }
-        let destination = Arc::new(Destination::open(&scratch.join("out"), "0123").expect("opens"));
+        let destination = Destination::open(&store.directory("out"), "0123").expect("opens");
+        let destination = Arc::new(destination);
         let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
-        let marks = Marks::open(&scratch);
-        World { scratch, volume, destination, journal, marks }
+        let marks = Marks::open(&store.scratch);
+        World { store, destination, journal, marks }
     }
 
     fn place(&self, verify: Verify) -> Place<'_> {
@@ -67,16 +61,6 @@ impl World {
         change(&written.temporary.file);
         written.publish(place, &mut buffer, &meter)
     }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.scratch);
-    }
-}
-
-fn path(text: &str) -> FilePath {
-    FilePath::parse(text.as_bytes()).expect("a valid path")
 }
 
 fn content(name: &str, bytes: usize) -> Vec<u8> {

@@ -3,76 +3,39 @@
 use super::*;
 use crate::archive::client::tests::client;
 use crate::archive::object_store::ObjectStore;
-use crate::job::{DeviceKind, JOB_FORMAT, Scope, TierSpec};
 use crate::pace::tests::Virtual;
 use crate::pace::{Clock, Pace};
 use crate::policy::DrainPolicy;
 use crate::sets::{Family, Name, register::Level};
-use crate::write::NewFile;
-use cairn_core::Geometry;
-use cairn_device::Store;
-use cairn_device::namespace::create_namespace;
-use std::fs;
-use std::path::PathBuf;
+use crate::test_store::TestStore;
+use std::ops::Deref;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-const BLOCKS: u32 = 1024;
 
 /// A store with checkpoints.
-struct World {
-    scratch: PathBuf,
-    volume: Arc<Volume>,
-    job: Job,
+struct World(TestStore);
+
+impl Deref for World {
+    type Target = TestStore;
+
+    fn deref(&self) -> &TestStore {
+        &self.0
+    }
 }
 
 impl World {
     fn new() -> World {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cairn-upload-test-{}-{count}", std::process::id());
-        let scratch = std::env::temp_dir().join(name);
-        fs::create_dir_all(&scratch).expect("a scratch directory");
-        let store = Store::create(&scratch, "job").expect("makes");
-        let geometry = Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0);
-        create_namespace(&store, "node", geometry, false).expect("makes");
-        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
-        let job = Job {
-            format: JOB_FORMAT,
-            job: "job".into(),
-            store: "0123456789abcdef".into(),
-            mount: "/cairn".into(),
-            persist: None,
-            map: Default::default(),
-            persist_id: None,
-            scope: Scope::Node,
-            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
-            meta: None,
-            promote: false,
-            runs: 1,
-            metrics: None,
-            checkpoint: Default::default(),
-            drain: DrainPolicy::default(),
-            space: Default::default(),
-            archive: None,
-            log: Default::default(),
-            created: 0,
-            command: Vec::new(),
-        };
-        World { scratch, volume: Arc::new(volume), job }
+        World(TestStore::new())
     }
 
     /// A checkpoint of files of these lengths.
     fn checkpoint(&self, files: &[(&str, u64)]) -> register::Checkpoint {
         for (number, (name, bytes)) in files.iter().enumerate() {
-            let path = FilePath::parse(name.as_bytes()).expect("a path");
-            let mut file = NewFile::create(&self.volume, &path).expect("creates");
             let content: Vec<u8> =
                 (0..*bytes).map(|place| ((place / 3) as u8).wrapping_add(number as u8)).collect();
-            file.append(&content).expect("writes");
-            file.finish(0o640, 1_500_000_000).expect("finishes");
+            self.write(name, &content, 0o640, 1);
         }
         let member = |(path, node): (FilePath, crate::plan::Node)| Member {
             path,
@@ -109,12 +72,6 @@ impl World {
             progress: &|_| true,
         };
         { uploader }.send(known)
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.scratch);
     }
 }
 

@@ -1,0 +1,83 @@
+//! A store for a test: one namespace in memory, and a job, in a temporary directory that goes with it.
+
+use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
+use crate::path::FilePath;
+use crate::volume::Volume;
+use crate::write::NewFile;
+use cairn_core::Geometry;
+use cairn_device::Store;
+use cairn_device::namespace::create_namespace;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const BLOCKS: u32 = 1024;
+
+pub struct TestStore {
+    pub scratch: PathBuf,
+    pub volume: Arc<Volume>,
+    pub job: Job,
+}
+
+impl TestStore {
+    /// One in which nothing is, of a job that drains nowhere.
+    pub fn new() -> TestStore {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-agent-test-{}-{count}", std::process::id());
+        let scratch = std::env::temp_dir().join(name);
+        fs::create_dir_all(&scratch).expect("a scratch directory");
+        let store = Store::create(&scratch, "job").expect("makes");
+        let geometry = Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0);
+        create_namespace(&store, "node", geometry, false).expect("makes");
+        let volume = Volume::open(&store, "node", FilePath::root()).expect("opens");
+        let job = Job {
+            format: JOB_FORMAT,
+            job: "job".into(),
+            store: "0123456789abcdef".into(),
+            mount: "/cairn".into(),
+            persist: None,
+            map: Default::default(),
+            persist_id: None,
+            scope: Scope::Node,
+            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
+            meta: None,
+            promote: false,
+            runs: 1,
+            metrics: None,
+            log: Default::default(),
+            checkpoint: Default::default(),
+            drain: Default::default(),
+            space: Default::default(),
+            archive: None,
+            created: 0,
+            command: Vec::new(),
+        };
+        TestStore { scratch, volume: Arc::new(volume), job }
+    }
+
+    /// A directory beside the store.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let directory = self.scratch.join(name);
+        fs::create_dir_all(&directory).expect("a directory");
+        directory
+    }
+
+    /// Makes a file, or another one in place of it.
+    pub fn write(&self, name: &str, content: &[u8], mode: u32, mtime_seconds: i64) {
+        let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
+        file.append(content).expect("writes");
+        file.finish(mode, mtime_seconds * 1_000_000_000).expect("finishes");
+    }
+}
+
+impl Drop for TestStore {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+pub fn path(text: &str) -> FilePath {
+    FilePath::parse(text.as_bytes()).expect("a valid path")
+}
