@@ -349,15 +349,23 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    fn work(&self, paths: &[FilePath], adopts: bool) -> Vec<WorkItem<'a>> {
+    fn work(&mut self, paths: &[FilePath], adopts: bool) -> Vec<WorkItem<'a>> {
         let (tree, volume) = (self.tree, self.volume);
-        let due = paths.iter().filter(|path| self.failures.may_try(path));
-        due.filter_map(|path| tree.get_key_value(path))
-            .map(|(path, node)| WorkItem {
-                source: Source { volume, path, node },
-                existing: adopts.then(|| self.detached_copy(path)).flatten(),
-            })
-            .collect()
+        let mut work = Vec::with_capacity(paths.len());
+        for (path, node) in paths.iter().filter_map(|path| tree.get_key_value(path)) {
+            if !self.failures.may_try(path) {
+                continue;
+            }
+            let is_left = self.ledger.entry(path).is_some_and(|entry| entry.detached);
+            let existing = if adopts { self.detached_copy(path) } else { None };
+            if adopts && is_left && existing.is_none() {
+                // Somebody changed it there: it is not what an earlier store left.
+                self.replaced.push(path.clone());
+                continue;
+            }
+            work.push(WorkItem { source: Source { volume, path, node }, existing });
+        }
+        work
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.

@@ -63,6 +63,8 @@ pub struct Checkpoints {
     mount: String,
     register: Register,
     saved: Register,
+    /// Files that are not to be drained, whatever they belong to, as of the last look.
+    unwanted: HashSet<FilePath>,
 }
 
 /// What a look found.
@@ -71,7 +73,7 @@ pub struct View {
     pub held: HashSet<FilePath>,
     /// Those of them whose checkpoint is not complete.
     pub incomplete: HashSet<FilePath>,
-    /// Every checkpoint, complete or not, without files that are drained in any case.
+    /// Every checkpoint, complete or not, without files that are drained in any case or in none.
     pub sets: Vec<Partial>,
     /// Place of each file of a checkpoint in the order of copying; the others come after them.
     order: HashMap<FilePath, usize>,
@@ -99,6 +101,7 @@ impl Checkpoints {
             mount: job.mount.clone(),
             saved: register.clone(),
             register,
+            unwanted: HashSet::new(),
         })
     }
 
@@ -127,6 +130,16 @@ impl Checkpoints {
     /// notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
         Ok(self.rules.has_purposes(&marks::read(&self.store)?))
+    }
+
+    /// The same, of each what is to be drained.
+    pub fn drainable(&self) -> Vec<Checkpoint> {
+        let mut complete = self.complete().to_vec();
+        for known in &mut complete {
+            known.files.retain(|file| !self.unwanted.contains(&file.path));
+        }
+        complete.retain(|known| !known.files.is_empty());
+        complete
     }
 
     /// Looks at the files: what may be copied, and in which order.
@@ -182,7 +195,7 @@ impl Checkpoints {
         Ok(survey(groves, self.rules.patterns(), &situation))
     }
 
-    fn view(&self, groves: &[Grove<'_>], sets: &[Set], notes: &[Note], run: Run) -> View {
+    fn view(&mut self, groves: &[Grove<'_>], sets: &[Set], notes: &[Note], run: Run) -> View {
         let purpose = |path: &FilePath| {
             let seen = format!("{}/", self.mount).into_bytes();
             self.rules.purpose(path.as_bytes(), &[&seen, path.as_bytes()].concat(), notes)
@@ -194,6 +207,7 @@ impl Checkpoints {
             };
             held.extend(groves.iter().flat_map(|(_, tree)| tree.keys()).filter(unwanted).cloned());
         }
+        let unwanted = held.clone();
         let mut wanted: Vec<&Checkpoint> = Vec::new();
         for checkpoint in self.register.checkpoints() {
             match checkpoint.wanted {
@@ -211,7 +225,9 @@ impl Checkpoints {
         let all = complete.chain(others.map(|set| (&set.name, &set.members)));
         let all = all.map(|(name, files)| Partial {
             name: name.clone(),
-            files: persistent_aside(files, &purpose).collect(),
+            files: persistent_aside(files, &purpose)
+                .filter(|path| !unwanted.contains(path))
+                .collect(),
             earlier: None,
         });
         let all = all.collect();
@@ -224,13 +240,14 @@ impl Checkpoints {
             _ => None,
         });
         let look_again = waits.min().map(|left| Instant::now() + left);
+        self.unwanted = unwanted;
         View { held, incomplete, sets: all, order, unfinished: unfinished(sets, run), look_again }
     }
 
     /// Notes which checkpoints `ledger` has whole, in its manifest, too.
     pub fn note_levels(&mut self, ledger: &mut Ledger) {
         self.register.note_levels(|file| ledger.manifest().has(file));
-        ledger.expect(self.register.checkpoints());
+        ledger.expect(self.drainable());
         ledger.name_drained();
     }
 

@@ -39,6 +39,8 @@ pub struct Drainer {
     marks: Marks,
     /// Versions of files whose blocks are known to be sealed, by namespace and inode.
     sealed: HashMap<String, HashMap<u32, u64>>,
+    /// Files of which that could not be said in this pass.
+    unsealed: Vec<Failed>,
     /// When it should be looked again at checkpoints that may be complete by then.
     look_again: Option<Instant>,
     complaints: Complaints,
@@ -71,6 +73,7 @@ impl Drainer {
             failures: Failures::default(),
             marks: Marks::open(store),
             sealed: HashMap::new(),
+            unsealed: Vec::new(),
             look_again: None,
             complaints: Complaints::default(),
         }
@@ -109,6 +112,7 @@ impl Drainer {
         }
         // Who asked waits for all that there was.
         let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volumes));
+        self.unsealed.clear();
         let mut trees = Vec::with_capacity(volumes.len());
         for volume in volumes {
             let tree = volume.tree()?;
@@ -121,7 +125,7 @@ impl Drainer {
         // Others read it: what is there does not depend on the directory.
         self.save_checkpoints()?;
         let Some(persist) = self.job.persist.clone() else {
-            return Ok(undrained(&trees, view));
+            return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
         let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
@@ -265,6 +269,14 @@ impl Drainer {
             outcome.unclean.extend(unclean(tree));
             plans.push(plan);
         }
+        for ((_, tree), plan) in trees.iter().zip(&mut plans) {
+            // Those of directories that were changed by what else was done are tried again by themselves.
+            let is_directory =
+                |path: &&FilePath| tree.get(path).is_some_and(|node| node.kind == Kind::Directory);
+            let steps: HashSet<FilePath> = plan.steps().cloned().collect();
+            let failed = self.failures.paths().filter(is_directory);
+            plan.attributes.extend(failed.filter(|path| !steps.contains(path)).cloned());
+        }
         let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
         self.failures.retain(|path| steps.contains(path));
         ledger.know(&view.sets);
@@ -275,7 +287,7 @@ impl Drainer {
             let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
             let changed = plans.iter().flat_map(Plan::changed).chain(copied).collect();
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
-            ledger.expect(self.checkpoints()?.complete());
+            ledger.expect(self.checkpoints()?.drainable());
             ledger.begin_changes(&changed)?;
         }
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
@@ -289,7 +301,7 @@ impl Drainer {
         Ok(guards)
     }
 
-    /// Seals what writers left open, so that damage can be told from then on. What cannot be read now is tried again with its copy.
+    /// Seals what writers left open, so that damage can be told from then on. Copying a file tries it again, and fails with it.
     fn seal_closed(&mut self, volume: &Volume, tree: &Tree) {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
@@ -303,7 +315,10 @@ impl Drainer {
                 }
                 // Written or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
-                Err(error) => self.failures.note(path, error.to_string()),
+                Err(error) => {
+                    let (path, reason) = (path.clone(), error.to_string());
+                    self.unsealed.push(Failed { path, reason, quarantined: false });
+                }
             }
         }
         if sealed.len() > 2 * tree.len() + 1024 {
@@ -436,8 +451,8 @@ struct Leaving<'a> {
 }
 
 /// How things stand without a persist directory.
-fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View) -> Outcome {
-    let mut outcome = Outcome { unfinished: view.unfinished, ..Outcome::default() };
+fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
+    let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
     for (_, tree) in trees {
         let open = tree.iter().filter(|(_, node)| node.open);
         outcome.open.extend(open.map(|(path, _)| path.clone()));

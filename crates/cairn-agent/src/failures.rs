@@ -77,8 +77,12 @@ impl Failures {
         }
     }
 
-    /// Notes that `path` has to wait, and why.
-    pub fn note(&mut self, path: &FilePath, reason: String) {
+    /// The files in trouble.
+    pub fn paths(&self) -> impl Iterator<Item = &FilePath> {
+        self.files.keys()
+    }
+
+    fn note(&mut self, path: &FilePath, reason: String) {
         match self.files.get_mut(path) {
             Some(failure) => {
                 failure.reason = reason;

@@ -261,8 +261,8 @@ impl Ledger {
     }
 
     /// Takes note of the complete checkpoints of the store.
-    pub fn expect(&mut self, complete: &[register::Checkpoint]) {
-        self.expected = complete.to_vec();
+    pub fn expect(&mut self, complete: Vec<register::Checkpoint>) {
+        self.expected = complete;
     }
 
     /// Takes note of all checkpoints of the store, whole or not.
@@ -297,7 +297,12 @@ impl Ledger {
             let is_detached = manifest.files.get(path).is_some_and(|entry| entry.detached);
             is_detached || changed.contains(path)
         };
-        let before = manifest.partial.iter().filter(|partial| partial.files.iter().any(is_left));
+        // Nor is what was to be replaced and is still there less whole because nothing came of that.
+        let is_intact = |partial: &Partial| {
+            partial.earlier.as_ref().is_some_and(|earlier| earlier.is_whole(manifest))
+        };
+        let is_kept = |partial: &&Partial| is_intact(partial) || partial.files.iter().any(is_left);
+        let before = manifest.partial.iter().filter(is_kept);
         let before = before.cloned().chain(retracted.into_iter().map(Partial::from));
         let all = before.chain(self.sets.iter().cloned());
         let mut partial: BTreeMap<Name, Partial> = BTreeMap::new();
@@ -324,11 +329,14 @@ impl Ledger {
     /// meanwhile stays in the journal.
     pub fn commit_if_due(&mut self) -> Result<()> {
         let interval = COMMIT_EVERY.max(self.commit_cost * COMMIT_SHARE);
-        if self.committed_at.elapsed() < interval {
+        if !self.dirty || self.committed_at.elapsed() < interval {
             return Ok(());
         }
+        let started = Instant::now();
         self.name_drained();
-        self.write_manifest()
+        self.write_manifest()?;
+        self.commit_cost = started.elapsed();
+        Ok(())
     }
 
     /// Writes the manifest if it changed, and empties the journal. To be called while nothing is

@@ -123,6 +123,18 @@ fn restore_brings_back_everything_or_the_newest_but_no_part_of_a_damaged_checkpo
 /// counted as a checkpoint of its own; of one that was written again, files of both times.
 /// Fix: the manifest says which files are parts of checkpoints that are not whole.
 #[test]
+fn checkpoint_comes_back_without_the_files_that_were_never_to_be_drained() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let write = "for step in 1 2; do mkdir /cairn/ckpt-$step;
+        for file in a b lock.tmp; do echo $step >/cairn/ckpt-$step/$file; done; done";
+    let run = ["run", "--job", "job", "--persist", &out, "--temporary", "**/*.tmp"];
+    sandbox.cairn(&[&run[..], &["--", "bash", "-c", write]].concat()).succeeds();
+    sandbox.cairn(&["rm", "job", "--discard"]);
+    staged(&sandbox, "cd /cairn; ls ckpt-*").succeeds().prints("a\nb\n");
+}
+
+#[test]
 fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
     for (step, brought) in [(3, "ckpt-1 30\nckpt-2 30\n"), (2, "ckpt-1 30\n")] {
         let sandbox = Sandbox::new();

@@ -67,6 +67,9 @@ impl Manifest {
     /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the store gave up some of its
     /// files. Its number may be another one: an agent that lost the register counts anew.
     pub fn has(&self, store: &str, known: &register::Checkpoint) -> bool {
+        if (self.store.as_str(), &self.name) != (store, &known.name) {
+            return false;
+        }
         let is_there = |member: &Member| {
             self.file(&member.path).is_some_and(|file| file.content.bytes == member.bytes)
         };
@@ -77,9 +80,7 @@ impl Manifest {
                 there.map(|file| file.modified_ns).max()
             }
         };
-        self.store == store
-            && (&self.name, modified_ns) == (&known.name, Some(known.modified_ns))
-            && known.files.iter().all(is_there)
+        modified_ns == Some(known.modified_ns) && known.files.iter().all(is_there)
     }
 
     /// Whether it says no more than `whole`: a store had given up some files of that.
@@ -94,7 +95,8 @@ impl Manifest {
             && self.files.iter().all(is_there)
     }
 
-    fn file(&self, path: &FilePath) -> Option<&File> {
+    /// What is said of a file.
+    pub(super) fn file(&self, path: &FilePath) -> Option<&File> {
         let found = self.files.binary_search_by(|file| file.content.path.cmp(path));
         found.ok().map(|index| &self.files[index])
     }

@@ -111,8 +111,7 @@ impl Uploader<'_> {
 
     /// Removes what says that a checkpoint with another file of this name is there.
     fn supersede(&mut self, path: &FilePath) -> Result<()> {
-        let is_stale =
-            |there: &Manifest| there.files.iter().any(|other| other.content.path == *path);
+        let is_stale = |there: &Manifest| there.file(path).is_some();
         while let Some(index) = self.archived.iter().position(is_stale) {
             let name = self.archived[index].object();
             self.client.remove(&self.client.location().key(&self.job.job, &name))?;

@@ -531,32 +531,66 @@ fn next_store(world: &mut World) {
     world.0.job.store = "fedcba9876543210".into();
 }
 
+/// The checkpoint `name` of this file and no other, as it was drained.
+fn drained_checkpoint(ledger: &Ledger, id: u64, name: &str, files: &[&str]) -> Checkpoint {
+    let file = |name: &&str| {
+        let copy = ledger.entry(&path(name)).and_then(Entry::copy).expect("a copy");
+        CheckpointFile { path: path(name), bytes: copy.bytes, crc32c: copy.crc32c }
+    };
+    let name = Name { family: Family(name.as_bytes().to_vec()), step: None };
+    let files = files.iter().map(file).collect();
+    Checkpoint { id, name, store: String::new(), modified_ns: 1, files }
+}
+
+fn names(checkpoints: Vec<&Checkpoint>) -> Vec<String> {
+    checkpoints.into_iter().map(|known| known.name.to_string()).collect()
+}
+
+#[test]
+fn checkpoint_that_was_to_be_replaced_and_is_still_there_stays_one() {
+    let world = World::new();
+    for name in ["a", "b"] {
+        world.write(name, 1, "text");
+    }
+    assert!(world.drain(), "everything is drained");
+    let mut ledger = world.ledger();
+    let known = drained_checkpoint(&ledger, 1, "pair", &["a", "b"]);
+    ledger.put_checkpoints(vec![known]);
+    let changed = ["a", "b"].map(path);
+    ledger.begin_changes(&changed.iter().collect()).expect("begins");
+    // Nothing could be copied, and in the next pass nothing is to be.
+    ledger.note_partial(&HashSet::new());
+    assert_eq!(names(ledger.manifest().whole()), ["pair"]);
+    // One is another one now.
+    world.write("a", 2, "newer text");
+    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root());
+    world.carry_out(&mut ledger, &plan);
+    ledger.note_partial(&HashSet::new());
+    assert!(ledger.manifest().whole().is_empty());
+}
+
 #[test]
 fn checkpoint_of_an_earlier_store_is_named_no_more_before_a_file_of_it_is_replaced() {
+    for changed_outside in [false, true] {
+        replace_a_file_of_an_earlier_store(changed_outside);
+    }
+}
+
+fn replace_a_file_of_an_earlier_store(changed_outside: bool) {
     let mut world = World::new();
     for name in ["same", "other"] {
         world.write(name, 1, "text");
     }
     assert!(world.drain(), "everything is drained");
     let mut ledger = world.ledger();
-    let known: Vec<Checkpoint> = ["same", "other"]
-        .iter()
-        .enumerate()
-        .map(|(id, name)| {
-            let family = Family(name.as_bytes().to_vec());
-            let file = CheckpointFile { path: path(name), bytes: 4, crc32c: 0 };
-            let file = CheckpointFile {
-                crc32c: ledger.entry(&path(name)).and_then(Entry::copy).expect("a copy").crc32c,
-                ..file
-            };
-            let name = Name { family, step: None };
-            let (store, id) = (STORE.to_string(), id as u64);
-            Checkpoint { store, id, name, modified_ns: 1, files: vec![file] }
-        })
-        .collect();
-    ledger.put_checkpoints(known);
+    let known = [(0, "same"), (1, "other")]
+        .map(|(id, name)| drained_checkpoint(&ledger, id, name, &[name]));
+    ledger.put_checkpoints(known.to_vec());
     ledger.commit().expect("commits");
     drop(ledger);
+    if changed_outside {
+        fs::write(world.out().join("other"), "not ours").expect("writes");
+    }
 
     next_store(&mut world);
     world.write("other", 2, "newer text");
