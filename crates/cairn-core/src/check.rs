@@ -274,10 +274,14 @@ fn check_processes(tx: &Transaction, report: &mut Report, seen: &mut Seen) -> Re
         let open =
             opens.get_mut(handle.inode(tx) as usize).ok_or(broken("handle without inode"))?;
         *open += 1;
+        let file = tx.inode(InodeId(handle.inode(tx)));
+        let is_absent = file.is_ok_and(|file| file.absence(tx).is_some());
+        require(!is_absent || tx.may_see_absent(handle), "file that is read without its data")?;
     }
     require(flights == tx.get(FLIGHT_COUNT), "count of descriptions on their way")?;
     for index in 1..tx.records_end(SlabKind::Inode) {
         if let Ok(inode) = tx.inode(InodeId(index)) {
+            require(tx.is_absence_sound(inode), "file whose data are elsewhere")?;
             require(inode.opens(tx) == opens[index as usize], "open count of a file")?;
             leases -= i64::from(inode.lease(tx) != 0);
         }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: `Error::errno` is the only place where an errno is chosen.
 
+use crate::types::InodeId;
+
 /// Result of an operation on a namespace.
 pub type Result<T> = core::result::Result<T, Error>;
 
@@ -50,6 +52,11 @@ pub enum Error {
     InUse,
     /// The last block has bytes past the end that must become zeros first: see `Microfs::plan_settle`.
     Unsettled,
+    /// The data of the file are still elsewhere: wait until they were brought, see `Microfs::want_absent`.
+    Absent {
+        /// The file.
+        inode: InodeId,
+    },
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
     Escapes,
     /// The path leaves the directory that it has to stay in.
@@ -86,7 +93,10 @@ impl Error {
         match self {
             Error::NotPermitted => 1,
             Error::NotFound => 2,
-            Error::Io | Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => 5,
+            Error::Io
+            | Error::Absent { .. }
+            | Error::Corrupt { .. }
+            | Error::UnsupportedVersion { .. } => 5,
             Error::NoSuchOffset => 6,
             Error::TooLarge => 7,
             Error::BadHandle => 9,
@@ -140,6 +150,7 @@ impl core::fmt::Display for Error {
             Error::Escapes => f.write_str("the path leaves the store"),
             Error::OutOfBounds => f.write_str("the path leaves the directory it must stay in"),
             Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
+            Error::Absent { .. } => f.write_str("the file's data were not brought yet"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {
                 write!(f, "the store has format {found}, this build knows {supported}")

@@ -39,6 +39,14 @@ pub(crate) const MAPPED_TO_STORE: u32 = 512;
 pub(crate) const NAMELESS: u32 = 1024;
 /// Has extended attributes, see `extended.rs`.
 pub(crate) const EXTENDED: u32 = 2048;
+/// The data are still elsewhere, see `absent.rs`.
+pub(crate) const ABSENT: u32 = 4096;
+/// Somebody waits for them.
+pub(crate) const WANTED: u32 = 8192;
+/// They could not be had when that was tried last.
+pub(crate) const UNAVAILABLE: u32 = 1 << 14;
+/// Nor is it of any use to try again.
+pub(crate) const DAMAGED: u32 = 1 << 15;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -89,6 +97,7 @@ fields!(Inode {
     // Of an orphan: where the log ends with the record that freed its blocks, or further.
     freed_at, set_freed_at: word 8;
     version, set_version: word 9;
+    // Of an absent file: CRC32C of its data.
     drained_version, set_drained_version: word 10;
     accessed, set_accessed: time 11;
     modified, set_modified: time 12;
@@ -275,16 +284,19 @@ impl Inode {
         }
     }
 
-    /// Errors: `Io`: blocks of the file are lost.
+    /// Errors: `Io`: blocks of the file are lost; `Absent`.
     pub(crate) fn require_whole(self, tx: &Transaction) -> Result<()> {
-        match self.flags(tx) & LOST {
+        match self.flags(tx) & (LOST | ABSENT) {
             0 => Ok(()),
+            flags if flags & ABSENT != 0 => Err(Error::Absent { inode: self.id }),
             _ => Err(Error::Io),
         }
     }
 
     pub(crate) fn attributes(self, tx: &Transaction) -> Attributes {
         let is_regular = self.is_regular(tx);
+        let (absence, version) = (self.absence(tx), self.version(tx));
+        let is_here = absence.is_none();
         Attributes {
             inode: self.id,
             mode: self.mode(tx),
@@ -292,18 +304,20 @@ impl Inode {
             uid: self.uid(tx),
             gid: self.gid(tx),
             size: self.size(tx),
-            allocated_bytes: match is_regular {
-                true => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
-                false => 0,
+            allocated_bytes: match (is_regular, is_here) {
+                (true, true) => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
+                (true, false) => self.size(tx).next_multiple_of(tx.layout.hugeblock_bytes),
+                (false, _) => 0,
             },
             accessed: self.accessed(tx),
             modified: self.modified(tx),
             changed: self.changed(tx),
             born: self.born(tx),
-            version: self.version(tx),
-            drained_version: self.drained_version(tx),
-            unclean: self.flags(tx) & UNCLEAN != 0,
-            lost: self.flags(tx) & LOST != 0,
+            version,
+            drained_version: if is_here { self.drained_version(tx) } else { version },
+            unclean: self.flags(tx) & UNCLEAN != 0 && is_here,
+            lost: self.flags(tx) & LOST != 0 && is_here,
+            absence,
             writers: self.writers(tx),
             opens: self.opens(tx),
             extended: self.flags(tx) & EXTENDED != 0,

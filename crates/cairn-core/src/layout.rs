@@ -17,7 +17,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -100,6 +100,9 @@ pub(crate) const READ_PLACES: usize = 16;
 pub(crate) const SPACE_PATIENCE: usize = 184;
 pub(crate) const SPACE_BEAT: usize = 185;
 pub(crate) const SPACE_IN_VAIN: usize = 186;
+/// When files whose data are elsewhere were last said to be brought, and how often somebody began to wait for one: see `absent.rs`.
+pub(crate) const ABSENCE_BEAT: usize = 187;
+pub(crate) const ABSENCE_WISHES: usize = 188;
 pub(crate) const SPACE_WAITERS: usize = 192;
 pub(crate) const SPACE_PLACES: usize = 32;
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);

@@ -6,6 +6,7 @@
 //! if its process dies half-way. So the same code runs inside an application, in the agent and in a simulator.
 #![forbid(unsafe_code)]
 
+mod absent;
 mod attributes;
 mod check;
 mod claim;

@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, MAY_READ, MAY_WRITE, PATH_ONLY, WROTE};
-use crate::inode::{EXECUTE, Inode, NAMELESS, PERMISSION_BITS, READ, WRITE};
+use crate::inode::{ABSENT, EXECUTE, Inode, NAMELESS, PERMISSION_BITS, READ, WRITE};
 use crate::namei::{log_create, permit_creation};
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId, MODE_REGULAR, OpenOptions, Opened};
@@ -13,6 +13,7 @@ use crate::walk::{Last, Spare, Walked};
 
 impl Microfs {
     /// Opens `path`. `mode` holds the permission bits of a file that is created (umask applied).
+    /// Errors: `Absent`, but not if the file is emptied or only named.
     pub fn open_file(
         &self,
         caller: &Caller,
@@ -65,6 +66,9 @@ impl Microfs {
                 inode.permit(tx, caller, wanted)?;
             }
             let truncates = options.truncate && !created && inode.is_regular(tx);
+            if inode.flags(tx) & ABSENT != 0 && !truncates && !options.path_only {
+                return Err(Error::Absent { inode: inode.id });
+            }
             if truncates {
                 tx.truncate_to_zero(inode, caller, slot)?;
             }

@@ -10,7 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::{HAS_WAITING, Inode, MAYBE_STALE, ORPHAN, SETTLING};
+use crate::inode::{ABSENT, HAS_WAITING, Inode, MAYBE_STALE, ORPHAN, SETTLING};
 use crate::layout::{PIN_COUNT, PIN_EPOCH};
 use crate::pool::BlockRun;
 use crate::process::Slot;
@@ -332,7 +332,10 @@ impl Transaction<'_> {
         if flags & PIN_SETTLES != 0 {
             inode.clear_flags(self, SETTLING);
         }
-        inode.next_version(self);
+        // What is brought of an absent file is no change of it.
+        if inode.flags(self) & ABSENT == 0 {
+            inode.next_version(self);
+        }
         if keeps_place {
             let place = pin.offset(self)..pin.place_end(self);
             self.keep_place(pin, inode, place);

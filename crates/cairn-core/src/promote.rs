@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE};
+use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE};
 use crate::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::map::Stretch;
 use crate::pin::{Pin, PinRequest, PinnedRun};
@@ -60,7 +60,8 @@ struct State {
 impl State {
     /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where they are.
     fn of(tx: &Transaction, inode: Inode) -> Option<State> {
-        const CHANGES: u32 = ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED;
+        const CHANGES: u32 =
+            ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED | ABSENT;
         let is_quiet =
             inode.is_regular(tx) && inode.pins(tx) == 0 && inode.flags(tx) & CHANGES == 0;
         let (version, layout) = (inode.version(tx), inode.layout(tx));

@@ -57,9 +57,13 @@ pub enum Operation {
     Strides = 19,
     /// inode; all its extended attributes, as `extended.rs` has them. In snapshots, too, and not empty there.
     Extended = 20,
+    /// inode, size, CRC32C of the data, version: the data are elsewhere, and what was here of them is gone.
+    Absent = 21,
+    /// inode: its data are here.
+    Present = 22,
 }
 
-const OPERATIONS: [(Operation, usize); 20] = [
+const OPERATIONS: [(Operation, usize); 22] = [
     (Operation::Close, 3),
     (Operation::Create, 4),
     (Operation::Unlink, 2),
@@ -80,6 +84,8 @@ const OPERATIONS: [(Operation, usize); 20] = [
     (Operation::Extent, 3),
     (Operation::Strides, 6),
     (Operation::Extended, 1),
+    (Operation::Absent, 4),
+    (Operation::Present, 1),
 ];
 
 impl Operation {
@@ -236,7 +242,7 @@ mod tests {
             assert_eq!(*operation as usize, index + 1);
             assert_eq!(Operation::decode(*operation as u16), Some(*operation));
         }
-        assert_eq!((Operation::decode(0), Operation::decode(21)), (None, None));
+        assert_eq!((Operation::decode(0), Operation::decode(23)), (None, None));
     }
 
     #[test]

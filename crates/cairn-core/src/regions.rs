@@ -57,6 +57,10 @@ pub struct Survey {
     pub undrained_bytes: u64,
     /// Of the undrained ones, those that never will be: the writer died, or a part is lost.
     pub unclean_files: u64,
+    /// Files whose data are still where they were drained to; they count as drained.
+    pub absent_files: u64,
+    /// Their bytes.
+    pub absent_bytes: u64,
 }
 
 impl Transaction<'_> {
@@ -160,6 +164,10 @@ impl Survey {
         }
         self.files += 1;
         self.bytes += attributes.size;
+        if attributes.absence.is_some() {
+            self.absent_files += 1;
+            self.absent_bytes += attributes.size;
+        }
         if !attributes.is_drained() {
             self.undrained_files += 1;
             self.undrained_bytes += attributes.size;

@@ -16,7 +16,7 @@ mod restore;
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::{Inode, LOST, OPENED, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, OPENED, UNCLEAN};
 use crate::layout::{self, Checksum, Geometry, Layout, SlabKind};
 use crate::memory::Memory;
 use crate::pool::BlockRun;
@@ -32,7 +32,7 @@ const WRITING: u32 = 1 << 16;
 /// In an image: the seal of the last block is valid.
 const HAS_SEAL: u32 = 1 << 17;
 /// What a snapshot keeps of an inode's flags.
-const KEPT_FLAGS: u32 = UNCLEAN | OPENED | LOST | WRITING;
+const KEPT_FLAGS: u32 = UNCLEAN | OPENED | LOST | ABSENT | WRITING;
 /// Pieces of a strided write attached in one transaction: each may split a node of every level of the tree.
 const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
@@ -359,7 +359,9 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
         | Operation::Drained
         | Operation::Opened
         | Operation::Sealed
-        | Operation::Strides => match file_of(tx, record)? {
+        | Operation::Strides
+        | Operation::Absent
+        | Operation::Present => match file_of(tx, record)? {
             Some(inode) => data::change(tx, record, inode),
             None => Ok(None),
         },

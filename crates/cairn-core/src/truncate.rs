@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, LOST, OPENED, ORPHAN, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, OPENED, ORPHAN, UNCLEAN};
 use crate::map::Stretch;
 use crate::pool::BlockRun;
 use crate::process::Slot;
@@ -35,6 +35,7 @@ impl Transaction<'_> {
         self.cut_all(inode, caller, slot)?;
         inode.clear_tail(self);
         inode.clear_flags(self, UNCLEAN | LOST);
+        inode.forgo_data(self);
         self.finish_truncate(inode, 0, caller);
         Ok(())
     }
@@ -57,7 +58,7 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Gives a regular file a new size, one bounded step at a time. The caller has checked the right to write.
-    /// Errors: `Unsettled`: settle the tail first.
+    /// Errors: `Unsettled`: settle the tail first; `Absent` unless `size` is 0.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -79,6 +80,9 @@ impl Microfs {
             if size == 0 {
                 tx.truncate_to_zero(inode, caller, slot)?;
                 return Ok(Truncation::Done);
+            }
+            if inode.flags(tx) & ABSENT != 0 {
+                return Err(Error::Absent { inode: inode.id });
             }
             // Appends that wait for an earlier one are cut, too.
             if size >= inode.size(tx).max(inode.appended_end(tx)) {

@@ -129,7 +129,7 @@ pub struct Attributes {
     pub gid: u32,
     /// Length in bytes; for a symbolic link the length of its target.
     pub size: u64,
-    /// Bytes of hugeblocks held.
+    /// Bytes of hugeblocks held, or, of an absent file, to be held.
     pub allocated_bytes: u64,
     /// Last read.
     pub accessed: Timestamp,
@@ -141,19 +141,34 @@ pub struct Attributes {
     pub born: Timestamp,
     /// Counts changes of the data; never repeats for an inode number.
     pub version: u64,
-    /// The version that was last drained and verified; 0 if none.
+    /// The version that was last drained and verified; 0 if none. That of an absent file is.
     pub drained_version: u64,
     /// A writer died by a signal since the file was last truncated: never offered for restart.
     pub unclean: bool,
     /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and writing give `Io` until it is
     /// truncated to 0.
     pub lost: bool,
+    /// The data are still elsewhere: opening the file to read or write gives `Absent`.
+    pub absence: Option<Absence>,
     /// Open-file descriptions that may write.
     pub writers: u32,
     /// Open-file descriptions.
     pub opens: u32,
     /// Has extended attributes.
     pub extended: bool,
+}
+
+/// What is known of the data of a file that are still elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// Their CRC32C.
+    pub crc32c: u32,
+    /// Somebody waits for them.
+    pub wanted: bool,
+    /// They could not be had when that was tried last.
+    pub unavailable: bool,
+    /// What is there of them is not what it should be.
+    pub damaged: bool,
 }
 
 /// `S_IFMT`: the bits of a mode that hold the file type.
@@ -172,9 +187,9 @@ pub const PATH_BYTES_MAX: usize = 4095;
 pub const TIERS_MAX: usize = 4;
 
 impl Attributes {
-    /// Whether nobody may write to it and its newest version is drained.
+    /// Whether nobody may write to it and its newest version is drained. An absent file is, though who brings it writes to it.
     pub fn is_drained(&self) -> bool {
-        self.writers == 0 && self.drained_version == self.version
+        self.absence.is_some() || self.writers == 0 && self.drained_version == self.version
     }
 
     /// Whether this is a directory.

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::fs::Microfs;
-use crate::inode::{MAPPED_TO_STORE, MAYBE_STALE};
+use crate::inode::{ABSENT, MAPPED_TO_STORE, MAYBE_STALE};
 use crate::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, PROMOTED, SlabKind};
 use crate::map::Stretch;
 use crate::parts::PartUsage;
@@ -205,10 +205,13 @@ impl Microfs {
         self.memory().words()[ORPHAN_COUNT].load(Ordering::Relaxed)
     }
 
-    /// Records that `version` of the file is drained and verified.
+    /// Records that `version` of the file is drained and verified. That of an absent file is in any case.
     pub fn mark_drained(&self, inode: InodeId, version: u64, now: Timestamp) -> Result<()> {
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
+            if inode.flags(tx) & ABSENT != 0 {
+                return Ok(());
+            }
             inode.set_drained_version(tx, version);
             tx.log(Operation::Drained, now, &[u64::from(inode.id.0), version], &[]);
             Ok(())

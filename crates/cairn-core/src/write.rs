@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle, MAY_WRITE, WROTE};
-use crate::inode::{Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
+use crate::inode::{ABSENT, Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX};
 use crate::pool::BlockRun;
@@ -84,6 +84,8 @@ pub struct WritePlan {
     runs: [PinnedRun; RUNS_MAX],
     /// The write went to the cursor, so one more may follow it there.
     at_cursor: bool,
+    /// The file was absent: it comes to nothing if that has ended meanwhile.
+    brings: bool,
 }
 
 impl WritePlan {
@@ -120,6 +122,11 @@ impl WritePlan {
     /// Whether programs may store to the file through mappings meanwhile.
     pub fn is_stored_to(&self) -> bool {
         self.is_stored_to
+    }
+
+    /// Whether the write brings data of an absent file. If not, the file was emptied since it was opened for that.
+    pub fn brings(&self) -> bool {
+        self.brings
     }
 
     /// Takes the checksum term of a `Fill` piece; there is at most one in a plan.
@@ -200,7 +207,11 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
-            inode.require_whole(tx)?;
+            // Nobody has an absent file open for writing but who brings it.
+            let brings = inode.flags(tx) & ABSENT != 0;
+            if !brings {
+                inode.require_whole(tx)?;
+            }
             let waiting = match at {
                 Position::Again(offset) => tx.take_waiting_pin(slot, inode, offset),
                 _ => None,
@@ -241,6 +252,7 @@ impl Microfs {
                 run_count: 0,
                 runs: [EMPTY_RUN; RUNS_MAX],
                 at_cursor: at == Position::Cursor,
+                brings,
             };
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;
@@ -270,7 +282,9 @@ impl Microfs {
             if at == Position::Cursor {
                 handle.set_cursor(tx, end);
             }
-            handle.add_flags(tx, WROTE);
+            if !brings {
+                handle.add_flags(tx, WROTE);
+            }
             Ok((plan, tx.may_change_in_place(inode)))
         })?;
         if !may_begin {

@@ -55,6 +55,8 @@ struct Stage {
     /// A file that is written under a lease, and the word that says how far.
     leased: (HandleId, InodeId),
     lease_state: usize,
+    /// A file whose data are elsewhere but for a block.
+    absent: InodeId,
     /// The slot of `OTHER`, with open files, one of them deleted, and a write in flight.
     other: SlotId,
 }
@@ -73,7 +75,7 @@ impl Stage {
     }
 }
 
-const OPERATIONS: [Operation; 23] = [
+const OPERATIONS: [Operation; 26] = [
     Operation {
         name: "create",
         transactions: 1,
@@ -234,6 +236,35 @@ const OPERATIONS: [Operation; 23] = [
         },
     },
     Operation {
+        name: "make a file absent",
+        transactions: 3,
+        act: |stage| {
+            let (fs, caller) = (stage.fs(), stage.caller());
+            let options = OpenOptions { read: false, exclusive: true, ..READ_WRITE };
+            let handle = fs.open_file(&caller, ROOT, b"new", options, 0o644).unwrap().handle;
+            fs.make_absent(&caller, handle, 5000, 7).unwrap();
+            stage.process.close(handle).unwrap();
+        },
+    },
+    Operation {
+        name: "bring an absent file, of which a part was brought before",
+        transactions: 4,
+        act: |stage| {
+            let (fs, caller) = (stage.fs(), stage.caller());
+            let handle = fs.open_absent(&caller, stage.absent).unwrap();
+            let write = begin_write(&stage.process, handle, 0, 4096);
+            fs.commit_write(&caller, &write).unwrap();
+            assert!(fs.end_absence(&caller, handle).unwrap());
+        },
+    },
+    Operation {
+        name: "empty an absent file",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().truncate(&stage.caller(), stage.absent, 0).unwrap();
+        },
+    },
+    Operation {
         name: "promote blocks from the middle of an extent",
         transactions: 2,
         act: |stage| {
@@ -282,6 +313,17 @@ fn begin_write(process: &Process, handle: HandleId, at: u64, length: usize) -> W
     write.plan
 }
 
+/// A file whose data are elsewhere; who brought them has given up.
+fn create_absent(process: &Process) -> InodeId {
+    let (fs, caller) = (&process.fs, process.caller());
+    let options = OpenOptions { read: false, ..READ_WRITE };
+    let opened = fs.open_file(&caller, ROOT, b"absent", options, 0o644).unwrap();
+    fs.make_absent(&caller, opened.handle, 9000, 7).unwrap();
+    fs.commit_write(&caller, &begin_write(process, opened.handle, 0, 4096)).unwrap();
+    process.close(opened.handle).unwrap();
+    opened.inode
+}
+
 fn geometry() -> Geometry {
     Geometry { tier_blocks: [FAST, 16, 0, 0], ..small_geometry(FAST, 512) }
 }
@@ -313,6 +355,7 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     for index in 0..NAMES {
         process.close(create(&process, format!("many/{index}").as_bytes(), 0).0).unwrap();
     }
+    let absent = create_absent(&process);
     let (doomed, _) = create(&other, b"doomed", 4096);
     for block in 1..20 {
         let at = Position::At(block * 8192);
@@ -332,7 +375,7 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     proceed();
     let grew = |(word, old): (&AtomicU64, &u64)| *old >> 63 == 1 && word.load(Relaxed) != *old;
     let lease_state = memory.words().iter().zip(&before).position(grew).expect("it has a lease");
-    Stage { process, handle, inode, plan, leased, lease_state, other: other.slot }
+    Stage { process, handle, inode, plan, leased, lease_state, absent, other: other.slot }
 }
 
 /// A page of a segment that nobody changes now: the child that could is stopped or gone.

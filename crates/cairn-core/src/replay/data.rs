@@ -4,7 +4,7 @@ use super::{HAS_SEAL, Rest, Seal, WRITING, contradiction};
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::extended::is_well_formed;
-use crate::inode::{Inode, LOST, MAYBE_STALE, OPENED, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, MAYBE_STALE, OPENED, UNCLEAN};
 use crate::map::{Extent, Stretch};
 use crate::pool::BlockRun;
 use crate::record::{Operation, Record};
@@ -76,6 +76,8 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
                 inode.clear_flags(tx, WRITING);
             }
         }
+        // What stands there of an absent file is something else.
+        Operation::Drained if inode.flags(tx) & ABSENT != 0 => {}
         Operation::Drained => inode.set_drained_version(tx, p[1]),
         Operation::Opened => inode.add_flags(tx, OPENED),
         Operation::Sealed => {
@@ -83,10 +85,36 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
             set_seal(tx, inode, p[1]);
         }
         Operation::Truncate => return truncate(tx, inode, p[1], record.time),
+        Operation::Absent => return begin_absence(tx, inode, p).map(Some),
+        Operation::Present => end_absence(tx, inode)?,
         Operation::Strides => return write_strides(tx, inode, p, record.time).map(Some),
         _ => write(tx, inode, p, record.time)?,
     }
     Ok(None)
+}
+
+/// The data are elsewhere from now on; times say nothing about that.
+fn begin_absence(tx: &mut Transaction, inode: Inode, p: &[u64]) -> Result<Rest> {
+    if !file_fits(tx, p[1]) || p[2] > u64::from(u32::MAX) {
+        return contradiction("data that are elsewhere");
+    }
+    inode.clear_flags(tx, UNCLEAN | LOST | WRITING);
+    inode.add_flags(tx, ABSENT);
+    set_seal(tx, inode, 0);
+    inode.set_size(tx, p[1]);
+    inode.set_drained_version(tx, p[2]);
+    inode.set_version(tx, p[3]);
+    Ok(Rest::Cut { inode: inode.id, from_block: 0 })
+}
+
+fn end_absence(tx: &mut Transaction, inode: Inode) -> Result<()> {
+    if inode.flags(tx) & ABSENT == 0 {
+        return contradiction("data that were here before");
+    }
+    inode.clear_flags(tx, ABSENT | UNCLEAN | WRITING);
+    let version = inode.version(tx);
+    inode.set_drained_version(tx, version);
+    Ok(())
 }
 
 pub(super) fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
@@ -129,7 +157,10 @@ pub(super) fn grow(
         set_seal(tx, inode, seal);
     }
     inode.add_flags(tx, WRITING);
-    touch(tx, inode, now);
+    // Data that are brought are no change.
+    if inode.flags(tx) & ABSENT == 0 {
+        touch(tx, inode, now);
+    }
     Ok(())
 }
 
@@ -149,6 +180,9 @@ pub(super) fn truncate(
         && matches!(tx.stretch(inode.map(tx), last), Stretch::Data(_));
     if size == 0 {
         inode.clear_flags(tx, UNCLEAN | LOST);
+        inode.forgo_data(tx);
+    } else if inode.flags(tx) & ABSENT != 0 {
+        return contradiction("size of a file whose data are elsewhere");
     }
     if shrinks && cuts_block {
         inode.add_flags(tx, OPENED);
@@ -177,7 +211,7 @@ pub(super) fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
     let crc32c = inode.sealed_crc(tx);
     let size = inode.size(tx);
     inode.clear_flags(tx, WRITING | HAS_SEAL);
-    if flags & WRITING != 0 {
+    if flags & WRITING != 0 && flags & ABSENT == 0 {
         inode.add_flags(tx, UNCLEAN);
     }
     inode.set_written_end(tx, size);

@@ -54,6 +54,9 @@ pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
     inode.set_accessed(tx, Timestamp::from_bits(p[8]));
     inode.set_modified(tx, Timestamp::from_bits(p[9]));
     inode.set_changed(tx, Timestamp::from_bits(p[10]));
+    if !tx.is_absence_sound(inode) {
+        return contradiction("data that are elsewhere");
+    }
     if inode.is_regular(tx) {
         if !file_fits(tx, p[5]) {
             return contradiction("size of a file");

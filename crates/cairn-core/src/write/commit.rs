@@ -8,7 +8,7 @@ use super::WritePlan;
 use super::lease::keep_lease;
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, MAPPED_TO_STORE, ORPHAN};
+use crate::inode::{ABSENT, Inode, MAPPED_TO_STORE, ORPHAN};
 use crate::map::{Extent, Stretch};
 use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
 use crate::pool::BlockRun;
@@ -81,8 +81,9 @@ impl Microfs {
             if !pin.is_active_for(tx, plan.pin_ticket) {
                 return Err(Error::Invalid);
             }
-            if inode.flags(tx) & ORPHAN != 0 {
-                // Deleted and closed meanwhile: nobody will read it.
+            let flags = inode.flags(tx);
+            if flags & ORPHAN != 0 || plan.brings && flags & ABSENT == 0 {
+                // Deleted and closed meanwhile: nobody will read it. Or emptied: what is brought is nobody's.
                 tx.abandon_pin(slot, pin);
                 return Ok(Committed::Done);
             }
@@ -137,7 +138,9 @@ impl Microfs {
                 inode.set_size(tx, end);
             }
             tx.leave_tail_to_stores(inode);
-            inode.touch_data(tx, caller);
+            if !plan.brings {
+                inode.touch_data(tx, caller);
+            }
             if let Some((seat, handle)) = seat.as_mut().zip(handle) {
                 lease = tx.grant_lease(seat, slot, handle, inode, (plan.offset, end))?;
             }

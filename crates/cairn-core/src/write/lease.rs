@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle};
-use crate::inode::{HAS_WAITING, Inode, LOST, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
+use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::pin::{PIN_APPEND, PIN_LEASED, Pin, PinRequest, PinnedRun, RUNS_MAX};
 use crate::pool::BlockRun;
@@ -64,7 +64,7 @@ const CLAIMED: usize = 2;
 /// this writes.
 const VAIN_MAX: u32 = 6;
 /// Flags of a file on which there is no lease: who writes to it does more than to continue it.
-const NO_LEASE: u32 = SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED_TO_STORE;
+const NO_LEASE: u32 = SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED_TO_STORE | ABSENT;
 /// Looks at a lease that another thread is using before the lock is taken instead.
 const SPINS: u32 = 100;
 
@@ -149,6 +149,7 @@ impl LeasedWrite {
             run_count: 1,
             runs,
             at_cursor: true,
+            brings: false,
         }
     }
 }

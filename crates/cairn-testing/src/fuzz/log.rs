@@ -97,9 +97,10 @@ fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
     let kind = match (operation, place) {
         (_, 0) | (2..=6 | 11 | 13 | 17, 1) | (4 | 13, 2 | 3) => INODE,
         (2, 2) | (10, 1) => MODE,
-        (16, 1) => return mode(choices) << 32 | choices.below(1 << 8),
+        // Also files whose data are elsewhere.
+        (16, 1) => return mode(choices) << 32 | choices.below(2) << 12 | choices.below(1 << 8),
         (16, 4) => INODE,
-        (8, 1) | (9, 1 | 2) | (16, 5) => SIZE,
+        (8 | 21, 1) | (9, 1 | 2) | (16, 5) => SIZE,
         (9, 3) | (18, 1) => BLOCK,
         (9, 4) | (18, 2) => RUN,
         _ => SMALL,

@@ -1,4 +1,4 @@
-//! Media formats 1, 2 and 3 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
+//! Media formats 1 to 4 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
 //!
 //! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
 
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 const PAYLOAD_WORDS: u64 = 508;
-/// Numbers of parameters of the records 1 to 20.
-const PARAMETERS: [usize; 20] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1];
+/// Numbers of parameters of the records 1 to 22.
+const PARAMETERS: [usize; 22] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1];
 const EXTENDED: u16 = 20;
 
 fn text(name: &[u8; 8]) -> u64 {
@@ -159,7 +159,7 @@ fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
     let mut rest = words;
     while let Some(&header) = rest.first() {
         let (operation, length) = (header as u16, (header >> 16 & 0xffff) as usize);
-        if length > rest.len() || !(1..=EXTENDED).contains(&operation) {
+        if length > rest.len() || !(1..=PARAMETERS.len()).contains(&operation.into()) {
             break;
         }
         let (record, behind) = rest.split_at(length);

@@ -21,10 +21,13 @@ use cairn_testing::tier::CHECKSUM;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too.
-const VERSIONS: [usize; 3] = [1, 2, 3];
+/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too, format 4 also files whose data are
+/// elsewhere.
+const VERSIONS: [usize; 4] = [1, 2, 3, 4];
 /// What this build writes.
-const NEWEST: usize = 3;
+const NEWEST: usize = 4;
+const FIRST_WITH_EXTENDED: usize = 3;
+const FIRST_WITH_ABSENT: usize = 4;
 /// Unit of allocation.
 const BLOCK_BYTES: u32 = 4096;
 /// What stands at the beginning of the image's file.
@@ -38,8 +41,12 @@ Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats"
 const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
 /// Every operation of a snapshot with files, directories and symbolic links.
 const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
-/// Of format 3 both have it.
+/// From format 3 on both have it.
 const EXTENDED: u16 = 20;
+/// From format 4 on the log has them.
+const ABSENT: [u16; 2] = [21, 22];
+/// Bytes of a file whose data are elsewhere.
+const ABSENT_BYTES: u64 = 5_000;
 const READ: OpenOptions = OpenOptions {
     read: true,
     write: false,
@@ -183,6 +190,22 @@ fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     fs.set_owner(&caller, kept, Some(SOMEBODY.uid), Some(SOMEBODY.gid)).unwrap();
     let [accessed, modified] = [7_000, 6_000].map(|time| TimeUpdate::At(Timestamp(time)));
     fs.set_times(&caller, kept, accessed, modified).unwrap();
+    let crc32c = CHECKSUM(0, &content(salt + 60, ABSENT_BYTES as usize));
+    for name in ["absent", "brought"] {
+        let options = OpenOptions { read: false, ..WRITE };
+        let handle = fs.open_file(&caller, ROOT, &path(name), options, 0o640).unwrap().handle;
+        fs.make_absent(&caller, handle, ABSENT_BYTES, crc32c).unwrap();
+        store.process.close(handle).unwrap();
+    }
+    let brought = fs.resolve(&caller, ROOT, &path("brought"), false).unwrap();
+    let handle = fs.open_absent(&caller, brought).unwrap();
+    let bytes = content(salt + 60, ABSENT_BYTES as usize);
+    let begun = store.process.begin_write(&caller, handle, Position::At(0), &bytes);
+    let mut write = begun.unwrap();
+    store.process.transfer(&mut write).unwrap();
+    assert!(store.process.commit(&caller, &mut write).unwrap());
+    assert!(fs.end_absence(&caller, handle).unwrap());
+    store.process.close(handle).unwrap();
     let caller = store.process.caller();
     let theirs = fs.resolve(&caller, ROOT, &path("theirs"), false).unwrap();
     let set = |inode, name: &[u8], length: usize| {
@@ -199,13 +222,14 @@ fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     fs.sync().unwrap();
 }
 
-/// Content of the files below `under` that `operations_of_every_kind` leaves.
-fn files(salt: u8) -> Vec<(&'static str, Vec<u8>)> {
+/// Content of the files below `under` that `operations_of_every_kind` leaves in media of a format.
+fn files(version: usize, salt: u8) -> Vec<(&'static str, Vec<u8>)> {
     let mut overwritten = content(salt, 4_500);
     overwritten[4_000..4_200].copy_from_slice(&content(salt + 100, 200));
     let mut holes = vec![0; 20_000];
     holes.extend(content(salt, 100));
-    vec![
+    let brought = ("brought", content(salt + 60, ABSENT_BYTES as usize));
+    let others = vec![
         ("cut", content(salt, 4_500)[..4_200].to_vec()),
         ("holes", holes),
         ("kept", content(salt, 4_300)),
@@ -215,7 +239,8 @@ fn files(salt: u8) -> Vec<(&'static str, Vec<u8>)> {
         ("replaced", content(salt + 20, 40)),
         ("second name", content(salt, 4_300)),
         ("two", content(salt + 40, 60)),
-    ]
+    ];
+    others.into_iter().chain((version >= FIRST_WITH_ABSENT).then_some(brought)).collect()
 }
 
 /// Checksums of a file's blocks; `None` for holes.
@@ -246,7 +271,14 @@ fn expect_everything(image: &Image, version: usize) {
     let mut names = vec![String::new(), "/open".to_owned()];
     for (under, salt) in [("before", 1), ("after", 2)] {
         names.extend([format!("/{under}"), format!("/{under}/link"), format!("/{under}/theirs")]);
-        for (name, content) in files(salt) {
+        if version >= FIRST_WITH_ABSENT {
+            names.push(format!("/{under}/absent"));
+            let absent = seen.tree[format!("/{under}/absent").as_bytes()].attributes;
+            let crc32c = absent.absence.expect("its data are elsewhere").crc32c;
+            assert_eq!(crc32c, CHECKSUM(0, &content(salt + 60, ABSENT_BYTES as usize)));
+            assert_eq!((absent.size, absent.is_drained()), (ABSENT_BYTES, true));
+        }
+        for (name, content) in files(version, salt) {
             let path = format!("{under}/{name}");
             let (attributes, found) = store.read(path.as_bytes());
             let stored = &seen.tree[format!("/{path}").as_bytes()].checksums;
@@ -259,7 +291,8 @@ fn expect_everything(image: &Image, version: usize) {
         }
         let entry = |name: &str| &seen.tree[format!("/{under}/{name}").as_bytes()];
         for name in ["kept", "second name", "theirs", "cut"] {
-            let expected = if version < NEWEST { Vec::new() } else { extended(name, salt) };
+            let has_any = version >= FIRST_WITH_EXTENDED;
+            let expected = if has_any { extended(name, salt) } else { Vec::new() };
             assert_eq!(entry(name).extended, expected, "{name}");
         }
         let kept = entry("kept").attributes;
@@ -306,12 +339,13 @@ fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
     assert_eq!((older.number, newer.number, older.epoch, newer.epoch), (1, 2, 2, 2));
     assert_eq!(older.position % 508, 0, "an epoch begins with a block");
     assert!(older.lsn < newer.lsn && older.position < newer.position);
-    let extended = (version >= NEWEST).then_some(EXTENDED);
+    let extended = (version >= FIRST_WITH_EXTENDED).then_some(EXTENDED);
+    let absent = ABSENT.into_iter().filter(|_| version >= FIRST_WITH_ABSENT);
     let in_snapshot: Vec<u16> = newer.operations.keys().copied().collect();
     assert_eq!(in_snapshot, SNAPSHOT_OPERATIONS.into_iter().chain(extended).collect::<Vec<_>>());
     for snapshot in [&older, &newer] {
         let operations = by_hand::log(image, &superblock, snapshot);
-        assert!(operations.into_keys().eq(LOG_OPERATIONS.chain(extended)));
+        assert!(operations.into_keys().eq(LOG_OPERATIONS.chain(extended).chain(absent.clone())));
     }
     let mut block = vec![0; BLOCK_BYTES as usize];
     image.read(superblock.data(), &mut block).unwrap();
@@ -323,7 +357,7 @@ fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
 
 /// The image of a media format, written again first if that is asked for.
 fn kept(version: usize) -> Image {
-    static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| VERSIONS.map(read_image));
+    static IMAGES: LazyLock<[Image; 4]> = LazyLock::new(|| VERSIONS.map(read_image));
     IMAGES[version - 1].clone()
 }
 
@@ -412,9 +446,23 @@ fn extended_attributes_on_media_of_an_older_format_are_refused() {
         let file = fs.resolve(&caller, ROOT, b"after/kept", true).unwrap();
         let update = ExtendedUpdate::default();
         let set = fs.set_extended(&caller, file, b"user.a", b"value", update);
-        assert_eq!(set, if version < NEWEST { Err(Error::NotSupported) } else { Ok(()) });
+        let is_old = version < FIRST_WITH_EXTENDED;
+        assert_eq!(set, if is_old { Err(Error::NotSupported) } else { Ok(()) });
         let listed = fs.all_extended(file).unwrap().iter().count();
-        assert_eq!(listed, if version < NEWEST { 0 } else { 3 });
+        assert_eq!(listed, if is_old { 0 } else { 3 });
+    }
+}
+
+#[test]
+fn absent_files_on_media_of_an_older_format_are_refused() {
+    for version in VERSIONS {
+        let store = Store::recovered(&kept(version));
+        let (fs, caller) = (store.fs(), store.process.caller());
+        let options = OpenOptions { read: false, ..WRITE };
+        let handle = fs.open_file(&caller, ROOT, b"new", options, 0o640).unwrap().handle;
+        let made = fs.make_absent(&caller, handle, 5, 6);
+        let is_old = version < FIRST_WITH_ABSENT;
+        assert_eq!(made, if is_old { Err(Error::NotSupported) } else { Ok(()) });
     }
 }
 
@@ -429,7 +477,7 @@ fn media_of_a_newer_format_are_refused_and_left_alone() {
     }
     let before = image.to_vec();
     let error = Superblock::read(&image, CHECKSUM).unwrap_err();
-    assert!(matches!(error, Error::UnsupportedVersion { found: 4, .. }), "{error:?}");
+    assert!(matches!(error, Error::UnsupportedVersion { found: 5, .. }), "{error:?}");
     let memory = Arc::new(Workspace::new(512).unwrap());
     assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
     assert!(image.to_vec() == before);
