@@ -14,7 +14,7 @@ use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::table::Left;
-use crate::{io, mapping, placeholder, table, upkeep};
+use crate::{absent, io, mapping, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
@@ -60,6 +60,7 @@ fn options(flags: i32) -> Result<OpenOptions> {
 /// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` without `O_EXCL`, whose file may be given a name, is
 /// refused with `EOPNOTSUPP` where metadata is durable; flags
 /// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are remembered.
+/// A file whose data are still elsewhere is waited for.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     open_within(place, flags, mode, PathBounds::NONE)
 }
@@ -75,7 +76,8 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
         let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;
         return Ok(give_number(mount, &caller, opened.handle, flags)?);
     }
-    let opened = mount.fs().open_file(&caller, place.base, place.path, options, mode);
+    let open = || mount.fs().open_file(&caller, place.base, place.path, options, mode);
+    let opened = absent::wait(mount, open)?;
     let keeps_link = options.no_follow || options.create && options.exclusive;
     let follow = !keeps_link;
     let opened = mount.at(place, follow, opened)?;
@@ -211,7 +213,7 @@ pub(crate) fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
         return Err(io::too_large());
     }
     for _ in 0..TRUNCATE_STEPS_MAX {
-        match mount.fs().truncate(&caller, inode, size) {
+        match absent::wait(mount, || mount.fs().truncate(&caller, inode, size))? {
             Ok(Truncation::Done) => {
                 show_cut(mount, inode)?;
                 mount.reclaim();

@@ -11,6 +11,7 @@
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
 //! system call past the C library, because its names may be Cairn's own hooks.
 
+pub mod absent;
 pub mod address;
 pub mod allocate;
 pub mod attributes;
