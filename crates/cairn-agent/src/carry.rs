@@ -125,6 +125,9 @@ impl<'a> Carrier<'a> {
         for path in &plan.attach {
             self.attach(path);
         }
+        for path in &plan.damaged {
+            self.ledger.update(path, |entry| entry.damaged = true);
+        }
         self.copy_all(&copies, true)?;
         let replaced = std::mem::take(&mut self.replaced);
         if !replaced.is_empty() {
@@ -249,11 +252,9 @@ impl<'a> Carrier<'a> {
     }
 
     fn attach(&mut self, path: &FilePath) {
-        let inode = self.tree.get(path).map_or(0, |node| node.inode);
-        self.ledger.update(path, |entry| {
-            entry.detached = false;
-            entry.inode = inode;
-        });
+        if let Some(node) = self.tree.get(path) {
+            self.ledger.attach(path, node);
+        }
     }
 
     fn set_attributes(&mut self, path: &FilePath) -> Result<()> {

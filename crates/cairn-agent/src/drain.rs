@@ -206,7 +206,7 @@ impl Drainer {
             _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
         if reason.is_asked() {
-            forget_missing_copies(&mut ledger, meter)?;
+            forget_missing_copies(&mut ledger, trees, meter)?;
         }
         drop(at_work);
         let mut outcome = Outcome::default();
@@ -225,7 +225,7 @@ impl Drainer {
             return Err(error);
         }
         outcome.changed = self.failures.take_changed();
-        outcome.failed = self.failed(&ledger);
+        outcome.failed.extend(self.failed(&ledger));
         let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
         outcome.unfinished = view.unfinished;
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
@@ -266,6 +266,7 @@ impl Drainer {
             plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));
             view.sort(&mut plan.copies);
             outcome.open.extend(plan.open.iter().cloned());
+            outcome.failed.extend(plan.postponed.iter().map(waiting));
             outcome.unclean.extend(unclean(tree));
             plans.push(plan);
         }
@@ -306,7 +307,7 @@ impl Drainer {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
             let is_known = sealed.get(&node.inode) == Some(&node.version);
-            if node.kind != Kind::File || node.open || is_known {
+            if node.kind != Kind::File || node.open || is_known || node.absence.is_some() {
                 continue;
             }
             match volume.seal(path, InodeId(node.inode)) {
@@ -405,7 +406,7 @@ impl Drainer {
                 && (!attributes.is_regular() || entry.version == attributes.version)
         });
         let is_there = is_same && ledger.is_ours(path)?;
-        if is_same && !is_there {
+        if is_same && !is_there && attributes.absence.is_none() {
             ledger.take(path);
         }
         Ok(is_there)
@@ -492,7 +493,11 @@ fn open_ledger(
 }
 
 /// Drops the entries of copies that somebody changed or removed, so that they are made again.
-fn forget_missing_copies(ledger: &mut Ledger, meter: &Meter) -> Result<()> {
+fn forget_missing_copies(
+    ledger: &mut Ledger,
+    trees: &[(&Arc<Volume>, Tree)],
+    meter: &Meter,
+) -> Result<()> {
     let attached = ledger.manifest().files.iter().filter(|(_, entry)| {
         let has_copy = entry.kind != Kind::File || entry.copy().is_some();
         has_copy && !entry.detached && entry.state == State::Drained
@@ -500,11 +505,21 @@ fn forget_missing_copies(ledger: &mut Ledger, meter: &Meter) -> Result<()> {
     let paths: Vec<FilePath> = attached.map(|(path, _)| path.clone()).collect();
     for path in paths {
         if !ledger.is_ours(&path)? {
-            ledger.take(&path);
+            let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(&path));
+            // That of an absent file cannot be made again, and whoever wants its data looks at it then.
+            if !nodes.any(|node| node.absence.is_some()) {
+                ledger.take(&path);
+            }
         }
         meter.moves();
     }
     Ok(())
+}
+
+/// Why a file is not drained that waits for the data of absent ones.
+fn waiting(path: &FilePath) -> Failed {
+    let reason = "it waits for files that are yet to be brought in".to_string();
+    Failed { path: path.clone(), reason, quarantined: false }
 }
 
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {

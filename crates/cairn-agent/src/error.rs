@@ -273,6 +273,11 @@ impl Error {
         matches!(self, Error::Object { refusal: Refusal::Passing, .. })
     }
 
+    /// Whether data of a file were not brought into the store yet.
+    pub fn is_about_absent_data(&self) -> bool {
+        matches!(self, Error::Store { source: cairn_core::Error::Absent { .. }, .. })
+    }
+
     /// Whether one object is to blame: it is refused for good, or is not what we wrote.
     pub(crate) fn is_of_object(&self) -> bool {
         matches!(

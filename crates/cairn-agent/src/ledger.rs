@@ -11,6 +11,7 @@ use crate::job::Job;
 use crate::journal::{Intent, Journal};
 use crate::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, manifest_name};
 use crate::path::FilePath;
+use crate::plan::Node;
 use crate::sets::{Name, register};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::path::Path;
@@ -192,6 +193,20 @@ impl Ledger {
             self.dirty = true;
             change(entry);
         }
+    }
+
+    /// Ties the copy at `path` to its file again.
+    pub fn attach(&mut self, path: &FilePath, node: &Node) {
+        self.update(path, |entry| {
+            entry.detached = false;
+            entry.inode = node.inode;
+            if node.absence.is_some() {
+                if let Some(copy) = entry.copy() {
+                    entry.set_copy(copy);
+                }
+                entry.version = node.version;
+            }
+        });
     }
 
     /// Whether what lies at `path` is still exactly what its entry says we put there.

@@ -11,6 +11,7 @@ pub mod advise;
 pub mod archive;
 pub mod balancer;
 mod board;
+mod bring;
 mod carry;
 pub mod checkpoints;
 pub mod client;

@@ -137,6 +137,9 @@ pub struct Entry {
     /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
     #[serde(default, skip_serializing_if = "is_false")]
     pub detached: bool,
+    /// The copy was found to be not what this says when a store was to be filled from it. Only a new copy ends that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub damaged: bool,
 }
 
 /// Target of a symbolic link: any bytes.
@@ -447,6 +450,7 @@ mod tests {
             target: None,
             reason: None,
             detached: false,
+            damaged: false,
         }
     }
 

@@ -4,11 +4,13 @@
 //! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
 //! carries the plan out.
 //! Must stay true: a copy is removed only if the store has no file of that name and kind any more
-//! and the entry is not detached; an unclean or open file is never copied.
+//! and the entry is not detached; an unclean or open file is never copied; nothing happens to a copy with the
+//! data of a file that is absent in the store, but that it is renamed as that file was.
 
 use crate::extended::Extended;
 use crate::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
 use crate::path::FilePath;
+use cairn_core::Absence;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A name in the store and what it names.
@@ -34,6 +36,8 @@ pub struct Node {
     pub open: bool,
     /// This version was drained and verified, to wherever the store drained then.
     pub drained: bool,
+    /// The data are still where they were drained to.
+    pub absence: Option<Absence>,
     /// Target of a symbolic link, else empty.
     pub target: Vec<u8>,
     /// Extended attributes.
@@ -57,6 +61,7 @@ impl Node {
             target: None,
             reason: None,
             detached: false,
+            damaged: false,
         }
     }
 
@@ -89,19 +94,23 @@ pub struct Plan {
     pub unclean: Vec<FilePath>,
     /// Verified copies whose entry is to be tied to the store again.
     pub attach: Vec<FilePath>,
+    /// Copies that were found to be not what their entry says.
+    pub damaged: Vec<FilePath>,
     /// Entries whose mode, time of last change or extended attributes are out of date.
     pub attributes: Vec<FilePath>,
     /// Regular files to copy.
     pub copies: Vec<FilePath>,
     /// Regular files that somebody may still write to and whose newest version is not drained.
     pub open: Vec<FilePath>,
+    /// Regular files that wait for the data of absent ones: their own, or those that have their name in the persist directory.
+    pub postponed: Vec<FilePath>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do; open files do not count.
+    /// Whether there is nothing to do; open and postponed files do not count.
     pub fn is_empty(&self) -> bool {
-        let Plan { open: _, .. } = self;
-        *self == Plan { open: self.open.clone(), ..Plan::default() }
+        let (open, postponed) = (self.open.clone(), self.postponed.clone());
+        *self == Plan { open, postponed, ..Plan::default() }
     }
 }
 
@@ -133,11 +142,25 @@ impl Plan {
         self.remove.len() < all
     }
 
+    /// Leaves the copies at `needed` as they are, for now.
+    fn spare(&mut self, needed: &HashSet<FilePath>) {
+        self.guard(needed);
+        let (held, renames): (Vec<_>, _) =
+            std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
+        let (postponed, copies): (Vec<_>, _) =
+            std::mem::take(&mut self.copies).into_iter().partition(|path| needed.contains(path));
+        (self.renames, self.copies) = (renames, copies);
+        self.postponed.extend(postponed);
+        self.postponed.extend(held.into_iter().map(|(_, to)| to));
+        self.postponed.sort();
+    }
+
     /// Paths for which there is something to do.
     pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
-        let Plan { attach, attributes, copies, .. } = self;
-        let lists = [remove, forget, directories, symlinks, unclean, attach, attributes, copies];
+        let Plan { attach, damaged, attributes, copies, .. } = self;
+        let lists =
+            [remove, forget, directories, symlinks, unclean, attach, damaged, attributes, copies];
         lists.into_iter().flatten().chain(renames.iter().map(|(_, to)| to))
     }
 
@@ -175,11 +198,24 @@ pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
     let displaced = displaced(tree, &entries);
     let mut movable = movable(tree, &entries, &displaced);
     let mut renames = Vec::new();
+    let mut astray = Vec::new();
     for (path, node) in tree {
         let entry = entries.get(path).copied().filter(|entry| entry.kind == node.kind);
         match node.kind {
             Kind::Directory => plan_directory(&mut plan, path, node, entry),
             Kind::Symlink => plan_symlink(&mut plan, path, node, entry),
+            Kind::File if node.absence.is_some() => {
+                if plan_absent(&mut plan, path, node, entry) {
+                    continue;
+                }
+                match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
+                    Some(from) => renames.push((from, path.clone())),
+                    None => {
+                        plan.postponed.push(path.clone());
+                        astray.push(node);
+                    }
+                }
+            }
             Kind::File if wants_copy(&mut plan, path, node, entry) => {
                 match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
                     Some(from) => renames.push((from, path.clone())),
@@ -190,10 +226,49 @@ pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
         }
     }
     let (renames, cyclic) = in_safe_order(renames);
-    plan.copies.extend(cyclic.into_iter().map(|(_, to)| to));
+    let mut needed = needed_by(&astray, &entries);
+    for (from, to) in cyclic {
+        match tree.get(&to).is_some_and(|node| node.absence.is_some()) {
+            true => {
+                needed.insert(from);
+                plan.postponed.push(to);
+            }
+            false => plan.copies.push(to),
+        }
+    }
     plan.renames = renames;
     plan_removals(&mut plan, tree, &entries, &displaced);
+    plan.spare(&needed);
     plan
+}
+
+/// Plans what an absent file needs whose copy has its name; whether that is so.
+fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
+    let Some(entry) = entry.filter(|entry| holds_data_of(entry, node)) else { return false };
+    let is_tied = !entry.detached && entry.inode == node.inode && entry.version == node.version;
+    if !is_tied {
+        plan.attach.push(path.clone());
+    }
+    if has_other_attributes(node, entry) {
+        plan.attributes.push(path.clone());
+    }
+    if node.absence.is_some_and(|absence| absence.damaged) && !entry.damaged {
+        plan.damaged.push(path.clone());
+    }
+    true
+}
+
+/// Whether a copy is said to have the data of an absent file.
+fn holds_data_of(entry: &Entry, node: &Node) -> bool {
+    let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
+    data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
+}
+
+/// Copies that may have the data of absent files that have other names by now.
+fn needed_by(astray: &[&Node], entries: &Entries) -> HashSet<FilePath> {
+    let is_needed = |entry: &Entry| astray.iter().any(|node| holds_data_of(entry, node));
+    let needed = entries.iter().filter(|(_, entry)| is_needed(entry));
+    needed.map(|(path, _)| (*path).clone()).collect()
 }
 
 /// Paths where the store now has another kind of thing than the persist directory.
@@ -350,6 +425,7 @@ mod tests {
             unclean: false,
             open: false,
             drained: false,
+            absence: None,
             target: Vec::new(),
             extended: Extended::default(),
         }
@@ -375,6 +451,7 @@ mod tests {
             target: is_link.then(|| Target(node.target.clone())),
             reason: None,
             detached: false,
+            damaged: false,
         }
     }
 
@@ -524,5 +601,86 @@ mod tests {
             ..Plan::default()
         };
         assert_eq!(super::plan(&tree, &manifest, &path("rank-1")), expected);
+    }
+
+    /// A file of 10 bytes whose data have this checksum.
+    fn absent(inode: u32, version: u64, crc32c: u32) -> Node {
+        let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
+        Node { absence: Some(absence), ..file(inode, version) }
+    }
+
+    /// What an earlier store left of it.
+    fn left(crc32c: u32) -> Entry {
+        Entry { crc32c: Some(crc32c), detached: true, ..entry(&file(0, 0)) }
+    }
+
+    fn tied(node: &Node, crc32c: u32) -> Entry {
+        Entry { crc32c: Some(crc32c), ..entry(node) }
+    }
+
+    #[test]
+    fn absent_file_is_tied_to_its_copy_and_never_copied() {
+        let a = absent(2, 1, 7);
+        let one = |name: &str, node: &Node| tree(&[(name, node.clone())]);
+        let left = manifest(&[("a", left(7))]);
+        assert_eq!(plan(&one("a", &a), &left), Plan { attach: paths(&["a"]), ..Plan::default() });
+        assert!(plan(&one("a", &a), &manifest(&[("a", tied(&a, 7))])).is_empty());
+        // What was brought has the version that it had.
+        assert!(plan(&one("a", &file(2, 1)), &manifest(&[("a", tied(&a, 7))])).is_empty());
+        let nothing = plan(&one("a", &a), &manifest(&[]));
+        assert_eq!(nothing, Plan { postponed: paths(&["a"]), ..Plan::default() });
+        let chmod = Node { mode: 0o600, ..a.clone() };
+        let changed = plan(&one("a", &chmod), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(changed, Plan { attributes: paths(&["a"]), ..Plan::default() });
+        let gone = plan(&tree(&[]), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(gone, Plan { remove: paths(&["a"]), ..Plan::default() });
+        let mut bad = a.clone();
+        bad.absence = a.absence.map(|absence| Absence { damaged: true, ..absence });
+        let known = Entry { damaged: true, ..tied(&a, 7) };
+        let found = plan(&one("a", &bad), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(found, Plan { damaged: paths(&["a"]), ..Plan::default() });
+        assert!(plan(&one("a", &bad), &manifest(&[("a", known)])).is_empty());
+    }
+
+    #[test]
+    fn copies_of_absent_files_are_renamed_as_those_are_before_others_take_their_names() {
+        let (older, oldest) = (absent(3, 1, 7), absent(2, 1, 8));
+        let manifest = manifest(&[("ckpt", tied(&older, 7)), ("ckpt.1", tied(&oldest, 8))]);
+        let tree = tree(&[("ckpt", file(4, 1)), ("ckpt.1", older), ("ckpt.2", oldest)]);
+        let expected = Plan {
+            renames: pairs(&[("ckpt.1", "ckpt.2"), ("ckpt", "ckpt.1")]),
+            copies: paths(&["ckpt"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan(&tree, &manifest), expected);
+    }
+
+    #[test]
+    fn copies_that_absent_files_need_stay_until_these_were_brought() {
+        // mv a t; mv b a; mv t b
+        let (a, b) = (absent(2, 1, 7), absent(3, 1, 8));
+        let swapped = manifest(&[("a", tied(&a, 7)), ("b", tied(&b, 8))]);
+        let both = tree(&[("a", b.clone()), ("b", a.clone())]);
+        let postponed = |names| Plan { postponed: paths(names), ..Plan::default() };
+        assert_eq!(plan(&both, &swapped), postponed(&["a", "b"]));
+        // One of them was brought.
+        let half = tree(&[("a", file(3, 1)), ("b", a.clone())]);
+        assert_eq!(plan(&half, &swapped), postponed(&["a", "b"]));
+        let here = tree(&[("a", file(3, 1)), ("b", file(2, 1))]);
+        let mut copied = plan(&here, &swapped).copies;
+        copied.sort();
+        assert_eq!(copied, paths(&["a", "b"]));
+        // Recovered without a word in the manifest of where it went: mv a c, and another a.
+        let moved = tree(&[("a", file(4, 1)), ("c", a)]);
+        let found = plan(&moved, &manifest(&[("a", left(7))]));
+        assert_eq!(found, postponed(&["a", "c"]));
+        // mv d/x t; rmdir d; mv t d
+        let x = absent(2, 1, 7);
+        let below = manifest(&[("d", entry(&directory(9))), ("d/x", tied(&x, 7))]);
+        assert_eq!(plan(&tree(&[("d", x)]), &below), postponed(&["d"]));
+        assert_eq!(
+            plan(&tree(&[("d", file(2, 1))]), &below),
+            Plan { remove: paths(&["d/x", "d"]), copies: paths(&["d"]), ..Plan::default() }
+        );
     }
 }

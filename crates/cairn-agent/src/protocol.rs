@@ -77,6 +77,20 @@ pub enum Answer {
     },
 }
 
+/// Files whose data are brought from the persist directory while programs run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bringing {
+    /// Those that are yet to be brought.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that somebody waits for.
+    pub waited_for: u64,
+    /// Those that cannot be had, and why; `quarantined` ones are damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
+}
+
 /// How far a drain has got.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -221,6 +235,9 @@ pub struct Status {
     /// Who waits for space; absent if nobody does and nothing is ever given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceStatus>,
+    /// Files whose data are brought while programs run; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bringing: Option<Bringing>,
     /// Complete checkpoints in an object store; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchiveStatus>,

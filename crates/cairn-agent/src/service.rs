@@ -4,10 +4,12 @@
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
 //! nobody needs it.
 //! Threads: the drain, the keeper (processes, new namespaces, the end), the one that looks whether programs write,
-//! the prefault, the snapshots, those that write behind programs, the promotion where it is wanted, the timeline, one per connection.
+//! the prefault, the snapshots, those that write behind programs, the promotion where it is wanted, those that bring absent files, the timeline, one per
+//! connection.
 
 use crate::activity;
 use crate::archive::keeper;
+use crate::bring;
 use crate::checkpoints::{Told, Wanted};
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
@@ -123,6 +125,9 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let metrics = spawn("metrics", metrics::run);
     // Without this one there is less to report.
     let timeline = spawn("timeline", recorder::run);
+    // Without this one who waits for a file that is not here learns that nobody brings it. It may hang in the persist directory:
+    // nobody waits for its end.
+    let _ = spawn("bring", bring::run);
     // Without this one nothing waits for space.
     let _ = spawn("space", space::run);
     // It is in the midst of nothing that another agent does not take up: nobody waits for its end.

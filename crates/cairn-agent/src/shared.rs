@@ -5,6 +5,7 @@
 
 use crate::archive::Desk;
 use crate::board::Board;
+use crate::bring::BringState;
 use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::forecast::Forecast;
@@ -60,6 +61,8 @@ pub struct State {
     pub looks_again: bool,
     /// Who waits for space, and what was given up.
     pub space: SpaceState,
+    /// How far absent files were brought.
+    pub bringing: BringState,
     /// Nothing is left to do until something changes.
     pub settled: bool,
     /// What is to be expected at the end of the job's time.
@@ -273,6 +276,7 @@ impl Shared {
             pace: self.meter.pace.report(),
             forecast: state.forecast.clone(),
             space: state.space.status(&progress),
+            bringing: state.bringing.status(),
             archive: self.archive.status(),
             progress,
             last: state.last.clone(),

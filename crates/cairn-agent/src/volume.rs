@@ -12,13 +12,16 @@ use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Node, Tree};
 use cairn_core::{
-    Attributes, Caller, Credentials, HandleId, InodeId, Microfs, OpenOptions, PATH_BYTES_MAX, ROOT,
-    SlotId, StaleBlock, Timestamp,
+    Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
+    PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
 };
 use cairn_device::namespace::open_namespace;
-use cairn_device::{Device, Namespace, Store};
+use cairn_device::{Device, Namespace, Store, sys};
 use std::path::Path;
+use std::time::Duration;
 
+/// How often is looked whether a file has its data.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
 
@@ -152,6 +155,30 @@ impl Volume {
             handle: opened.handle,
             inode: opened.inode,
         })
+    }
+
+    /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that are about absent data, if these
+    /// cannot be had, or nobody brings them.
+    pub fn open_present(&self, path: &FilePath) -> Result<OpenFile<'_>> {
+        let began = Moment(sys::monotonic_ms());
+        let mut waits_for = None;
+        loop {
+            let opened = self.open_file(path);
+            let Err(Error::Store { source: cairn_core::Error::Absent { inode }, .. }) = opened
+            else {
+                return opened;
+            };
+            let known = match waits_for.replace(inode) == Some(inode) {
+                true => self.fs().absence(inode),
+                false => self.fs().want_absent(inode),
+            };
+            let is_lost = known.is_ok_and(|known| known.is_some_and(|known| known.unavailable));
+            let hope = self.fs().absence_hope(began, Moment(sys::monotonic_ms()));
+            if is_lost || hope == Hope::None {
+                return opened;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Everything in the namespace, by outer path. The root itself is there if it has a name, that
@@ -310,8 +337,10 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         changed_ns: attributes.changed.0,
         version: attributes.version,
         unclean: attributes.unclean,
-        open: kind == Kind::File && attributes.writers > 0,
+        // Of an absent file it is who brings it.
+        open: kind == Kind::File && attributes.writers > 0 && attributes.absence.is_none(),
         drained: attributes.drained_version == attributes.version,
+        absence: attributes.absence,
         target,
         extended,
     }

@@ -1,11 +1,12 @@
-//! Writing a whole file into the store, for `cp` and `restore`.
+//! Writing a whole file into the store, for `cp` and `restore`, or the data of one that is there without them.
 //!
-//! Must stay true: the file appears under its name only when it is whole: it is written under a
-//! temporary name and renamed. Programs of the job never see half of it.
+//! Must stay true: a file appears under its name only when it is whole: it is written under a
+//! temporary name and renamed, or nobody can open it before. Programs of the job never see half of it.
 //! Does not read what it copies.
 
 use crate::error::Result;
 use crate::extended::Extended;
+use crate::manifest::Copy;
 use crate::path::FilePath;
 use crate::volume::{Volume, now};
 use cairn_core::{
@@ -15,58 +16,27 @@ use cairn_core::{
 use cairn_device::checksum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// How a file is made.
+const CREATE: OpenOptions =
+    OpenOptions { write: true, create: true, no_follow: true, ..OpenOptions::NONE };
+
 /// Files that this process has begun.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// A file being written; vanishes unless it is finished.
-pub struct NewFile<'a> {
+/// A file that is written from its beginning on.
+struct Writer<'a> {
     volume: &'a Volume,
+    /// For messages.
     path: FilePath,
-    temporary: FilePath,
     handle: HandleId,
-    inode: InodeId,
     bytes: u64,
-    finished: bool,
+    /// The data of an absent file are brought.
+    brings: bool,
 }
 
-impl<'a> NewFile<'a> {
-    /// Starts the file that will be called `path`.
-    pub fn create(volume: &'a Volume, path: &FilePath) -> Result<NewFile<'a>> {
-        let failed = || volume.error("create", path);
-        let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
-        let kept = &name[..name.len().min(200)];
-        // Of several files that are written at the same time, two may begin alike.
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let suffix = format!(".cairn-{}-{number}", std::process::id());
-        let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
-        let options = OpenOptions {
-            write: true,
-            create: true,
-            truncate: true,
-            no_follow: true,
-            ..OpenOptions::default()
-        };
-        let opened = volume.fs().open_file(
-            &volume.caller_as_user(),
-            ROOT,
-            temporary.as_bytes(),
-            options,
-            0o600,
-        );
-        let opened = opened.map_err(failed())?;
-        Ok(NewFile {
-            volume,
-            path: path.clone(),
-            temporary,
-            handle: opened.handle,
-            inode: opened.inode,
-            bytes: 0,
-            finished: false,
-        })
-    }
-
-    /// Appends `bytes`.
-    pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+impl Writer<'_> {
+    /// Appends `bytes`. False if the file was emptied since its data began to be brought.
+    fn append(&mut self, mut bytes: &[u8]) -> Result<bool> {
         let mut at = Position::At(self.bytes);
         while !bytes.is_empty() {
             let volume = self.volume;
@@ -74,6 +44,10 @@ impl<'a> NewFile<'a> {
             let failed = || volume.error("write", &self.path);
             let mut plan =
                 fs.plan_write(&caller, self.handle, at, bytes.len() as u64).map_err(failed())?;
+            if plan.brings() != self.brings {
+                fs.abort_write(&caller, &plan).map_err(failed())?;
+                return Ok(false);
+            }
             if let Err(error) = transfer(volume, &mut plan, bytes) {
                 fs.abort_write(&caller, &plan).map_err(failed())?;
                 return Err(failed()(error));
@@ -87,28 +61,70 @@ impl<'a> NewFile<'a> {
                 }
             };
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn release(&self) -> cairn_core::Result<()> {
+        self.volume.fs().release(self.volume.slot(), self.handle, now())
+    }
+}
+
+/// A file being written; vanishes unless it is finished.
+pub struct NewFile<'a> {
+    writer: Writer<'a>,
+    temporary: FilePath,
+    inode: InodeId,
+    finished: bool,
+}
+
+impl<'a> NewFile<'a> {
+    /// Starts the file that will be called `path`.
+    pub fn create(volume: &'a Volume, path: &FilePath) -> Result<NewFile<'a>> {
+        let failed = || volume.error("create", path);
+        let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
+        let kept = &name[..name.len().min(200)];
+        // Of several files that are written at the same time, two may begin alike.
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!(".cairn-{}-{number}", std::process::id());
+        let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
+        let options = OpenOptions { truncate: true, ..CREATE };
+        let opened = volume.fs().open_file(
+            &volume.caller_as_user(),
+            ROOT,
+            temporary.as_bytes(),
+            options,
+            0o600,
+        );
+        let opened = opened.map_err(failed())?;
+        let (path, handle) = (path.clone(), opened.handle);
+        let writer = Writer { volume, path, handle, bytes: 0, brings: false };
+        Ok(NewFile { writer, temporary, inode: opened.inode, finished: false })
+    }
+
+    /// Appends `bytes`.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.append(bytes).map(drop)
     }
 
     /// Gives the file extended attributes, as far as there is room.
     pub fn set_extended(&self, extended: &Extended) -> Result<()> {
-        let set = extended.put(self.volume, self.inode);
-        set.map_err(self.volume.error("set the attributes of", &self.path))
+        let set = extended.put(self.writer.volume, self.inode);
+        set.map_err(self.writer.volume.error("set the attributes of", &self.writer.path))
     }
 
     /// Gives the file its mode, time of last change and name.
     pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Result<()> {
-        let volume = self.volume;
-        let failed = || volume.error("finish", &self.path);
+        let (volume, path) = (self.writer.volume, &self.writer.path);
+        let failed = || volume.error("finish", path);
         let (fs, caller) = (volume.fs(), volume.caller_as_user());
         fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
         set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
         // Renamed while open: the drain leaves open files alone, so it never sees the temporary
         // name.
-        let (from, to) = (self.temporary.as_bytes(), self.path.as_bytes());
+        let (from, to) = (self.temporary.as_bytes(), path.as_bytes());
         fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).map_err(failed())?;
         self.finished = true;
-        fs.release(volume.slot(), self.handle, now()).map_err(failed())?;
+        self.writer.release().map_err(failed())?;
         crate::reaper::reclaim(volume, None)
     }
 }
@@ -116,11 +132,72 @@ impl<'a> NewFile<'a> {
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            let (fs, caller) = (self.volume.fs(), self.volume.caller_as_user());
+            let volume = self.writer.volume;
+            let (fs, caller) = (volume.fs(), volume.caller_as_user());
             // What cannot be undone here goes with the slot, or stays under its odd name.
             let _ = fs.unlink(&caller, ROOT, self.temporary.as_bytes());
-            let _ = fs.release(self.volume.slot(), self.handle, now());
+            let _ = self.writer.release();
         }
+    }
+}
+
+/// The data of an absent file on their way. What was brought is of no use unless it is finished.
+pub struct AbsentFile<'a> {
+    writer: Writer<'a>,
+}
+
+impl<'a> AbsentFile<'a> {
+    /// Makes a file that is like `copy` and has these extended attributes, only that its data are to be brought. Nobody else uses
+    /// the namespace yet.
+    pub fn create(
+        volume: &Volume,
+        path: &FilePath,
+        copy: &Copy,
+        extended: &Extended,
+    ) -> Result<()> {
+        let failed = || volume.error("create", path);
+        let (fs, caller) = (volume.fs(), volume.caller_as_user());
+        let options = OpenOptions { exclusive: true, ..CREATE };
+        let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0o600);
+        let opened = opened.map_err(failed())?;
+        let made = || {
+            if copy.bytes > 0 {
+                fs.make_absent(&caller, opened.handle, copy.bytes, copy.crc32c)?;
+            }
+            extended.put(volume, opened.inode)?;
+            fs.set_mode(&caller, opened.inode, copy.mode & 0o7777)?;
+            set_mtime(volume, opened.inode, copy.mtime_ns)
+        };
+        let made = made();
+        fs.release(volume.slot(), opened.handle, now()).and(made).map_err(failed())
+    }
+
+    /// Begins to bring the data of an absent file. Errors: `Store` with `NotFound` if it is not absent any more, with `Busy` if
+    /// somebody who died is still taken for bringing it.
+    pub fn open(volume: &'a Volume, path: &FilePath, inode: InodeId) -> Result<AbsentFile<'a>> {
+        let opened = volume.fs().open_absent(&volume.caller(), inode);
+        let handle = opened.map_err(volume.error("bring", path))?;
+        let path = path.clone();
+        Ok(AbsentFile { writer: Writer { volume, path, handle, bytes: 0, brings: true } })
+    }
+
+    /// Brings the next `bytes`. False if the file was emptied meanwhile.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<bool> {
+        self.writer.append(bytes)
+    }
+
+    /// All was brought, and is what it should be. False if the file was emptied meanwhile.
+    pub fn finish(self) -> Result<bool> {
+        let Writer { volume, path, handle, .. } = &self.writer;
+        let ended = volume.fs().end_absence(&volume.caller(), *handle);
+        ended.map_err(volume.error("bring", path))
+    }
+}
+
+impl Drop for AbsentFile<'_> {
+    fn drop(&mut self) {
+        // If this fails the handle goes with the slot.
+        let _ = self.writer.release();
     }
 }
 

@@ -17,6 +17,7 @@ fn file(inode: u32, mtime_s: i64) -> Node {
         unclean: false,
         open: false,
         drained: false,
+        absence: None,
         target: Vec::new(),
         extended: Extended::default(),
     }

@@ -131,6 +131,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
         target: None,
         reason: None,
         detached: false,
+        damaged: false,
     };
     let mut parent = path.split().map(|(parent, _)| parent);
     while let Some(directory) = parent.filter(|directory| !directory.is_root()) {

@@ -1,0 +1,302 @@
+//! Brings the data of absent files from the persist directory while programs run (`cairn run --stage=on-demand`).
+//!
+//! Must stay true: what somebody waits for comes first; nothing counts as brought that is not what it should be, every byte
+//! compared; what cannot be had is said, to whoever waits for it at once; copies are only read. What an agent that died has begun
+//! the next one begins anew.
+//! Neither the drain nor its pace have a part in it: threads of its own, which take what programs leave, but for one that only
+//! brings what somebody waits for.
+//! Which copy has the data of a file is `source.rs`, what is next `queue.rs`.
+
+mod queue;
+mod source;
+
+use crate::error::Result;
+use crate::job::Job;
+use crate::log::{self, Complaints};
+use crate::path::FilePath;
+use crate::priority;
+use crate::protocol::{Bringing, Failed};
+use crate::shared::Shared;
+use crate::volume::Volume;
+use cairn_core::{InodeId, Moment};
+use cairn_device::sys::monotonic_ms;
+use queue::{Item, Key, Queue};
+use source::{Source, Verdict};
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Files that nobody waits for which are brought at the same time, at most.
+const WORKERS_MAX: usize = 4;
+/// How often it is looked whether somebody waits, while files are brought and while there are none.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_IDLE: Duration = Duration::from_millis(100);
+/// Failures that are kept for whoever asks.
+const FAILED_MAX: usize = 1000;
+
+/// How it stands.
+#[derive(Clone, Debug, Default)]
+pub struct BringState {
+    left: Bringing,
+    failed: BTreeMap<FilePath, Failed>,
+}
+
+impl BringState {
+    /// For whoever asks; nothing if there is nothing to say.
+    pub fn status(&self) -> Option<Bringing> {
+        let failed: Vec<Failed> = self.failed.values().cloned().collect();
+        let is_told = self.left.files > 0 || !failed.is_empty();
+        is_told.then(|| Bringing { failed, ..self.left.clone() })
+    }
+
+    fn fail(&mut self, path: FilePath, reason: String, damaged: bool) {
+        if self.failed.len() < FAILED_MAX {
+            let failed = Failed { path: path.clone(), reason, quarantined: damaged };
+            self.failed.insert(path, failed);
+        }
+    }
+}
+
+/// Brings files until the agent ends, as long as there are absent ones.
+pub fn run(shared: &Shared) {
+    let mut complaints = Complaints::default();
+    // Of each namespace, how often somebody had begun to wait when it was looked at last.
+    let mut seen: HashMap<String, u64> = HashMap::new();
+    while !shared.is_stopping() {
+        let volumes = shared.volumes().0;
+        let mut is_fresh = false;
+        for volume in &volumes {
+            let wishes = volume.fs().absence_wishes();
+            is_fresh |= seen.insert(volume.name().to_string(), wishes) != Some(wishes);
+        }
+        if is_fresh {
+            let brought = bring_all(shared, &volumes);
+            complaints.note("bring files in", brought);
+        }
+        shared.sleep(LOOK_IDLE);
+    }
+}
+
+/// Brings all absent files of these namespaces that can be had.
+fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<()> {
+    let mut has_any = false;
+    for volume in volumes {
+        let surveyed = volume.fs().survey().map_err(volume.error("measure", &FilePath::root()));
+        has_any |= surveyed?.absent_files > 0;
+    }
+    if !has_any {
+        return Ok(());
+    }
+    let job = Job::load(shared.directory())?;
+    let source = match Source::open(&job) {
+        Ok(source) => source,
+        Err(error) => {
+            beat(volumes);
+            for volume in volumes {
+                give_up_wanted(volume)?;
+            }
+            return Err(error);
+        }
+    };
+    let bringer = Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) };
+    bringer.look_for_all()?;
+    bringer.work_off()
+}
+
+/// Nobody waits in vain while the persist directory cannot be used.
+fn give_up_wanted(volume: &Volume) -> Result<()> {
+    let failed = || volume.error("bring", &FilePath::root());
+    for inode in volume.fs().wanted_absent().map_err(failed())? {
+        match volume.fs().fail_absent(inode, false) {
+            Ok(()) | Err(cairn_core::Error::NotFound) => {}
+            Err(error) => return Err(failed()(error)),
+        }
+    }
+    Ok(())
+}
+
+fn beat(volumes: &[Arc<Volume>]) {
+    let now = Moment(monotonic_ms());
+    volumes.iter().for_each(|volume| volume.fs().absence_beat(now));
+}
+
+/// Brings the absent files of a store.
+struct Bringer<'a> {
+    shared: &'a Shared,
+    volumes: &'a [Arc<Volume>],
+    source: Source,
+    queue: Mutex<Queue>,
+}
+
+impl Bringer<'_> {
+    /// A thread that panicked changed only whole values here.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts every absent file into the queue, newest checkpoint first, then the largest.
+    fn look_for_all(&self) -> Result<()> {
+        let mut items = Vec::new();
+        for (number, volume) in self.volumes.iter().enumerate() {
+            for (path, node) in volume.tree()? {
+                let Some(absence) = node.absence else { continue };
+                if absence.damaged {
+                    let reason = source::DAMAGED.to_string();
+                    self.shared.state().bringing.fail(path, reason, true);
+                    continue;
+                }
+                items.push(Item {
+                    key: Key { volume: number, inode: InodeId(node.inode) },
+                    path,
+                    bytes: node.bytes,
+                    crc32c: absence.crc32c,
+                });
+            }
+        }
+        let rank = self.source.rank();
+        items.sort_by_key(|item| {
+            let rank = rank.get(&item.path).copied();
+            std::cmp::Reverse((rank, item.bytes))
+        });
+        let mut queue = self.queue();
+        items.into_iter().for_each(|item| queue.add(item));
+        Ok(())
+    }
+
+    /// Brings what is in the queue, and looks meanwhile who waits.
+    fn work_off(&self) -> Result<()> {
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let workers = WORKERS_MAX.min(processors);
+        thread::scope(|scope| {
+            let start = |name: &str, work: fn(&Self)| {
+                let thread = thread::Builder::new().name(name.to_string());
+                thread.spawn_scoped(scope, move || work(self)).is_ok()
+            };
+            let mut started = start("bring-next", Self::bring_wanted);
+            for _ in 0..workers {
+                started |= start("bring", Self::bring_any);
+            }
+            let mut wishes: Vec<Option<u64>> = vec![None; self.volumes.len()];
+            while started && !self.shared.is_stopping() {
+                let looked = self.look_for_wishes(&mut wishes);
+                let left = self.queue().left();
+                self.shared.state().bringing.left = left.clone();
+                if left.files == 0 || looked.is_err() {
+                    // The others see that nothing is left, or finish what they have.
+                    self.queue().end();
+                    return looked;
+                }
+                self.shared.sleep(LOOK_EVERY);
+            }
+            self.queue().end();
+            Ok(())
+        })
+    }
+
+    /// Says that somebody is at work, and moves forward what somebody waits for.
+    fn look_for_wishes(&self, seen: &mut [Option<u64>]) -> Result<()> {
+        beat(self.volumes);
+        for (number, volume) in self.volumes.iter().enumerate() {
+            let wishes = volume.fs().absence_wishes();
+            if seen[number].replace(wishes) == Some(wishes) {
+                continue;
+            }
+            let wanted = volume.fs().wanted_absent();
+            let wanted = wanted.map_err(volume.error("look at", &FilePath::root()))?;
+            let mut unknown = Vec::new();
+            let mut queue = self.queue();
+            for inode in wanted {
+                let key = Key { volume: number, inode };
+                if !queue.want(key) {
+                    unknown.push(key);
+                }
+            }
+            drop(queue);
+            for key in unknown {
+                self.add_again(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the queue once more that could not be had before.
+    fn add_again(&self, key: Key) -> Result<()> {
+        let volume = &self.volumes[key.volume];
+        let Some(path) = path_of(volume, key.inode)? else { return Ok(()) };
+        let attributes = volume.fs().attributes(key.inode);
+        let Ok(cairn_core::Attributes { size, absence: Some(absence), .. }) = attributes else {
+            return Ok(());
+        };
+        let mut queue = self.queue();
+        queue.add(Item { key, path, bytes: size, crc32c: absence.crc32c });
+        queue.want(key);
+        Ok(())
+    }
+
+    fn bring_any(&self) {
+        priority::lower_this_thread();
+        self.work(|queue| queue.take());
+    }
+
+    fn bring_wanted(&self) {
+        self.work(Queue::take_wanted);
+    }
+
+    fn work(&self, take: impl Fn(&mut Queue) -> Option<Item>) {
+        loop {
+            let mut queue = self.queue();
+            let (taken, has_ended) = (take(&mut queue), queue.has_ended());
+            drop(queue);
+            match taken {
+                _ if has_ended || self.shared.is_stopping() => return,
+                Some(item) => self.bring(&item),
+                None => self.shared.sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    /// Brings a file. Meanwhile, unless somebody waits for it, whatever somebody waits for.
+    fn bring(&self, item: &Item) {
+        let is_wanted = self.queue().is_wanted(item.key);
+        let volume = &self.volumes[item.key.volume];
+        let goes_on = || {
+            while !is_wanted && !self.queue().is_wanted(item.key) {
+                let Some(first) = self.queue().take_wanted() else { break };
+                self.bring(&first);
+            }
+            !self.shared.is_stopping()
+        };
+        let verdict = self.source.bring(volume, item, &goes_on);
+        self.conclude(volume, item, verdict);
+        self.queue().done(item.key);
+    }
+
+    fn conclude(&self, volume: &Volume, item: &Item, verdict: Verdict) {
+        let Item { path, bytes, key, .. } = item;
+        let mut state = self.shared.state();
+        state.bringing.failed.remove(path);
+        match verdict {
+            Verdict::Brought => {
+                drop(state);
+                log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
+            }
+            Verdict::Gone | Verdict::Stopped => {}
+            Verdict::Failed { reason, damaged } => {
+                state.bringing.fail(path.clone(), reason.clone(), damaged);
+                drop(state);
+                log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
+                source::drop_part(volume, path, key.inode);
+                // One that was removed meanwhile needs nothing more.
+                let _ = volume.fs().fail_absent(key.inode, damaged);
+            }
+        }
+    }
+}
+
+/// Where a file is, for the user.
+fn path_of(volume: &Volume, inode: InodeId) -> Result<Option<FilePath>> {
+    let mut tree = volume.tree()?.into_iter();
+    Ok(tree.find(|(_, node)| node.inode == inode.0).map(|(path, _)| path))
+}

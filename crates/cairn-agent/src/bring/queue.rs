@@ -1,0 +1,186 @@
+//! Which absent file is brought next.
+//!
+//! Must stay true: what somebody waits for comes before all else, in the order in which that was noticed; a file is with one
+//! thread at a time.
+
+use crate::path::FilePath;
+use crate::protocol::Bringing;
+use cairn_core::InodeId;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// A file of one of several namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Number of the namespace.
+    pub volume: usize,
+    /// The file.
+    pub inode: InodeId,
+}
+
+/// An absent file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Which.
+    pub key: Key,
+    /// Where it was last, for the user.
+    pub path: FilePath,
+    /// Its length.
+    pub bytes: u64,
+    /// CRC32C of its data.
+    pub crc32c: u32,
+}
+
+/// Absent files, and who waits for them.
+#[derive(Debug, Default)]
+pub struct Queue {
+    waiting: BTreeMap<u64, Item>,
+    places: HashMap<Key, u64>,
+    next_place: u64,
+    /// Those of the waiting ones that go first.
+    first: VecDeque<Key>,
+    /// Files that somebody waits for, until they are done.
+    wanted: HashSet<Key>,
+    /// Files that a thread has, and their bytes.
+    taken: HashMap<Key, u64>,
+    has_ended: bool,
+}
+
+impl Queue {
+    /// Adds a file behind the others.
+    pub fn add(&mut self, item: Item) {
+        if self.taken.contains_key(&item.key) || self.places.contains_key(&item.key) {
+            return;
+        }
+        self.places.insert(item.key, self.next_place);
+        self.waiting.insert(self.next_place, item);
+        self.next_place += 1;
+    }
+
+    /// Somebody waits for a file. False if it is not here.
+    pub fn want(&mut self, key: Key) -> bool {
+        let is_waiting = self.places.contains_key(&key);
+        if !is_waiting && !self.taken.contains_key(&key) {
+            return false;
+        }
+        if self.wanted.insert(key) && is_waiting {
+            self.first.push_back(key);
+        }
+        true
+    }
+
+    /// Whether somebody waits for a file.
+    pub fn is_wanted(&self, key: Key) -> bool {
+        self.wanted.contains(&key)
+    }
+
+    /// The next file.
+    pub fn take(&mut self) -> Option<Item> {
+        let taken = self.take_wanted();
+        taken.or_else(|| {
+            let (_, item) = self.waiting.pop_first()?;
+            self.note_taken(item)
+        })
+    }
+
+    /// The next file that somebody waits for.
+    pub fn take_wanted(&mut self) -> Option<Item> {
+        loop {
+            let key = self.first.pop_front()?;
+            // It may be with a thread already.
+            let place = self.places.get(&key).copied();
+            if let Some(item) = place.and_then(|place| self.waiting.remove(&place)) {
+                return self.note_taken(item);
+            }
+        }
+    }
+
+    fn note_taken(&mut self, item: Item) -> Option<Item> {
+        self.places.remove(&item.key);
+        self.taken.insert(item.key, item.bytes);
+        Some(item)
+    }
+
+    /// A thread is done with a file.
+    pub fn done(&mut self, key: Key) {
+        self.taken.remove(&key);
+        self.wanted.remove(&key);
+    }
+
+    /// What is left, without what has failed.
+    pub fn left(&self) -> Bringing {
+        let waiting = self.waiting.values().map(|item| item.bytes);
+        Bringing {
+            files: (self.waiting.len() + self.taken.len()) as u64,
+            bytes: waiting.chain(self.taken.values().copied()).sum(),
+            waited_for: self.wanted.len() as u64,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Nothing more is to be taken.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether nothing more is to be taken.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(inode: u32) -> Key {
+        Key { volume: 0, inode: InodeId(inode) }
+    }
+
+    fn queue(inodes: &[u32]) -> Queue {
+        let mut queue = Queue::default();
+        for &inode in inodes {
+            let path = FilePath::parse(inode.to_string().as_bytes()).expect("a path");
+            queue.add(Item { key: key(inode), path, bytes: u64::from(inode), crc32c: 0 });
+        }
+        queue
+    }
+
+    fn taken(item: Option<Item>) -> Option<u32> {
+        item.map(|item| item.key.inode.0)
+    }
+
+    #[test]
+    fn what_somebody_waits_for_is_taken_first_and_nothing_twice() {
+        let mut queue = queue(&[1, 2, 3, 4]);
+        assert_eq!(taken(queue.take()), Some(1));
+        assert_eq!(queue.take_wanted(), None);
+        assert!(queue.want(key(4)) && queue.want(key(3)) && queue.want(key(4)));
+        assert!(queue.want(key(1)), "it is under way");
+        assert!(!queue.want(key(9)));
+        let left = queue.left();
+        assert_eq!((left.files, left.bytes, left.waited_for), (4, 10, 3));
+        assert_eq!(taken(queue.take_wanted()), Some(4));
+        assert_eq!(taken(queue.take()), Some(3));
+        assert_eq!(taken(queue.take()), Some(2));
+        assert_eq!((queue.take(), queue.take_wanted()), (None, None));
+        for inode in 1..=4 {
+            queue.done(key(inode));
+        }
+        let left = queue.left();
+        assert_eq!((left.files, left.bytes, left.waited_for), (0, 0, 0));
+    }
+
+    #[test]
+    fn file_that_could_not_be_had_is_added_again() {
+        let mut queue = queue(&[1, 2]);
+        let first = queue.take().expect("there are two");
+        queue.add(first.clone());
+        assert_eq!(queue.left().files, 2, "it is under way");
+        queue.done(first.key);
+        assert!(!queue.want(first.key));
+        queue.add(first);
+        assert!(queue.want(key(1)));
+        assert_eq!(taken(queue.take()), Some(1));
+        assert_eq!(taken(queue.take()), Some(2));
+    }
+}
