@@ -278,6 +278,8 @@ impl Bringer<'_> {
         let mut state = self.shared.state();
         state.bringing.failed.remove(path);
         match verdict {
+            // It was emptied or removed while its copy was looked for.
+            Verdict::Failed { .. } if !is_absent(volume, key.inode) => {}
             Verdict::Brought => {
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
@@ -293,6 +295,10 @@ impl Bringer<'_> {
             }
         }
     }
+}
+
+fn is_absent(volume: &Volume, inode: InodeId) -> bool {
+    volume.fs().absence(inode).is_ok_and(|absence| absence.is_some())
 }
 
 /// Where a file is, for the user.
