@@ -256,6 +256,9 @@ fn newest_files(
             ) => {
                 eprintln!("cairn: {} is left out: {error}", checkpoint.name);
             }
+            Err(error) if error.is_about_absent_data() => {
+                eprintln!("cairn: {} is left out: {error}", checkpoint.name);
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -265,5 +268,5 @@ fn newest_files(
 /// Whether the data of a file are what was written.
 fn check(volumes: &[Volume], path: &FilePath, buffer: &mut Buffer) -> cairn_agent::Result<()> {
     let Some((volume, inner)) = locate(volumes, path) else { return Ok(()) };
-    read_whole(&volume.open_file(&inner)?, buffer, &mut |_| Ok(())).map(|_| ())
+    read_whole(&volume.open_present(&inner)?, buffer, &mut |_| Ok(())).map(|_| ())
 }

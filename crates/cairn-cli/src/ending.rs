@@ -12,6 +12,7 @@ use crate::unserved;
 use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::job::{DeviceKind, Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
+use cairn_agent::protocol::Failed;
 use cairn_agent::ranks::Launch;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -124,6 +125,8 @@ pub struct Ending<'a> {
     pub launch: Option<Launch>,
     /// Programs that nothing was served to.
     pub unserved: Vec<String>,
+    /// Files whose data could not be brought in from where they were drained to.
+    pub not_brought: Vec<Failed>,
     /// The store was removed.
     pub removed: bool,
     /// What calls were made, if they were counted.
@@ -146,6 +149,13 @@ impl Ending<'_> {
         let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
         let of_ranks = self.launch.iter().flat_map(told);
         lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
+        let more = self.not_brought.len().saturating_sub(NAMES_MAX);
+        for Failed { path, reason, .. } in self.not_brought.iter().take(NAMES_MAX) {
+            lines.push(format!("{job}: not brought in: {path}: {reason}"));
+        }
+        if more > 0 {
+            lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
+        }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
         let archived = self.archive.iter().flat_map(archive::lines);
         lines.extend(archived.map(|line| format!("{job}: {line}")));
@@ -268,6 +278,8 @@ impl Ending<'_> {
             launch: Option<&'a Launch>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
             unserved: &'a [String],
+            #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
+            not_brought: &'a [Failed],
             commands: Value,
         }
         let commands = match self.removed {
@@ -300,6 +312,7 @@ impl Ending<'_> {
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
+            not_brought: &self.not_brought,
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")

@@ -22,7 +22,7 @@ use std::path::Path;
 /// Bytes read from a local file at a time.
 const READ_BYTES: usize = 4 << 20;
 
-/// Copies a regular file out of the store to `target` below `destination`.
+/// Copies a regular file out of the store to `target` below `destination`. One whose data are still elsewhere is waited for.
 pub fn copy_out(
     volume: &Volume,
     inner: &FilePath,
@@ -30,7 +30,7 @@ pub fn copy_out(
     target: &FilePath,
     progress: &mut Progress,
 ) -> Result<()> {
-    let file = volume.open_file(inner)?;
+    let file = volume.open_present(inner)?;
     let temporary = destination.create_temporary(target)?;
     let path = temporary.path().to_path_buf();
     let mut buffer = Buffer::default();

@@ -30,9 +30,10 @@ Examples:
   cairn ls --checkpoints --newest '*'   the files of the newest one that is complete and intact
 
 States: open (somebody may write to it), unclean (its writer died, or a part of it is lost: do not
-restart from it), clean (closed), drained (closed, and verified in the persist directory).
---newest prints only a file that is clean or drained, in no unfinished checkpoint, and whose
-checksums hold; exit code 1 if there is none.";
+restart from it), clean (closed), drained (closed, and verified in the persist directory), absent
+(drained, and yet to be brought in from there, see cairn run --stage=on-demand).
+--newest prints only a file that is clean, drained or absent, in no unfinished checkpoint, and whose
+checksums hold, for which an absent one is waited for; exit code 1 if there is none.";
 
 /// List files in a store.
 #[derive(Args, Debug)]
@@ -64,7 +65,7 @@ struct Row {
     path: Bytes,
     /// `file`, `directory` or `symlink`.
     kind: &'static str,
-    /// `open`, `unclean`, `clean` or `drained`; null for what is not a file.
+    /// `open`, `unclean`, `clean`, `drained` or `absent`; null for what is not a file.
     state: Option<&'static str>,
     /// Length in bytes.
     bytes: u64,
@@ -232,7 +233,9 @@ fn row(
 }
 
 fn state(attributes: &Attributes) -> &'static str {
-    if attributes.writers > 0 {
+    if attributes.absence.is_some() {
+        "absent"
+    } else if attributes.writers > 0 {
         "open"
     } else if attributes.unclean {
         "unclean"
@@ -312,7 +315,7 @@ fn newest(
         let path = row.place.clone();
         let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
         let matches = compiled.matches_with(&below.to_lossy(), options);
-        let is_clean = matches!(row.state, Some("clean" | "drained"));
+        let is_clean = matches!(row.state, Some("clean" | "drained" | "absent"));
         if matches && is_clean && !incomplete.contains(&path) {
             candidates.push((attributes.modified, attributes.born, row, path));
         }
@@ -321,12 +324,13 @@ fn newest(
     let mut buffer = Buffer::default();
     for (_, _, row, path) in candidates {
         let Some((volume, inner)) = locate(volumes, &path) else { continue };
-        let file = volume.open_file(&inner)?;
-        match read_whole(&file, &mut buffer, &mut |_| Ok(())) {
+        let file = volume.open_present(&inner);
+        match file.and_then(|file| read_whole(&file, &mut buffer, &mut |_| Ok(()))) {
             // In a rank the program does not see the name of its namespace.
             Ok(_) => return Ok(Row { path: Bytes(store.seen(&inner)), ..row }),
             // An older good one is better than a newer one that is damaged or being written again.
             Err(error @ cairn_agent::Error::Damaged { .. }) => eprintln!("cairn: {error}"),
+            Err(error) if error.is_about_absent_data() => eprintln!("cairn: {error}"),
             Err(cairn_agent::Error::Changed { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -61,6 +61,7 @@ mod settings;
 mod signals;
 mod size;
 mod space;
+mod stage_option;
 mod staging;
 mod standing;
 mod status;

@@ -20,6 +20,7 @@ use crate::probe;
 use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
 use crate::space::{self, SpaceArguments};
+use crate::stage_option::{self, StageArgument};
 use crate::staging::Stage;
 use crate::standing::Standing;
 use crate::store::OpenStore;
@@ -31,6 +32,7 @@ use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::AGENT_LOCK;
 use cairn_agent::policy::AtEnd;
+use cairn_agent::protocol::Failed;
 use cairn_agent::ranks;
 use clap::Args;
 use std::ffi::OsString;
@@ -73,6 +75,8 @@ Examples:
       goes on in the store that an earlier run of job melt left
   cairn run --job melt --persist /scratch/out --stage -- ./resume.sh
       the same also on another node, or after this one was wiped: what a new store lacks comes from /scratch/out
+  cairn run --job melt --persist /scratch/out --stage=on-demand -- ./resume.sh
+      the same, and the command starts at once: files come while it runs, those first that it opens
 
 Exit codes: those of the command (128 + N if signal N killed it); 127 command not found, 126 not
 executable; 75 the command succeeded but its files could not all be drained (the store is kept);
@@ -104,9 +108,19 @@ pub struct Arguments {
     log_level: Option<LevelArgument>,
     /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
     /// what belongs to no checkpoint, or, if there is nothing, with what it archived; every file is compared with the
-    /// manifest, and an older checkpoint is taken if one is damaged
-    #[arg(long, env = "CAIRN_RUN_STAGE")]
-    stage: bool,
+    /// manifest, and an older checkpoint is taken if one is damaged [default: whole]. With on-demand the command starts at once,
+    /// and who opens a file waits for its data; damage is found too late for an older checkpoint then: opening that file fails
+    /// (EIO), and the next run takes the older one. What was archived comes as a whole
+    #[arg(
+        long,
+        value_name = "WHEN",
+        env = "CAIRN_RUN_STAGE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "whole",
+        hide_possible_values = false
+    )]
+    stage: Option<StageArgument>,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
     /// Nothing in the store need be kept: remove it at the end, whatever happens
@@ -130,7 +144,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let is_real = !arguments.rehearsal;
     let discard = is_real && (arguments.discard || settings.run.discard.unwrap_or(false));
     let counts_calls = arguments.report_calls || settings.run.report_calls.unwrap_or(false);
-    let stages = is_real && (arguments.stage || settings.run.stage.unwrap_or(false));
+    let stage = stage_option::stage(arguments.stage, settings.run.stage.clone())?;
+    let stage = if is_real { stage } else { Stage::Say };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();
@@ -143,12 +158,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
-        stage: if stages { Stage::Newest } else { Stage::Say },
+        stage,
         space: space::policy(&arguments.space, &settings.space)?,
         archive,
         ..Request::new(arguments.store, settings.run.clone())?
     };
-    if stages
+    if stage != Stage::Say
         && request.persist.is_none()
         && request.archive.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
@@ -341,6 +356,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         archive,
         launch,
         unserved: unserved::programs(claim.store.directory()),
+        not_brought: not_brought(&claim),
         removed: removes,
         calls,
     };
@@ -352,6 +368,13 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         false => ending.lines().iter().for_each(|line| eprintln!("cairn: {line}")),
     }
     Ok(if code == 0 && (undrained || unarchived) && !discard { EXIT_DRAIN } else { code })
+}
+
+/// Files whose data could not be brought in, as far as the agent is there to say so.
+fn not_brought(claim: &Claim) -> Vec<Failed> {
+    let mut agent = Client::connect(claim.store.directory());
+    let status = agent.as_mut().and_then(|agent| agent.status().ok());
+    status.and_then(|status| status.bringing).map_or(Vec::new(), |bringing| bringing.failed)
 }
 
 /// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and all that shared the store,

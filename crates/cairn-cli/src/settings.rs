@@ -9,6 +9,7 @@ use crate::checkpoint_options::{CheckpointSettings, FileSettings};
 use crate::drain_options::DrainSettings;
 use crate::error::{Error, Result};
 use crate::space::SpaceSettings;
+use crate::stage_option::StageSetting;
 use cairn_agent::log::Level;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -58,7 +59,7 @@ pub struct RunSettings {
     /// `--scope`.
     pub scope: Option<String>,
     /// `--stage`.
-    pub stage: Option<bool>,
+    pub stage: Option<StageSetting>,
     /// `--discard`.
     pub discard: Option<bool>,
     /// `--report-calls`.

@@ -6,6 +6,7 @@
 //! Does not change where the files come from.
 
 pub mod archived;
+mod on_demand;
 
 use crate::claim::Claim;
 use crate::error::{Error, Result};
@@ -23,6 +24,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
+use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
@@ -49,6 +51,8 @@ pub enum Stage {
     Later,
     /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
     Newest,
+    /// The same, but for the data of files, which come while programs run.
+    OnDemand,
     /// Everything.
     All,
 }
@@ -161,7 +165,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // Somebody else who was killed may have announced it.
         Stage::Nothing | Stage::Say => withdraw(directory),
-        Stage::Later | Stage::Newest | Stage::All => {
+        Stage::Later | Stage::Newest | Stage::OnDemand | Stage::All => {
             let mark = directory.join(MARK);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
         }
@@ -183,7 +187,7 @@ pub fn withdraw(directory: &Path) -> Result<()> {
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
         Stage::Say if claim.is_new => say_what_could_be(&claim.store.job),
-        Stage::Newest | Stage::All if claim.is_new => {
+        Stage::Newest | Stage::OnDemand | Stage::All if claim.is_new => {
             bring_what_there_is(claim, stage)?;
             return withdraw(claim.store.directory());
         }
@@ -206,16 +210,21 @@ fn say_what_could_be(job: &Job) {
 fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
     let job = &claim.store.job;
     let say = |line: &str| eprintln!("cairn: {}: {line}", job.job);
-    let bring = |origin: &dyn Origin, manifest: &Manifest| {
+    let bring = |origin: &dyn Origin, manifest: &Manifest, stage| {
         let source = Source { origin, manifest, wanted: &|_| true };
-        let staged = fill(claim, &source, stage, false)?;
-        staged.lines().iter().for_each(|line| say(line));
+        let staged = fill(claim, &source, stage, stage == Stage::OnDemand)?;
+        staged.lines(stage).iter().for_each(|line| say(line));
         Ok(())
     };
     if let Some(persist) = &job.persist {
         let mut destination = Destination::open(persist, &job.store)?;
         if let Some(manifest) = Manifest::load(&mut destination, &job.job)? {
-            return bring(&destination, &manifest);
+            if stage != Stage::OnDemand {
+                return bring(&destination, &manifest, stage);
+            }
+            let origin = OnDemand { destination: &destination, manifest: &manifest };
+            bring(&origin, &manifest, stage)?;
+            return on_demand::tie(claim);
         }
         say(&format!("nothing to bring in from {}", persist.display()));
     }
@@ -223,7 +232,11 @@ fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
         let archived = Archived::open(policy, &job.job)?;
         archived.unreadable.iter().for_each(|unreadable| say(unreadable));
         if !archived.manifest.checkpoints.is_empty() {
-            return bring(&archived, &archived.manifest);
+            if stage == Stage::OnDemand {
+                say("what is in an archive comes as a whole");
+                return bring(&archived, &archived.manifest, Stage::Newest);
+            }
+            return bring(&archived, &archived.manifest, stage);
         }
         say(&format!("nothing to bring in from {}", policy.url));
     }
@@ -264,7 +277,7 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
 
 impl Staged {
     /// For people.
-    pub fn lines(&self) -> Vec<String> {
+    pub fn lines(&self, stage: Stage) -> Vec<String> {
         let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
         let mut lines: Vec<String> = damaged.collect();
         for name in &self.left_out {
@@ -276,7 +289,11 @@ impl Staged {
             [] => String::new(),
             names => format!(", with {}", names.join(", ")),
         };
-        lines.push(format!("{files}, {bytes}, brought in{newest}"));
+        let brought = match stage {
+            Stage::OnDemand => "to be brought in while the command runs",
+            _ => "brought in",
+        };
+        lines.push(format!("{files}, {bytes}, {brought}{newest}"));
         lines
     }
 }

@@ -178,6 +178,14 @@ pub struct FileCounts {
     /// The writer died, or a part is lost with a tier in memory.
     pub unclean: u64,
     pub unclean_bytes: u64,
+    /// Of the drained ones, those whose data are yet to be brought in from where they were drained to.
+    #[serde(default)]
+    pub absent: u64,
+    #[serde(default)]
+    pub absent_bytes: u64,
+    /// Of those, the ones that programs wait for.
+    #[serde(default)]
+    pub waited_for: u64,
 }
 
 /// Carries out the command.
@@ -371,6 +379,11 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         };
         *number += 1;
         *bytes += node.bytes;
+        if let Some(absence) = node.absence {
+            files.absent += 1;
+            files.absent_bytes += node.bytes;
+            files.waited_for += u64::from(absence.wanted);
+        }
     }
     Ok(())
 }
@@ -454,6 +467,14 @@ fn lines(report: &StoreReport) -> Vec<String> {
             add(name, format!("{}, {}", count(number, "file"), human(bytes)));
         }
     }
+    if files.absent > 0 {
+        let (number, bytes) = (count(files.absent, "file"), human(files.absent_bytes));
+        let waits = match files.waited_for {
+            0 => String::new(),
+            number => format!("; programs wait for {number} of them"),
+        };
+        add("absent", format!("{number}, {bytes}, yet to be brought in{waits}"));
+    }
     if let Some(Checkpoint { name, step, begun, ended, .. }) = report.checkpoints.last() {
         let name = output::escaped(name.as_bytes());
         add(
@@ -483,6 +504,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
         agent.archive.iter().flat_map(archive::lines).for_each(|line| add("archive", line));
         agent.forecast.iter().for_each(|forecast| add("walltime", walltime::line(forecast)));
         agent.space.iter().flat_map(space_lines).for_each(|line| add("space", line));
+        for failed in agent.bringing.iter().flat_map(|bringing| &bringing.failed) {
+            add("absent", format!("{}: {}", failed.path, failed.reason));
+        }
         for failed in &agent.last.failed {
             add("failed", format!("{}: {}", failed.path, failed.reason));
         }

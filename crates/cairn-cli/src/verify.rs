@@ -59,6 +59,8 @@ pub struct VerifyReport {
     /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
     /// node's memory was lost (of a tier).
     pub open_blocks: u64,
+    /// Files whose data were not brought into the store yet (of a store or a tier): there is nothing to compare.
+    pub absent_files: u64,
     /// Whether the manifests say that they are complete (of a persist directory).
     complete: Option<bool>,
     /// What is not what it was: files; of a tier, blocks of files.
@@ -119,6 +121,10 @@ fn print(report: &VerifyReport) {
         let blocks = count(report.open_blocks, "block");
         output::line(&format!("{blocks} being written, not compared"));
     }
+    if report.absent_files > 0 {
+        let files = count(report.absent_files, "file");
+        output::line(&format!("{files} yet to be brought in, not compared"));
+    }
     if report.complete == Some(false) {
         output::line("the manifest does not say complete: more files were to be drained");
     }
@@ -154,6 +160,7 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
                     cairn_agent::Error::Changed { .. }
                     | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. },
                 ) => {}
+                Err(error) if error.is_about_absent_data() => report.absent_files += 1,
                 Err(error) => {
                     report.files += 1;
                     let path = store.shown(path);

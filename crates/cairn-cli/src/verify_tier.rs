@@ -58,6 +58,11 @@ pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<Veri
     for (path, attributes) in &files {
         report.files += 1;
         report.bytes += attributes.size;
+        if attributes.absence.is_some() {
+            report.absent_files += 1;
+            progress.advance(attributes.size);
+            continue;
+        }
         // Another name of a file that was read already.
         if attributes.links > 1 && !seen.insert(attributes.inode) {
             progress.advance(attributes.size);

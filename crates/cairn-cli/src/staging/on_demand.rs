@@ -1,0 +1,72 @@
+//! Files of a persist directory of which all but the data is brought into a new store: those the agent brings while programs run.
+//!
+//! Must stay true: before programs run the manifest says whose copies the absent files are, so that these go where the programs
+//! take the files. What is known to be damaged, or is not as long as it should be, is left out as if its data had been compared.
+
+use super::Origin;
+use crate::claim::Claim;
+use crate::error::Result;
+use cairn_agent::destination::Destination;
+use cairn_agent::extended::Extended;
+use cairn_agent::ledger::Ledger;
+use cairn_agent::manifest::{Copy, Manifest};
+use cairn_agent::path::FilePath;
+use cairn_agent::volume::Volume;
+use cairn_agent::write::AbsentFile;
+use rustix::fs::FileType;
+
+/// A persist directory, whose files come later.
+pub struct OnDemand<'a> {
+    /// The directory.
+    pub destination: &'a Destination,
+    /// What it has of the job.
+    pub manifest: &'a Manifest,
+}
+
+impl Origin for OnDemand<'_> {
+    fn full_name(&self, path: &FilePath) -> String {
+        self.destination.full_name(path)
+    }
+
+    fn extended(&self, directory: &FilePath) -> Extended {
+        Origin::extended(self.destination, directory)
+    }
+
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        _: &mut dyn FnMut(u64),
+    ) -> Result<bool> {
+        let is_damaged = self.manifest.files.get(path).is_some_and(|entry| entry.damaged);
+        let found = self.destination.look(path)?;
+        let is_there = found
+            .is_some_and(|found| (found.kind, found.bytes) == (FileType::RegularFile, copy.bytes));
+        if is_damaged || !is_there {
+            return Ok(false);
+        }
+        let extended = match copy.extended.is_some_and(|carried| carried.kept) {
+            true => Extended::read(self.destination.open_file(path)?),
+            false => Extended::default(),
+        };
+        AbsentFile::create(volume, inner, copy, &extended)?;
+        Ok(true)
+    }
+}
+
+/// Says in the manifest whose copies the absent files of a new store are.
+pub fn tie(claim: &Claim) -> Result<()> {
+    let job = &claim.store.job;
+    let Some(persist) = &job.persist else { return Ok(()) };
+    let mut ledger = Ledger::open(persist, job)?;
+    for volume in claim.store.volumes()? {
+        for (path, node) in volume.tree()? {
+            if node.absence.is_some() {
+                ledger.attach(&path, &node);
+            }
+        }
+    }
+    Ok(ledger.commit()?)
+}
