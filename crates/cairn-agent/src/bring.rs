@@ -30,9 +30,11 @@ use std::time::Duration;
 
 /// Files that nobody waits for which are brought at the same time, at most.
 const WORKERS_MAX: usize = 4;
-/// How often it is looked whether somebody waits, while files are brought and while there are none.
+/// How often it is looked whether somebody waits, while files are brought, while there are none that can be, and where all have
+/// their data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
+const LOOK_UNWANTED: Duration = Duration::from_millis(500);
 /// Failures that are kept for whoever asks.
 const FAILED_MAX: usize = 1000;
 
@@ -64,6 +66,7 @@ pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     // Of each namespace, how often somebody had begun to wait when it was looked at last.
     let mut seen: HashMap<String, u64> = HashMap::new();
+    let mut are_absent = true;
     while !shared.is_stopping() {
         let volumes = shared.volumes().0;
         let mut is_fresh = false;
@@ -73,21 +76,21 @@ pub fn run(shared: &Shared) {
         }
         if is_fresh {
             let brought = bring_all(shared, &volumes);
-            complaints.note("bring files in", brought);
+            are_absent = complaints.note("bring files in", brought).unwrap_or(true);
         }
-        shared.sleep(LOOK_IDLE);
+        shared.sleep(if are_absent { LOOK_IDLE } else { LOOK_UNWANTED });
     }
 }
 
-/// Brings all absent files of these namespaces that can be had.
-fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<()> {
+/// Brings all absent files of these namespaces that can be had; whether there were any.
+fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
     let mut has_any = false;
     for volume in volumes {
         let surveyed = volume.fs().survey().map_err(volume.error("measure", &FilePath::root()));
         has_any |= surveyed?.absent_files > 0;
     }
     if !has_any {
-        return Ok(());
+        return Ok(false);
     }
     let job = Job::load(shared.directory())?;
     let source = match Source::open(&job) {
@@ -102,7 +105,8 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<()> {
     };
     let bringer = Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) };
     bringer.look_for_all()?;
-    bringer.work_off()
+    bringer.work_off()?;
+    Ok(true)
 }
 
 /// Nobody waits in vain while the persist directory cannot be used.
