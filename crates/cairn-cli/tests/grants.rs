@@ -42,6 +42,7 @@ fn job_uses_what_it_was_granted_until_it_is_revoked() {
     let revoke = [&["target", "revoke"], &told[..]].concat();
     sandbox.cairn(&revoke).succeeds();
     sandbox.cairn(&revoke).ends_with(1).says("nothing was granted to job \"4711\"");
+    sandbox.cairn(&[&revoke[..], &["--if-granted"]].concat()).succeeds();
     let run = ["run", "--job", "k", "--tier", &tier, "--", "true"];
     assert_ne!(sandbox.cairn(&run).code, Some(0), "it is gone");
     let (text, rest) =

@@ -3,7 +3,7 @@
 //! Must stay true: nobody but the target's user and root is heard; requests are bounded in length and time.
 //! Does not grant; `grants` does.
 
-use super::grants::{Exported, Grant, Grants};
+use super::grants::{Exported, Grant, GrantError, Grants};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Result, Write};
@@ -37,6 +37,9 @@ pub enum Request {
     Revoke {
         /// Which.
         job: String,
+        /// It is no error if there is none.
+        #[serde(default)]
+        if_granted: bool,
     },
     /// What there is.
     List,
@@ -132,7 +135,10 @@ fn act(request: Request, grants: &Grants, addresses: &[SocketAddr]) -> Answer {
         Request::Grant { job, bytes, host } => grants
             .grant(&job, bytes, host.as_deref())
             .map(|grant| Answer::Granted { grant, addresses: addresses.to_vec() }),
-        Request::Revoke { job } => grants.revoke(&job).map(|()| Answer::Revoked),
+        Request::Revoke { job, if_granted } => match grants.revoke(&job) {
+            Err(GrantError::Unknown { .. }) if if_granted => Ok(Answer::Revoked),
+            revoked => revoked.map(|()| Answer::Revoked),
+        },
         Request::List => Ok(Answer::Listed { exported: grants.list() }),
     };
     done.unwrap_or_else(|error| Answer::Refused { reason: error.to_string() })

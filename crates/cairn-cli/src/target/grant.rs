@@ -74,6 +74,9 @@ pub struct RevokeArguments {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     job: String,
+    /// End with 0, too, if nothing was granted to the job
+    #[arg(long)]
+    if_granted: bool,
 }
 
 /// Show what a target exports, and to how many.
@@ -110,8 +113,9 @@ struct GrantReport {
 pub fn run(context: &Context, action: &Action) -> Result<()> {
     match action {
         Action::Grant(arguments) => grant(context, arguments),
-        Action::Revoke(RevokeArguments { socket, job }) => {
-            socket.ask(&Request::Revoke { job: job.clone() }).map(drop)
+        Action::Revoke(RevokeArguments { socket, job, if_granted }) => {
+            let request = Request::Revoke { job: job.clone(), if_granted: *if_granted };
+            socket.ask(&request).map(drop)
         }
         Action::List(ListArguments { socket }) => match socket.ask(&Request::List)? {
             Answer::Listed { exported } => list(context, &exported),
