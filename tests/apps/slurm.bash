@@ -1,11 +1,40 @@
-# shellcheck shell=bash disable=SC2154 # scratch: run.sh sets it
-# A Slurm of its own on this machine, for family slurm: a controller and two nodes, n1 and n2, each with a /dev/shm of its own, and
-# nothing outside the scratch directory. start_slurm leaves in $slurm_conf what SLURM_CONF is to be; stop_slurm ends all of it.
+# shellcheck shell=bash disable=SC2154 # scratch, list_only, long: run.sh sets them
+# A Slurm of its own on this machine, for families slurm and slurm_gres: a controller and two nodes, n1 and n2, each with a /dev/shm of
+# its own, and nothing outside the scratch directory. begin_slurm leaves in $slurm_conf what SLURM_CONF is to be; stop_slurm ends all of it.
+# scripts/setup.sh slurm installs what is needed; it takes root, for a /dev/shm of each node's own.
 #
 # What must stay true: every process that is started here is ended here, by its number.
 
-readonly SLURM_SECONDS_MAX=30
+SLURM_SECONDS_MAX=30
 slurm_processes=()
+# What the nodes have besides processors, and further lines of the configuration.
+slurm_gres='' slurm_lines=''
+
+# Starts it; or says why it does not, and fails.
+begin_slurm() {
+    if [ -n "$list_only" ]; then
+        slurm_conf=none
+    elif [ -z "$long" ]; then
+        skip "$current_family" "runs with --long (make apps)"
+        return 1
+    elif [ "$(id -u)" -ne 0 ]; then
+        skip "$current_family" "nodes with memory of their own take root"
+        return 1
+    elif ! unshare --mount true 2>/dev/null; then
+        skip "$current_family" "this machine does not allow mount namespaces"
+        return 1
+    elif ! { command -v slurmctld && command -v slurmd && command -v srun && command -v munged; } >/dev/null; then
+        fails "slurm is installed" "run: scripts/setup.sh slurm"
+        return 1
+    else
+        at_end+=(stop_slurm)
+        start_slurm || {
+            fails "slurm starts" "$(sinfo 2>&1; tail -n 5 "$scratch"/slurm/log/*.out)"
+            stop_slurm
+            return 1
+        }
+    fi
+}
 
 start_slurm() {
     local slurm=$scratch/slurm node
@@ -86,11 +115,12 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=60
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
-NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((first_port + 1))-$((first_port + 2))] CPUs=4 State=UNKNOWN
+NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((first_port + 1))-$((first_port + 2))] CPUs=4${slurm_gres:+ Gres=$slurm_gres} State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:1
 TmpFS=$slurm/tmp/%n
+$slurm_lines
 E
 }

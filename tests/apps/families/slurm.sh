@@ -1,32 +1,11 @@
 # shellcheck shell=bash disable=SC2016,SC2154
 # Cairn under Slurm's launchers, with --long: srun, sbatch, PMIx and PMI2, on two nodes that are played by this machine (slurm.bash).
-# scripts/setup.sh slurm installs what is needed; it takes root, for a /dev/shm of each node's own.
 
-if [ -n "$list_only" ]; then
-    slurm_conf=none
-elif [ -z "$long" ]; then
-    skip slurm "runs with --long (make apps)"
-    return
-elif [ "$(id -u)" -ne 0 ]; then
-    skip slurm "nodes with memory of their own take root"
-    return
-elif ! unshare --mount true 2>/dev/null; then
-    skip slurm "this machine does not allow mount namespaces"
-    return
-elif ! { command -v slurmctld && command -v slurmd && command -v srun && command -v munged; } >/dev/null; then
-    fails "slurm is installed" "run: scripts/setup.sh slurm"
-    return
-else
-    # shellcheck source=tests/apps/slurm.bash
-    . "$here/slurm.bash"
-    at_end+=(stop_slurm)
-    start_slurm || {
-        fails "slurm starts" "$(sinfo 2>&1; tail -n 5 "$scratch"/slurm/log/*.out)"
-        return
-    }
-    program life.openmpi mpi_life.c mpicc.openmpi -w
-    program life.mpich mpi_life.c mpicc.mpich -w
-fi
+# shellcheck source=tests/apps/slurm.bash
+. "$here/slurm.bash"
+begin_slurm || return 0
+program life.openmpi mpi_life.c mpicc.openmpi -w
+program life.mpich mpi_life.c mpicc.mpich -w
 
 prologue="export SLURM_CONF=$slurm_conf HOME=\$PWD M"'
 launches="/usr/bin/python3 $B/../sources/launches.py" mount=$M/mount
