@@ -165,7 +165,7 @@ fn program_under_strace_and_ltrace_is_served() {
     watched(&["ltrace", "-o", "OUTPUT"], ORDINARY);
 }
 
-/// A breakpoint on a call that is served, stepping out of it, and going on; the value of that call is `$1`.
+/// A breakpoint on a call that is served, stepping out of it, and going on.
 #[test]
 fn program_in_a_debugger_is_served_across_a_breakpoint() {
     let commands = ["break pread", "run", "finish", "next", "continue", "print $_exitcode"];
@@ -181,5 +181,7 @@ fn program_in_a_debugger_is_served_across_a_breakpoint() {
     let played =
         company.run(&[&commands[..], &[name(&program), "ordinary_work", "/cairn"]].concat(), None);
     let said = text(&played);
-    assert!(said.lines().any(|line| line == "$2 = 0"), "{said}\n{}", errors(&played));
+    // The second value if the library's debug information tells the first, which is that of the call.
+    let has_ended = |line: &str| matches!(line, "$1 = 0" | "$2 = 0");
+    assert!(said.lines().any(has_ended), "{said}\n{}", errors(&played));
 }
