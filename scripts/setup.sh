@@ -12,7 +12,7 @@
 set -u
 
 readonly RUST_MINIMUM=1.85
-# A server for the archive, from crates.io; another one and a client, from PyPI, are in object-stores.txt.
+# A server for the archive, which cargo installs; another one and a client, which pip installs, are in object-stores.txt.
 readonly S3S_VERSION=0.11.1
 
 fail() {
