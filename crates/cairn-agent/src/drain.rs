@@ -195,7 +195,7 @@ impl Drainer {
         persist: &Path,
         (trees, all): (&[(&Arc<Volume>, Tree)], bool),
         (reason, overtaking): (Reason, Option<Overtaking>),
-        view: View,
+        mut view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
         let manifest = manifest_path(&self.job.job);
@@ -215,6 +215,7 @@ impl Drainer {
             Reason::Asked(Told { succeeded: Some(true), .. }) => HashSet::new(),
             _ => ledger.manifest().newest_files(),
         };
+        ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
         let result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
         let guards = result.as_ref().is_ok_and(|&guards| guards);
@@ -274,13 +275,14 @@ impl Drainer {
             // Those of directories that were changed by what else was done are tried again by themselves.
             let is_directory =
                 |path: &&FilePath| tree.get(path).is_some_and(|node| node.kind == Kind::Directory);
-            let steps: HashSet<FilePath> = plan.steps().cloned().collect();
-            let failed = self.failures.paths().filter(is_directory);
-            plan.attributes.extend(failed.filter(|path| !steps.contains(path)).cloned());
+            for path in self.failures.paths().filter(is_directory) {
+                if !plan.steps().any(|step| step == path) {
+                    plan.attributes.push(path.clone());
+                }
+            }
         }
         let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
         self.failures.retain(|path| steps.contains(path));
-        ledger.know(&view.sets);
         if plans.iter().any(|plan| !plan.is_empty()) {
             // What an earlier store has left is mostly found to be the same.
             let is_known =
@@ -288,7 +290,6 @@ impl Drainer {
             let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
             let changed = plans.iter().flat_map(Plan::changed).chain(copied).collect();
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
-            ledger.expect(self.checkpoints()?.drainable());
             ledger.begin_changes(&changed)?;
         }
         for ((volume, tree), plan) in trees.iter().zip(&plans) {

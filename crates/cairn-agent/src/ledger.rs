@@ -275,14 +275,9 @@ impl Ledger {
         self.manifest.checkpoints = checkpoints;
     }
 
-    /// Takes note of the complete checkpoints of the store.
-    pub fn expect(&mut self, complete: Vec<register::Checkpoint>) {
-        self.expected = complete;
-    }
-
-    /// Takes note of all checkpoints of the store, whole or not.
-    pub fn know(&mut self, sets: &[Partial]) {
-        self.sets = sets.to_vec();
+    /// Takes note of the complete checkpoints of the store, and of all, whole or not.
+    pub fn expect(&mut self, complete: Vec<register::Checkpoint>, sets: Vec<Partial>) {
+        (self.expected, self.sets) = (complete, sets);
     }
 
     /// Names those of them that are here by now.

@@ -117,12 +117,19 @@ impl Origin for Destination {
         let brought = opened.and_then(|file| {
             local::copy_in(file, &full_path, volume, inner, Some(expected), advance)
         });
-        match brought {
-            Err(
-                Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. },
-            ) if is_of_one_file(&source, self) => Ok(false),
-            brought => brought,
+        or_damaged(brought, self)
+    }
+}
+
+/// What came of a file; false, as if it were not what it should be, if the error is of that file alone.
+fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
+    match brought {
+        Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
+            if is_of_one_file(&source, directory) =>
+        {
+            Ok(false)
         }
+        brought => brought,
     }
 }
 

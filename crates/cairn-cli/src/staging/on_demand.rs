@@ -3,7 +3,7 @@
 //! Must stay true: before programs run the manifest says whose copies the absent files are, so that these go where the programs
 //! take the files. What is known to be damaged, or is not as long as it should be, is left out as if its data had been compared.
 
-use super::Origin;
+use super::{Origin, or_damaged};
 use crate::claim::Claim;
 use crate::error::Result;
 use cairn_agent::destination::Destination;
@@ -39,6 +39,19 @@ impl Origin for OnDemand<'_> {
         volume: &Volume,
         inner: &FilePath,
         _: &mut dyn FnMut(u64),
+    ) -> Result<bool> {
+        or_damaged(self.make(path, copy, volume, inner), self.destination)
+    }
+}
+
+impl OnDemand<'_> {
+    /// Makes a file that is absent; false if it is known that its copy is not what it should be.
+    fn make(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
     ) -> Result<bool> {
         let is_damaged = self.manifest.files.get(path).is_some_and(|entry| entry.damaged);
         let found = self.destination.look(path)?;
