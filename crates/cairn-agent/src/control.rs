@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::job::AGENT_SOCKET;
 use crate::log::{self, Level};
 use crate::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
-use crate::shared::{Eviction, Shared};
+use crate::shared::{Eviction, Shared, State};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, MutexGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -193,6 +193,11 @@ fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
 
 /// Has the archive make a round.
 fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Answer> {
+    if newest {
+        // Which it is, is known when the passes have ended that were asked for before.
+        let asked = shared.state().requested;
+        drop(follow_pass(stream, shared, asked)?);
+    }
     let ticket = shared.archive.ask(newest);
     let mut state = shared.archive.state();
     while state.finished < ticket {
@@ -217,23 +222,9 @@ fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Ans
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     loop {
-        let mut state = shared.state();
-        let ticket = state.request(told);
+        let ticket = shared.state().request(told);
         shared.notify();
-        let mut reported = Instant::now();
-        while state.finished < ticket {
-            if shared.is_stopping() {
-                // Without an answer: whoever asked starts another agent and asks that.
-                return Err(io::ErrorKind::ConnectionAborted.into());
-            }
-            state = shared.wait(state, PROGRESS_EVERY);
-            if state.finished < ticket && reported.elapsed() >= PROGRESS_EVERY {
-                drop(state);
-                say(stream, &Answer::Progress(shared.meter.progress()))?;
-                reported = Instant::now();
-                state = shared.state();
-            }
-        }
+        let state = follow_pass(stream, shared, ticket)?;
         if let Some(reason) = state.trouble.clone() {
             return Ok(Answer::Error { reason });
         }
@@ -245,4 +236,28 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
         }
         thread::sleep(PROGRESS_EVERY);
     }
+}
+
+/// Waits until the pass has ended that has this number, and says how far it is; the state then. Errors: without an answer where
+/// the agent is ending, so that whoever asked starts another one and asks that.
+fn follow_pass<'a>(
+    stream: &UnixStream,
+    shared: &'a Shared,
+    ticket: u64,
+) -> io::Result<MutexGuard<'a, State>> {
+    let mut state = shared.state();
+    let mut reported = Instant::now();
+    while state.finished < ticket {
+        if shared.is_stopping() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        state = shared.wait(state, PROGRESS_EVERY);
+        if state.finished < ticket && reported.elapsed() >= PROGRESS_EVERY {
+            drop(state);
+            say(stream, &Answer::Progress(shared.meter.progress()))?;
+            reported = Instant::now();
+            state = shared.state();
+        }
+    }
+    Ok(state)
 }

@@ -286,6 +286,11 @@ fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
 /// checkpoint is asked for by whoever waits; and `status --wait` knew nothing of it.
 /// Consequence: with `--archive-every 10` the last step of a run never came to the archive, though it was said to go on there.
 /// Fix: what tells the drain of the end goes to the archive, too, and an agent that finds no run asks for the newest itself.
+///
+/// Mechanism: the newest was chosen of what the agent knew when it was asked, or found no run, before the pass that was told of
+/// the end had looked.
+/// Consequence: where the end of the walltime kept a run from waiting, an older checkpoint was archived, too.
+/// Fix: what is newest is known after that pass.
 #[test]
 fn newest_checkpoint_is_archived_though_nobody_waits_for_the_end_of_the_run() {
     let ends: [(&[&str], i32); 2] =

@@ -43,8 +43,7 @@ pub fn run(shared: &Shared) {
 /// What is remembered between rounds.
 #[derive(Default)]
 struct Keeper<'a> {
-    /// The job's description and the register, as they were before the last round.
-    seen: (Option<Version>, Option<Version>),
+    seen: Seen,
     policy: Option<ArchivePolicy>,
     client: Option<Client<'a>>,
     /// What the archive has of the job; None before it was asked.
@@ -60,6 +59,16 @@ struct Keeper<'a> {
     backoff: Option<Backoff>,
     complaint: Option<String>,
     buffer: Buffer,
+}
+
+/// What a round goes by, as it was before the last one.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Seen {
+    job: Option<Version>,
+    register: Option<Version>,
+    /// No run has the store, and the register has all that is complete: the newest of that is wanted there, though the agent
+    /// that was told so at the end of the run may not have lived to do it.
+    is_over: bool,
 }
 
 /// Why a checkpoint could not be archived.
@@ -80,7 +89,12 @@ impl<'a> Keeper<'a> {
         let newest = std::mem::take(&mut state.newest);
         drop(state);
         let directory = shared.directory();
-        let seen = (version(&directory.join(JOB_FILE)), version(&directory.join(REGISTER_FILE)));
+        // In this order: a run tells of its end before it ends, and what is settled is in the register.
+        let seen = Seen {
+            is_over: !is_running(shared) && shared.state().settled,
+            job: version(&directory.join(JOB_FILE)),
+            register: version(&directory.join(REGISTER_FILE)),
+        };
         let is_due = match &self.backoff {
             Some(backoff) => backoff.next() <= Instant::now(),
             None => seen != self.seen,
@@ -108,8 +122,7 @@ impl<'a> Keeper<'a> {
         shared.archive.state().is_busy = true;
         self.note(shared, &policy, Phase::Uploading, 1);
         let known = Register::load(shared.directory())?;
-        // An agent that was told at the end of a run may not have lived to do it.
-        self.wants_newest |= newest || !is_running(shared);
+        self.wants_newest |= newest || self.seen.is_over;
         if self.client.is_none() {
             self.client = Some(Client::new(&policy, pause).map_err(of_agent)?);
         }
