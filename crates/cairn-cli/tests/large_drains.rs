@@ -14,7 +14,8 @@ const FILE_BYTES: u64 = 160 * MIB;
 /// Bytes between two marks.
 const MARK_BYTES: u64 = 32 * MIB;
 
-/// A run that made a large file, which its agent copies so slowly that it can be killed on the way.
+/// A run that made a large file, which its agent copies so slowly that it can be killed on the way: slower than the least time
+/// between two marks, whatever the rate's allowance saves up, so that none is left out.
 struct Slow {
     sandbox: Sandbox,
     child: Child,
@@ -26,7 +27,7 @@ impl Slow {
         let out = sandbox.out();
         let script = "head -c 160M /dev/urandom | tee copy >/cairn/large; : >written
             until [ -e seen ]; do sleep 0.01; done; exit 1";
-        let head = ["run", "--job", "large", "--tier", "ram:256M", "--drain-rate", "64M"];
+        let head = ["run", "--job", "large", "--tier", "ram:256M", "--drain-rate", "32M"];
         let tail = ["--persist", out.to_str().expect("UTF-8"), "--", "bash", "-c", script];
         let mut command = sandbox.command(&[&head[..], &tail].concat());
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
