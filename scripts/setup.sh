@@ -31,7 +31,7 @@ needs_of() {
         ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
     mpi)
-        printf '%s\n' 'openmpi-bin mpirun.openmpi' 'libopenmpi-dev mpicc.openmpi' 'gfortran gfortran' \
+        printf '%s\n' 'openmpi-bin mpirun.openmpi' 'libopenmpi-dev /usr/share/doc/libopenmpi-dev' 'gfortran gfortran' \
             'mpich mpiexec.mpich' 'libmpich-dev mpicc.mpich' 'libhdf5-openmpi-dev h5pcc.openmpi' \
             'libhdf5-mpich-dev h5pcc.mpich' 'libpnetcdf-dev /usr/include/pnetcdf.h' \
             'python3-mpi4py /usr/lib/python3/dist-packages/mpi4py/__init__.py'

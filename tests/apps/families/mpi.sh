@@ -128,14 +128,15 @@ shared_file() {
 ranks $count ${options[*]} \"\$B/$program\" \"\$D\" ${*:2}"
 }
 
-if command -v mpirun.openmpi >/dev/null && command -v mpicc.openmpi >/dev/null; then
+# The compiler's command comes with mpirun, what it compiles with does not.
+if command -v mpirun.openmpi >/dev/null && echo '#include <mpi.h>' | mpicc.openmpi -x c -c -o /dev/null - 2>/dev/null; then
     life_under openmpi openmpi
     fortran_under openmpi openmpi
     # OMPIO takes no locks in atomic mode.
     shared_file -u ompio openmpi 4 io.openmpi --mca io ompio -- unlocked
     shared_file romio openmpi 4 io.openmpi --mca io romio321
 else
-    skip mpi/openmpi "Open MPI or its compiler is not installed (scripts/setup.sh mpi)"
+    skip mpi/openmpi "Open MPI or what programs for it are compiled with is not installed (scripts/setup.sh mpi)"
 fi
 
 if [ -z "$long" ]; then
