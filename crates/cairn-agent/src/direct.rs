@@ -41,7 +41,7 @@ impl<'a> Direct<'a> {
         address: *const u8,
         mut action: impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<T> {
-        if self.is_direct && address.align_offset(ALIGNMENT) == 0 {
+        if self.is_direct && begins_aligned(address) {
             match action(self.file) {
                 // The offset, or the length, is not what the file system wants.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
@@ -71,6 +71,15 @@ impl<'a> Direct<'a> {
     }
 }
 
+/// Whether these bytes begin where what goes past the cache may.
+pub fn is_aligned(bytes: &[u8]) -> bool {
+    begins_aligned(bytes.as_ptr())
+}
+
+fn begins_aligned(address: *const u8) -> bool {
+    address.align_offset(ALIGNMENT) == 0
+}
+
 fn set_direct(file: &File, is_direct: bool) -> rustix::io::Result<()> {
     let mut flags = rustix::fs::fcntl_getfl(file)?;
     flags.set(OFlags::DIRECT, is_direct);
@@ -80,17 +89,19 @@ fn set_direct(file: &File, is_direct: bool) -> rustix::io::Result<()> {
 /// Memory that begins where what goes past the cache may.
 #[derive(Default)]
 pub struct Aligned {
-    bytes: Vec<u8>,
-    begin: usize,
+    pages: Vec<Page>,
     length: usize,
 }
+
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct Page([u8; ALIGNMENT]);
 
 impl Aligned {
     /// Makes it at least so long; what it holds then is not defined.
     pub fn grow(&mut self, length: usize) {
         if length > self.length {
-            self.bytes = vec![0; length + ALIGNMENT];
-            self.begin = self.bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+            self.pages = vec![Page([0; ALIGNMENT]); length.div_ceil(ALIGNMENT)];
             self.length = length;
         }
     }
@@ -100,13 +111,15 @@ impl Deref for Aligned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.begin..self.begin + self.length]
+        // SAFETY: pages are nothing but their bytes, and so many of them are there.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.length) }
     }
 }
 
 impl DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.begin..self.begin + self.length]
+        // SAFETY: as above, and nobody else has them.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.length) }
     }
 }
 

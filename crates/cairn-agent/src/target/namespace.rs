@@ -3,6 +3,7 @@
 //! Must stay true: ranges are checked against the size before anything is touched, which changes only when that is asked for.
 
 use super::reservation::Reservations;
+use crate::direct;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
@@ -17,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
+    /// The same device past the page cache, which would have everything twice on its way, and nothing on the device before a
+    /// flush.
+    direct: Option<File>,
     /// As it was at first.
     shape: identify::Namespace,
     blocks: AtomicU64,
@@ -81,7 +85,14 @@ impl Namespace {
         let mut guid = [0; 16];
         guid.copy_from_slice(&identity.map(u64::to_le_bytes).concat());
         let bytes = file.seek(SeekFrom::End(0))?;
-        Namespace::new(file, bytes, block_bytes, guid)
+        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        let goes_direct = is_device
+            && block_bytes % u64::from(rustix::fs::ioctl_blksszget(&namespace.file)?) == 0;
+        // The claim above is for this one, too.
+        let direct = OFlags::DIRECT.bits() as i32;
+        let mut options = OpenOptions::new();
+        let open = || options.read(true).write(true).custom_flags(direct).open(path);
+        Ok(Namespace { direct: goes_direct.then(open).transpose()?, ..namespace })
     }
 
     fn new(file: File, bytes: u64, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {
@@ -100,7 +111,7 @@ impl Namespace {
             true => {
                 let reservations = Reservations::default();
                 let blocks = AtomicU64::new(blocks);
-                Ok(Namespace { file, shape, blocks, is_memory: false, reservations })
+                Ok(Namespace { file, direct: None, shape, blocks, is_memory: false, reservations })
             }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
@@ -142,13 +153,13 @@ impl Namespace {
     /// Fetches the first bytes of a range.
     pub fn read(&self, blocks: Blocks, target: &mut [u8]) -> Result<(), Status> {
         let (offset, _) = self.range(blocks)?;
-        self.file.read_exact_at(target, offset).map_err(status)
+        self.way_of(target).read_exact_at(target, offset).map_err(status)
     }
 
     /// Stores the blocks of a range.
     pub fn write(&self, blocks: Blocks, source: &[u8], is_durable: bool) -> Result<(), Status> {
         let (offset, _) = self.range(blocks)?;
-        self.file.write_all_at(source, offset).map_err(status)?;
+        self.way_of(source).write_all_at(source, offset).map_err(status)?;
         if is_durable { self.flush() } else { Ok(()) }
     }
 
@@ -165,6 +176,11 @@ impl Namespace {
             Err(Errno::OPNOTSUPP) => self.write_zeros(offset, bytes),
             result => result.map_err(|errno| status(errno.into())),
         }
+    }
+
+    /// Where whole blocks go to or come from that stand there in memory.
+    fn way_of(&self, bytes: &[u8]) -> &File {
+        self.direct.as_ref().filter(|_| direct::is_aligned(bytes)).unwrap_or(&self.file)
     }
 
     fn write_zeros(&self, offset: u64, bytes: u64) -> Result<(), Status> {

@@ -1,8 +1,10 @@
 //! Memory for data on their way: so much in all, whatever hosts do, and used again and again.
 //!
 //! Must stay true: the buffers that are out and those that are kept for the next one never have more than the bound together.
-//! What a buffer holds is old; who takes one uses only what it has put there.
+//! What a buffer holds is old; who takes one uses only what it has put there. Each begins where what goes past the page cache may.
 
+use crate::direct::Aligned;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Size of the smallest buffer, as a power of two.
@@ -19,8 +21,14 @@ pub(super) struct Pool {
 }
 
 /// Some of it; empty for who needs none.
-#[derive(Debug, Default)]
-pub(super) struct Buffer(Box<[u8]>);
+#[derive(Default)]
+pub(super) struct Buffer(Aligned);
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes", self.len())
+    }
+}
 
 impl Pool {
     pub(super) fn new(bytes_max: usize) -> Pool {
@@ -42,7 +50,9 @@ impl Pool {
             self.free_bytes += other.len();
         }
         self.free_bytes -= size;
-        Some(Buffer(vec![0; size].into_boxed_slice()))
+        let mut buffer = Buffer::default();
+        buffer.0.grow(size);
+        Some(buffer)
     }
 
     /// How much nobody has.

@@ -9,6 +9,7 @@ mod authentication;
 mod batching;
 mod changes;
 mod crowd;
+mod devices;
 mod grants;
 mod habits;
 mod hostile;

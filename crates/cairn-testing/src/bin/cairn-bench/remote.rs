@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -43,12 +44,17 @@ const BAR_COMMANDS: f64 = 350.0;
 /// A checkpoint for which the medium and not its beginning and end count.
 const SYNCED_BYTES: usize = 64 << 20;
 
-/// All rows; the file of the last is made at `path`.
+/// All rows; those of the last kind alone if `path` is a device, else in a file that is made there.
 pub fn rows(path: &Path) {
     println!("{}", Row::header());
-    bare();
-    whole_stack();
-    same_medium(path);
+    match is_device(path) {
+        true => on_device(path),
+        false => {
+            bare();
+            whole_stack();
+            in_file(path);
+        }
+    }
 }
 
 /// The initiator alone, against TCP.
@@ -95,27 +101,42 @@ fn whole_stack() {
     Row::compare("checkpoint, whole stack / bare initiator", "GB/s", 0.95, stack, bare);
 }
 
-/// Checkpoints in a file on this machine's disk: exported, and as it is.
-fn same_medium(path: &Path) {
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Checkpoints on a device of this machine: exported, and as it is.
+fn on_device(path: &Path) {
+    let device = format!("block:{}", path.display());
+    same_medium("device", |bytes| (exported(&device, bytes), on_tier(&device, bytes)));
+}
+
+/// The same in a file on this machine's disk.
+fn in_file(path: &Path) {
+    same_medium("file", |bytes| {
+        take_space(path);
+        let remote = exported(&format!("file:{}", path.display()), bytes);
+        std::fs::remove_file(path).expect("removes the file");
+        (remote, on_tier(&format!("file:{}:{EXPORT_BYTES}", path.display()), bytes))
+    });
+}
+
+/// Rows that compare a medium on another machine with the same one here.
+fn same_medium(medium: &str, pair: impl Fn(usize) -> (f64, f64)) {
     for bytes in [SYNCED_BYTES, CHECKPOINT_BYTES] {
-        let pairs: Vec<_> =
-            (0..PAIRS).map(|_| (exported(path, bytes), local(path, bytes))).collect();
-        let name = format!("checkpoint, {} MiB, remote / local file", bytes >> 20);
+        let pairs: Vec<_> = (0..PAIRS).map(|_| pair(bytes)).collect();
+        let name = format!("checkpoint, {} MiB, remote / local {medium}", bytes >> 20);
         Row::print(name, "GB/s", 0.965, &pairs);
     }
 }
 
-fn exported(path: &Path, bytes: usize) -> f64 {
-    take_space(path);
-    let target = Target::start(&format!("file:{}", path.display()), None);
-    let rate = checkpoint_in_store(&["--tier", &target.tier], bytes);
-    std::fs::remove_file(path).expect("removes the file");
-    rate
+fn exported(export: &str, bytes: usize) -> f64 {
+    let target = Target::start(export, None);
+    on_tier(&target.tier, bytes)
 }
 
-fn local(path: &Path, bytes: usize) -> f64 {
-    let tier = format!("file:{}:{EXPORT_BYTES}", path.display());
-    checkpoint_in_store(&["--tier", &tier], bytes)
+fn on_tier(tier: &str, bytes: usize) -> f64 {
+    checkpoint_in_store(&["--tier", tier, "--yes"], bytes)
 }
 
 /// Makes a file that has all its space, as a tier does.
