@@ -65,6 +65,8 @@ pub struct Setting {
     pub tiers: Tiers,
     /// The second tier is memory: nobody shall expect it back after a crash.
     pub in_memory: bool,
+    /// Some of its files are absent at first. Nobody but the workload may open them.
+    pub absent: bool,
 }
 
 /// Where metadata and data of a namespace stand. All of it is on media that lose their power together.
@@ -94,6 +96,7 @@ impl Setting {
             history_blocks: 0,
             tiers: Tiers::One,
             in_memory: false,
+            absent: false,
         }
     }
 
@@ -117,6 +120,7 @@ impl Setting {
             setting.names.extend([b"x", b"y"].map(|end| long_name(b"", end)));
             setting.names.push(long_name(b"dir/", b"z"));
         }
+        setting.absent = true;
         setting.tiers = *random.pick(&[Tiers::One, Tiers::One, Tiers::Apart, Tiers::Spilling]);
         setting
     }

@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
 
 /// Runs a seed. With `verbose`, every event is printed.
 pub fn run(seed: u64, wrap: Wrap<'_>, verbose: bool) -> Result<Report, Failure> {
-    let mut setting = Setting::draw(seed);
+    let mut setting = Setting { absent: false, ..Setting::draw(seed) };
     setting.processes = Random::new(seed).below(3) as usize + 2;
     let (image, superblock) = setting.format();
     let (image, programs) = make_homes(image, &superblock, setting.processes);

@@ -3,6 +3,9 @@
 //! An operation is prepared, its outcome noted, then carried out; so whatever is interrupted was noted before.
 //! If its process dies in it, the others bury it, and what they see decides which state it left.
 
+mod absent;
+
+use self::absent::Brought;
 use super::crew::{Crew, Died};
 use super::state::{Extended, FileState, Node, State, Window, look};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
@@ -41,6 +44,7 @@ pub struct Workload<'w> {
     state: State,
     window: Window,
     open: Vec<Open>,
+    brought: Vec<Brought>,
     next_file: u64,
     /// Whose turn it is.
     turn: usize,
@@ -76,6 +80,7 @@ impl<'w> Workload<'w> {
             window,
             state,
             open: Vec::new(),
+            brought: Vec::new(),
             turn: 0,
         }
     }
@@ -122,6 +127,7 @@ impl<'w> Workload<'w> {
         let last = self.crew.processes.len() - 1;
         assert_eq!(self.turn, last, "only the last one is mortal");
         self.open.retain(|open| open.pid_slot != last);
+        self.brought.retain(|brought| brought.pid_slot != last);
         self.replace_last()?;
         let seen = look(&self.crew.processes[0])?;
         let left = seen.latest_in(&self.window[before..]);
@@ -146,7 +152,7 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(21) {
+        match self.random.below(if self.setting.absent { 26 } else { 21 }) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
             6..8 => self.strides(),
@@ -159,6 +165,8 @@ impl<'w> Workload<'w> {
             16 => self.close(),
             17 | 18 => self.extended(),
             19 => Box::new(|this| this.process().fs.sync().map(|()| true)),
+            21 | 22 => self.make_absent(),
+            23.. => self.bring(),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }
@@ -196,6 +204,16 @@ impl<'w> Workload<'w> {
             Some(node) => matches!(node, Node::File(_)),
         };
         usable.then_some(name)
+    }
+
+    /// A file to be written to, or what is done instead.
+    fn file_to_change(&mut self) -> std::result::Result<(&'w [u8], u64), Act<'w>> {
+        let Some(name) = self.file_name() else { return Err(Self::nothing()) };
+        let file = self.file_at(name);
+        if self.state.files[&file].absent {
+            return Err(self.disturb_absent(name, file));
+        }
+        Ok((name, file))
     }
 
     fn file_at(&mut self, name: &[u8]) -> u64 {
@@ -245,8 +263,10 @@ impl<'w> Workload<'w> {
     }
 
     fn append(&mut self) -> Act<'w> {
-        let Some(name) = self.file_name() else { return Self::nothing() };
-        let file = self.file_at(name);
+        let (name, file) = match self.file_to_change() {
+            Ok(found) => found,
+            Err(instead) => return instead,
+        };
         let at = self.state.files[&file].content.len() as u64;
         if at > FILE_BLOCKS_MAX * self.block_bytes() {
             return self.truncate_file(name, file);
@@ -267,8 +287,10 @@ impl<'w> Workload<'w> {
     }
 
     fn overwrite(&mut self) -> Act<'w> {
-        let Some(name) = self.file_name() else { return Self::nothing() };
-        let file = self.file_at(name);
+        let (name, file) = match self.file_to_change() {
+            Ok(found) => found,
+            Err(instead) => return instead,
+        };
         let size = self.state.files[&file].content.len() as u64;
         // Sometimes past the end: a hole.
         let at = self.random.below(size + 3 * self.block_bytes());
@@ -294,8 +316,10 @@ impl<'w> Workload<'w> {
     /// Behind the end of a file several descriptions write every n-th piece each, or leave a hole between theirs.
     fn strides(&mut self) -> Act<'w> {
         const ROUNDS: u64 = 3;
-        let Some(name) = self.file_name() else { return Self::nothing() };
-        let file = self.file_at(name);
+        let (name, file) = match self.file_to_change() {
+            Ok(found) => found,
+            Err(instead) => return instead,
+        };
         let first = (self.state.files[&file].content.len() as u64).div_ceil(self.block_bytes());
         if first > FILE_BLOCKS_MAX {
             return self.truncate_file(name, file);
@@ -348,8 +372,10 @@ impl<'w> Workload<'w> {
     }
 
     fn truncate(&mut self) -> Act<'w> {
-        let Some(name) = self.file_name() else { return Self::nothing() };
-        let file = self.file_at(name);
+        let (name, file) = match self.file_to_change() {
+            Ok(found) => found,
+            Err(instead) => return instead,
+        };
         self.truncate_file(name, file)
     }
 
