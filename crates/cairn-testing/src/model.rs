@@ -7,7 +7,8 @@
 use crate::content::Content;
 use crate::path::{Last, Walk};
 use cairn_core::{
-    Caller, Error, ExtendedUpdate, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OpenOptions, Result,
+    Caller, Error, ExtendedUpdate, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK,
+    OpenOptions, Result,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +57,8 @@ pub struct Node {
     pub unclean: bool,
     /// Extended attributes.
     pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Its data are elsewhere.
+    pub absent: bool,
 }
 
 /// An open-file description.
@@ -188,6 +191,7 @@ impl Model {
             changed: now,
             unclean: false,
             extended: BTreeMap::new(),
+            absent: false,
         };
         self.nodes.insert(id, node);
         id
@@ -391,6 +395,9 @@ impl Model {
         }
         let wanted = if options.read { READ } else { 0 } | if writes { WRITE } else { 0 };
         self.node(node).permit(caller, wanted)?;
+        if self.node(node).absent && !options.truncate {
+            return Err(Error::Absent { inode: InodeId(node) });
+        }
         if options.truncate {
             self.truncate(caller, node, 0)?;
         }
@@ -478,8 +485,32 @@ impl Model {
         self.content(node)?.truncate(size);
         if size == 0 {
             self.node_mut(node).unclean = false;
+            self.node_mut(node).absent = false;
         }
         self.touch(caller, node);
         Ok(())
+    }
+
+    /// An empty regular file has these bytes, which are elsewhere.
+    pub fn make_absent(&mut self, node: NodeId, bytes: &[u8]) {
+        self.content(node).expect("it is a file").write(0, bytes, false);
+        let node = self.node_mut(node);
+        node.absent = true;
+        node.unclean = false;
+    }
+
+    /// Whether a file is there whose data are not.
+    pub fn is_absent(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.absent)
+    }
+
+    /// Opens an absent file for who brings its data.
+    pub fn open_absent(&mut self, caller: &Caller, node: NodeId) -> OpenId {
+        self.add_open(caller, node, OpenOptions { write: true, ..OpenOptions::NONE }, false)
+    }
+
+    /// The data of a file are there.
+    pub fn end_absence(&mut self, node: NodeId) {
+        self.node_mut(node).absent = false;
     }
 }

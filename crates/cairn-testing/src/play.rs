@@ -5,7 +5,7 @@
 use crate::model::Kind;
 use crate::simulation::Simulation;
 use crate::step::{Generator, Place, Step};
-use cairn_core::Credentials;
+use cairn_core::{Credentials, OpenOptions};
 
 /// Processes alive at once at most.
 const PROCESSES_MAX: usize = 5;
@@ -95,6 +95,58 @@ pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator)
         let place = *generator.random.pick(&files);
         simulation.begin_promotion(index, place, generator.random.below(4) as u32);
     }
+}
+
+/// A process makes a file absent, or cuts one; or one is brought a step further, or who brings them dies.
+pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
+    let index = generator.random.below(simulation.processes.len() as u64) as usize;
+    generator.holder = simulation.processes[index].slot.0;
+    let absent = simulation.absent();
+    let in_flight = simulation.absences_in_flight() as u64;
+    match generator.random.below(40) {
+        0..8 => make_absent(simulation, generator, index),
+        8..10 if !absent.is_empty() => {
+            let node = *generator.random.pick(&absent);
+            let size = if generator.random.one_in(2) { 0 } else { generator.offset() };
+            simulation.truncate_absent(index, node, size);
+        }
+        10..16 if !absent.is_empty() => {
+            let node = *generator.random.pick(&absent);
+            simulation.begin_to_bring(node);
+        }
+        16 if in_flight > 0 => simulation.end_bringer(generator.random.one_in(3)),
+        17.. if in_flight > 0 => {
+            let which = generator.random.below(in_flight) as usize;
+            let gives_up = generator.random.one_in(30);
+            simulation.go_on_bringing(which, generator.length() as usize, gives_up);
+        }
+        _ => {}
+    }
+}
+
+/// A file that is new, or emptied for that, or, seldom, any that is open.
+fn make_absent(simulation: &mut Simulation, generator: &mut Generator, index: usize) {
+    let place = if generator.random.one_in(8) {
+        let is_file = |kind: &Kind| matches!(kind, Kind::File(_));
+        let files = simulation.reference.places(generator.holder, |node, _| is_file(&node.kind));
+        if files.is_empty() {
+            return;
+        }
+        *generator.random.pick(&files)
+    } else {
+        let options =
+            OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::NONE };
+        let place = simulation.reference.free_place();
+        let path = generator.path();
+        simulation.take(index, &Step::Open { base: None, path, options, mode: 0o666 });
+        if simulation.reference.open(place).is_err() {
+            return;
+        }
+        place
+    };
+    let length = generator.length() as usize;
+    let bytes = generator.random.bytes(length);
+    simulation.make_absent(index, place, &bytes);
 }
 
 /// A process goes on writing at its cursor, which gets it a lease, and perhaps does not finish.

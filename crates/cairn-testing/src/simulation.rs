@@ -5,10 +5,14 @@
 //! the result is compared with the reference model; `verify` compares everything there is.
 //! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
 
+mod absent;
+
+use self::absent::Absentees;
 use crate::content::WriteId;
 use crate::driver::{Process, WriteInFlight};
 use crate::model::{Facts, NodeId, OpenId};
 use crate::step::{Base, Outcome, Place, Reference, Step};
+use crate::tier::CHECKSUM;
 use crate::world::{SUPERUSER, World};
 use cairn_core::{
     Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, Promotion, ROOT, Result,
@@ -61,6 +65,7 @@ pub struct Simulation {
     writes: Vec<PendingWrite>,
     settles: Vec<PendingSettle>,
     promotions: Vec<PendingPromotion>,
+    absentees: Absentees,
     next_write: WriteId,
     trace: Vec<String>,
 }
@@ -119,6 +124,7 @@ impl Simulation {
             writes: Vec::new(),
             settles: Vec::new(),
             promotions: Vec::new(),
+            absentees: Absentees::default(),
             next_write: 0,
             trace: Vec::new(),
         };
@@ -234,6 +240,7 @@ impl Simulation {
             }
         }
         let expected = self.reference.take(&caller, step, seen.as_ref().ok());
+        let expected = expected.map_err(|error| self.own_name(error));
         // Cairn bounds the path with its links put in, Linux only the number of links.
         let too_long = seen == Err(Error::NameTooLong) && expected == Err(Error::SymlinkLoop);
         assert!(
@@ -245,6 +252,14 @@ impl Simulation {
         );
         self.note(format!("    {}", readable(&seen)));
         self.forget_handles();
+    }
+
+    /// An error of the model as the namespace says it.
+    fn own_name(&self, error: Error) -> Error {
+        match error {
+            Error::Absent { inode } => Error::Absent { inode: self.absentees.inodes[&inode.0] },
+            other => other,
+        }
     }
 
     fn execute(&mut self, index: usize, caller: &Caller, step: &Step) -> Result<Outcome> {
@@ -368,6 +383,7 @@ impl Simulation {
     fn is_busy(&self, inode: InodeId) -> bool {
         self.writes.iter().any(|write| write.write.plan.inode == inode)
             || self.settles.iter().any(|settle| settle.inode == inode)
+            || self.absentees.brought.iter().any(|brought| brought.is_busy(inode))
     }
 
     /// A truncation that could not go on may have cut the file before.
@@ -627,7 +643,9 @@ impl Simulation {
     /// A process frees what is orphaned.
     pub fn reclaim(&mut self, index: usize) {
         self.processes[index].reclaim().expect("orphans can be freed");
-        if self.writes.is_empty() && self.settles.is_empty() && self.promotions.is_empty() {
+        let is_quiet =
+            self.writes.is_empty() && self.settles.is_empty() && self.promotions.is_empty();
+        if is_quiet && self.absentees.brought.is_empty() {
             assert_eq!(self.inspector.fs.orphans(), 0, "orphans are left");
         }
     }
@@ -641,7 +659,8 @@ impl Simulation {
             + report.reserved_blocks;
         assert_eq!(blocks, report.capacity_blocks, "blocks add up: {report:?}");
         let opens = self.reference.opens.iter().flatten().count() as u64;
-        assert_eq!(report.handles, opens, "open descriptions");
+        let brought = self.absentees.brought.len() as u64;
+        assert_eq!(report.handles, opens + brought, "open descriptions");
         let mut seen = BTreeMap::new();
         self.verify_directory(ROOT, crate::model::ROOT, &mut seen);
         for place in 0..self.reference.opens.len() {
@@ -698,6 +717,14 @@ impl Simulation {
         assert_eq!(facts(&attributes), expected, "attributes of {inode:?}");
         let opens = self.reference.model.opens_of(node);
         assert_eq!(attributes.opens as usize, opens, "open descriptions of {inode:?}");
+        let absent = attributes.absence.map(|absence| absence.crc32c);
+        if self.reference.model.is_absent(node) {
+            let content = self.reference.model.content(node).expect("it is a file");
+            let whole = content.certain(0, expected.size);
+            assert_eq!(absent, Some(CHECKSUM(0, &whole)), "absence of {inode:?}");
+            return assert_eq!(attributes.version, self.absentees.versions[&node], "{inode:?}");
+        }
+        assert_eq!(absent, None, "absence of {inode:?}");
         if attributes.is_regular() {
             self.verify_content(node, inode, attributes.size);
         }
@@ -742,6 +769,7 @@ impl Simulation {
         while !self.processes.is_empty() {
             self.end(0, true);
         }
+        self.end_bringer(true);
         self.verify();
         self.remove_all(ROOT);
         self.inspector.reclaim().expect("orphans can be freed");

@@ -4,7 +4,7 @@
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
 use cairn_core::{Error, ROOT};
-use cairn_testing::play::{USERS, act, act_on_names, act_on_promotions};
+use cairn_testing::play::{USERS, act, act_on_absent, act_on_names, act_on_promotions};
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
 use cairn_testing::step::Generator;
@@ -79,6 +79,31 @@ fn run_with_promotions(seed: u64) -> u64 {
     promoted
 }
 
+/// Files are made absent and brought while everything else goes on. How many were brought.
+fn run_with_absent(seed: u64) -> u64 {
+    let mut random = Random::new(seed);
+    let blocks = *random.pick(&[40, 200, 512]);
+    let mut simulation = Simulation::new(blocks, *random.pick(&[24, 64]));
+    for user in &USERS[..3] {
+        simulation.start(*user);
+    }
+    let reach = *random.pick(&[9000, 40_000]);
+    let write_bytes = *random.pick(&[300, 5000, 20_000]);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 0..ACTIONS {
+        act(&mut simulation, &mut generator);
+        for _ in 0..generator.random.below(8) {
+            act_on_absent(&mut simulation, &mut generator);
+        }
+        if action % VERIFY_EVERY == 0 {
+            simulation.verify();
+        }
+    }
+    let brought = simulation.brought();
+    simulation.finish();
+    brought
+}
+
 /// A directory of `names` entries is listed a few at a time while others come and go.
 fn list_while_names_change(seed: u64) {
     const STAYING: usize = 150;
@@ -141,6 +166,17 @@ fn promotions_change_nothing_that_can_be_seen() {
     let promoted = promoted.into_inner();
     println!("{promoted} blocks were promoted");
     assert!(promoted > 0);
+}
+
+#[test]
+fn absent_files_are_what_they_will_be_or_what_programs_made_of_them() {
+    let brought = AtomicU64::new(0);
+    for_each_seed(12, |seed| {
+        brought.fetch_add(run_with_absent(seed), Ordering::Relaxed);
+    });
+    let brought = brought.into_inner();
+    println!("{brought} files were brought");
+    assert!(brought > 0);
 }
 
 #[test]
