@@ -5,11 +5,12 @@
 //! disk says what the last look found.
 
 use crate::daemon;
+use crate::destination::Destination;
 use crate::error::Result;
 use crate::job::{Job, RUN_LOCK};
 use crate::ledger::Ledger;
 use crate::log;
-use crate::manifest::Partial;
+use crate::manifest::{Manifest, Partial};
 use crate::path::FilePath;
 use crate::protocol::Unfinished;
 use crate::ranks;
@@ -91,7 +92,21 @@ impl View {
 }
 
 impl Checkpoints {
-    /// Those of the store in `store`. Errors: its register cannot be read.
+    /// Those of the store in `store`, for whoever finds new ones: the numbers of these are none that any has in the persist
+    /// directory, as far as that can be read. Errors: the register cannot be read.
+    pub fn open(store: &Path, job: &Job) -> Result<Checkpoints> {
+        let mut checkpoints = Checkpoints::load(store, job)?;
+        let found = job.persist.as_ref().and_then(|persist| {
+            let mut destination = Destination::open(persist, &job.store).ok()?;
+            Manifest::load(&mut destination, &job.job).ok().flatten()
+        });
+        if let Some(manifest) = found {
+            checkpoints.register.skip(manifest.highest_id(&job.store));
+        }
+        Ok(checkpoints)
+    }
+
+    /// Those of the store in `store`, for whoever only looks. Errors: its register cannot be read.
     pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
         let register = Register::load(store)?;
         Ok(Checkpoints {
@@ -119,6 +134,27 @@ impl Checkpoints {
     pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
         self.look(groves, told)?;
         self.save()
+    }
+
+    /// To be called in a new store that was filled with checkpoints which consist of these files each, oldest first: they are
+    /// complete, and stay in this order.
+    pub fn adopt(&mut self, groves: &[Grove<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
+        let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
+        let places: HashMap<&[&FilePath], usize> = places.collect();
+        let sets = self.sets(groves, &marks::marks(&marks::read(&self.store)?), Run::Running)?;
+        let place = |set: &&Set| {
+            let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
+            places.get(&paths[..]).copied()
+        };
+        let mut whole: Vec<&Set> = sets.iter().filter(|set| place(set).is_some()).collect();
+        whole.sort_by_cached_key(place);
+        self.register.adopt(&whole, &self.rules, now().0);
+        self.save()
+    }
+
+    /// Takes note of what `manifest` has of this store.
+    pub fn compare(&mut self, manifest: &Manifest) {
+        self.register.move_beyond(manifest.highest_id(&manifest.store));
     }
 
     /// Those that are complete, as of the last look.

@@ -120,6 +120,10 @@ impl Drainer {
             trees.push((volume, tree));
         }
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        if self.checkpoints.is_none() {
+            let _at_work = meter.at(&manifest_path(&self.job.job));
+            self.checkpoints()?;
+        }
         let view = self.look(&trees, told)?;
         self.look_again = view.look_again;
         // Others read it: what is there does not depend on the directory.
@@ -150,7 +154,7 @@ impl Drainer {
     fn checkpoints(&mut self) -> Result<&mut Checkpoints> {
         let checkpoints = match self.checkpoints.take() {
             Some(checkpoints) => checkpoints,
-            None => Checkpoints::load(&self.store, &self.job)?,
+            None => Checkpoints::open(&self.store, &self.job)?,
         };
         Ok(self.checkpoints.insert(checkpoints))
     }
@@ -215,6 +219,7 @@ impl Drainer {
             Reason::Asked(Told { succeeded: Some(true), .. }) => HashSet::new(),
             _ => ledger.manifest().newest_files(),
         };
+        self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
         let result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);

@@ -259,8 +259,7 @@ impl Ledger {
             let known = &mut checkpoints[place];
             if known.files == one.files && same_time(known.modified_ns, one.modified_ns) {
                 // What a store was filled with is no newer for that.
-                let store = std::mem::take(&mut known.store);
-                *known = Checkpoint { store, ..one.clone() };
+                *known = Checkpoint { order: known.order, ..one.clone() };
                 return false;
             }
             !one.is_rest_of(known, manifest)
@@ -269,10 +268,10 @@ impl Ledger {
         let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);
         let parts: HashSet<&FilePath> = parts.collect();
         checkpoints.retain(|known| !known.files.iter().any(|file| parts.contains(&file.path)));
-        checkpoints.extend(drained);
-        checkpoints.sort_by_key(|known| manifest.age(known));
-        self.dirty |= self.manifest.checkpoints != checkpoints;
+        self.dirty |= !drained.is_empty() || self.manifest.checkpoints != checkpoints;
         self.manifest.checkpoints = checkpoints;
+        // By number, as they were completed.
+        drained.into_iter().for_each(|one| self.manifest.enter(one));
     }
 
     /// Takes note of the complete checkpoints of the store, and of all, whole or not.

@@ -7,6 +7,7 @@
 //! file of the same name.
 
 mod checkpoint;
+pub mod order;
 
 pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
 
@@ -162,8 +163,7 @@ pub struct Manifest {
     pub map: Mapping,
     /// Every clean file of the store is here, verified.
     pub complete: bool,
-    /// Checkpoints of which every file is here, verified; oldest first: those of earlier stores, then by number, whatever the
-    /// clock said.
+    /// Checkpoints of which every file is here, verified; oldest first, as [`order`] says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
     /// Checkpoints of which only parts are here.
@@ -230,14 +230,28 @@ impl Manifest {
         let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
         let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
         let mut whole: Vec<&Checkpoint> = known.collect();
-        whole.sort_by_key(|known| self.age(known));
+        whole.sort_by_key(|known| known.order);
         whole
     }
 
-    /// Place of a checkpoint among the others, by their numbers in this store; those that earlier ones drained come before, in
-    /// the order that they have.
-    pub fn age(&self, known: &Checkpoint) -> Option<u64> {
-        (known.store == self.store).then_some(known.id)
+    /// The highest number that a checkpoint of `store` has here; 0 if there is none.
+    pub fn highest_id(&self, store: &str) -> u64 {
+        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
+        let ours = self.checkpoints.iter().chain(earlier).filter(|known| known.store == store);
+        ours.map(|known| known.id).max().unwrap_or(0)
+    }
+
+    /// Adds a checkpoint in its place.
+    pub fn enter(&mut self, known: Checkpoint) {
+        let all = || self.checkpoints.iter().chain(self.partial.iter().flat_map(|it| &it.earlier));
+        let places = all().map(|other| (&other.store[..], other.id, other.order));
+        let order = order::place(&known.store, known.id, places);
+        let earlier = self.partial.iter_mut().flat_map(|partial| &mut partial.earlier);
+        for other in self.checkpoints.iter_mut().chain(earlier).filter(|it| it.order >= order) {
+            other.order += 1;
+        }
+        self.checkpoints.push(Checkpoint { order, ..known });
+        self.checkpoints.sort_by_key(|known| known.order);
     }
 
     /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
@@ -507,6 +521,7 @@ mod tests {
         let known = Checkpoint {
             store: "0123".to_string(),
             id: 1,
+            order: 1,
             name: Name { family: Family(b"c/{any}".to_vec()), step: None },
             modified_ns: 0,
             files: vec![file("c/a"), file("c/b")],

@@ -58,15 +58,28 @@ fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
 /// Before another run begins in a store without an agent: notes what the one before it left unfinished.
 pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
     let trees = trees(volumes)?;
-    Ok(Checkpoints::load(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
+    Ok(Checkpoints::open(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
 }
 
 /// When a run has ended in a store without an agent: notes how.
 pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
     let volumes = store.volumes()?;
     let trees = trees(&volumes)?;
-    Ok(Checkpoints::load(store.directory(), &store.job)?
+    Ok(Checkpoints::open(store.directory(), &store.job)?
         .end_run(&groves(&volumes, &trees), told)?)
+}
+
+/// When a new store has been filled with checkpoints, oldest first: they stay in this order.
+pub fn adopt(
+    store: &OpenStore,
+    volumes: &[Volume],
+    filled: &[&manifest::Checkpoint],
+) -> Result<()> {
+    let trees = trees(volumes)?;
+    let paths = filled.iter().map(|known| known.files.iter().map(|file| &file.path).collect());
+    let filled: Vec<Vec<_>> = paths.collect();
+    let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+    Ok(checkpoints.adopt(&groves(volumes, &trees), &filled)?)
 }
 
 /// A checkpoint, as it is listed.
@@ -134,7 +147,7 @@ fn outside(store: &OpenStore) -> Result<Vec<manifest::Checkpoint>> {
         return Ok(Vec::new());
     };
     let manifest = Manifest::load(&mut destination, &store.job.job)?;
-    Ok(manifest.map(|manifest| manifest.checkpoints).unwrap_or_default())
+    Ok(manifest.map(|manifest| manifest.whole().into_iter().cloned().collect()).unwrap_or_default())
 }
 
 fn age_s(modified_ns: i64) -> f64 {

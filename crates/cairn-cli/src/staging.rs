@@ -8,6 +8,7 @@
 pub mod archived;
 mod on_demand;
 
+use crate::checkpoints;
 use crate::claim::Claim;
 use crate::error::{Error, Result};
 use crate::local::{self, Expected};
@@ -279,6 +280,7 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
         _ => staging.newest()?,
     }
     staging.tidy()?;
+    checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     Ok(staging.staged)
 }
 

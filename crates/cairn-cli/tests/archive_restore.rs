@@ -9,7 +9,7 @@ use archiving::{
     Mood, OBJECTS, ObjectStore, SCRIPT, Trouble, assert_secrets_are_kept, cairn, client, manifests,
     run,
 };
-use common::{Ran, Sandbox};
+use common::{Ran, Sandbox, kill};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -53,6 +53,51 @@ fn archived_checkpoints_come_back_as_they_were() {
     let (sandbox, server) = archived();
     restore(&sandbox, &server, &[]).succeeds().says("2 files, 8.58 MiB, restored");
     assert_restored(&sandbox, &server, &["state.100", "state.200"]);
+}
+
+/// A run of the job that archives and writes dump.STEP, a checkpoint, of this time; its store stays.
+fn write(sandbox: &Sandbox, server: &ObjectStore, step: u32, second: u32) {
+    let script =
+        format!("printf {step} >/cairn/dump.{step}; touch -d @{second} /cairn/dump.{step}; exit 3");
+    let head = ["run", "--job", "melt", "--archive", ARCHIVE, "--checkpoint-pattern"];
+    let tail = ["/dump.{step}", "--", "bash", "-c", &script];
+    cairn(sandbox, server, &[&head[..], &tail].concat()).ends_with(3);
+}
+
+fn assert_newest(server: &ObjectStore, name: &str) {
+    let ran = restore(&Sandbox::new(), server, &["--newest", "--json"]).succeeds();
+    assert_eq!(ran.json()["checkpoints"], serde_json::json!([name]), "{}", ran.stdout);
+}
+
+/// Mechanism: of two stores of a job, the one with the later file counted as the newer one.
+/// Consequence: after the clock was set back, or on a node whose clock is slow, the job was restored to an older checkpoint.
+/// Fix: what is archived says what was there before.
+#[test]
+fn newest_of_several_stores_is_what_was_archived_last_whatever_the_clocks_said() {
+    let server = ObjectStore::start(&[]);
+    let (first, second) = (Sandbox::new(), Sandbox::new());
+    write(&first, &server, 1, 1_200_000_000);
+    write(&second, &server, 2, 1_000_000_000);
+    assert_newest(&server, "dump.2");
+    write(&first, &server, 3, 900_000_000);
+    assert_newest(&server, "dump.3");
+}
+
+/// Mechanism: an agent that had lost the register counted from 1 again.
+/// Consequence: what it archived counted as older than what was there.
+/// Fix: it counts on from what the archive has of the store.
+#[test]
+fn numbers_go_on_after_the_register_was_lost() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    (1..=3).for_each(|step| write(&sandbox, &server, step, 1_000_000_000 + step));
+    cairn(&sandbox, &server, &["exec", "--job", "melt", "--", "bash", "-c", "rm /cairn/dump.[12]"])
+        .succeeds();
+    if let Some(agent) = sandbox.agent_if_any("melt") {
+        kill("KILL", agent.into());
+    }
+    fs::remove_file(sandbox.store("melt").join("checkpoints.json")).expect("is there");
+    write(&sandbox, &server, 4, 1_000_000_004);
+    assert_newest(&server, "dump.4");
 }
 
 #[test]

@@ -48,6 +48,8 @@ struct Keeper<'a> {
     client: Option<Client<'a>>,
     /// What the archive has of the job; None before it was asked.
     archived: Option<Vec<Manifest>>,
+    /// By so much are numbers of checkpoints higher there: an agent that lost the register counts anew.
+    raised: u64,
     /// What an agent that died had begun was given up.
     has_swept: bool,
     /// The newest checkpoints are wanted there, and it is not known yet which those are.
@@ -102,6 +104,10 @@ impl<'a> Keeper<'a> {
         if ticket.is_none() && (!is_due || is_off_duty(shared)) {
             return;
         }
+        if seen.job != self.seen.job {
+            // Since a run ended that had the store, another store of the job may have archived something.
+            self.archived = None;
+        }
         self.seen = seen;
         if ticket.is_some() {
             self.failed.clear();
@@ -127,7 +133,11 @@ impl<'a> Keeper<'a> {
             self.client = Some(Client::new(&policy, pause).map_err(of_agent)?);
         }
         if let (None, Some(client)) = (&self.archived, &self.client) {
-            self.archived = Some(fetch::manifests(client, &job.job)?.0);
+            let archived = fetch::manifests(client, &job.job)?.0;
+            let ours = archived.iter().filter(|there| there.store == job.store);
+            let taken = ours.map(|there| there.id).max().unwrap_or(0);
+            self.raised = if taken < known.next_id() { 0 } else { taken };
+            self.archived = Some(archived);
             if !self.has_swept {
                 // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
                 let _ = client.abort_unfinished(&client.location().key(&job.job, ""), |_| true);
@@ -187,7 +197,8 @@ impl<'a> Keeper<'a> {
         let (buffer, meter) = (&mut self.buffer, &shared.meter);
         let (volumes, progress) = (&volumes, &progress);
         let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
-        match send_apart(uploader, next) {
+        let numbered = Checkpoint { id: next.id + self.raised, ..next.clone() };
+        match send_apart(uploader, &numbered) {
             Ok(()) => Ok(None),
             Err(error) => match concern(&error) {
                 Concern::Server => Err(error),

@@ -27,6 +27,10 @@ pub struct Manifest {
     pub mount: String,
     /// Its number in that store.
     pub id: u64,
+    /// Its place in the order of all, see [`crate::manifest::order`]; those of one store may have the same, in the order of their
+    /// numbers.
+    #[serde(default)]
+    pub order: u64,
     /// What it is called.
     #[serde(flatten)]
     pub name: Name,
@@ -119,6 +123,7 @@ mod tests {
             store: "0123456789abcdef".into(),
             mount: "/cairn".into(),
             id: 3,
+            order: 2,
             name,
             modified_ns: 1_500_000_000,
             files: vec![File { content, mode: 0o640, modified_ns: 1_400_000_000 }],
@@ -143,6 +148,7 @@ mod tests {
                 store: "s".into(),
                 mount: "/cairn".into(),
                 id,
+                order: 1,
                 name: name.clone(),
                 modified_ns: 7,
                 files: files.iter().map(file).collect(),

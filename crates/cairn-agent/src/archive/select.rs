@@ -77,6 +77,7 @@ mod tests {
             store: "s".into(),
             mount: "/cairn".into(),
             id: of.id,
+            order: 1,
             name: of.name.clone(),
             modified_ns: of.modified_ns,
             files: vec![],

@@ -14,7 +14,7 @@ use super::client::{Client, Content, Part};
 use super::manifest::{FORMAT, File, Manifest, STEM};
 use crate::error::{Error, Refusal, Result};
 use crate::job::Job;
-use crate::manifest::CheckpointFile;
+use crate::manifest::{CheckpointFile, order};
 use crate::meter::Meter;
 use crate::pace::Lap;
 use crate::path::FilePath;
@@ -54,7 +54,9 @@ impl Uploader<'_> {
     pub fn send(&mut self, known: &register::Checkpoint) -> Result<()> {
         let files = known.files.iter().map(|member| self.send_file(member));
         let files = files.collect::<Result<Vec<File>>>()?;
+        let others = self.archived.iter().map(|other| (&other.store[..], other.id, other.order));
         let manifest = Manifest {
+            order: order::place(&self.job.store, known.id, others),
             format: FORMAT,
             job: self.job.job.clone(),
             store: self.job.store.clone(),

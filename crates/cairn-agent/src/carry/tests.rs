@@ -539,7 +539,7 @@ fn drained_checkpoint(ledger: &Ledger, id: u64, name: &str, files: &[&str]) -> C
     };
     let name = Name { family: Family(name.as_bytes().to_vec()), step: None };
     let files = files.iter().map(file).collect();
-    Checkpoint { id, name, store: String::new(), modified_ns: 1, files }
+    Checkpoint { id, order: 0, name, store: ledger.manifest().store.clone(), modified_ns: 1, files }
 }
 
 fn names(checkpoints: Vec<&Checkpoint>) -> Vec<String> {

@@ -12,11 +12,14 @@ use serde::{Deserialize, Serialize};
 /// Files that belong together, each verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The store that drained it; empty where an earlier version wrote it.
+    /// The store that has it, or had it last; empty where an earlier version wrote it.
     #[serde(default)]
     pub store: String,
     /// Its number in the store that has it, or had it last.
     pub id: u64,
+    /// Its place in the order of all, see [`super::order`].
+    #[serde(default)]
+    pub order: u64,
     /// What it is called.
     #[serde(flatten)]
     pub name: sets::Name,
@@ -80,6 +83,7 @@ impl Checkpoint {
         Some(Checkpoint {
             store: manifest.store.clone(),
             id: known.id,
+            order: 0,
             name: known.name.clone(),
             modified_ns: known.modified_ns,
             files: known.files.iter().map(file).collect::<Option<_>>()?,

@@ -2,7 +2,7 @@
 //!
 //! Must stay true: the file is replaced whole; a checkpoint keeps its number as long as its files stay what they were; what was
 //! unfinished when a run failed stays so until its files change. An agent that lost the file finds the checkpoints again and
-//! gives them new numbers.
+//! gives them new numbers, higher than those that are known outside.
 
 use super::policy::Rules;
 use super::{Family, Member, Name, Set, Standing};
@@ -175,8 +175,16 @@ impl Register {
         let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
         let mut fresh: Vec<&Set> =
             complete.into_values().filter(|set| !known.contains(&set.name)).collect();
-        // What is of the future was written before the clock was set back.
-        fresh.sort_by_key(|set| (set.newest_ns <= now_ns, set.newest_ns, set.name.step));
+        let before = self.rewritten.iter().flat_map(|it| it.files.iter().map(|file| (file, it.id)));
+        let before: BTreeMap<&Member, u64> = before.collect();
+        fresh.sort_by_cached_key(|set| {
+            // One that only has another name by now has its place in the order already.
+            let ids = set.members.iter().map(|member| before.get(member).copied());
+            let renamed = ids.collect::<Option<Vec<u64>>>().and_then(|ids| ids.into_iter().max());
+            // What is of the future was written before the clock was set back.
+            let is_of_now = set.newest_ns <= now_ns;
+            (renamed.unwrap_or(u64::MAX), is_of_now, set.newest_ns, set.name.step)
+        });
         for set in fresh {
             // One that was written again has its place in the order already.
             let before = self.rewritten.iter().find(|known| known.name == set.name);
@@ -189,6 +197,30 @@ impl Register {
         self.abandoned.retain(|left| {
             sets.iter().any(|set| set.name == left.name && set.members == left.files)
         });
+    }
+
+    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say.
+    pub fn adopt(&mut self, sets: &[&Set], rules: &Rules, now_ns: i64) {
+        sets.iter().for_each(|set| self.add(set, None, rules, now_ns));
+    }
+
+    /// The numbers up to `taken` were given before, by an agent that could not write them down.
+    pub fn skip(&mut self, taken: u64) {
+        self.next_id = self.next_id.max(taken + 1);
+    }
+
+    /// The same, when checkpoints may have got such numbers already: then these are newer.
+    pub fn move_beyond(&mut self, taken: u64) {
+        if taken >= self.next_id {
+            let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
+            known.for_each(|known| known.id += taken);
+            self.next_id += taken;
+        }
+    }
+
+    /// The number that the next one gets.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
     }
 
     fn add(&mut self, set: &Set, ordinal: Option<u64>, rules: &Rules, now_ns: i64) {
@@ -348,6 +380,36 @@ mod tests {
         sets[0].members.insert(0, lost);
         register.take(&sets, &rules, 3);
         assert_eq!(known(&register), [(2, 20, Level::Pfs), (3, 10, Level::Node)]);
+    }
+
+    #[test]
+    fn numbers_that_were_given_before_are_not_given_again_and_what_got_one_is_newer() {
+        let mut register = Register::default();
+        let rules = rules(Every::default());
+        register.skip(3);
+        register.take(&complete(&[10, 20]), &rules, 1);
+        assert_eq!(known(&register), [(4, 10, Level::Pfs), (5, 20, Level::Pfs)]);
+        register.move_beyond(5);
+        assert_eq!(known(&register), [(4, 10, Level::Pfs), (5, 20, Level::Pfs)]);
+        register.move_beyond(7);
+        register.take(&complete(&[10, 20, 30]), &rules, 2);
+        let ids: Vec<u64> = register.checkpoints().iter().map(|known| known.id).collect();
+        assert_eq!(ids, [11, 12, 13]);
+    }
+
+    #[test]
+    fn checkpoints_that_only_have_another_name_by_now_stay_in_their_order() {
+        let mut register = Register::default();
+        let rules = rules(Every::default());
+        let mut sets = complete(&[10, 20, 30]);
+        // The clock was set back while they were written.
+        (sets[0].newest_ns, sets[1].newest_ns) = (9, 8);
+        register.adopt(&[&sets[0], &sets[1], &sets[2]], &rules, 100);
+        let name = |step| Name { family: Family(b"f.{step}.{rank}".to_vec()), step };
+        sets.iter_mut().for_each(|set| set.name = name(set.name.step));
+        register.take(&sets, &rules, 100);
+        let steps: Vec<u64> = known(&register).into_iter().map(|(_, step, _)| step).collect();
+        assert_eq!(steps, [10, 20, 30]);
     }
 
     #[test]

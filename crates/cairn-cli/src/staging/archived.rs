@@ -96,14 +96,15 @@ fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<S
         let (store, name, modified_ns) = (one.store, one.name, one.modified_ns);
         let is_known = |known: &Checkpoint| (&known.name, &known.files) == (&name, &files);
         if !manifest.checkpoints.iter().any(is_known) {
-            manifest.checkpoints.push(Checkpoint { store, id, name, modified_ns, files });
+            manifest.checkpoints.push(Checkpoint { store, id, order: 0, name, modified_ns, files });
         }
     }
     manifest.checkpoints.reverse();
     (manifest, replaced)
 }
 
-/// In a store their numbers say which is newer, whatever its clock said; of stores, the times of their last ones.
+/// Those that an earlier version wrote have no place in the order: of stores the times of their last ones, in a store their
+/// numbers say which is newer.
 fn newest_first(found: &mut [manifest::Manifest]) {
     let mut last: HashMap<String, (u64, i64)> = HashMap::new();
     for one in found.iter() {
@@ -111,7 +112,9 @@ fn newest_first(found: &mut [manifest::Manifest]) {
         let last = last.entry(one.store.clone()).or_insert(this);
         *last = this.max(*last);
     }
-    found.sort_by_cached_key(|one| Reverse((last[&one.store].1, one.store.clone(), one.id)));
+    found.sort_by_cached_key(|one| {
+        Reverse((one.order, last[&one.store].1, one.store.clone(), one.id))
+    });
 }
 
 /// Adds a file, and the directories that it lies in.
@@ -164,6 +167,7 @@ mod tests {
             store: store.into(),
             mount: "/cairn".into(),
             id: step,
+            order: 0,
             name: Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(step) },
             modified_ns,
             files: files.iter().map(file).collect(),
