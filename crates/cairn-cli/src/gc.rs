@@ -4,6 +4,7 @@
 //! with files that are nowhere else, or checkpoints that its archive lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
 
 use crate::Context;
+use crate::checkpoints::Found;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::jobs::shown;
@@ -12,6 +13,7 @@ use crate::rm::take_for_removal;
 use crate::size::human;
 use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
+use cairn_agent::archive::fetch::Archive;
 use cairn_device::store::finish_removal;
 use clap::Args;
 use serde::Serialize;
@@ -21,7 +23,7 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   cairn gc                              stores that nobody has used for three days, and that nothing is lost with
-  cairn gc --older-than 12h --dry-run   which ones those would be
+  cairn gc --older-than 12h --dry-run   which ones those would be; archives are asked what they have
   cairn gc --job melt --older-than 0    that of job melt, however new
   cairn gc --job melt --older-than 0 --force --yes
       also if files in it are nowhere else: they are lost
@@ -73,6 +75,8 @@ struct Freed {
     job: String,
     store: PathBuf,
     bytes: u64,
+    /// Checkpoints that would be archived before.
+    to_archive: u64,
 }
 
 /// A store that stays.
@@ -96,11 +100,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         context.roots.choose(Some(job))?;
     }
     let mut report = GcReport { dry_run: arguments.dry_run, ..GcReport::default() };
-    for StoreRow { job, store, held_bytes, .. } in
-        rows.into_iter().filter_map(|row| collect(row, older_than, &arguments, &mut report.kept))
-    {
-        report.freed_bytes += held_bytes;
-        report.freed.push(Freed { job, store, bytes: held_bytes });
+    for row in rows {
+        match collect(&row, older_than, &arguments) {
+            Ok(to_archive) => {
+                report.freed_bytes += row.held_bytes;
+                let (job, store, bytes) = (row.job, row.store, row.held_bytes);
+                report.freed.push(Freed { job, store, bytes, to_archive });
+            }
+            Err(why) => report.kept.push(Kept { job: row.job, store: row.store, why }),
+        }
     }
     say(context, &report)?;
     match (arguments.job, report.kept.into_iter().next()) {
@@ -109,26 +117,28 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// Removes a store if it may be removed, and gives it back; else notes why it stays.
-fn collect(
-    row: StoreRow,
-    older_than: Duration,
-    arguments: &Arguments,
-    kept: &mut Vec<Kept>,
-) -> Option<StoreRow> {
-    let refusal = refusal(&row, older_than, arguments.force);
-    let removed = match refusal {
+/// Removes a store if it may be removed, or says how many checkpoints would be archived before. Errors: why it stays.
+fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Result<u64, String> {
+    match refusal(row, older_than, arguments.force) {
         Some(why) => Err(why),
-        None if arguments.dry_run => Ok(()),
-        None => remove(&row, arguments.force),
-    };
-    match removed {
-        Ok(()) => Some(row),
-        Err(why) => {
-            kept.push(Kept { job: row.job, store: row.store, why });
-            None
-        }
+        None if arguments.dry_run && arguments.force => Ok(0),
+        None if arguments.dry_run => to_archive(row),
+        None => remove(row, arguments.force).map(|()| 0),
     }
+}
+
+/// How many checkpoints of a store its archive lacks. Errors: the archive cannot be asked; then the store would stay.
+fn to_archive(row: &StoreRow) -> Result<u64, String> {
+    if row.contents.is_none_or(|contents| contents.files == 0) {
+        return Ok(0);
+    }
+    let count = || -> Result<u64> {
+        let store = OpenStore::open(&row.store)?;
+        let Some(policy) = &store.job.archive else { return Ok(0) };
+        let known = Found::look(&store, &store.volumes()?)?.complete;
+        Ok(Archive::open(policy)?.lacks(&store.job, policy, &known)?)
+    };
+    count().map_err(|error| format!("nobody knows what of it is in the archive: {error}"))
 }
 
 /// Why a store stays, as far as can be said without taking it.
@@ -183,8 +193,12 @@ fn say(context: &Context, report: &GcReport) -> Result<()> {
         output::line(&format!("kept: {job}, {}: {why}", store.display()));
     }
     let verb = if report.dry_run { "would free" } else { "freed" };
-    for Freed { job, store, bytes } in &report.freed {
-        output::line(&format!("{verb}: {job}, {}, {}", store.display(), human(*bytes)));
+    for Freed { job, store, bytes, to_archive } in &report.freed {
+        let before = match to_archive {
+            0 => String::new(),
+            _ => format!(", once {} of it are archived", output::count(*to_archive, "checkpoint")),
+        };
+        output::line(&format!("{verb}: {job}, {}, {}{before}", store.display(), human(*bytes)));
     }
     let stores = output::count(report.freed.len() as u64, "store");
     output::line(&format!("{verb} {} in {stores}", human(report.freed_bytes)));

@@ -437,8 +437,14 @@ fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
     let collect = ["gc", "--job", "melt", "--older-than", "0"];
     cairn(&sandbox, &server, &collect).ends_with(1).says("not in s3://runs/deep/er: cannot list");
     cairn(&sandbox, &server, &["rm", "melt"]).refused_with("not in s3://runs/deep/er: cannot list");
+    // Its agent would go on trying.
+    kill("KILL", sandbox.agent("melt").into());
+    let rehearse = [&collect[..], &["--dry-run"]].concat();
+    cairn(&sandbox, &server, &rehearse).ends_with(1).says("in the archive: cannot list");
     assert!(sandbox.store("melt").exists());
     server.set_mood(Mood::Fine);
+    cairn(&sandbox, &server, &rehearse).succeeds().says("once 2 checkpoints of it are archived");
+    assert!(manifests(&server).is_empty() && sandbox.store("melt").exists());
     cairn(&sandbox, &server, &collect).succeeds();
     assert!(!sandbox.store("melt").exists());
     assert_archived(&sandbox, &server);

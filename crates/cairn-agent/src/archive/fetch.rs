@@ -6,9 +6,12 @@
 use super::ArchivePolicy;
 use super::client::{Client, Content};
 use super::manifest::{FORMAT, Manifest, STEM};
+use super::select;
 use crate::error::Result;
 use crate::format;
+use crate::job::Job;
 use crate::path::FilePath;
+use crate::sets::register::Checkpoint;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -46,6 +49,16 @@ impl Archive {
         let mut is_rest = rests.into_iter();
         found.retain(|_| is_rest.next() == Some(false));
         Ok((found, unreadable))
+    }
+
+    /// How many of `known`, the complete checkpoints of a store without a run, are still to be archived. Errors: those of the
+    /// server.
+    pub fn lacks(&self, job: &Job, policy: &ArchivePolicy, known: &[Checkpoint]) -> Result<u64> {
+        let (archived, _) = manifests(&self.client, &job.job)?;
+        let newest = select::newest(known, &job.store, &archived);
+        let is_wanted = |id| newest.contains(&id);
+        let missing = select::missing(known, &job.store, &archived, policy.every, &is_wanted);
+        Ok(missing.len() as u64)
     }
 
     /// Reads a file of a job and hands on its bytes; None if it is not there, or cannot be had.
