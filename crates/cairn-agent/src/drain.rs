@@ -13,7 +13,7 @@ use crate::failures::Failures;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
-use crate::manifest::{Kind, State, manifest_path};
+use crate::manifest::{self, Kind, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -173,8 +173,11 @@ impl Drainer {
 
     /// Whether the persist directory has a checkpoint of this number, whose name begins so.
     pub fn has_checkpoint(&self, id: u64, name: &str) -> bool {
-        let there = self.ledger.iter().flat_map(|ledger| &ledger.manifest().checkpoints);
-        there.into_iter().any(|known| known.id == id && known.name.to_string().starts_with(name))
+        self.ledger.as_ref().map(Ledger::manifest).is_some_and(|manifest| {
+            let mut there = manifest.checkpoints.iter().filter(|known| known.id == id);
+            let is_meant = |known: &manifest::Checkpoint| known.name.to_string().starts_with(name);
+            there.any(|known| is_meant(known) && known.is_whole(manifest))
+        })
     }
 
     /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete; where files have purposes of

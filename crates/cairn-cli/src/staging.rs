@@ -254,8 +254,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
 /// What a directory has that a new store could be filled with.
 fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
     let files = manifest.files.values().filter(|entry| entry.copy().is_some()).count();
-    let newest = manifest.checkpoints.last();
-    let what = match newest {
+    let what = match manifest.whole().last() {
         Some(newest) => format!("checkpoint {}", newest.name),
         None if files > 0 => count(files as u64, "file"),
         None => return None,
