@@ -65,10 +65,12 @@ pub struct Entrance<'a> {
     pub take: &'a dyn Fn(&Path, &str) -> Result<File>,
     /// Says in the directory of a new store who makes it, before that takes long.
     pub sign: &'a dyn Fn(&Path) -> Result<()>,
+    /// Says in the directory of a new store, before that is removed, why nothing came of it.
+    pub give_up: &'a dyn Fn(&Path, &Error),
 }
 
 /// That of a run by itself.
-const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()) };
+const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()), give_up: &|_, _| () };
 
 impl Claim {
     /// The store of the job that `request` names if there is one, else a new one for `command`.
@@ -227,8 +229,10 @@ impl Claim {
             Ok(Claim { store, is_new: true, lock })
         });
         let made = made.and_then(|mut claim| {
-            claim.make_namespace(&device_store, request)?;
-            staging::before_run(&claim, request.stage)?;
+            let made = claim.make_namespace(&device_store, request);
+            // While this one has the lock: who waits for it is to hear that first.
+            made.and_then(|()| staging::before_run(&claim, request.stage))
+                .inspect_err(|error| (entrance.give_up)(&directory, error))?;
             Ok(claim)
         });
         match made {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -56,6 +56,9 @@ struct Members {
     ended: BTreeMap<u32, Option<i32>>,
     /// The store was made for them.
     is_new: bool,
+    /// Why the store could not be filled, which is gone then.
+    #[serde(default)]
+    failure: Option<String>,
 }
 
 /// One of the company.
@@ -93,12 +96,17 @@ impl Company {
         let entrance = Entrance {
             take: &|directory, job| take_lock(directory, job, &launch),
             sign: &|directory| members().save(directory),
+            give_up: &|directory, error| {
+                let failure = Some(error.to_string());
+                Members { failure, ..members() }.tell(directory);
+            },
         };
         loop {
             let was_there = roots.find(job).is_some();
             let claim = Claim::obtain_by(roots, &request, command, &entrance);
             let is_patient = self.since.elapsed() < LOCK_PATIENCE;
             let claim = match claim {
+                Err(error @ Error::NotFilled { .. }) => return Err(error),
                 // Whoever had it has removed it meanwhile.
                 Err(_) if was_there && roots.find(job).is_none() && is_patient => {
                     thread::sleep(LOOK_EVERY);
@@ -205,6 +213,13 @@ impl Members {
         serde_json::from_slice(&store_file::read(&directory.join(FILE), FILE_BYTES_MAX).ok()?).ok()
     }
 
+    /// Says this to those who have the file open. What fails they find out by themselves.
+    fn tell(&self, directory: &Path) {
+        let text = serde_json::to_vec(self).expect("texts and numbers");
+        let file = File::options().write(true).truncate(true).open(directory.join(FILE));
+        let _ = file.and_then(|mut file| file.write_all(&text));
+    }
+
     fn save(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         let unfinished = path.with_extension("new");
@@ -216,10 +231,20 @@ impl Members {
 
 /// Takes the run lock, also while others of the company share in it.
 fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let mut is_said = false;
+    // It can be read also when the store is gone, or another one in its place.
+    let mut members: Option<File> = None;
+    let check = |members: &Option<File>| match members.as_ref().and_then(|it| failure(it, launch)) {
+        Some(reason) => Err(Error::NotFilled { job: job.to_string(), reason }),
+        None => Ok(()),
+    };
     loop {
-        let lock = daemon::try_lock_beside(directory, RUN_LOCK)?;
+        check(&members)?;
+        members = File::open(directory.join(FILE)).ok().or(members);
+        let lock = daemon::try_lock_beside(directory, RUN_LOCK);
+        check(&members)?;
+        let lock = lock?;
         // Not that of a store that was just removed.
         if let Some(lock) = lock.filter(|lock| is_in(lock, directory).unwrap_or(false)) {
             return Ok(lock);
@@ -231,11 +256,20 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
                 eprintln!("cairn: {job}: waiting for the rank of this node that makes the store");
             }
             is_said = true;
+            started = Instant::now();
         } else if waited > LOCK_PATIENCE {
             return Err(Error::Running { job: job.to_string() });
         }
         thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Why the one of the start `launch` who made the store could not fill it.
+fn failure(file: &File, launch: &str) -> Option<String> {
+    let mut text = Vec::new();
+    (&*file).seek(SeekFrom::Start(0)).and_then(|_| (&*file).read_to_end(&mut text)).ok()?;
+    let members: Members = serde_json::from_slice(&text).ok()?;
+    members.failure.filter(|_| members.launch == launch)
 }
 
 fn is_in(lock: &File, directory: &Path) -> io::Result<bool> {

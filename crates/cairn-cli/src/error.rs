@@ -182,6 +182,16 @@ pub enum Error {
         /// The job.
         job: String,
     },
+    /// The rank of this node that made the store for all could not fill it.
+    #[error(
+        "job {job} has no store: the rank of this node that was to fill it could not: {reason}"
+    )]
+    NotFilled {
+        /// The job.
+        job: String,
+        /// Why.
+        reason: String,
+    },
     /// Blocks were to move from what is durable to what is not.
     #[error(
         "--promote is for metadata in memory, and {tier} makes them durable; leave one of them out, \
@@ -706,6 +716,7 @@ impl Error {
             Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }
             | Error::NotFreed { .. }
+            | Error::NotFilled { .. }
             | Error::Drill { .. }
             | Error::Undead { .. }
             | Error::Damage { .. }

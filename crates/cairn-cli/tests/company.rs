@@ -165,6 +165,41 @@ fn ranks_wait_for_the_one_that_fills_the_store() {
     }
 }
 
+/// Mechanism: when the rank that filled the store failed, the next one began to fill it, and so on.
+/// Consequence: some ranks ran without the others, or each failed long after the one before; those that had waited for more than a
+/// minute could be told that the job runs already.
+/// Fix: those that wait are told why the filling failed.
+#[test]
+fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Silent);
+    let options = ["run", "--job", "filled", "--stage", "--archive", "s3://runs/deep/er"];
+    let arguments = [&options[..], &["--", "true"]].concat();
+    let said = |rank: u32| sandbox.work().join(format!("said.{rank}"));
+    let start = |rank: u32| {
+        let mut command = as_rank(client(&sandbox, &server, &arguments), "15.0", rank);
+        command.stderr(fs::File::create(said(rank)).expect("makes"));
+        Running(command.spawn().expect("starts"))
+    };
+    let text = |rank: u32| fs::read_to_string(said(rank)).expect("reads");
+    let mut first = start(0);
+    server.wait_until_stuck();
+    let others = [1, 2].map(start);
+    for rank in [1, 2] {
+        eventually("that it waits is said", || text(rank).contains("waiting for the rank"));
+    }
+    server.set_mood(Mood::Forbidding);
+    assert_eq!(first.0.wait().expect("ends").code(), Some(1), "{}", text(0));
+    assert!(text(0).contains("AccessDenied") && !text(0).contains("no store"), "{}", text(0));
+    // Nobody asks again.
+    server.set_mood(Mood::Fine);
+    for (rank, mut running) in [1, 2].into_iter().zip(others) {
+        assert_eq!(running.0.wait().expect("ends").code(), Some(1), "{}", text(rank));
+        assert!(text(rank).contains("was to fill it could not: "), "{}", text(rank));
+        assert!(text(rank).contains("AccessDenied"), "{}", text(rank));
+    }
+}
+
 /// A rank that ends with the test, also with one that fails.
 struct Running(Child);
 

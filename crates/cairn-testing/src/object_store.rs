@@ -225,9 +225,8 @@ impl Shared {
     ) -> Option<()> {
         let length = request.headers.get("content-length").and_then(|text| text.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
-        let mood = self.state().mood;
         let trouble = self.state().trouble_for(request);
-        if mood == Mood::Away {
+        if self.state().mood == Mood::Away {
             return None;
         }
         if trouble == Some(Trouble::Hangup) {
@@ -244,6 +243,7 @@ impl Shared {
         if request.query.get("partNumber").is_some_and(|number| number == "2") {
             self.wait_while(Mood::Stuck);
         }
+        let mood = self.state().mood;
         let (status, headers, answer) = match mood {
             Mood::Forbidding => error(403, "AccessDenied"),
             Mood::Bucketless => error(404, "NoSuchBucket"),
