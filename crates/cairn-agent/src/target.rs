@@ -13,6 +13,7 @@ mod connection;
 pub mod control;
 mod directory;
 mod event_loop;
+mod flushes;
 pub mod grants;
 mod guard;
 mod intake;

@@ -8,6 +8,7 @@ use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_device::nvme::wire::reservation::decode_keys;
 use cairn_device::nvme::wire::{Command, Status};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a host wants.
 pub(super) struct Task {
@@ -17,9 +18,28 @@ pub(super) struct Task {
     pub(super) host: HostId,
     /// What.
     pub(super) command: Command,
+    /// Nobody hears any more what was done.
+    is_over: Arc<AtomicBool>,
+    /// Of a flush: what is to be durable was stored before it was asked for, however late it is done.
+    flush: u64,
 }
 
 impl Task {
+    pub(super) fn new(
+        subsystem: Arc<Subsystem>,
+        host: HostId,
+        command: Command,
+        is_over: Arc<AtomicBool>,
+    ) -> Task {
+        let flush = match command {
+            Command::Flush { namespace } => {
+                subsystem.namespace(namespace).map_or(0, |named| named.ask_flush())
+            }
+            _ => 0,
+        };
+        Task { subsystem, host, command, is_over, flush }
+    }
+
     /// Whether it never waits for anything.
     pub(super) fn is_quick(&self) -> bool {
         let named =
@@ -61,18 +81,19 @@ impl Task {
             _ => return Err(Status::INVALID_OPCODE.for_good()),
         };
         let _permit = named.reservations().permit(&self.host)?;
+        let is_over = || self.is_over.load(Ordering::Relaxed);
         match self.command {
             Command::Write { blocks, is_durable, .. } => named.write(blocks, data, is_durable),
             Command::WriteZeroes { blocks, may_deallocate, .. } => {
-                named.zero(blocks, may_deallocate)
+                named.zero(blocks, may_deallocate, &is_over)
             }
             Command::Deallocate { ranges, .. } => {
                 data.chunks_exact(RANGE_BYTES).take(ranges as usize).try_for_each(|range| {
                     let range = range.try_into().expect("chunks of that length");
-                    named.zero(decode_range(range), true)
+                    named.deallocate(decode_range(range), &is_over)
                 })
             }
-            _ => named.flush(),
+            _ => named.end_flush(self.flush),
         }
     }
 }

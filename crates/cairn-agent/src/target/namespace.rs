@@ -2,6 +2,7 @@
 //!
 //! Must stay true: ranges are checked against the size before anything is touched, which changes only when that is asked for.
 
+use super::flushes::Flushes;
 use super::reservation::Reservations;
 use crate::direct;
 use cairn_device::nvme::wire::command::Blocks;
@@ -14,6 +15,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// So much is zeroed or given back at a time, bytes: nobody waits much longer for what is not wanted any more to end.
+const PIECE_BYTES: u64 = 64 << 20;
+
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
@@ -25,7 +29,10 @@ pub struct Namespace {
     shape: identify::Namespace,
     blocks: AtomicU64,
     is_memory: bool,
+    /// Its room was promised, and stays its own whatever hosts do.
+    keeps_room: bool,
     reservations: Reservations,
+    flushes: Flushes,
 }
 
 impl Namespace {
@@ -60,13 +67,15 @@ impl Namespace {
         }
         let mut guid = [0; 16];
         rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
-        Namespace::new(file, bytes, block_bytes, guid)
+        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        Ok(Namespace { keeps_room: true, ..namespace })
     }
 
     /// One that was made so before, and was then known by `guid`.
     pub(super) fn of(mut file: File, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {
         let bytes = file.seek(SeekFrom::End(0))?;
-        Namespace::new(file, bytes, block_bytes, guid)
+        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        Ok(Namespace { keeps_room: true, ..namespace })
     }
 
     /// The file or block device at `path`, which there must be; its end is that of its last whole block. Nobody else can have
@@ -109,9 +118,19 @@ impl Namespace {
             block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
         match is_usable {
             true => {
-                let reservations = Reservations::default();
-                let blocks = AtomicU64::new(blocks);
-                Ok(Namespace { file, direct: None, shape, blocks, is_memory: false, reservations })
+                let (reservations, flushes) = (Reservations::default(), Flushes::default());
+                let (direct, blocks) = (None, AtomicU64::new(blocks));
+                let (is_memory, keeps_room) = (false, false);
+                Ok(Namespace {
+                    file,
+                    direct,
+                    shape,
+                    blocks,
+                    is_memory,
+                    keeps_room,
+                    reservations,
+                    flushes,
+                })
             }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
@@ -159,23 +178,60 @@ impl Namespace {
     /// Stores the blocks of a range.
     pub fn write(&self, blocks: Blocks, source: &[u8], is_durable: bool) -> Result<(), Status> {
         let (offset, _) = self.range(blocks)?;
-        self.way_of(source).write_all_at(source, offset).map_err(status)?;
+        let written = self.way_of(source).write_all_at(source, offset);
+        written.map_err(|error| self.failed(error))?;
         if is_durable { self.flush() } else { Ok(()) }
     }
 
-    /// Makes a range read as zeros; may give its space back.
-    pub fn zero(&self, blocks: Blocks, may_deallocate: bool) -> Result<(), Status> {
+    /// Makes a range read as zeros, and may give its space back. Ends early, with an error, once that is over.
+    pub fn zero(
+        &self,
+        blocks: Blocks,
+        may_deallocate: bool,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), Status> {
+        let may_punch = self.is_memory || may_deallocate && !self.keeps_room;
+        self.each_piece(blocks, is_over, |offset, bytes| {
+            match self.clear(may_punch, offset, bytes) {
+                Err(Errno::OPNOTSUPP) => self.write_zeros(offset, bytes),
+                cleared => cleared.map_err(Error::from),
+            }
+            .map_err(|error| self.failed(error))
+        })
+    }
+
+    /// The bytes of a range are not needed any more: it reads as zeros, where that is cheap. Ends early, as `zero` does.
+    pub fn deallocate(&self, blocks: Blocks, is_over: &dyn Fn() -> bool) -> Result<(), Status> {
+        self.each_piece(blocks, is_over, |offset, bytes| {
+            match self.clear(!self.keeps_room, offset, bytes) {
+                Err(Errno::OPNOTSUPP) => Ok(()),
+                cleared => cleared.map_err(|errno| status(errno.into())),
+            }
+        })
+    }
+
+    /// Does something to a range, piece after piece.
+    fn each_piece(
+        &self,
+        blocks: Blocks,
+        is_over: &dyn Fn() -> bool,
+        act: impl Fn(u64, u64) -> Result<(), Status>,
+    ) -> Result<(), Status> {
         let (offset, bytes) = self.range(blocks)?;
-        if bytes == 0 {
-            return Ok(());
+        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+            if is_over() {
+                return Err(Status::INTERNAL_ERROR);
+            }
+            let length = PIECE_BYTES.min(bytes - at);
+            act(offset + at, length)?;
         }
+        Ok(())
+    }
+
+    fn clear(&self, may_punch: bool, offset: u64, bytes: u64) -> rustix::io::Result<()> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let may_punch = may_deallocate || self.is_memory;
-        let cheap = if may_punch { punch } else { FallocateFlags::ZERO_RANGE };
-        match rustix::fs::fallocate(&self.file, cheap, offset, bytes) {
-            Err(Errno::OPNOTSUPP) => self.write_zeros(offset, bytes),
-            result => result.map_err(|errno| status(errno.into())),
-        }
+        let way = if may_punch { punch } else { FallocateFlags::ZERO_RANGE };
+        rustix::fs::fallocate(&self.file, way, offset, bytes)
     }
 
     /// Where whole blocks go to or come from that stand there in memory.
@@ -183,19 +239,37 @@ impl Namespace {
         self.direct.as_ref().filter(|_| direct::is_aligned(bytes)).unwrap_or(&self.file)
     }
 
-    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<(), Status> {
+    fn write_zeros(&self, offset: u64, bytes: u64) -> io::Result<()> {
         const PIECE: u64 = 1 << 20;
         let zeros = vec![0; PIECE.min(bytes) as usize];
-        for at in (0..bytes).step_by(PIECE as usize) {
+        (0..bytes).step_by(PIECE as usize).try_for_each(|at| {
             let length = PIECE.min(bytes - at) as usize;
-            self.file.write_all_at(&zeros[..length], offset + at).map_err(status)?;
-        }
-        Ok(())
+            self.file.write_all_at(&zeros[..length], offset + at)
+        })
     }
 
-    /// Makes durable what was stored.
+    /// Makes durable what was stored. Errors: not all is, now or earlier.
     pub fn flush(&self) -> Result<(), Status> {
-        self.file.sync_data().map_err(status)
+        self.end_flush(self.ask_flush())
+    }
+
+    /// What was stored before this is to be durable; by which number `end_flush` knows it.
+    pub(super) fn ask_flush(&self) -> u64 {
+        self.flushes.ask()
+    }
+
+    /// Waits until that is so. Errors: as those of `flush`.
+    pub(super) fn end_flush(&self, number: u64) -> Result<(), Status> {
+        self.flushes.end(number, || self.file.sync_data())
+    }
+
+    /// What a host is told when bytes could not be stored, which others who flush would not hear of.
+    fn failed(&self, error: Error) -> Status {
+        let status = status(error);
+        if status == Status::INTERNAL_ERROR {
+            self.flushes.fail();
+        }
+        status
     }
 
     /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the namespace.
@@ -232,7 +306,7 @@ mod tests {
         let mut bytes = [7; 2 * 4096];
         namespace.write(blocks(14, 2), &bytes, true).unwrap();
         for may_deallocate in [false, true] {
-            namespace.zero(blocks(14, 1), may_deallocate).unwrap();
+            namespace.zero(blocks(14, 1), may_deallocate, &|| false).unwrap();
             namespace.read(blocks(14, 2), &mut bytes).unwrap();
             assert!(bytes[..4096].iter().all(|&byte| byte == 0));
             assert!(bytes[4096..].iter().all(|&byte| byte == 7));
@@ -241,8 +315,78 @@ mod tests {
             let refused = Err(Status::OUT_OF_RANGE.for_good());
             assert_eq!(namespace.write(outside, &bytes, false), refused);
             assert_eq!(namespace.read(outside, &mut bytes), refused);
-            assert_eq!(namespace.zero(outside, true), refused);
+            assert_eq!(namespace.zero(outside, true, &|| false), refused);
+            assert_eq!(namespace.deallocate(outside, &|| false), refused);
         }
+    }
+
+    /// Mechanism: after bytes could not be written the kernel lets `fdatasync` fail once, and forgets them. Consequence: the next
+    /// flush said that they are durable. Fix: who has failed once never says so again.
+    #[test]
+    fn flush_that_failed_fails_for_good() {
+        // Nothing there can be made durable.
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+        let mut namespace = Namespace::new(null, 1 << 16, 4096, [0; 16]).unwrap();
+        let failed = Err(Status::INTERNAL_ERROR.for_good());
+        assert_eq!(namespace.flush(), failed);
+        let healthy = Namespace::in_memory(1 << 16, 4096).unwrap();
+        namespace.file = healthy.file;
+        assert_eq!(namespace.flush(), failed);
+        assert_eq!(namespace.write(blocks(0, 1), &[1; 4096], true), failed);
+        assert_eq!(namespace.write(blocks(0, 1), &[1; 4096], false), Ok(()));
+    }
+
+    #[test]
+    fn write_that_failed_is_not_made_durable_by_a_flush() {
+        let healthy = Namespace::in_memory(1 << 16, 4096).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&healthy.file));
+        let mut namespace =
+            Namespace::new(File::open(path).unwrap(), 1 << 16, 4096, [0; 16]).unwrap();
+        namespace.write(blocks(0, 1), &[1; 4096], false).expect_err("it can only be read");
+        namespace.file = healthy.file;
+        assert_eq!(namespace.flush(), Err(Status::INTERNAL_ERROR.for_good()));
+    }
+
+    /// Mechanism: a command that was given up because it took too long went on, and zeroed what the host had stored since; and what
+    /// was only a hint became zeros that were written where the file system cannot give room back.
+    #[test]
+    fn what_is_over_is_zeroed_no_further_and_a_hint_is_not_worth_writing_zeros() {
+        let piece = (PIECE_BYTES / 4096) as u32;
+        let mut namespace = Namespace::in_memory(3 * PIECE_BYTES, 4096).unwrap();
+        for first in [0, 1, 2].map(|number| number * u64::from(piece)) {
+            namespace.write(blocks(first, 1), &[7; 4096], false).unwrap();
+        }
+        let found = |namespace: &Namespace| {
+            [0, 1, 2].map(|number| {
+                let mut bytes = [1; 4096];
+                namespace.read(blocks(number * u64::from(piece), 1), &mut bytes).unwrap();
+                bytes[0]
+            })
+        };
+        let asked = std::cell::Cell::new(0);
+        let is_over = || asked.replace(asked.get() + 1) == 1;
+        namespace.zero(blocks(0, 3 * piece), true, &is_over).expect_err("it was over");
+        assert_eq!(found(&namespace), [0, 7, 7]);
+        // Memory cannot be zeroed without giving it back.
+        (namespace.is_memory, namespace.keeps_room) = (false, true);
+        assert_eq!(namespace.deallocate(blocks(0, 3 * piece), &|| false), Ok(()));
+        assert_eq!(found(&namespace), [0, 7, 7]);
+        assert_eq!(namespace.zero(blocks(0, 3 * piece), true, &|| false), Ok(()));
+        assert_eq!(found(&namespace), [0, 0, 0]);
+    }
+
+    #[test]
+    fn room_that_was_promised_is_not_given_back_by_a_host() {
+        let bytes = 1 << 20;
+        let namespace = Namespace::in_unnamed_file(&std::env::temp_dir(), bytes, 4096).unwrap();
+        let all = blocks(0, (bytes / 4096) as u32);
+        namespace.write(all, &vec![7; bytes as usize], true).unwrap();
+        namespace.deallocate(all, &|| false).unwrap();
+        namespace.zero(all, true, &|| false).unwrap();
+        let mut found = vec![1; bytes as usize];
+        namespace.read(all, &mut found).unwrap();
+        assert!(found.iter().all(|&byte| byte == 0));
+        assert!(namespace.file.metadata().unwrap().blocks() * 512 >= bytes);
     }
 
     #[test]

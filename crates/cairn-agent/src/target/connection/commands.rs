@@ -206,7 +206,8 @@ impl Connection {
             // It has no buffer because it needs none.
             return self.answer_as_stored(entry, &subsystem, namespace, blocks);
         }
-        let task = io::Task { subsystem, host: *controller.host_id(), command: *command };
+        let is_over = Arc::clone(&self.is_over);
+        let task = io::Task::new(subsystem, *controller.host_id(), *command, is_over);
         let data = if task.is_quick() { data } else { data.kept(hands) };
         match data {
             Data::InCapsule(bytes) => self.answer(entry, task.execute(bytes, &mut []).map(|_| 0)),
