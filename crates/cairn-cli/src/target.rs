@@ -236,7 +236,9 @@ fn grants(
         Room::Directory(path) => path,
     };
     let refused = Error::file("grant what is in", place);
-    Grants::new(Arc::clone(directory), &room, bytes_max, &machine).map_err(refused)
+    let grants = Grants::new(Arc::clone(directory), &room, bytes_max, &machine).map_err(refused)?;
+    grants.set_aside().iter().for_each(|what| eprintln!("cairn: {}: {what}", place.display()));
+    Ok(grants)
 }
 
 /// The one subsystem that options describe, if they do.

@@ -363,7 +363,7 @@ impl Connection {
         match &self.role {
             Role::New => {}
             Role::Admin(admin) => admin.subsystem().remove_controller(admin.controller()),
-            Role::Io(_, controller, number) => controller.remove_queue(*number),
+            Role::Io(_, controller, number) => controller.remove_queue(*number, &self.socket),
         }
     }
 

@@ -127,7 +127,12 @@ fn talk(stream: &UnixStream, grants: &Grants, addresses: &[SocketAddr]) -> Resul
         },
         false => Answer::Refused { reason: "this target belongs to another user".to_string() },
     };
-    send(stream, &answer)
+    send(stream, &answer).inspect_err(|_| {
+        if let Answer::Granted { grant, .. } = &answer {
+            // Nobody knows its secrets. What cannot be revoked now is in the list of what there is.
+            let _ = grants.revoke(&grant.job);
+        }
+    })
 }
 
 fn act(request: Request, grants: &Grants, addresses: &[SocketAddr]) -> Answer {

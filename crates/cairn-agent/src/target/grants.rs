@@ -121,11 +121,12 @@ pub struct Grants {
     /// What names of subsystems begin with.
     prefix: String,
     held: Mutex<BTreeMap<String, Held>>,
+    set_aside: Vec<String>,
 }
 
 impl Grants {
     /// So much may be granted in that room, on the machine of that name; what was granted there before is granted again, even if
-    /// it is more. Errors: the system's; or the room is another target's, or something there is not what it was.
+    /// it is more, and set aside if it is not what it was. Errors: the system's; or the room is another target's.
     pub fn new(
         directory: Arc<Directory>,
         room: &Room,
@@ -138,15 +139,28 @@ impl Grants {
             Room::Directory(path) => Some(Shelf::take(path)?),
         };
         let restored = shelf.as_ref().map_or(Ok(Vec::new()), Shelf::restore)?;
-        let grants = Grants { directory, shelf, bytes_max, prefix, held: Mutex::default() };
-        for (grant, namespace) in restored {
-            let refused = |error: GrantError| std::io::Error::other(error.to_string());
-            grants.export(&mut grants.held(), &grant, namespace).map_err(refused)?;
+        let (held, set_aside) = (Mutex::default(), Vec::new());
+        let mut grants = Grants { directory, shelf, bytes_max, prefix, held, set_aside };
+        for (job, found) in restored {
+            let found = found.map_err(GrantError::from);
+            let exported = found.and_then(|(grant, namespace)| {
+                grants.export(&mut grants.held(), &grant, namespace)
+            });
+            if let Err(error) = exported {
+                grants
+                    .set_aside
+                    .push(format!("what was granted to job {job:?} is left alone: {error}"));
+            }
         }
         Ok(grants)
     }
 
-    /// Makes a namespace for a job and a secret for its host, which gets a name if it has none.
+    /// What was granted before and is not any more, and why; its files are left as they are.
+    pub fn set_aside(&self) -> &[String] {
+        &self.set_aside
+    }
+
+    /// Makes a namespace of at least so many bytes for a job and a secret for its host, which gets a name if it has none.
     pub fn grant(&self, job: &str, bytes: u64, host: Option<&str>) -> Result<Grant, GrantError> {
         check_job(job)?;
         let nqn = format!("{}.job.{job}", self.prefix);
@@ -159,6 +173,8 @@ impl Grants {
         if held.contains_key(job) {
             return Err(GrantError::Taken { job: job.to_string() });
         }
+        // What is no multiple of a block can be had by nobody.
+        let bytes = bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes);
         let held_bytes = held.values().map(|one| one.bytes).sum();
         let free_bytes = self.bytes_max.saturating_sub(held_bytes);
         if bytes > free_bytes {

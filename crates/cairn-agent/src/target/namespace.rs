@@ -7,7 +7,7 @@ use super::reservation::Reservations;
 use crate::direct;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
@@ -79,12 +79,15 @@ impl Namespace {
     }
 
     /// The file or block device at `path`, which there must be; its end is that of its last whole block. Nobody else can have
-    /// the device mounted.
+    /// the device mounted, export it, or use it as a tier. Errors: somebody does; or the system's.
     pub fn in_file(path: &Path, block_bytes: u64) -> io::Result<Namespace> {
         let is_device = std::fs::metadata(path)?.file_type().is_block_device();
         let exclusive = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
         let mut options = OpenOptions::new();
         let mut file = options.read(true).write(true).custom_flags(exclusive).open(path)?;
+        if !is_device {
+            claim(&file)?;
+        }
         let attributes = file.metadata()?;
         // The same file is the same namespace, whoever exports it.
         let identity = match is_device {
@@ -285,6 +288,14 @@ impl Namespace {
     }
 }
 
+/// Has a file for as long as it is open, by the lock that stores take of their tiers.
+fn claim(file: &File) -> io::Result<()> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => Error::other("it is exported already, or the tier of a store"),
+        errno => errno.into(),
+    })
+}
+
 fn status(error: Error) -> Status {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => Status::CAPACITY_EXCEEDED,
@@ -373,6 +384,23 @@ mod tests {
         assert_eq!(found(&namespace), [0, 7, 7]);
         assert_eq!(namespace.zero(blocks(0, 3 * piece), true, &|| false), Ok(()));
         assert_eq!(found(&namespace), [0, 0, 0]);
+    }
+
+    #[test]
+    fn file_is_exported_once_at_a_time_and_not_while_a_store_has_it() {
+        let name = format!("cairn-test-exported-once-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let other = File::create(&path).unwrap();
+        other.set_len(1 << 16).unwrap();
+        let namespace = Namespace::in_file(&path, 4096).unwrap();
+        let twice = Namespace::in_file(&path, 4096).expect_err("it is exported");
+        assert!(twice.to_string().contains("exported already"), "{twice}");
+        drop(namespace);
+        rustix::fs::flock(&other, FlockOperation::LockShared).unwrap();
+        Namespace::in_file(&path, 4096).expect_err("a store has it");
+        drop(other);
+        Namespace::in_file(&path, 4096).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -256,8 +256,12 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) fn remove_queue(&self, number: u16) {
-        self.queues().remove(&number);
+    /// That connection is not the I/O queue of that number any more; another one may be by now.
+    pub(super) fn remove_queue(&self, number: u16, socket: &Arc<Socket>) {
+        let mut queues = self.queues();
+        if queues.get(&number).is_some_and(|found| Arc::ptr_eq(found, socket)) {
+            queues.remove(&number);
+        }
     }
 
     /// Ends it for good.
@@ -275,5 +279,39 @@ impl Controller {
 
     fn queues(&self) -> MutexGuard<'_, HashMap<u16, Arc<Socket>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_device::nvme::wire::fabrics::{ANY_CONTROLLER, CONFIGURATION_ENABLED};
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::unix::net::UnixStream;
+
+    fn socket() -> Arc<Socket> {
+        let (stream, _) = UnixStream::pair().unwrap();
+        Arc::new(Socket::over(stream.into(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap())
+    }
+
+    /// Mechanism: a host resets its controller and connects its queue again before the loop has found the end of the old connection,
+    /// which then removed the number. Consequence: the new connection outlived its controller. Fix: only its own entry.
+    #[test]
+    fn queue_that_has_ended_leaves_its_successor_alone() {
+        let name = Nqn::new("nqn.2026-11.test:queues").unwrap();
+        let subsystem = Subsystem::new(name.clone(), Vec::new(), Limits::default());
+        let (host_id, controller) = ([1; 16], ANY_CONTROLLER);
+        let host = ConnectData { host_id, controller, subsystem: name.clone(), host: name };
+        let controller = subsystem.add_controller(&host, 0, socket()).unwrap();
+        let [old, new] = [socket(), socket()];
+        controller.configure(CONFIGURATION_ENABLED);
+        controller.add_queue(1, Arc::clone(&old)).unwrap();
+        controller.configure(0);
+        controller.configure(CONFIGURATION_ENABLED);
+        controller.add_queue(1, Arc::clone(&new)).unwrap();
+        controller.remove_queue(1, &old);
+        controller.add_queue(1, socket()).expect_err("the new one is there");
+        controller.remove_queue(1, &new);
+        controller.add_queue(1, socket()).unwrap();
     }
 }

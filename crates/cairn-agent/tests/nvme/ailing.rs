@@ -4,7 +4,7 @@
 use crate::habits::execute;
 use crate::peer::{NAMESPACE_BYTES, PART_BYTES, Peer, open, pattern, settings, subsystem};
 use crate::proxy::{Harm, Proxy};
-use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem};
+use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem, Target};
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::{Fabric, Settings};
 use cairn_device::nvme::remote::Remote;
@@ -14,6 +14,7 @@ use cairn_device::nvme::wire::Command;
 use cairn_device::nvme::wire::fabrics::{ANY_CONTROLLER, ConnectData};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a command may take, where it is meant to take too long.
@@ -120,13 +121,23 @@ fn file_that_became_smaller_under_its_namespace_is_not_written_any_more() {
     let export = || {
         let namespace = Namespace::in_file(&path, 4096).expect("is there");
         let first = Namespace::in_memory(1 << 20, 512).expect("there is memory");
-        Peer::of_one(Subsystem::new(subsystem(), vec![first, namespace], Limits::default()))
+        let subsystem = Subsystem::new(subsystem(), vec![first, namespace], Limits::default());
+        let target = Target::bind(([127, 0, 0, 1], 0).into(), Arc::new(subsystem));
+        let target = target.expect("there is a port");
+        let (address, stop) = (target.address().expect("it listens"), target.stop());
+        (address, stop, thread::spawn(move || target.serve()))
     };
-    let proxy = Proxy::calm(export().address);
+    let (address, mut stop, mut served) = export();
+    let proxy = Proxy::calm(address);
     let mut remote = connect(proxy.address, &settings(), PATIENCE);
     let mut change_to = |bytes| {
+        stop.drain();
+        let ended = std::mem::replace(&mut served, thread::spawn(|| Ok(()))).join();
+        ended.expect("no panic").expect("flushed");
         file.set_len(bytes).expect("has room");
-        proxy.retarget(export().address);
+        let address;
+        (address, stop, served) = export();
+        proxy.retarget(address);
         proxy.arm(Harm::Break, 1);
         remote.write(0, &[1; 4096])
     };

@@ -11,7 +11,7 @@ use super::{BLOCK_BYTES, Grant};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Error, Result, Write};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -44,14 +44,14 @@ impl Shelf {
         Ok(Shelf { path: path.to_path_buf(), directory })
     }
 
-    /// What was granted; what was not granted to its end, or not revoked to its end, is removed.
-    pub(super) fn restore(&self) -> Result<Vec<(Grant, Namespace)>> {
+    /// What was granted, and to which jobs; what was not granted to its end, or not revoked to its end, is removed.
+    pub(super) fn restore(&self) -> Result<Vec<(String, Result<(Grant, Namespace)>)>> {
         let mut restored = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name().into_string().unwrap_or_default();
             let Some(name) = name.strip_prefix(PREFIX) else { continue };
             if let Some(job) = name.strip_suffix(GRANT) {
-                restored.push(self.read(job)?);
+                restored.push((job.to_string(), self.read(job)));
             } else if let Some(job) = name.strip_suffix(NAMESPACE) {
                 if !self.file(job, GRANT).exists() {
                     fs::remove_file(self.file(job, NAMESPACE))?;
@@ -72,7 +72,7 @@ impl Shelf {
         let file = OpenOptions::new().read(true).write(true).open(self.file(job, NAMESPACE));
         let namespace = file.and_then(|file| Namespace::of(file, BLOCK_BYTES, kept.guid));
         let namespace = namespace.map_err(|error| refused(&error.to_string()))?;
-        match kept.grant.job == job && namespace.shape().bytes() == kept.grant.bytes {
+        match kept.grant.job == job && namespace.shape().blocks == kept.grant.bytes / BLOCK_BYTES {
             true => Ok((kept.grant, namespace)),
             false => Err(refused("its namespace is not what was granted")),
         }
@@ -86,6 +86,8 @@ impl Shelf {
 
     /// From now on it is granted, durably.
     pub(super) fn keep(&self, grant: &Grant, namespace: &Namespace) -> Result<()> {
+        // Its room has to be there when the grant is.
+        namespace.file().sync_all()?;
         let job = grant.job.clone();
         let kept = Kept { grant: grant.clone(), guid: namespace.shape().guid };
         let mut file = private().open(self.file(&job, NEW))?;
@@ -95,9 +97,12 @@ impl Shelf {
         self.directory.sync_all()
     }
 
-    /// From now on it is not granted any more, durably.
+    /// From now on it is not granted any more, durably. If that fails it can be done again.
     pub(super) fn revoke(&self, job: &str) -> Result<()> {
-        fs::remove_file(self.file(job, GRANT))?;
+        match fs::remove_file(self.file(job, GRANT)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
         self.directory.sync_all()
     }
 
