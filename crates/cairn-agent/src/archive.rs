@@ -127,6 +127,9 @@ pub struct ArchiveStatus {
     pub retry_in_ms: Option<u64>,
     /// Checkpoints that cannot be archived, and why.
     pub failed: Vec<String>,
+    /// Those of them that have left the store, because there was no room.
+    #[serde(default)]
+    pub abandoned: Vec<String>,
 }
 
 impl ArchiveStatus {
@@ -155,6 +158,8 @@ pub(crate) struct State {
     pub policy: Option<ArchivePolicy>,
     /// What was found missing there last; None before it was asked.
     pub owed: Option<Owed>,
+    /// Checkpoints that could not be archived and have left the store.
+    pub abandoned: Vec<String>,
 }
 
 /// Checkpoints that are to be archived.
@@ -164,6 +169,8 @@ pub(crate) struct Owed {
     pub newest_seen: u64,
     /// Those that are not there.
     pub missing: BTreeSet<u64>,
+    /// Those of them that cannot be archived, and are not tried again unless somebody asks.
+    pub refused: BTreeSet<u64>,
 }
 
 /// Where those who want something archived meet the thread that does it.
@@ -180,6 +187,16 @@ impl Desk {
         let state = self.state();
         let may_owe = |owed: &Owed| id > owed.newest_seen || owed.missing.contains(&id);
         state.policy.is_some() && state.owed.as_ref().is_none_or(may_owe)
+    }
+
+    /// Whether the checkpoint of this number cannot be archived.
+    pub fn refuses(&self, id: u64) -> bool {
+        self.state().owed.as_ref().is_some_and(|owed| owed.refused.contains(&id))
+    }
+
+    /// A checkpoint that cannot be archived has left the store.
+    pub fn abandon(&self, name: String) {
+        self.state().abandoned.push(name);
     }
 
     /// What the job wants archived from now on. What another archive was found to lack says nothing of this one.
@@ -212,6 +229,7 @@ impl Desk {
         let told = |status: ArchiveStatus| ArchiveStatus {
             retry_in_ms,
             phase: phase(status.phase),
+            abandoned: state.abandoned.clone(),
             ..status
         };
         state.status.clone().map(told)
@@ -232,7 +250,8 @@ mod tests {
         };
         desk.go_by(&policy("s3://runs"));
         assert!(desk.may_owe(1), "nobody has asked the server");
-        desk.state().owed = Some(Owed { newest_seen: 2, missing: BTreeSet::from([1]) });
+        desk.state().owed =
+            Some(Owed { newest_seen: 2, missing: BTreeSet::from([1]), ..Owed::default() });
         desk.go_by(&policy("s3://runs"));
         assert_eq!([1, 2, 3].map(|id| desk.may_owe(id)), [true, false, true]);
         desk.go_by(&policy("s3://others"));

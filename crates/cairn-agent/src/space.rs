@@ -1,7 +1,7 @@
 //! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that wait for space.
 //!
 //! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays, and not before it is
-//! in the archive if that is to have it; a writer is told
+//! in the archive if that is to have it, unless that refuses it for good and writers wait for room that nothing else can give; a writer is told
 //! that there is no hope only after a look that began after it did, found nothing to give up and nothing that still drains.
 //! Two parts: a thread that hears writers at once, and what the drain does after each pass.
 
@@ -126,12 +126,17 @@ impl Room {
             return Ok(());
         }
         let complete = drainer.complete()?;
-        let mut given_up = surplus(&complete, &policy, now().0);
+        let surplus = surplus(&complete, &policy, now().0);
+        let (refused, mut given_up): (Vec<_>, Vec<_>) =
+            surplus.into_iter().partition(|known| shared.archive.refuses(known.id));
         let there_are = given_up.len();
         given_up.retain(|known| !shared.archive.may_owe(known.id));
-        let is_coming = given_up.len() < there_are
-            || complete.iter().any(|known| known.level < known.wanted)
-            || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
+        let is_moving =
+            given_up.len() < there_are || complete.iter().any(|known| known.level < known.wanted);
+        if given_up.is_empty() && !is_moving && shared.state().space.waiting.count > 0 {
+            given_up.extend(refused.first());
+        }
+        let is_coming = is_moving || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
         if given_up.is_empty() && !is_coming {
             volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));
         }
@@ -168,6 +173,12 @@ fn give_up(
     }
     let name = &known.name;
     log::say(log::Level::Info, format_args!("checkpoint {name} leaves the store: {bytes} bytes"));
+    if shared.archive.refuses(known.id) {
+        let text =
+            format_args!("checkpoint {name}, which could not be archived, made room for writers");
+        log::say(log::Level::Warn, text);
+        shared.archive.abandon(name.to_string());
+    }
     let mut state = shared.state();
     state.space.given_up_files += files;
     state.space.given_up_bytes += bytes;

@@ -163,6 +163,10 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
     let refused =
         failed.iter().map(|failed| format!("not archived: {}", output::printable(failed)));
     lines.extend(refused);
+    let abandoned = status.abandoned.iter().map(|name| output::printable(name));
+    lines.extend(
+        abandoned.map(|name| format!("left the store for want of room, not archived: {name}")),
+    );
     lines
 }
 

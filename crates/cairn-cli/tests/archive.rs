@@ -408,6 +408,24 @@ fn checkpoint_that_the_archive_does_not_take_stays_in_the_store() {
     assert_archived(&sandbox, &server);
 }
 
+/// Mechanism: a checkpoint that the server refuses for good stayed in the store for ever.
+/// Consequence: such ones filled it, and the program's writes failed, though `--retain` says that they need not stay.
+/// Fix: where writers wait for room, and nothing else can go, the oldest of them goes, and that is said.
+#[test]
+fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.refuse(Some("runs/deep/er/melt/state.1"));
+    let script =
+        "for step in 1 2 3 4; do head -c 20M /dev/zero >/cairn/state.$step || exit 9; done";
+    let out = sandbox.out().display().to_string();
+    let words = ["run", "--job", "melt", "--persist", &out, "--archive", "s3://runs/deep/er"];
+    let options = ["--retain", "count=2", "--space-wait", "10m"];
+    let pattern = ["--checkpoint-pattern", "/state.{step}", "--", "bash", "-c", script];
+    let ran = cairn(&sandbox, &server, &[&words[..], &options, &pattern].concat()).succeeds();
+    ran.says("3 checkpoints, 60.0 MiB, in").says("want of room, not archived: state.1");
+    assert_eq!(sandbox.drained_names(), ["state.1", "state.2", "state.3", "state.4"]);
+}
+
 /// Mechanism: what is left in the store of a checkpoint is one to the register, with another number, and was one to the archive.
 /// Consequence: two checkpoints of one name there; the newest of them lacked the files that had been given up, and restored.
 /// Fix: what a checkpoint there has already is no other one.

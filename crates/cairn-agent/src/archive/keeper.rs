@@ -156,7 +156,10 @@ impl<'a> Keeper<'a> {
             self.failed.retain(|id, _| known.checkpoints().iter().any(|one| one.id == *id));
             let missing = self.missing(&known, &job.store);
             let newest_seen = known.checkpoints().iter().map(|one| one.id).max().unwrap_or(0);
-            let owed = Owed { newest_seen, missing: missing.iter().map(|one| one.id).collect() };
+            let missing_ids = missing.iter().map(|one| one.id).collect();
+            let refused = self.failed.iter().filter(|(_, failure)| !failure.passes);
+            let refused = refused.map(|(id, _)| *id).collect();
+            let owed = Owed { newest_seen, missing: missing_ids, refused };
             let before = shared.archive.state().owed.replace(owed.clone());
             if before != Some(owed) {
                 shared.look_again();
