@@ -9,11 +9,14 @@
 
 mod queue;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use crate::error::Result;
 use crate::job::Job;
 use crate::log::{self, Complaints};
 use crate::path::FilePath;
+use crate::plan::Node;
 use crate::priority;
 use crate::protocol::{Bringing, Failed};
 use crate::shared::Shared;
@@ -22,11 +25,11 @@ use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use queue::{Item, Key, Queue};
 use source::{Source, Verdict};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Files that nobody waits for which are brought at the same time, at most.
 const WORKERS_MAX: usize = 4;
@@ -39,26 +42,50 @@ const LOOK_UNWANTED: Duration = Duration::from_millis(500);
 const FAILED_MAX: usize = 1000;
 
 /// How it stands.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct BringState {
-    left: Bringing,
-    failed: BTreeMap<FilePath, Failed>,
+    /// All but what has failed.
+    told: Bringing,
+    failed: BTreeMap<FailedKey, Failed>,
 }
 
+/// The name of its namespace, and a file.
+type FailedKey = (String, InodeId);
+
 impl BringState {
-    /// For whoever asks; nothing if there is nothing to say.
+    /// For whoever asks; nothing if there was never anything to bring.
     pub fn status(&self) -> Option<Bringing> {
-        let failed: Vec<Failed> = self.failed.values().cloned().collect();
-        let is_told = self.left.files > 0 || !failed.is_empty();
-        is_told.then(|| Bringing { failed, ..self.left.clone() })
+        let failed = self.failed.values().cloned().collect();
+        let status = Bringing { failed, ..self.told.clone() };
+        (status != Bringing::default()).then_some(status)
     }
 
-    fn fail(&mut self, path: FilePath, reason: String, damaged: bool) {
+    fn fail(&mut self, volume: &Volume, inode: InodeId, failed: Failed) {
         if self.failed.len() < FAILED_MAX {
-            let failed = Failed { path: path.clone(), reason, quarantined: damaged };
-            self.failed.insert(path, failed);
+            self.failed.insert((volume.name().to_string(), inode), failed);
         }
     }
+
+    fn note_left(&mut self, left: Bringing, bytes_per_second: u64) {
+        let Bringing { brought_files, brought_bytes, .. } = self.told;
+        self.told = Bringing { brought_files, brought_bytes, bytes_per_second, ..left };
+    }
+}
+
+/// Forgets failures of files that are not absent any more.
+pub fn forget_failures(shared: &Shared) {
+    let failed: Vec<FailedKey> = shared.state().bringing.failed.keys().cloned().collect();
+    if failed.is_empty() {
+        return;
+    }
+    let volumes = shared.volumes().0;
+    let is_over = |(name, inode): &FailedKey| {
+        let volume = volumes.iter().find(|volume| volume.name() == name);
+        volume.is_some_and(|volume| !is_absent(volume, *inode))
+    };
+    let over: Vec<FailedKey> = failed.into_iter().filter(is_over).collect();
+    let mut state = shared.state();
+    over.iter().for_each(|key| drop(state.bringing.failed.remove(key)));
 }
 
 /// Brings files until the agent ends, as long as there are absent ones.
@@ -82,16 +109,24 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Brings all absent files of these namespaces that can be had; whether there were any.
-fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
-    let mut has_any = false;
+/// Whether a file of these namespaces is absent.
+fn has_absent(volumes: &[Arc<Volume>]) -> Result<bool> {
     for volume in volumes {
         let surveyed = volume.fs().survey().map_err(volume.error("measure", &FilePath::root()));
-        has_any |= surveyed?.absent_files > 0;
+        if surveyed?.absent_files > 0 {
+            return Ok(true);
+        }
     }
-    if !has_any {
+    Ok(false)
+}
+
+/// Brings all absent files of these namespaces that can be had; whether there are still any.
+fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
+    if !has_absent(volumes)? {
         return Ok(false);
     }
+    // So that there is room for others.
+    forget_failures(shared);
     let job = Job::load(shared.directory())?;
     let source = match Source::open(&job) {
         Ok(source) => source,
@@ -106,7 +141,7 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
     let bringer = Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) };
     bringer.look_for_all()?;
     bringer.work_off()?;
-    Ok(true)
+    has_absent(volumes)
 }
 
 /// Nobody waits in vain while the persist directory cannot be used.
@@ -145,18 +180,13 @@ impl Bringer<'_> {
         let mut items = Vec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
             for (path, node) in volume.tree()? {
-                let Some(absence) = node.absence else { continue };
-                if absence.damaged {
+                if node.absence.is_some_and(|absence| absence.damaged) {
                     let reason = source::DAMAGED.to_string();
-                    self.shared.state().bringing.fail(path, reason, true);
+                    let failed = Failed { path, reason, quarantined: true };
+                    self.shared.state().bringing.fail(volume, InodeId(node.inode), failed);
                     continue;
                 }
-                items.push(Item {
-                    key: Key { volume: number, inode: InodeId(node.inode) },
-                    path,
-                    bytes: node.bytes,
-                    crc32c: absence.crc32c,
-                });
+                items.extend(item(number, path, &node));
             }
         }
         let rank = self.source.rank();
@@ -183,11 +213,15 @@ impl Bringer<'_> {
                 started |= start("bring", Self::bring_any);
             }
             let mut wishes: Vec<Option<u64>> = vec![None; self.volumes.len()];
+            let began = Instant::now();
             while started && !self.shared.is_stopping() {
                 let looked = self.look_for_wishes(&mut wishes);
                 let left = self.queue().left();
-                self.shared.state().bringing.left = left.clone();
-                if left.files == 0 || looked.is_err() {
+                let is_over = left.files == 0 || looked.is_err();
+                let rate = self.source.moved_bytes() as f64 / began.elapsed().as_secs_f64();
+                let rate = if is_over { 0 } else { rate as u64 };
+                self.shared.state().bringing.note_left(left, rate);
+                if is_over {
                     // The others see that nothing is left, or finish what they have.
                     self.queue().end();
                     return looked;
@@ -209,33 +243,31 @@ impl Bringer<'_> {
             }
             let wanted = volume.fs().wanted_absent();
             let wanted = wanted.map_err(volume.error("look at", &FilePath::root()))?;
-            let mut unknown = Vec::new();
+            let mut unknown = BTreeSet::new();
             let mut queue = self.queue();
             for inode in wanted {
-                let key = Key { volume: number, inode };
-                if !queue.want(key) {
-                    unknown.push(key);
+                if !queue.want(Key { volume: number, inode }) {
+                    unknown.insert(inode);
                 }
             }
             drop(queue);
-            for key in unknown {
-                self.add_again(key)?;
+            if !unknown.is_empty() {
+                self.add_again(number, &unknown)?;
             }
         }
         Ok(())
     }
 
-    /// Puts a file into the queue once more that could not be had before.
-    fn add_again(&self, key: Key) -> Result<()> {
-        let volume = &self.volumes[key.volume];
-        let Some(path) = path_of(volume, key.inode)? else { return Ok(()) };
-        let attributes = volume.fs().attributes(key.inode);
-        let Ok(cairn_core::Attributes { size, absence: Some(absence), .. }) = attributes else {
-            return Ok(());
-        };
-        let mut queue = self.queue();
-        queue.add(Item { key, path, bytes: size, crc32c: absence.crc32c });
-        queue.want(key);
+    /// Puts files into the queue once more that could not be had before, and are waited for.
+    fn add_again(&self, number: usize, inodes: &BTreeSet<InodeId>) -> Result<()> {
+        for (path, node) in self.volumes[number].tree()? {
+            let Some(item) = item(number, path, &node) else { continue };
+            if inodes.contains(&item.key.inode) {
+                let (mut queue, key) = (self.queue(), item.key);
+                queue.add(item);
+                queue.want(key);
+            }
+        }
         Ok(())
     }
 
@@ -279,20 +311,21 @@ impl Bringer<'_> {
 
     fn conclude(&self, volume: &Volume, item: &Item, verdict: Verdict) {
         let Item { path, bytes, key, .. } = item;
-        let mut state = self.shared.state();
-        state.bringing.failed.remove(path);
         match verdict {
             // It was emptied or removed while its copy was looked for.
             Verdict::Failed { .. } if !is_absent(volume, key.inode) => {}
             Verdict::Brought => {
+                let mut state = self.shared.state();
+                state.bringing.told.brought_files += 1;
+                state.bringing.told.brought_bytes += bytes;
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
             }
             Verdict::Gone | Verdict::Stopped => {}
             Verdict::Failed { reason, damaged } => {
-                state.bringing.fail(path.clone(), reason.clone(), damaged);
-                drop(state);
                 log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
+                let failed = Failed { path: path.clone(), reason, quarantined: damaged };
+                self.shared.state().bringing.fail(volume, key.inode, failed);
                 source::drop_part(volume, path, key.inode);
                 // One that was removed meanwhile needs nothing more.
                 let _ = volume.fs().fail_absent(key.inode, damaged);
@@ -301,12 +334,23 @@ impl Bringer<'_> {
     }
 }
 
+/// What is to be brought at this path of a namespace, if that is absent.
+fn item(number: usize, path: FilePath, node: &Node) -> Option<Item> {
+    let absence = node.absence?;
+    let key = Key { volume: number, inode: InodeId(node.inode) };
+    Some(Item { key, path, bytes: node.bytes, crc32c: absence.crc32c })
+}
+
 fn is_absent(volume: &Volume, inode: InodeId) -> bool {
     volume.fs().absence(inode).is_ok_and(|absence| absence.is_some())
 }
 
-/// Where a file is, for the user.
-fn path_of(volume: &Volume, inode: InodeId) -> Result<Option<FilePath>> {
+/// Where a file is that was at `known`, for the user; none if it has no name any more.
+fn path_of(volume: &Volume, known: &FilePath, inode: InodeId) -> Result<Option<FilePath>> {
+    let inner = known.strip_prefix(volume.prefix()).unwrap_or_else(|| known.clone());
+    if volume.attributes(&inner).is_ok_and(|found| found.inode == inode) {
+        return Ok(Some(known.clone()));
+    }
     let mut tree = volume.tree()?.into_iter();
     Ok(tree.find(|(_, node)| node.inode == inode.0).map(|(path, _)| path))
 }

@@ -62,6 +62,13 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     one("open_files", "gauge", "Files that somebody may write to.", last.open.len() as u64);
     one("unclean_files", "gauge", "Files whose writer died.", last.unclean.len() as u64);
     one("failed_files", "gauge", "Files that could not be drained.", last.failed.len() as u64);
+    let bringing = status.bringing.clone().unwrap_or_default();
+    one("absent_files", "gauge", "Files that are yet to be brought in.", bringing.files);
+    one("absent_bytes", "gauge", "Their bytes.", bringing.bytes);
+    let unavailable = bringing.failed.len() as u64;
+    one("unavailable_files", "gauge", "Files that cannot be brought in.", unavailable);
+    one("brought_files_total", "counter", "Files that were brought in.", bringing.brought_files);
+    one("brought_bytes_total", "counter", "Their bytes.", bringing.brought_bytes);
     let unfinished = last.unfinished.len() as u64;
     one("unfinished_checkpoints", "gauge", "Checkpoints that are not complete.", unfinished);
     let mut each = |name: &str, help: &str, value: &dyn Fn(&[&Checkpoint]) -> f64| {
@@ -88,7 +95,32 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
 mod tests {
     use super::*;
     use crate::path::FilePath;
+    use crate::protocol::{Bringing, Failed};
     use crate::sets::{Family, Member, Name};
+
+    #[test]
+    fn files_that_are_brought_in_are_told() {
+        let failed = Failed { path: FilePath::root(), reason: "gone".into(), quarantined: true };
+        let bringing = Bringing {
+            files: 3,
+            bytes: 300,
+            brought_files: 2,
+            brought_bytes: 200,
+            failed: vec![failed],
+            ..Bringing::default()
+        };
+        let status = Status { bringing: Some(bringing), ..Status::default() };
+        let text = describe("melt", &status, &[]);
+        for line in [
+            "cairn_absent_files{job=\"melt\"} 3",
+            "cairn_absent_bytes{job=\"melt\"} 300",
+            "cairn_unavailable_files{job=\"melt\"} 1",
+            "cairn_brought_files_total{job=\"melt\"} 2",
+            "cairn_brought_bytes_total{job=\"melt\"} 200",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
 
     #[test]
     fn checkpoint_in_the_persist_directory_is_safe_on_both_levels() {

@@ -86,6 +86,15 @@ pub struct Bringing {
     pub bytes: u64,
     /// Those of them that somebody waits for.
     pub waited_for: u64,
+    /// Those that were brought since the agent began.
+    #[serde(default)]
+    pub brought_files: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub brought_bytes: u64,
+    /// Bytes that come each second, on average since this agent began with them; 0 while none come.
+    #[serde(default)]
+    pub bytes_per_second: u64,
     /// Those that cannot be had, and why; `quarantined` ones are damaged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
@@ -235,7 +244,7 @@ pub struct Status {
     /// Who waits for space; absent if nobody does and nothing is ever given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceStatus>,
-    /// Files whose data are brought while programs run; absent if there are none.
+    /// Files whose data are brought while programs run; absent if there were none since the agent began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bringing: Option<Bringing>,
     /// Complete checkpoints in an object store; absent if there is none.

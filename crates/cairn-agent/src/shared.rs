@@ -5,7 +5,7 @@
 
 use crate::archive::Desk;
 use crate::board::Board;
-use crate::bring::BringState;
+use crate::bring::{self, BringState};
 use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::forecast::Forecast;
@@ -260,6 +260,7 @@ impl Shared {
     pub fn status(&self) -> Status {
         let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
         let is_off_duty = is_off_duty(self);
+        bring::forget_failures(self);
         let state = self.state();
         let now = Instant::now();
         let progress = self.meter.progress();

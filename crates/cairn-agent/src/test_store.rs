@@ -16,6 +16,8 @@ const BLOCKS: u32 = 1024;
 
 pub struct TestStore {
     pub scratch: PathBuf,
+    /// The store's directory.
+    pub path: PathBuf,
     pub volume: Arc<Volume>,
     pub job: Job,
 }
@@ -54,7 +56,7 @@ impl TestStore {
             created: 0,
             command: Vec::new(),
         };
-        TestStore { scratch, volume: Arc::new(volume), job }
+        TestStore { scratch, path: store.path().to_path_buf(), volume: Arc::new(volume), job }
     }
 
     /// A directory beside the store.

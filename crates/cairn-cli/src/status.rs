@@ -17,7 +17,7 @@ use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::mapping::{Mapping, Rule};
-use cairn_agent::protocol::{Phase, SpaceStatus, Stalled, Status};
+use cairn_agent::protocol::{Bringing, Phase, SpaceStatus, Stalled, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
@@ -388,6 +388,15 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
     Ok(())
 }
 
+fn brought_so_far(bringing: &Bringing) -> String {
+    let Bringing { brought_files, brought_bytes, bytes_per_second, .. } = *bringing;
+    let rate = match bytes_per_second {
+        0 => String::new(),
+        rate => format!(" at {}/s", human(rate)),
+    };
+    format!("; {}, {} were{rate}", count(brought_files, "file"), human(brought_bytes))
+}
+
 fn lines(report: &StoreReport) -> Vec<String> {
     let made = local_time(Timestamp::from_parts(report.created as i64, 0));
     let mut lines = vec![format!("{}: {}, made {made}", report.job, report.state)];
@@ -473,7 +482,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
             0 => String::new(),
             number => format!("; programs wait for {number} of them"),
         };
-        add("absent", format!("{number}, {bytes}, yet to be brought in{waits}"));
+        let bringing = report.agent.as_ref().and_then(|agent| agent.bringing.as_ref());
+        let brought = bringing.map_or(String::new(), brought_so_far);
+        add("absent", format!("{number}, {bytes}, yet to be brought in{brought}{waits}"));
     }
     if let Some(Checkpoint { name, step, begun, ended, .. }) = report.checkpoints.last() {
         let name = output::escaped(name.as_bytes());

@@ -113,7 +113,7 @@ impl Queue {
             files: (self.waiting.len() + self.taken.len()) as u64,
             bytes: waiting.chain(self.taken.values().copied()).sum(),
             waited_for: self.wanted.len() as u64,
-            failed: Vec::new(),
+            ..Bringing::default()
         }
     }
 

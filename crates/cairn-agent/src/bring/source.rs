@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub struct Source {
     persist: PathBuf,
     job: Job,
     copies: Mutex<Arc<Copies>>,
+    moved_bytes: AtomicU64,
 }
 
 /// What is there.
@@ -78,7 +80,12 @@ impl Source {
     pub fn open(job: &Job) -> Result<Source> {
         let persist = job.persist.clone().unwrap_or_default();
         let copies = Mutex::new(Arc::new(Copies::load(&persist, job)?));
-        Ok(Source { persist, job: job.clone(), copies })
+        Ok(Source { persist, job: job.clone(), copies, moved_bytes: AtomicU64::new(0) })
+    }
+
+    /// Bytes that came from there so far, also those of no use.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
     }
 
     fn copies(&self) -> Arc<Copies> {
@@ -119,14 +126,14 @@ impl Source {
             if attempt > 0 {
                 // What is known may be old: where the file is, and what the drain has renamed.
                 copies = self.reload()?;
-                let Some(found) = path_of(volume, item.key.inode)? else {
+                let Some(found) = path_of(volume, &path, item.key.inode)? else {
                     return Ok(Verdict::Gone);
                 };
                 path = found;
             }
             let says_it_has = copies.says_it_has(&path, item);
             for candidate in copies.candidates(&path, item, says_it_has) {
-                match pour(volume, item, &copies.destination, candidate, goes_on)? {
+                match self.pour(volume, item, &copies.destination, candidate, goes_on)? {
                     Tried::Done(verdict) => return Ok(verdict),
                     Tried::Other => {}
                 }
@@ -143,6 +150,63 @@ impl Source {
         }
         let reason = "nothing in the persist directory is known to be its copy".to_string();
         Ok(Verdict::Failed { reason, damaged: false })
+    }
+
+    /// Brings a file from the copy at `candidate`, if that has its data.
+    fn pour(
+        &self,
+        volume: &Volume,
+        item: &Item,
+        destination: &Destination,
+        candidate: &FilePath,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Tried> {
+        let full_path = destination.full_path(candidate);
+        let file = loop {
+            match destination.open_file(candidate) {
+                Err(Error::File { source, .. }) if is_about_nothing_there(&source) => {
+                    return Ok(Tried::Other);
+                }
+                // Somebody has a lease on it, who is asked by that to give it up.
+                Err(Error::File { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+                    if !goes_on() {
+                        return Ok(Tried::Done(Verdict::Stopped));
+                    }
+                    thread::sleep(LEASE_EVERY);
+                }
+                opened => break opened?,
+            }
+        };
+        let metadata = file.metadata().map_err(Error::file("look at", &full_path))?;
+        if !metadata.is_file() || metadata.len() != item.bytes {
+            return Ok(Tried::Other);
+        }
+        let Some(mut target) = open_absent(volume, item, goes_on)? else {
+            return Ok(Tried::Done(if goes_on() { Verdict::Gone } else { Verdict::Stopped }));
+        };
+        let chunk_bytes = CHUNK_BYTES.max(volume.hugeblock_bytes()).min(item.bytes);
+        let mut buffer = vec![0; chunk_bytes as usize];
+        let (mut offset, mut crc32c) = (0, 0);
+        while offset < item.bytes {
+            if !goes_on() {
+                return Ok(Tried::Done(Verdict::Stopped));
+            }
+            let chunk = &mut buffer[..chunk_bytes.min(item.bytes - offset) as usize];
+            if !read_exact(&file, chunk, offset).map_err(Error::file("read", &full_path))? {
+                return Ok(Tried::Other);
+            }
+            if !target.append(chunk)? {
+                return Ok(Tried::Done(Verdict::Gone));
+            }
+            crc32c = checksum::crc32c(crc32c, chunk);
+            offset += chunk.len() as u64;
+            self.moved_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        }
+        if crc32c != item.crc32c {
+            return Ok(Tried::Other);
+        }
+        let verdict = if target.finish()? { Verdict::Brought } else { Verdict::Gone };
+        Ok(Tried::Done(verdict))
     }
 }
 
@@ -177,61 +241,6 @@ impl Copies {
         let copy = self.manifest.files.get(path).and_then(Entry::copy);
         copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (item.bytes, item.crc32c))
     }
-}
-
-/// Brings a file from the copy at `candidate`, if that has its data.
-fn pour(
-    volume: &Volume,
-    item: &Item,
-    destination: &Destination,
-    candidate: &FilePath,
-    goes_on: &dyn Fn() -> bool,
-) -> Result<Tried> {
-    let full_path = destination.full_path(candidate);
-    let file = loop {
-        match destination.open_file(candidate) {
-            Err(Error::File { source, .. }) if is_about_nothing_there(&source) => {
-                return Ok(Tried::Other);
-            }
-            // Somebody has a lease on it, who is asked by that to give it up.
-            Err(Error::File { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
-                if !goes_on() {
-                    return Ok(Tried::Done(Verdict::Stopped));
-                }
-                thread::sleep(LEASE_EVERY);
-            }
-            opened => break opened?,
-        }
-    };
-    let metadata = file.metadata().map_err(Error::file("look at", &full_path))?;
-    if !metadata.is_file() || metadata.len() != item.bytes {
-        return Ok(Tried::Other);
-    }
-    let Some(mut target) = open_absent(volume, item, goes_on)? else {
-        return Ok(Tried::Done(if goes_on() { Verdict::Gone } else { Verdict::Stopped }));
-    };
-    let chunk_bytes = CHUNK_BYTES.max(volume.hugeblock_bytes()).min(item.bytes);
-    let mut buffer = vec![0; chunk_bytes as usize];
-    let (mut offset, mut crc32c) = (0, 0);
-    while offset < item.bytes {
-        if !goes_on() {
-            return Ok(Tried::Done(Verdict::Stopped));
-        }
-        let chunk = &mut buffer[..chunk_bytes.min(item.bytes - offset) as usize];
-        if !read_exact(&file, chunk, offset).map_err(Error::file("read", &full_path))? {
-            return Ok(Tried::Other);
-        }
-        if !target.append(chunk)? {
-            return Ok(Tried::Done(Verdict::Gone));
-        }
-        crc32c = checksum::crc32c(crc32c, chunk);
-        offset += chunk.len() as u64;
-    }
-    if crc32c != item.crc32c {
-        return Ok(Tried::Other);
-    }
-    let verdict = if target.finish()? { Verdict::Brought } else { Verdict::Gone };
-    Ok(Tried::Done(verdict))
 }
 
 /// None if nobody needs the data any more, or the agent ends.

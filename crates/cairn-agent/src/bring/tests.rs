@@ -1,0 +1,78 @@
+use super::*;
+use crate::extended::Extended;
+use crate::manifest::Copy;
+use crate::test_store::{TestStore, path};
+use crate::write::AbsentFile;
+use cairn_core::{OpenOptions, ROOT};
+use cairn_device::checksum;
+use std::fs;
+
+/// A store with absent files of these names, whose content that is, and an agent without threads.
+fn store(names: &[&str]) -> (TestStore, Shared) {
+    let mut store = TestStore::new();
+    store.job.persist = Some(store.directory("out"));
+    store.job.save(&store.path).expect("saves");
+    for name in names {
+        let (bytes, crc32c) = (name.len() as u64, checksum::crc32c(0, name.as_bytes()));
+        let copy = Copy { bytes, crc32c, mode: 0o644, mtime_ns: 7, version: 1, extended: None };
+        AbsentFile::create(&store.volume, &path(name), &copy, &Extended::default())
+            .expect("creates");
+        fs::write(store.directory("out").join(name), name).expect("writes");
+    }
+    let shared = Shared::new(&store.path, &store.job).expect("opens");
+    shared.refresh_volumes().expect("opens");
+    (store, shared)
+}
+
+fn inode(store: &TestStore, name: &str) -> InodeId {
+    store.volume.attributes(&path(name)).expect("it is there").inode
+}
+
+/// Mechanism: after all was brought it was looked ten times a second whether somebody waits, until the agent ended.
+#[test]
+fn nothing_is_looked_for_once_all_is_brought() {
+    let (store, shared) = store(&["a", "b"]);
+    assert!(!bring_all(&shared, &shared.volumes().0).expect("brings"));
+    assert_eq!(store.volume.fs().absence(inode(&store, "a")), Ok(None));
+    let told = shared.status().bringing.expect("files were brought");
+    assert_eq!((told.files, told.brought_files, told.brought_bytes), (0, 2, 2));
+    assert_eq!((told.bytes_per_second, told.failed), (0, Vec::new()));
+}
+
+/// Mechanism: a failure was forgotten only when the file was brought after all.
+#[test]
+fn failure_is_forgotten_once_the_file_is_not_absent() {
+    let (store, shared) = store(&["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        store.volume.fs().fail_absent(inode(&store, name), true).expect("it is there");
+    }
+    assert!(bring_all(&shared, &shared.volumes().0).expect("brings"), "all are absent still");
+    let failed = || {
+        let failed = shared.status().bringing.map_or(Vec::new(), |bringing| bringing.failed);
+        failed.iter().map(|failed| failed.path.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(failed(), ["a", "b", "c"]);
+    let (fs, caller) = (store.volume.fs(), store.volume.caller());
+    let options = OpenOptions { write: true, truncate: true, ..OpenOptions::NONE };
+    fs.open_file(&caller, ROOT, b"b", options, 0).expect("that needs no data");
+    assert_eq!(failed(), ["a", "c"]);
+    fs.unlink(&caller, ROOT, b"a").expect("removes");
+    assert_eq!(failed(), ["c"]);
+}
+
+/// Mechanism: the whole tree was read for each file that could not be had at once.
+#[test]
+fn path_of_a_file_is_the_one_it_has_now() {
+    let (store, _shared) = store(&["a", "b"]);
+    let (fs, caller, first) = (store.volume.fs(), store.volume.caller(), inode(&store, "a"));
+    let now = || path_of(&store.volume, &path("a"), first).expect("reads");
+    assert_eq!(now(), Some(path("a")));
+    let rename = |from: &[u8], to: &[u8]| {
+        fs.rename(&caller, (ROOT, from), (ROOT, to), cairn_core::RenameMode::Replace)
+    };
+    rename(b"a", b"c").expect("renames");
+    rename(b"b", b"a").expect("renames");
+    assert_eq!(now(), Some(path("c")), "another file has its name");
+    fs.unlink(&caller, ROOT, b"c").expect("removes");
+    assert_eq!(now(), None);
+}
