@@ -463,6 +463,11 @@ pub enum Error {
     /// A new store is to be filled from nowhere.
     #[error("--stage fills the store from the persist directory; name that with --persist")]
     NothingToStage,
+    /// Whose files these are is known to the ranks alone.
+    #[error(
+        "--stage fills a tree that all processes share; with --scope rank each rank makes its own"
+    )]
+    StageOfRanks,
     /// There is nowhere to drain to.
     #[error("job {job} has no persist directory; name one: cairn drain {job} --persist DIR")]
     NoPersist {

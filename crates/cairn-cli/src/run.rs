@@ -30,7 +30,7 @@ use cairn_agent::archive::{ArchivePolicy, ArchiveStatus};
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
-use cairn_agent::job::AGENT_LOCK;
+use cairn_agent::job::{AGENT_LOCK, Scope};
 use cairn_agent::policy::AtEnd;
 use cairn_agent::protocol::Failed;
 use cairn_agent::ranks;
@@ -169,6 +169,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
         return Err(Error::NothingToStage);
+    }
+    if stage != Stage::Say && request.scope == Some(Scope::Rank) {
+        return Err(Error::StageOfRanks);
     }
     let library = launch::find_library()?;
     let words: Vec<String> =

@@ -218,3 +218,13 @@ fn one_checkpoint_that_cannot_be_asked_for_keeps_no_other_from_being_restored() 
         assert_restored(&sandbox, &server, &["state.200"]);
     }
 }
+
+#[test]
+fn what_is_in_an_archive_alone_comes_as_a_whole_even_on_demand() {
+    let (sandbox, server) = archived();
+    let words = ["run", "--job", "melt", "--stage=on-demand", "--archive", ARCHIVE];
+    let words = [&words[..], &["--", "bash", "-c", "ls /cairn; wc -c </cairn/state.200"]].concat();
+    let ran = cairn(&sandbox, &server, &words).succeeds();
+    let ran = ran.says("what is in an archive comes as a whole");
+    ran.says("1 file, 8.58 MiB, brought in").prints("state.200\n9000000\n");
+}

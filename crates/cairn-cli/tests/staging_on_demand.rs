@@ -309,6 +309,53 @@ fn command_that_ends_first_leaves_copies_as_they_are_and_a_kept_store_gets_the_r
 }
 
 #[test]
+fn store_that_is_given_up_before_all_came_is_staged_again_with_what_the_drain_has_made_of_it() {
+    let Some(mut stage) = Stage::held_up() else { return };
+    stage.run("mv many/a moved; echo new >many/b; rm many/c; exit 3").ends_with(3);
+    kill("KILL", i64::from(stage.sandbox.agent("job")));
+    stage.run("mv moved twice; exit 3").ends_with(3).says("the store is kept");
+    kill("KILL", i64::from(stage.sandbox.agent("job")));
+    stage.sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    let ran = stage.run("ls many | wc -l; exit 3").ends_with(3).says("to be brought in while");
+    ran.prints("14\n");
+    kill("KILL", i64::from(stage.sandbox.agent("job")));
+    stage.let_go();
+    let ran = stage.run("cat twice many/b many/d; await is_whole; tr -d 3 <ckpt-3/x; cat many/p");
+    ran.succeeds().prints("a\nnew\nd\nx\np\n");
+    assert_eq!(stage.sandbox.drained("twice"), "a\n");
+}
+
+#[test]
+fn full_store_fails_who_opens_a_file_until_there_is_room() {
+    let Some(stage) = Stage::held_up() else { return };
+    let ran = stage.run(
+        r#"is_told() { "$CAIRN" status job --json | grep -q '"brought_files": *19'; }
+        head -c 64M /dev/zero >big; cat ckpt-3/x >/dev/null & reader=$!; await waits 1
+        rm "$HOLD"/*; wait $reader || echo failed
+        "$CAIRN" status job | grep -c '^  absent .*ckpt-3/x: the store is full'
+        rm big; tr -d 3 <ckpt-3/x; cat many/*; tr -d 3 <ckpt-3/y; cat input; is_whole && echo whole
+        await is_told"#,
+    );
+    let ran = ran.succeeds().says("No space left").says("ckpt-3/x: Input/output error");
+    let all = ('a'..='p').map(|name| format!("{name}\n")).collect::<String>();
+    ran.prints(&format!("failed\n1\nx\n{all}y\ninput\nwhole\n"));
+}
+
+#[test]
+fn ranks_with_trees_of_their_own_and_a_job_without_a_source_are_refused() {
+    let stage = Stage::new();
+    let out = stage.sandbox.out().display().to_string();
+    for when in ["--stage", "--stage=on-demand"] {
+        let words = ["run", "--job", "job", "--persist", &out, "--scope", "rank", when];
+        let words = [&words[..], &["--", "true"]].concat();
+        stage.sandbox.cairn(&words).refused_with("--scope rank");
+        let nowhere = ["run", "--job", "other", when, "--", "true"];
+        stage.sandbox.cairn(&nowhere).refused_with("--persist");
+    }
+    assert!(!stage.sandbox.store("job").exists());
+}
+
+#[test]
 fn node_that_is_lost_with_absent_files_has_them_brought_after_the_recovery() {
     let Some(stage) = Stage::held_up() else { return };
     let tier = format!("file:{}:64M", stage.sandbox.work().join("tier").display());
