@@ -136,7 +136,10 @@ impl Room {
         if given_up.is_empty() && !is_moving && shared.state().space.waiting.count > 0 {
             given_up.extend(refused.first());
         }
-        let is_coming = is_moving || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
+        // Who waits since a moment ago may not have been heard yet.
+        let is_coming = is_moving
+            || !refused.is_empty()
+            || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
         if given_up.is_empty() && !is_coming {
             volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));
         }
