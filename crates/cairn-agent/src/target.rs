@@ -46,8 +46,10 @@ use workers::Workers;
 
 /// Most threads that serve connections unless it is said otherwise.
 const THREADS_MAX: usize = 8;
-/// Most threads that wait for disks, and check proofs.
-const WORKERS_MAX: usize = 16;
+/// Most threads that wait for disks: as many as several namespaces may have whose disks hang.
+const WORKERS_MAX: usize = 128;
+/// Most threads that check proofs.
+const PROVERS_MAX: usize = 8;
 
 /// What a target may use of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -128,10 +130,11 @@ impl Target {
 
     /// Serves hosts until it is told to end, and what was written is durable. Errors: the system's.
     pub fn serve(mut self) -> Result<()> {
-        let workers = Workers::new(WORKERS_MAX);
+        let (workers, provers) = (Workers::new(WORKERS_MAX), Workers::new(PROVERS_MAX));
         let (memory_bytes, patience) = (self.memory_bytes_each(), self.resources.patience);
         let make = |mailbox: &Arc<Mailbox>, entrance| {
-            let hands = Hands::new(memory_bytes, Arc::clone(&workers), Arc::clone(mailbox));
+            let (workers, provers) = (Arc::clone(&workers), Arc::clone(&provers));
+            let hands = Hands::new(memory_bytes, workers, provers, Arc::clone(mailbox));
             EventLoop::new(Arc::clone(&self.directory), hands, patience, entrance)
         };
         let mut others = Vec::new();

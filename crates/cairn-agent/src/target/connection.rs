@@ -159,6 +159,8 @@ pub(super) struct Connection {
     transfers: Transfers,
     /// Buffers that workers have.
     busy_bytes: usize,
+    /// Those of them that are beside the pool. While there are any the host is not heard: no more of it than was received at once.
+    beside_bytes: usize,
     is_hungry: bool,
     /// No more commands are begun.
     is_draining: bool,
@@ -191,6 +193,7 @@ impl Connection {
             outbox: Outbox::default(),
             transfers: Transfers::default(),
             busy_bytes: 0,
+            beside_bytes: 0,
             is_hungry: false,
             is_draining: false,
             silence_max: Some(GREETING),
@@ -205,7 +208,8 @@ impl Connection {
 
     /// Whether it is to be heard, and whether it has something to say.
     pub(super) fn interest(&self) -> (bool, bool) {
-        (self.outbox.small_bytes() <= SMALL_BYTES_MAX, !self.outbox.is_empty())
+        let hears = self.outbox.small_bytes() <= SMALL_BYTES_MAX && self.beside_bytes == 0;
+        (hears, !self.outbox.is_empty())
     }
 
     /// Whether a command waits for memory that others have.
@@ -331,6 +335,7 @@ impl Connection {
         match outcome {
             Outcome::Io { entry, buffer, result } => {
                 self.busy_bytes -= buffer.len();
+                self.beside_bytes -= buffer.beside_bytes();
                 self.answer_io(&entry, buffer, result, hands);
             }
             Outcome::Checked { entry, check } => {

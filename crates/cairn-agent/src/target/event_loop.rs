@@ -107,16 +107,24 @@ pub(super) struct Hands {
     pub(super) pool: Pool,
     /// What was received last.
     pub(super) scratch: Vec<u8>,
+    /// For what may wait for disks.
     pub(super) workers: Arc<Workers>,
+    /// For proofs, which no disk holds up.
+    pub(super) provers: Arc<Workers>,
     pub(super) mailbox: Arc<Mailbox>,
     /// When the events came.
     pub(super) now: Instant,
 }
 
 impl Hands {
-    pub(super) fn new(memory_bytes: usize, workers: Arc<Workers>, mailbox: Arc<Mailbox>) -> Hands {
+    pub(super) fn new(
+        memory_bytes: usize,
+        workers: Arc<Workers>,
+        provers: Arc<Workers>,
+        mailbox: Arc<Mailbox>,
+    ) -> Hands {
         let (pool, scratch) = (Pool::new(memory_bytes), vec![0; SCRATCH_BYTES]);
-        Hands { pool, scratch, workers, mailbox, now: Instant::now() }
+        Hands { pool, scratch, workers, provers, mailbox, now: Instant::now() }
     }
 }
 

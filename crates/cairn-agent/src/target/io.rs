@@ -4,6 +4,7 @@
 
 use super::reservation::HostId;
 use super::subsystem::Subsystem;
+use super::workers::Lane;
 use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_device::nvme::wire::reservation::decode_keys;
 use cairn_device::nvme::wire::{Command, Status};
@@ -45,6 +46,18 @@ impl Task {
         let named =
             namespace_of(&self.command).and_then(|named| self.subsystem.namespace(named).ok());
         named.is_none_or(|namespace| namespace.is_memory())
+    }
+
+    /// Behind which others it waits.
+    pub(super) fn lane(&self) -> Lane {
+        let named = namespace_of(&self.command).map(|named| self.subsystem.namespace(named));
+        let Some(Ok(namespace)) = named else { return Lane::Any };
+        // The task keeps it where it is.
+        let place = Arc::as_ptr(namespace).addr();
+        match self.command {
+            Command::Flush { .. } => Lane::Flushes(place),
+            _ => Lane::Others(place),
+        }
     }
 
     /// Does it with the data that came with it; what it returns is put at the beginning of `answer`, which has room for it, and

@@ -22,7 +22,10 @@ pub(super) struct Pool {
 
 /// Some of it; empty for who needs none.
 #[derive(Default)]
-pub(super) struct Buffer(Aligned);
+pub(super) struct Buffer {
+    bytes: Aligned,
+    is_beside: bool,
+}
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,8 +54,15 @@ impl Pool {
         }
         self.free_bytes -= size;
         let mut buffer = Buffer::default();
-        buffer.0.grow(size);
+        buffer.bytes.grow(size);
         Some(buffer)
+    }
+
+    /// A buffer beside the bound, of which who takes it keeps count.
+    pub(super) fn beside(bytes: usize) -> Buffer {
+        let mut buffer = Buffer { bytes: Aligned::default(), is_beside: true };
+        buffer.bytes.grow(bytes);
+        buffer
     }
 
     /// How much nobody has.
@@ -62,7 +72,7 @@ impl Pool {
 
     /// Takes one back.
     pub(super) fn give(&mut self, buffer: Buffer) {
-        if !buffer.is_empty() {
+        if !buffer.is_empty() && !buffer.is_beside {
             let class = class_of(buffer.len()).expect("it was taken from here");
             self.spare[class].push(buffer);
         }
@@ -75,17 +85,24 @@ fn class_of(bytes: usize) -> Option<usize> {
     Some(shift.saturating_sub(CLASS_SHIFT_MIN) as usize)
 }
 
+impl Buffer {
+    /// How much of it is beside the bound.
+    pub(super) fn beside_bytes(&self) -> usize {
+        if self.is_beside { self.len() } else { 0 }
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.bytes
     }
 }
 
@@ -115,5 +132,7 @@ mod tests {
         pool.give(large);
         assert!(pool.take(128 << 10).is_none() && pool.take(usize::MAX).is_none());
         assert!(pool.take(4096).is_some());
+        pool.give(Pool::beside(4096));
+        assert_eq!(pool.unused_bytes(), 60 << 10, "what is beside the bound stays beside it");
     }
 }

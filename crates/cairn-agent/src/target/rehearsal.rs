@@ -31,7 +31,8 @@ pub struct Rehearsal {
 impl Rehearsal {
     /// Has so much memory for data on their way. Errors: the system's.
     pub fn new(directory: Arc<Directory>, memory_bytes: usize) -> Result<Rehearsal> {
-        let hands = Hands::new(memory_bytes, Workers::new(0), Mailbox::new()?);
+        let workers = Workers::new(0);
+        let hands = Hands::new(memory_bytes, Arc::clone(&workers), workers, Mailbox::new()?);
         directory.inform(&hands.mailbox);
         Ok(Rehearsal { directory, hands, connections: Vec::new(), is_draining: false })
     }

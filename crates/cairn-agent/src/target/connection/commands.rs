@@ -3,12 +3,12 @@
 //! Must stay true: before the host has proven who it is, nothing is done for it, and it is asked for no data.
 
 use super::{Connection, Data, End, Outcome, Proof, Role};
-use crate::target::event_loop::{Hands, Letter};
+use crate::target::event_loop::{Hands, Letter, Mailbox};
 use crate::target::io;
-use crate::target::pool::Buffer;
+use crate::target::pool::{Buffer, Pool};
 use crate::target::subsystem::{Controller, Subsystem};
 use crate::target::transfer::Waiting;
-use crate::target::workers::{Begin, Job};
+use crate::target::workers::{Begin, Job, Lane, Workers};
 use cairn_device::nvme::wire::auth::MESSAGE_BYTES_MAX;
 use cairn_device::nvme::wire::command::{QueueKind, RANGE_BYTES, RANGES_MAX};
 use cairn_device::nvme::wire::{Command, DataPointer, Entry, Status};
@@ -228,7 +228,9 @@ impl Connection {
         let length = data.bytes().len();
         let (entry, mut buffer) = (*entry, data.into_buffer());
         self.busy_bytes += buffer.len();
-        self.submit(hands, move |begin| {
+        self.beside_bytes += buffer.beside_bytes();
+        let lane = task.lane();
+        self.submit(&hands.workers, lane, &hands.mailbox, move |begin| {
             let result = match begin {
                 Begin::LetGo => Err(Status::INTERNAL_ERROR),
                 Begin::Work if length > 0 => task.execute(&buffer[..length], &mut []),
@@ -240,25 +242,41 @@ impl Connection {
 
     pub(super) fn submit(
         &self,
-        hands: &Hands,
+        workers: &Arc<Workers>,
+        lane: Lane,
+        mailbox: &Arc<Mailbox>,
         work: impl FnOnce(Begin) -> Outcome + Send + 'static,
     ) {
-        let (mailbox, token) = (Arc::clone(&hands.mailbox), self.token);
+        let (mailbox, token) = (Arc::clone(mailbox), self.token);
         let work = move |begin| mailbox.post(Letter::Done(token, work(begin)));
-        hands.workers.submit(Job { is_over: Arc::clone(&self.is_over), work: Box::new(work) });
+        workers.submit(Job { is_over: Arc::clone(&self.is_over), lane, work: Box::new(work) });
     }
 }
 
 impl Data<'_> {
-    /// The same, in a buffer if there is one for it.
+    /// The same, in a buffer: what may wait for a disk is not done here.
     fn kept(self, hands: &mut Hands) -> Self {
         let Data::InCapsule(bytes) = self else { return self };
-        match hands.pool.take(bytes.len()) {
-            Some(mut buffer) => {
-                buffer[..bytes.len()].copy_from_slice(bytes);
-                Data::Received(buffer, bytes.len())
-            }
-            None => self,
-        }
+        let taken = hands.pool.take(bytes.len());
+        let mut buffer = taken.unwrap_or_else(|| Pool::beside(bytes.len()));
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        Data::Received(buffer, bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mechanism: data that came with a command, and found no buffer free, were written by the loop itself. Consequence: a slow disk
+    /// stopped all hosts of the loop. Fix: a buffer beside the pool, and the host is not heard until it is free.
+    #[test]
+    fn data_of_a_capsule_leave_the_loop_even_when_the_pool_is_empty() {
+        let (workers, mailbox) = (Workers::new(0), Mailbox::new().unwrap());
+        let mut hands = Hands::new(0, Arc::clone(&workers), workers, mailbox);
+        let Data::Received(buffer, 3) = Data::InCapsule(&[1, 2, 3]).kept(&mut hands) else {
+            panic!("not in a buffer");
+        };
+        assert_eq!((&buffer[..3], buffer.beside_bytes()), (&[1, 2, 3][..], 3));
     }
 }

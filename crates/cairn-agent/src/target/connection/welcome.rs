@@ -6,7 +6,7 @@ use crate::target::event_loop::Hands;
 use crate::target::guard::{Check, Progress};
 use crate::target::pool::Buffer;
 use crate::target::subsystem::Subsystem;
-use crate::target::workers::Begin;
+use crate::target::workers::{Begin, Lane};
 use cairn_device::nvme::wire::fabrics::{
     ANY_CONTROLLER, AUTHENTICATION_ALONE, CONNECT_DATA_BYTES, ConnectData,
 };
@@ -42,7 +42,7 @@ impl Connection {
         };
         if is_costly {
             self.proof = Proof::Checking;
-            self.submit(hands, work);
+            self.submit(&hands.provers, Lane::Any, &hands.mailbox, work);
             return Ok(());
         }
         self.finish(work(Begin::Work), hands)

@@ -29,6 +29,9 @@ struct Kept {
     guid: [u8; 16],
 }
 
+/// A job, and what was granted to it.
+type Restored = (String, Result<(Grant, Namespace)>);
+
 /// The directory.
 pub(super) struct Shelf {
     path: PathBuf,
@@ -45,7 +48,7 @@ impl Shelf {
     }
 
     /// What was granted, and to which jobs; what was not granted to its end, or not revoked to its end, is removed.
-    pub(super) fn restore(&self) -> Result<Vec<(String, Result<(Grant, Namespace)>)>> {
+    pub(super) fn restore(&self) -> Result<Vec<Restored>> {
         let mut restored = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name().into_string().unwrap_or_default();
