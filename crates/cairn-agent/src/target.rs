@@ -11,6 +11,7 @@
 mod admin;
 mod connection;
 pub mod control;
+mod debt;
 mod directory;
 mod event_loop;
 mod flushes;
@@ -60,8 +61,8 @@ pub struct Resources {
     pub connections_max: usize,
     /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least as much as one command.
     pub memory_bytes: usize,
-    /// How long a host may take to send data that it was asked for, or to take any of what it is sent. While others wait for
-    /// memory it is a sixth of that.
+    /// How long a host may take to send data that it was asked for, or to take what it is sent, if it does less than 64 KiB a
+    /// second of that. While others wait for memory it is a sixth of that.
     pub patience: Duration,
 }
 

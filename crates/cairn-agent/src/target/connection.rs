@@ -12,6 +12,7 @@ mod pdus;
 mod welcome;
 
 use super::admin::Admin;
+use super::debt::Debt;
 use super::directory::Directory;
 use super::event_loop::Hands;
 use super::guard::Check;
@@ -167,8 +168,8 @@ pub(super) struct Connection {
     /// How long the host may be silent, if not for ever.
     silence_max: Option<Duration>,
     heard: Instant,
-    /// Since when it has taken nothing of what there is for it.
-    stuck: Option<Instant>,
+    /// That it takes what there is for it.
+    untaken: Debt,
 }
 
 impl Connection {
@@ -198,7 +199,7 @@ impl Connection {
             is_draining: false,
             silence_max: Some(GREETING),
             heard: now,
-            stuck: None,
+            untaken: Debt::default(),
         }
     }
 
@@ -244,7 +245,7 @@ impl Connection {
     /// When it ends if nothing happens, where hosts may be so slow.
     pub(super) fn deadline(&self, patience: Duration) -> Option<Instant> {
         let silence = self.silence_max.map(|most| self.heard + most);
-        let slow = [self.transfers.awaited_since(), self.intake.awaited_since(), self.stuck];
+        let slow = [self.transfers.awaited_since(), self.untaken.since()];
         let slow = slow.into_iter().flatten().map(|since| since + patience);
         slow.chain(silence).min()
     }
@@ -252,13 +253,15 @@ impl Connection {
     /// Sends what can be sent now, and goes on with what waited for that.
     pub(super) fn flush(&mut self, hands: &mut Hands) -> Result<(), End> {
         while !self.outbox.is_empty() {
-            let is_progress = self.outbox.flush(&self.socket, &mut hands.pool)?;
-            self.stuck = match self.outbox.is_empty() {
-                true => None,
-                false if is_progress => Some(hands.now),
-                false => self.stuck.or(Some(hands.now)),
-            };
-            if !is_progress || self.transfers.waiting.is_empty() {
+            let sent = self.outbox.flush(&self.socket, &mut hands.pool)?;
+            match self.outbox.is_empty() {
+                true => self.untaken.end(),
+                false => {
+                    self.untaken.begin(hands.now);
+                    self.untaken.pay(sent, hands.now);
+                }
+            }
+            if sent == 0 || self.transfers.waiting.is_empty() {
                 break;
             }
             self.resume(hands)?;
@@ -289,6 +292,7 @@ impl Connection {
                 self.heard = hands.now;
             }
             self.intake.advance(count.min(direct));
+            self.transfers.arrived(count.min(direct), hands.now);
             self.take(&scratch[..count.saturating_sub(direct)], hands)?;
             if self.outbox.buffer_bytes() >= FLUSH_BYTES {
                 self.flush(hands)?;

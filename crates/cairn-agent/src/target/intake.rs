@@ -8,7 +8,6 @@ use cairn_device::nvme::wire::Entry;
 use cairn_device::nvme::wire::pdu::{
     COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header, Malformed,
 };
-use std::time::Instant;
 
 /// The PDU that is arriving.
 #[derive(Default)]
@@ -104,14 +103,6 @@ impl Intake {
     /// Whether the rest of something is to come before the next header.
     pub(super) fn is_in_body(&self) -> bool {
         self.body.is_some()
-    }
-
-    /// Since when the data are awaited that are arriving.
-    pub(super) fn awaited_since(&self) -> Option<Instant> {
-        match &self.body.as_ref()?.place {
-            Place::Transfer(awaited) => Some(awaited.since),
-            Place::Capsule(..) => None,
-        }
     }
 
     /// What was arriving when the connection ended.

@@ -7,15 +7,15 @@ use super::Directory;
 use super::subsystem::Subsystem;
 use crate::prometheus::Exposition;
 use cairn_device::nvme::wire::Command;
-use std::io::{BufRead, BufReader, Read, Result, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: u64 = 8 << 10;
-/// How long whoever asks may take.
+/// How long whoever asks may take in all.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A number that grows.
@@ -107,10 +107,40 @@ impl Metrics {
     }
 }
 
-fn answer(mut stream: &TcpStream, directory: &Directory) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(stream.take(REQUEST_BYTES_MAX));
+/// A stream whose other end has so much time, however often it says a little.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn answer(stream: &TcpStream, directory: &Directory) -> Result<()> {
+    let mut stream = Timed { stream, until: Instant::now() + PATIENCE };
+    let mut lines = BufReader::new(Read::take(&mut stream, REQUEST_BYTES_MAX));
     let mut request = String::new();
     lines.read_line(&mut request)?;
     // The rest of the request says nothing; but what is not read makes closing look like a failure.
@@ -173,4 +203,25 @@ fn describe(directory: &Directory) -> String {
     let help = "Hosts that could not prove who they are, or are not allowed.";
     each("strangers_total", "counter", help, &|one| one.counters().strangers.get());
     figures.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mechanism: each read had its own time. Consequence: who sent a byte now and then kept all others who watch from being answered
+    /// for hours. Fix: one time for all of it.
+    #[test]
+    fn who_has_no_time_left_is_not_heard_although_something_is_there() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut asker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        asker.write_all(b"G").unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let (mut byte, until) = ([0], Instant::now() + Duration::from_secs(600));
+        assert_eq!(Timed { stream: &stream, until }.read(&mut byte).unwrap(), 1);
+        asker.write_all(b"E").unwrap();
+        let mut over = Timed { stream: &stream, until: Instant::now() };
+        assert_eq!(over.read(&mut byte).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(over.write(&byte).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
 }

@@ -76,9 +76,9 @@ impl Outbox {
         self.pieces.push_back(Piece::Stored(namespace, offset, length));
     }
 
-    /// Sends as much as can be now; whether it was anything. Errors: the connection is over.
-    pub(super) fn flush(&mut self, socket: &Socket, pool: &mut Pool) -> Result<bool> {
-        let mut is_progress = false;
+    /// Sends as much as can be now; how much that was, bytes. Errors: the connection is over.
+    pub(super) fn flush(&mut self, socket: &Socket, pool: &mut Pool) -> Result<usize> {
+        let mut all = 0;
         while let Some(piece) = self.pieces.front() {
             let sent = match piece {
                 Piece::Stored(namespace, offset, length) => {
@@ -92,9 +92,9 @@ impl Outbox {
             };
             let Some(sent) = sent else { break };
             self.advance(sent, pool);
-            is_progress = true;
+            all += sent;
         }
-        Ok(is_progress)
+        Ok(all)
     }
 
     /// Sends the first pieces that are in memory.

@@ -3,6 +3,7 @@
 //! Must stay true: what was asked for has its place in a buffer, and arrives in order, in time and once; a command waits only
 //! for memory that others will give back.
 
+use super::debt::Debt;
 use super::pool::Buffer;
 use cairn_device::nvme::wire::pdu::{Fault, Malformed, Transfer};
 use cairn_device::nvme::wire::{Command, Entry};
@@ -15,8 +16,6 @@ pub(super) struct Awaited {
     pub(super) command: Command,
     pub(super) buffer: Buffer,
     pub(super) length: usize,
-    /// When they were asked for.
-    pub(super) since: Instant,
     arrived: usize,
     tag: u16,
     is_damaged: bool,
@@ -39,6 +38,8 @@ pub(super) struct Transfers {
     /// By the tag of their R2T.
     awaited: HashMap<u16, Awaited>,
     awaited_bytes: usize,
+    /// All of those.
+    debt: Debt,
     next_tag: u16,
 }
 
@@ -61,9 +62,10 @@ impl Transfers {
         let (tag, length) = (self.next_tag, waiting.ask_bytes);
         self.next_tag = self.next_tag.wrapping_add(1);
         self.awaited_bytes += length;
-        let (entry, command, since) = (waiting.entry, waiting.command, now);
+        self.debt.begin(now);
+        let (entry, command) = (waiting.entry, waiting.command);
         let (arrived, is_damaged) = (0, false);
-        let awaited = Awaited { entry, command, buffer, length, since, arrived, tag, is_damaged };
+        let awaited = Awaited { entry, command, buffer, length, arrived, tag, is_damaged };
         self.awaited.insert(tag, awaited);
         Transfer { command_id: entry.command_id(), tag, offset: 0, length: length as u32 }
     }
@@ -107,18 +109,60 @@ impl Transfers {
             return None;
         }
         self.awaited_bytes -= awaited.length;
+        if self.awaited_bytes == 0 {
+            self.debt.end();
+        }
         let is_intact = !awaited.is_damaged;
         Some((awaited, is_intact))
     }
 
-    /// Since when the host was asked for what it has longest not sent.
+    /// So much has arrived of what follows a header.
+    pub(super) fn arrived(&mut self, bytes: usize, now: Instant) {
+        self.debt.pay(bytes, now);
+    }
+
+    /// From when on the host's time counts that has to send something.
     pub(super) fn awaited_since(&self) -> Option<Instant> {
-        self.awaited.values().map(|awaited| awaited.since).min()
+        self.debt.since()
     }
 
     /// The buffers, when nothing will arrive any more.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = Buffer> {
         self.waiting.clear();
         self.awaited.drain().map(|(_, awaited)| awaited.buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::pool::Pool;
+    use std::time::Duration;
+
+    #[test]
+    fn host_that_sends_steadily_has_its_time_and_one_that_stops_has_no_more_than_others() {
+        const PIECE: usize = 128 << 10;
+        let (mut transfers, mut pool) = (Transfers::default(), Pool::new(1 << 20));
+        let command = Command::AsyncEventRequest;
+        let waiting =
+            Waiting { entry: command.encode(), command, ask_bytes: 1 << 20, answer_bytes: 0 };
+        let begun = Instant::now();
+        let mut transfer = transfers.ask(&waiting, pool.take(1 << 20).unwrap(), begun);
+        let mut now = begun;
+        for number in 0..7 {
+            now += Duration::from_secs(2);
+            (transfer.offset, transfer.length) = (number * PIECE as u32, PIECE as u32);
+            let (awaited, _) = transfers.begin(&transfer, false, 1 << 20).unwrap();
+            transfers.arrived(PIECE, now);
+            assert!(transfers.end(awaited, true).is_none());
+            assert_eq!(transfers.awaited_since(), Some(now));
+        }
+        now += Duration::from_secs(20);
+        (transfer.offset, transfer.length) = (7 * PIECE as u32, PIECE as u32);
+        let (awaited, _) = transfers.begin(&transfer, true, 1 << 20).unwrap();
+        assert_eq!(transfers.awaited_since(), Some(now - Duration::from_secs(20)));
+        transfers.arrived(PIECE, now);
+        assert!(transfers.end(awaited, true).is_some());
+        assert_eq!(transfers.awaited_since(), None);
     }
 }

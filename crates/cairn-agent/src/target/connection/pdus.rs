@@ -12,7 +12,10 @@ impl Connection {
     /// Takes what was received, PDU after PDU.
     pub(super) fn take(&mut self, mut bytes: &[u8], hands: &mut Hands) -> Result<(), End> {
         loop {
-            if let Some(body) = self.intake.take_body(&mut bytes) {
+            let before = bytes.len();
+            let whole = self.intake.take_body(&mut bytes);
+            self.transfers.arrived(before - bytes.len(), hands.now);
+            if let Some(body) = whole {
                 self.take_whole_body(body, hands)?;
             }
             if self.intake.is_in_body() || bytes.is_empty() {
