@@ -56,6 +56,7 @@ pub mod retention;
 pub mod service;
 pub mod sets;
 mod shared;
+mod shown;
 pub mod snapshot;
 mod space;
 pub mod space_policy;

@@ -26,6 +26,7 @@ use crate::prefault;
 use crate::promote;
 use crate::protocol::{Outcome, Phase};
 use crate::shared::Shared;
+use crate::shown;
 use crate::snapshot;
 use crate::space::{self, Room};
 use crate::timeline::recorder;
@@ -119,6 +120,8 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let _ = spawn("snapshot", snapshot::run);
     // Without this one the drain keeps its rate and does not pause.
     let _ = spawn("activity", activity::run);
+    // Without this one what was mapped stays in memory.
+    let _ = spawn("shown", shown::run);
     // Without this one what was read stays where it is.
     let _ = spawn("promote", promote::run);
     // Without this one nobody is told the figures.

@@ -89,6 +89,11 @@ impl Volume {
         self.namespace.land_all()
     }
 
+    /// As `Namespace::put_away`.
+    pub fn put_away(&self) -> cairn_core::Result<()> {
+        self.namespace.put_away()
+    }
+
     /// The slot of this process.
     pub fn slot(&self) -> SlotId {
         self.slot

@@ -229,16 +229,6 @@ fn process_that_has_waited_for_a_connection_and_needs_it_no_more_loses_it_to_the
     assert_eq!(said.stdout, "rrrr\n", "{}", said.stderr);
 }
 
-#[test]
-fn files_there_cannot_be_mapped() {
-    let sandbox = exporting();
-    let target = Target::start(&sandbox, "127.0.0.1:0");
-    let program = "import mmap\nf = open('/cairn/f', 'w+b'); f.write(bytes(8192)); f.flush()\n\
-        try: mmap.mmap(f.fileno(), 8192)\nexcept OSError as error: print(error.errno)";
-    let run = ["run", "--tier", &target.tier, "--discard", "--", "python3", "-c", program];
-    sandbox.cairn(&run).succeeds().prints(&format!("{}\n", libc::ENODEV));
-}
-
 /// Who the host of the tests is, and how it proves that; and how the target does.
 const HOST: &str = "nqn.2026-11.test:host";
 const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";

@@ -217,6 +217,30 @@ impl Microfs {
         self.transact(|tx| Ok(tx.inode(inode)?.flags(tx) & inode::MAPPED != 0))
     }
 
+    /// The files that processes have mapped.
+    pub fn mapped_files(&self) -> Result<Vec<InodeId>> {
+        self.transact(|tx| {
+            let mut files: Vec<InodeId> = (1..tx.records_end(SlabKind::Handle))
+                .filter_map(|number| tx.handle_numbered(number).ok())
+                .filter(|handle| handle.flags(tx) & MAPPED != 0)
+                .map(|handle| InodeId(handle.inode(tx)))
+                .collect();
+            files.sort_unstable();
+            files.dedup();
+            Ok(files)
+        })
+    }
+
+    /// Where the bytes of a file are, for whoever looks after its blocks. Errors: `Io`: what stood there is lost.
+    pub fn plan_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
+        self.transact(|tx| {
+            let inode = tx.recalled_inode(inode)?;
+            let mut plan = ReadPlan::empty();
+            tx.plan_bytes(inode, offset, length, &mut plan)?;
+            Ok(plan)
+        })
+    }
+
     /// Says that bytes of the file may have been stored by way of a mapping, so that the next [`Microfs::sync`] makes them
     /// durable; false, and nothing done, if nobody can store to it.
     pub fn note_mapped_stores(&self, caller: &Caller, inode: InodeId) -> Result<bool> {

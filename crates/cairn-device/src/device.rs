@@ -4,6 +4,7 @@
 //! anything; it never turns a failure into success.
 //! Does not allocate blocks and does not remember checksums; the core does both.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 
 use cairn_core::Result;
@@ -18,6 +19,9 @@ pub struct Mappable {
     /// Whoever writes does that in the same memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see
     /// `media_file`; and nothing is written behind from the first mapping on.
     pub in_memory: bool,
+    /// What stands there are copies of ranges that `show` was asked for; what is stored there reaches the tier by
+    /// `write_back`.
+    pub copies: bool,
 }
 
 /// One tier of a namespace, addressed by bytes from its start.
@@ -86,7 +90,7 @@ pub trait Device: Send + Sync {
     fn checksum(&self, offset: u64, length: usize) -> Result<u32>;
 
     /// Returns when everything written before is as durable as the tier can make it, also what programs have stored by way of
-    /// mappings of their own.
+    /// mappings of their own, but for what `write_back` has to bring there first.
     fn flush(&self) -> Result<()>;
 
     /// Does now what would make the first use of a range slow. Errors: `NoSpace`; `Corrupt` for a range outside.
@@ -108,9 +112,24 @@ pub trait Device: Send + Sync {
         let _ = (offset, length);
     }
 
-    /// Prepares for programs that see the tier through a mapping: from now on what a write stored is there when it
-    /// returns. Errors: what was written before is lost (`Io`).
-    fn settle_for_mapping(&self) -> Result<()> {
+    /// Prepares for programs that see a range, whole pages, through a mapping, and may store to it if it `may_be_stored_to`: from
+    /// now on what a write stored is there when it returns. Errors: what was written before is lost (`Io`); `NoSpace`.
+    fn show(&self, offset: u64, length: usize, may_be_stored_to: bool) -> Result<()> {
+        let _ = (offset, length, may_be_stored_to);
+        Ok(())
+    }
+
+    /// Brings to the tier what programs have stored in a range by way of mappings; nothing where these are the tier's own
+    /// memory. Errors: as `write`.
+    fn write_back(&self, offset: u64, length: usize) -> Result<()> {
+        let _ = (offset, length);
+        Ok(())
+    }
+
+    /// Brings to the tier what was shown and is no longer mapped, a bounded part of it, and gives back its memory. `mapped`
+    /// says of which ranges programs have mappings. Errors: its own; as `write`.
+    fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
+        let _ = mapped;
         Ok(())
     }
 

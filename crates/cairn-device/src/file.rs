@@ -5,6 +5,7 @@
 //! mapping. A block that was summed where it stands is durable after the next flush, whoever stored it.
 //! Does not sum or transfer anything under the core's lock: nothing of a file is ever warm.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
@@ -203,8 +204,23 @@ impl Device for FileTier {
         }
     }
 
-    fn settle_for_mapping(&self) -> Result<()> {
-        self.file.settle_for_mapping()
+    fn show(&self, offset: u64, length: usize, may_be_stored_to: bool) -> Result<()> {
+        self.file.show(self.place(offset, length)?, length, may_be_stored_to)
+    }
+
+    fn write_back(&self, offset: u64, length: usize) -> Result<()> {
+        match self.mappable().is_some_and(|mappable| mappable.copies) {
+            true => self.file.write_back(self.place(offset, length)?, length),
+            false => Ok(()),
+        }
+    }
+
+    fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
+        self.file.put_away(&|| {
+            let in_file =
+                |range: Range<u64>| self.data_offset + range.start..self.data_offset + range.end;
+            Ok(mapped()?.into_iter().map(in_file).collect())
+        })
     }
 
     fn has_lost(&self) -> bool {
@@ -220,12 +236,15 @@ impl Device for FileTier {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        let is_here = self.file.kind() != MediumKind::Remote;
-        is_here.then(|| Mappable {
-            descriptor: self.file.ordinary(),
-            offset: self.data_offset,
-            in_memory: self.file.kind() == MediumKind::Dax,
-        })
+        let (descriptor, first, copies) = match self.file.kind() {
+            MediumKind::Remote => {
+                let (descriptor, first) = self.file.shown_at()?;
+                (descriptor, first, true)
+            }
+            _ => (self.file.ordinary(), 0, false),
+        };
+        let in_memory = self.file.kind() == MediumKind::Dax;
+        Some(Mappable { descriptor, offset: first + self.data_offset, in_memory, copies })
     }
 }
 

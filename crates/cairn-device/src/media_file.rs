@@ -14,6 +14,7 @@
 //! Does not know what the bytes mean, nor how a file and a device differ; `medium` does.
 
 mod pages;
+mod shown;
 mod transfer;
 
 use core::time::Duration;
@@ -39,6 +40,7 @@ use crate::transit::Transit;
 use crate::workspace::Workspace;
 
 use pages::{Pages, errno_of};
+use shown::View;
 
 pub use crate::medium::Access;
 pub(crate) use pages::{put, put_zeros, read_all};
@@ -77,6 +79,7 @@ pub struct MediaFile {
     staging: Staging,
     transit: Option<Transit>,
     mapping: Option<DaxMapping>,
+    view: View,
 }
 
 impl MediaFile {
@@ -208,6 +211,7 @@ impl MediaFile {
             staging,
             transit: None,
             mapping: None,
+            view: View::default(),
         })
     }
 
@@ -244,7 +248,7 @@ impl MediaFile {
     pub fn write_back(&self, offset: u64, length: usize) -> Result<()> {
         match &self.mapping {
             Some(mapping) => mapping.write_back(offset, length),
-            None => Ok(()),
+            None => self.bring_back(offset, length),
         }
     }
 
@@ -298,6 +302,7 @@ impl MediaFile {
         self.remote.iter().for_each(|remote| remote.descriptors(visit));
         self.transit.iter().for_each(|transit| visit(transit.descriptor()));
         self.mapping.iter().for_each(|mapping| visit(mapping.descriptor()));
+        self.view.get().iter().for_each(|view| visit(view.file().raw()));
     }
 
     /// Writes bytes of our own, whole pages of what is on another machine.

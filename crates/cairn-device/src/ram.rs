@@ -372,7 +372,12 @@ impl Device for RamDevice {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        Some(Mappable { descriptor: self.mapping.file().raw(), offset: 0, in_memory: true })
+        Some(Mappable {
+            descriptor: self.mapping.file().raw(),
+            offset: 0,
+            in_memory: true,
+            copies: false,
+        })
     }
 }
 

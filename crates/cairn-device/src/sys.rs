@@ -272,6 +272,17 @@ pub fn position(descriptor: i32) -> SysResult<u64> {
     unsafe { call!(libc::SYS_lseek, descriptor, 0, libc::SEEK_CUR) }.map(|offset| offset as u64)
 }
 
+/// Where the next bytes of a file are that are no hole, from `offset` on, or may be none; none up to its end. Moves the
+/// descriptor's own offset.
+pub fn next_data(descriptor: i32, offset: u64) -> SysResult<Option<u64>> {
+    // SAFETY: no pointers are passed.
+    match unsafe { call!(libc::SYS_lseek, descriptor, offset, libc::SEEK_DATA) } {
+        Ok(found) => Ok(Some(found as u64)),
+        Err(Errno(libc::ENXIO)) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The process that made the socket pair, or connected the socket, of which this is an end.
 pub fn socket_peer(descriptor: i32) -> SysResult<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };

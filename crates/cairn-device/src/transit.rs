@@ -18,6 +18,7 @@ use core::time::Duration;
 
 use cairn_core::{Error, Result};
 
+use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreResult};
 use crate::mapping::{LocalTable, Mapping, PAGE_BYTES, Populate};
 use crate::process;
@@ -39,7 +40,7 @@ pub use turns::Turn;
 const MAGIC: u64 = u64::from_le_bytes(*b"cairnstg");
 /// Enough to keep a device busy; a slot's memory is taken when it is first used.
 const SLOTS: usize = 16;
-const AREA_BYTES: usize = PAGE_BYTES + SLOTS * STAGING_BYTES;
+pub(crate) const AREA_BYTES: usize = PAGE_BYTES + SLOTS * STAGING_BYTES;
 
 // Words of the first page.
 const W_MAGIC: usize = 0;
@@ -49,7 +50,8 @@ const W_PID_NAMESPACE: usize = 1;
 const W_SERVED: usize = 2;
 /// Not 0: a slot could not be written, and its bytes are lost.
 const W_FAILED: usize = 3;
-/// Not 0: the file is mapped somewhere, so a write is in the file when it returns, and the file may change unseen.
+/// Counts when programs map parts of the file. While it is not what `W_UNMAPPED` says, a write is in the file when it
+/// returns, and the file may change unseen.
 const W_MAPPED: usize = 4;
 /// Counts what was staged and wanted.
 const W_TICKETS: usize = 5;
@@ -57,6 +59,10 @@ const W_TICKETS: usize = 5;
 const W_STAGED: usize = 6;
 /// Futex: changes when something was written or read, or a slot became free.
 const W_WRITTEN: usize = 8;
+/// What `W_MAPPED` was when nothing was mapped any more; only of devices whose pages are shown (`media_file::shown`).
+const W_UNMAPPED: usize = 10;
+/// Counts when such pages go.
+const W_GONE: usize = 11;
 const W_SLOTS: usize = 64;
 const SLOT_WORDS: usize = 8;
 
@@ -94,7 +100,8 @@ impl Transit {
         let failed = |errno| directory.error("open", name, errno);
         let (file, bytes) = segment::open_file(directory, name)?;
         let damaged = || failed(Errno(libc::EIO)).advise("the store is damaged");
-        if bytes != AREA_BYTES as u64 {
+        // Behind the slots stand pages that are shown.
+        if bytes < AREA_BYTES as u64 {
             return Err(damaged());
         }
         let mapping = Mapping::new(file, AREA_BYTES).map_err(failed)?;
@@ -122,7 +129,12 @@ impl Transit {
 
     /// The descriptor this object keeps open.
     pub fn descriptor(&self) -> i32 {
-        self.mapping.file().raw()
+        self.file().raw()
+    }
+
+    /// The area's file.
+    pub fn file(&self) -> &Descriptor {
+        self.mapping.file()
     }
 
     /// Does what is staged and wanted, oldest first, until `stop` is set, which ends the taking of more, and nothing is left
@@ -150,7 +162,34 @@ impl Transit {
 
     /// Whether bytes may be in transit at all. No: whoever has them, or needs them, goes to the file.
     fn is_served(&self) -> bool {
-        self.load(W_SERVED) != 0 && self.load(W_MAPPED) == 0
+        self.load(W_SERVED) != 0 && !self.is_mapped()
+    }
+
+    /// Whether a program may see the file through a mapping.
+    pub fn is_mapped(&self) -> bool {
+        // In this order both were so when the second one was looked at.
+        let unmapped = self.load(W_UNMAPPED);
+        self.load(W_MAPPED) != unmapped
+    }
+
+    /// Counts the mappings that programs have made.
+    pub fn mappings(&self) -> u64 {
+        self.load(W_MAPPED)
+    }
+
+    /// When there were so many mappings, nothing was mapped any more, and no page was shown.
+    pub fn nothing_is_mapped(&self, mappings: u64) {
+        self.word(W_UNMAPPED).fetch_max(mappings, Ordering::SeqCst);
+    }
+
+    /// Counts when pages that were shown have gone.
+    pub fn gone(&self) -> u64 {
+        self.load(W_GONE)
+    }
+
+    /// Pages go now, of which nobody is told that they are there any more.
+    pub fn note_gone(&self) {
+        self.word(W_GONE).fetch_add(1, Ordering::SeqCst);
     }
 
     /// What the calling thread owns slots with; none if others could not tell whether it lives.

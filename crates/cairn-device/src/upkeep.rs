@@ -3,6 +3,7 @@
 //! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper and the drain
 //! seal.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
@@ -73,6 +74,62 @@ impl Namespace {
         });
         self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
         zeroed
+    }
+
+    /// Brings what programs have stored in a range of a file that they have mapped to those tiers that have only copies of it
+    /// mapped.
+    pub fn write_back(&self, inode: InodeId, range: Range<u64>) -> Result<()> {
+        let copies = |device: &dyn Device| device.mappable().is_some_and(|at| at.copies);
+        if !self.tiers.iter().any(|device| copies(device.as_ref())) {
+            return Ok(());
+        }
+        self.each_run(inode, range, |tier, place| {
+            self.tier(tier)?.write_back(place.start, (place.end - place.start) as usize)
+        })
+    }
+
+    /// Lets go of what was in memory for mappings of programs that have ended, a bounded part of it.
+    pub fn put_away(&self) -> Result<()> {
+        let mut tiers = self.tiers.iter().zip(0..);
+        tiers.try_for_each(|(device, tier)| device.put_away(&|| self.mapped_ranges(tier)))
+    }
+
+    /// Where the blocks of mapped files are on a tier.
+    fn mapped_ranges(&self, tier: u8) -> Result<Vec<Range<u64>>> {
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let mut ranges = Vec::new();
+        for inode in self.fs.mapped_files()? {
+            self.each_run(inode, 0..u64::MAX, |of, place| {
+                if of == tier {
+                    ranges.push(place.start..place.end.next_multiple_of(block_bytes));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(ranges)
+    }
+
+    /// Hands out where the bytes of a file are: a tier and a range of it.
+    fn each_run(
+        &self,
+        inode: InodeId,
+        range: Range<u64>,
+        mut take: impl FnMut(u8, Range<u64>) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let plan = self.fs.plan_of(inode, at, range.end - at)?;
+            for run in plan.runs() {
+                if let Some((tier, offset)) = run.source {
+                    take(tier, offset..offset + run.bytes)?;
+                }
+            }
+            match plan.length {
+                0 => break,
+                length => at += length,
+            }
+        }
+        Ok(())
     }
 
     /// CRC32C of a block as it stands on its tier; what does not belong to the file counts as zeros.

@@ -281,8 +281,12 @@ pub fn sync(handle: HandleId) -> Result<()> {
     let mount = mount::current()?;
     upkeep::seal_handle(mount, handle)?;
     let is_durable = mount.fs().geometry().durability.is_some();
-    if is_durable && mount.fs().note_mapped_stores(&mount.caller(), mount.inode_of(handle)?)? {
-        mount.flush_mapped_stores()?;
+    if is_durable {
+        let inode = mount.inode_of(handle)?;
+        if mount.fs().note_mapped_stores(&mount.caller(), inode)? {
+            mount.write_back(inode, 0..u64::MAX)?;
+            mount.flush_mapped_stores()?;
+        }
     }
     Ok(mount.fs().sync()?)
 }

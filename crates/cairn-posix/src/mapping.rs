@@ -88,6 +88,11 @@ impl Mapping {
         Mapping { pages, offset, ..self.clone() }
     }
 
+    /// The part that lies in a range, which it overlaps.
+    fn part_in(&self, range: &Range<usize>) -> Mapping {
+        self.part(self.pages.start.max(range.start)..self.pages.end.min(range.end))
+    }
+
     /// Places everything anew.
     fn replace(&mut self, mount: &Mount) -> Result<()> {
         self.placed = self.place(mount).place(self.offset, self.end())?;

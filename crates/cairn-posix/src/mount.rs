@@ -5,6 +5,7 @@
 //! application goes on, but we no longer trust what we know.
 //! Does not decide which calls are ours; `path.rs` and `table.rs` do.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -223,6 +224,11 @@ impl Mount {
         let tiers = self.namespace.tiers.iter();
         let mut left_out = tiers.filter(|tier| tier.is_synchronous() == Some(true));
         Ok(left_out.try_for_each(|tier| tier.flush())?)
+    }
+
+    /// As `Namespace::write_back`.
+    pub(crate) fn write_back(&self, inode: InodeId, range: Range<u64>) -> Result<()> {
+        Ok(self.namespace.write_back(inode, range)?)
     }
 
     /// Makes the bytes past the end of the file zeros, so that it can grow over them.

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{same_on_a_mapped_tier, same_on_a_tier_in_a_file, same_on_both};
+use common::{
+    same_on_a_mapped_tier, same_on_a_remote_tier, same_on_a_tier_in_a_file, same_on_both,
+};
 
 macro_rules! scenes {
     ($play:ident: $($test:ident: $scene:literal;)*) => {$(
@@ -46,6 +48,25 @@ mod on_a_tier_in_a_file {
     use super::*;
 
     scenes! { same_on_a_tier_in_a_file:
+        stores_to_a_shared_mapping_are_the_files: "stores_are_the_files";
+        mapping_of_a_file_that_is_cut_shows_its_new_end: "file_is_cut_under_its_mapping";
+        stores_into_holes_are_the_files: "holes_are_stored_to";
+        mapping_loses_its_middle_and_its_ends: "parts_are_unmapped";
+        fixed_addresses_replace_mappings: "fixed_addresses_replace";
+        protection_of_a_mapping_changes: "protection_is_changed";
+        children_inherit_mappings_and_outlive_their_parents: "mappings_are_inherited";
+        stores_outlive_deaths_and_execs: "stores_outlive_a_killed_process";
+        advice_and_locks_are_those_of_a_file: "advice_and_locks";
+        requests_for_mappings_are_refused_as_on_a_disk: "requests_are_refused";
+        processes_share_memory_by_a_file: "processes_share_a_counter";
+        stores_and_writes_of_whole_pages_meet: "stores_meet_writes";
+    }
+}
+
+mod on_a_tier_of_another_machine {
+    use super::*;
+
+    scenes! { same_on_a_remote_tier:
         stores_to_a_shared_mapping_are_the_files: "stores_are_the_files";
         mapping_of_a_file_that_is_cut_shows_its_new_end: "file_is_cut_under_its_mapping";
         stores_into_holes_are_the_files: "holes_are_stored_to";

@@ -18,3 +18,4 @@ mod proxy;
 mod reconnecting;
 mod reserving;
 mod sharing;
+mod showing;

@@ -109,7 +109,7 @@ impl MediaFile {
 
     /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
     /// Errors: `Busy`.
-    fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
+    pub(super) fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
         let needed = self.transit.as_ref().filter(|_| self.kind.is_device());
         needed.map(|transit| transit.turn(&pages_of(at, bytes))).transpose()
     }
@@ -118,7 +118,7 @@ impl MediaFile {
     /// last page of memory may change.
     fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         match (&self.remote, &self.direct) {
-            (Some(remote), _) => self.put_pages(Pages::Remote(remote), address, at, bytes),
+            (Some(remote), _) => self.put_beyond(remote, address, at, bytes),
             (None, Some(device)) if self.kind == MediumKind::Block => {
                 self.put_pages(Pages::Device(device), address, at, bytes)
             }
@@ -127,7 +127,7 @@ impl MediaFile {
     }
 
     /// As `put`, whole pages, with what the device has around the piece in the first and the last.
-    fn put_pages(
+    pub(super) fn put_pages(
         &self,
         device: Pages<'_>,
         address: *mut u8,
@@ -232,11 +232,7 @@ impl MediaFile {
     /// memory may change.
     fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         if let Some(remote) = &self.remote {
-            let pages = pages_of(at, bytes);
-            let first = address.wrapping_sub((at - pages.start) as usize);
-            let length = (pages.end - pages.start) as usize;
-            // SAFETY: the pages of the piece are the caller's.
-            return unsafe { Pages::Remote(remote).read(first, length, pages.start) };
+            return self.get_beyond(remote, address, at, bytes);
         }
         for (part, file) in self.parts(at, bytes) {
             // SAFETY: the part lies within the piece.
@@ -316,7 +312,7 @@ impl MediaFile {
         }
     }
 
-    fn check(&self, offset: u64, length: usize) -> Result<()> {
+    pub(super) fn check(&self, offset: u64, length: usize) -> Result<()> {
         match offset.checked_add(length as u64) {
             Some(end) if end <= self.bytes => Ok(()),
             _ => Err(Error::Corrupt { what: "range outside its tier" }),
@@ -341,7 +337,7 @@ impl MediaFile {
 }
 
 /// Parts of a range that fit into a buffer: where each is, how many bytes come before, how many there are.
-fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+pub(super) fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     core::iter::from_fn(move || {
         let (at, before) = (offset + done as u64, done);
@@ -352,7 +348,7 @@ fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize
 }
 
 /// The pages in which `bytes` at `at` lie.
-fn pages_of(at: u64, bytes: usize) -> Range<u64> {
+pub(super) fn pages_of(at: u64, bytes: usize) -> Range<u64> {
     let page = PAGE as u64;
     at / page * page..(at + bytes as u64).next_multiple_of(page)
 }
@@ -373,7 +369,7 @@ fn piece_at(at: u64, length: usize) -> usize {
 }
 
 /// Where the byte at `at` stands in the buffer: as far into a page as in the file.
-fn in_buffer(buffer: &Buffer<'_>, at: u64) -> *mut u8 {
+pub(super) fn in_buffer(buffer: &Buffer<'_>, at: u64) -> *mut u8 {
     // SAFETY: less than a page, and a buffer is longer.
     unsafe { buffer.address().add(at as usize % PAGE) }
 }

@@ -11,7 +11,7 @@ use core::time::Duration;
 use cairn_core::Result;
 
 use super::slot::{FILLING, FREE, KIND, READING, READY, SPOILED, Slot, TAKEN, WANTED, room_at};
-use super::{CHECK_EVERY, SLOTS, Transit, W_MAPPED, W_STAGED, W_WRITTEN, WAITER_SLEEP};
+use super::{CHECK_EVERY, SLOTS, Transit, W_STAGED, W_WRITTEN, WAITER_SLEEP};
 
 /// Slots that hold what was read ahead, at most: the others are for writers.
 const READ_SLOTS: usize = SLOTS / 2;
@@ -40,7 +40,7 @@ impl Transit {
             let length = room_at(at).min((range.end - at) as usize);
             slot.describe(at, length);
             slot.set(WANTED);
-            if self.load(W_MAPPED) != 0 {
+            if self.is_mapped() {
                 // Somebody mapped the file just now, and may change it unseen.
                 self.forget(&range);
                 return;

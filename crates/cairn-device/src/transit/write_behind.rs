@@ -61,7 +61,7 @@ impl Transit {
             slot.describe(offset, length);
             slot.set(STAGED);
         }
-        if self.load(W_MAPPED) != 0 {
+        if self.is_mapped() {
             // Somebody mapped the file just now.
             self.settle(offset..offset + length as u64, put)?;
         }
@@ -84,7 +84,7 @@ impl Transit {
 
     /// From now on a write is in the file when it returns, and nothing is read ahead. For files that are mapped.
     pub fn settle_for_mapping(&self, put: Put) -> Result<()> {
-        self.word(W_MAPPED).store(1, Ordering::SeqCst);
+        self.word(W_MAPPED).fetch_add(1, Ordering::SeqCst);
         self.forget(&(0..u64::MAX));
         self.settle_all(put)
     }

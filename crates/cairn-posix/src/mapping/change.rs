@@ -5,7 +5,7 @@
 use core::ffi::c_void;
 use core::ops::Range;
 
-use cairn_core::{HandleId, InodeId};
+use cairn_core::HandleId;
 
 use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, cut, follow_all, pages};
 use crate::allocate;
@@ -121,24 +121,26 @@ fn join(list: &mut Vec<Mapping>) {
 /// As for `msync`.
 pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Result<()>> {
     let range = pages(start, length).ok()?;
-    let files = MAPPINGS.with_any_in(&range, |list| {
+    let parts = MAPPINGS.with_any_in(&range, |list| {
         let stored =
             list.iter().filter(|mapping| mapping.overlaps(&range) && mapping.manner.stores);
-        let mut files: Vec<InodeId> = stored.map(|mapping| mapping.inode).collect();
-        files.dedup();
-        Ok(files)
+        Ok(stored.map(|mapping| mapping.part_in(&range)).collect::<Vec<Mapping>>())
     })?;
-    Some(files.and_then(|files| {
+    Some(parts.and_then(|parts| {
         // SAFETY: promised by the caller.
         unsafe { kernel::msync(start, length, flags) }?;
         let mount = mount::current()?;
         follow_all();
-        for inode in files {
-            mount.fs().note_mapped_stores(&mount.caller(), inode)?;
+        let is_waited_for = flags & libc::MS_SYNC != 0;
+        for part in parts {
+            mount.fs().note_mapped_stores(&mount.caller(), part.inode)?;
+            if is_waited_for {
+                mount.write_back(part.inode, part.offset..part.end())?;
+            }
         }
-        match flags & libc::MS_SYNC {
-            0 => Ok(()),
-            _ => Ok(mount.fs().sync()?),
+        match is_waited_for {
+            false => Ok(()),
+            true => Ok(mount.fs().sync()?),
         }
     }))
 }
@@ -168,8 +170,7 @@ fn remove(range: &Range<usize>) -> Option<Result<()>> {
     let parts = MAPPINGS.with_any_in(range, |list| {
         let shown = list.iter().filter(|mapping| mapping.overlaps(range));
         let parts = shown.map(|mapping| {
-            let Range { start, end } = mapping.pages;
-            let part = mapping.part(start.max(range.start)..end.min(range.end));
+            let part = mapping.part_in(range);
             match part.manner.shared && part.may_store {
                 true => Ok(part),
                 false => Err(Errno(libc::EACCES)),

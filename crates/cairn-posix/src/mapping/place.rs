@@ -129,7 +129,6 @@ impl Place<'_> {
     fn place_blocks(&self, piece: &Piece, tier: u8, offset: u64) -> Result<()> {
         let device = self.mount.tier(tier)?;
         let tier = device.mappable().ok_or(Errno(libc::ENODEV))?;
-        device.settle_for_mapping()?;
         let read_only;
         let file = match self.manner.shared && !self.manner.stores {
             true => {
@@ -140,6 +139,7 @@ impl Place<'_> {
         };
         let kind = if self.manner.shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let length = (piece.bytes as usize).next_multiple_of(PAGE_BYTES);
+        device.show(offset, length, self.manner.stores)?;
         let start = self.address(piece.at);
         // SAFETY: the range lies in the reservation, whose user asked for it: a run ends where the request does or within
         // the last page of the file.

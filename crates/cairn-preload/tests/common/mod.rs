@@ -9,8 +9,9 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -253,6 +254,51 @@ pub fn same_on_a_tier_in_a_file(program: &str, case: &str) {
 /// The same on a tier in a file that is mapped.
 pub fn same_on_a_mapped_tier(program: &str, case: &str) {
     same_on_tier("dax", program, case);
+}
+
+/// The same on a tier of another machine, which is this one.
+pub fn same_on_a_remote_tier(program: &str, case: &str) {
+    let mut stage = Stage::new();
+    let target = Target::start(&stage);
+    stage.tier = target.tier();
+    same_on(&stage, program, case);
+}
+
+/// A target with one namespace, ended with the test.
+struct Target {
+    child: Child,
+    address: String,
+}
+
+impl Target {
+    const NAME: &str = "nqn.2026-11.test:preload";
+
+    fn start(stage: &Stage) -> Target {
+        let file = stage.directory.join("export");
+        let made = fs::File::create(&file).and_then(|file| file.set_len(64 << 20));
+        made.expect("has room");
+        let export = format!("file:{}", file.display());
+        let arguments = ["target", "--listen", "127.0.0.1:0", "--nqn", Target::NAME, &export];
+        let mut command = Command::new(cairn());
+        command.arg("--json").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("cairn starts");
+        let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let address = said.find_map(|line| {
+            let line = line.expect("text");
+            Some(line.split_once("\"address\": \"")?.1.split('"').next()?.to_owned())
+        });
+        Target { child, address: address.expect("it says where it is") }
+    }
+
+    fn tier(&self) -> String {
+        format!("nvme-tcp://{}/{}?nsid=1", self.address, Target::NAME)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+    }
 }
 
 fn same_on_tier(kind: &str, program: &str, case: &str) {

@@ -142,6 +142,22 @@ fn write_to_a_file_that_was_mapped_is_there_when_it_returns() {
 }
 
 #[test]
+fn what_is_mapped_no_more_is_written_behind_again() {
+    let place = Place::new();
+    let area = place.unserved_area();
+    let map = || area.settle_for_mapping(&|_, _, _| Ok(())).unwrap();
+    map();
+    let seen = area.mappings();
+    map();
+    area.nothing_is_mapped(seen);
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(false), "it was mapped once more");
+    area.nothing_is_mapped(area.mappings());
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
+    area.nothing_is_mapped(seen);
+    assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true), "who is late changes nothing");
+}
+
+#[test]
 fn failure_is_told_to_whoever_flushes_or_writes_afterwards() {
     let place = Place::new();
     let area = place.unserved_area();

@@ -1,0 +1,254 @@
+//! Pages of a namespace that programs have mapped: what is written, stored and read at the same time, and what comes and goes.
+
+use crate::peer::{Peer, SUBSYSTEM};
+use cairn_agent::target::Limits;
+use cairn_core::{Error, Geometry};
+use cairn_device::media_file::Allocation;
+use cairn_device::namespace::{self, Creation, open_namespace};
+use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+const PAGE: usize = 4096;
+const BLOCKS: u32 = 64;
+
+/// A store with one tier, which two processes have open.
+struct Shared {
+    store: Option<Store>,
+    processes: [Namespace; 2],
+    directory: std::path::PathBuf,
+}
+
+impl Shared {
+    /// None where another target is tried than ours, which has no room for a store.
+    fn new() -> Option<Shared> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let peer = Peer::limited(Limits::default())?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cairn-showing-{}-{number}", std::process::id());
+        let directory = Path::new("/dev/shm").join(name);
+        std::fs::create_dir(&directory).expect("makes");
+        let path = format!("//{}/{SUBSYSTEM}?nsid=2", peer.address);
+        let place = TierPlace::new(MediumKind::Remote, Path::new(&path)).expect("random");
+        let creation = Creation {
+            geometry: Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0),
+            metadata_bytes: 0,
+            places: vec![place],
+            want_huge_pages: false,
+            allocation: Allocation::AsWritten,
+            may_overwrite: true,
+        };
+        let store = Store::create(&directory, "job").expect("is new");
+        namespace::create(&store, "node", creation).expect("is made");
+        let open = || open_namespace(&store, "node").expect("is there");
+        let processes = [open(), open()];
+        Some(Shared { store: Some(store), processes, directory })
+    }
+
+    fn device(&self, process: usize) -> &dyn Device {
+        self.processes[process].tiers[0].as_ref()
+    }
+
+    fn write(&self, process: usize, at: usize, bytes: &[u8]) {
+        // SAFETY: the slice is readable.
+        let written = unsafe { self.device(process).write(at as u64, bytes.as_ptr(), bytes.len()) };
+        written.expect("is written");
+    }
+
+    fn read(&self, process: usize, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; range.len()];
+        // SAFETY: the vector is writable and used here only.
+        let read = unsafe {
+            self.device(process).read(range.start as u64, bytes.as_mut_ptr(), bytes.len())
+        };
+        read.expect("is read");
+        bytes
+    }
+
+    /// Maps pages as a program does that may store to them.
+    fn map(&self, process: usize, pages: Range<usize>) -> Mapped {
+        let device = self.device(process);
+        device.show(pages.start as u64, pages.len(), true).expect("are shown");
+        let at = device.mappable().expect("copies");
+        assert!(at.copies);
+        let (protection, place) =
+            (libc::PROT_READ | libc::PROT_WRITE, at.offset + pages.start as u64);
+        let start = sys::mmap(pages.len(), protection, libc::MAP_SHARED, at.descriptor, place);
+        Mapped { start: start.expect("is mapped"), length: pages.len() }
+    }
+
+    fn put_away(&self, process: usize, mapped: Option<Range<u64>>) {
+        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect())).expect("goes");
+    }
+
+    /// Memory that the pages take.
+    fn memory(&self) -> u64 {
+        let at = self.device(0).mappable().expect("copies");
+        sys::fstat(at.descriptor).expect("is open").st_blocks as u64 * 512
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = self.store.take().map(Store::remove);
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+struct Mapped {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Mapped {
+    fn store(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.length);
+        // SAFETY: inside the mapping, of which nobody has a reference.
+        unsafe { core::ptr::copy(bytes.as_ptr(), self.start.add(at), bytes.len()) };
+    }
+
+    fn load(&self, at: usize) -> u8 {
+        assert!(at < self.length);
+        // SAFETY: as above.
+        unsafe { self.start.add(at).read_volatile() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to it any more.
+        unsafe { sys::munmap(self.start, self.length) }.expect("is mapped");
+    }
+}
+
+#[test]
+fn write_leaves_what_was_stored_around_it_and_is_shown() {
+    let Some(shared) = Shared::new() else { return };
+    shared.write(0, 0, &[b'.'; 4 * PAGE]);
+    let mapped = shared.map(0, PAGE..3 * PAGE);
+    mapped.store(100, b"stored");
+    assert_eq!(shared.read(1, PAGE + 99..PAGE + 107), b".stored.");
+    // From a page that is not shown into one that is, and into the one behind.
+    shared.write(1, PAGE - 3, b"over the border");
+    shared.write(1, 3 * PAGE - 2, b"over");
+    assert_eq!([mapped.load(0), mapped.load(2 * PAGE - 1)], [b'r', b'v']);
+    shared.device(1).zero(PAGE as u64 + 104, 1).expect("is zeroed");
+    let expected = |shared: &Shared, process| {
+        assert_eq!(shared.read(process, PAGE - 4..PAGE + 13), b".over the border.");
+        assert_eq!(shared.read(process, PAGE + 99..PAGE + 107), b".stor\0d.");
+        assert_eq!(shared.read(process, 3 * PAGE - 3..3 * PAGE + 3), b".over.");
+    };
+    expected(&shared, 0);
+    drop(mapped);
+    shared.put_away(1, None);
+    expected(&shared, 0);
+    expected(&shared, 1);
+}
+
+#[test]
+fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
+    let Some(shared) = Shared::new() else { return };
+    let before = shared.memory();
+    let mapped = shared.map(0, 0..1024 * 1024);
+    assert!(shared.memory() >= before + (1 << 20));
+    mapped.store(0, b"one");
+    let sum = shared.device(1).checksum(0, PAGE).expect("is summed");
+    mapped.store(8192, b"two");
+    let still = || Some(0..64 * 1024);
+    shared.put_away(1, still());
+    assert!(shared.memory() < before + (1 << 20), "the rest went");
+    assert_eq!(mapped.load(8192), b't', "what is mapped stays");
+    shared.put_away(1, still());
+    shared.put_away(1, None);
+    assert_eq!(shared.device(0).checksum(0, PAGE), Ok(sum), "was summed with what was stored");
+    assert_eq!(shared.read(0, 8192..8195), b"two");
+    assert_eq!(shared.read(1, 0..4), b"one\0");
+    let failing = || Err(Error::Io);
+    drop((mapped, shared.map(1, 0..PAGE)));
+    assert_eq!(shared.device(0).put_away(&failing), Err(Error::Io));
+    assert_eq!(shared.read(0, 0..4), b"one\0");
+}
+
+#[test]
+fn range_outside_of_the_tier_is_not_shown() {
+    let Some(shared) = Shared::new() else { return };
+    let device = shared.device(0);
+    for (offset, length) in
+        [(device.bytes(), PAGE), (device.bytes() - 4096, 2 * PAGE), (u64::MAX, PAGE)]
+    {
+        let shown = device.show(offset, length, false);
+        assert_eq!(shown, Err(Error::Corrupt { what: "range outside its tier" }));
+    }
+}
+
+/// Each page has bytes of three: two write and read, one maps, stores and unmaps, all the while pages are put away.
+#[test]
+fn writers_readers_and_stores_meet_in_pages_that_come_and_go() {
+    const PAGES: usize = 8;
+    const ROUNDS: usize = 400;
+    let Some(shared) = &Shared::new() else { return };
+    let mapped: &Mutex<Vec<Range<u64>>> = &Mutex::default();
+    let is_done = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writes = |process: usize| {
+            move || {
+                for round in 0..ROUNDS {
+                    let at = round * 5 % PAGES * PAGE + process * 1024;
+                    let bytes = [(round % 251) as u8; 1024];
+                    shared.write(process, at, &bytes);
+                    assert!(shared.read(1 - process, at..at + 1024) == bytes, "{process} {round}");
+                }
+            }
+        };
+        let stores = || {
+            for round in 0..ROUNDS {
+                let (first, at) = (round * 3 % PAGES * PAGE, 2048);
+                let bytes = [(round % 241) as u8; 2048];
+                let range = first as u64..(first + PAGE) as u64;
+                mapped.lock().expect("nobody fails").push(range);
+                let view = shared.map(round % 2, first..first + PAGE);
+                view.store(at, &bytes);
+                let in_file = || shared.read(round / 2 % 2, first + at..first + PAGE);
+                assert!(in_file() == bytes, "mapped: {round}");
+                drop(view);
+                mapped.lock().expect("nobody fails").clear();
+                assert!(in_file() == bytes, "unmapped: {round}");
+            }
+        };
+        let puts_away = || {
+            while !is_done.load(Ordering::Relaxed) {
+                let ranges = || Ok(mapped.lock().expect("nobody fails").clone());
+                shared.device(1).put_away(&ranges).expect("goes");
+            }
+        };
+        let threads = [scope.spawn(writes(0)), scope.spawn(writes(1)), scope.spawn(stores)];
+        scope.spawn(puts_away);
+        let ends = threads.map(|thread| thread.join());
+        is_done.store(true, Ordering::Relaxed);
+        assert!(ends.iter().all(Result::is_ok), "one has said why");
+    });
+}
+
+#[test]
+fn reader_of_pages_that_come_and_go_sees_what_they_had() {
+    const BYTES: usize = 1 << 20;
+    let Some(shared) = &Shared::new() else { return };
+    let content = vec![b'x'; BYTES];
+    shared.write(0, 0, &content);
+    let is_done = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..300 {
+                drop(shared.map(0, 0..BYTES));
+                shared.put_away(1, None);
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            assert!(shared.read(0, 0..BYTES) == content);
+        }
+    });
+}

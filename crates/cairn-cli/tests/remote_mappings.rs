@@ -1,0 +1,143 @@
+//! Files of a store on a namespace of another machine, mapped: when the namespace has what was stored, and who sees it before.
+
+mod common;
+#[path = "common/exported.rs"]
+mod exported;
+
+use common::Sandbox;
+use exported::{Target, exporting, lose_memory};
+
+/// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads it; `later(act)` waits for it.
+const TOOLS: &str = "
+import ctypes, mmap, os, signal, subprocess, sys, time
+export, path, size = sys.argv[1], '/cairn/f', 300000
+def stored(text):
+    with open(export, 'rb') as file:
+        return text in file.read()
+def seen(text):
+    reads = 'import sys; sys.exit(sys.argv[1].encode() not in open(sys.argv[2], \"rb\").read())'
+    return subprocess.run([sys.executable, '-c', reads, text.decode(), path]).returncode == 0
+def later(act):
+    for round in range(3000):
+        if act():
+            return True
+        time.sleep(0.01)
+    return False
+def in_memory():
+    return os.stat(os.environ['CAIRN_STORE'] + '/node.transit0').st_blocks * 512
+file = open(path, 'w+b', buffering=0)
+file.write(b'.' * size)
+os.fsync(file.fileno())
+";
+
+/// What a program prints that has the tools, with a store that is discarded.
+fn printed(sandbox: &Sandbox, program: &str) -> String {
+    let target = Target::start(sandbox, "127.0.0.1:0");
+    let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
+    let export = export.display().to_string();
+    let run = ["run", "--tier", &target.tier, "--discard", "--", "python3", "-c", &program];
+    sandbox.cairn(&[&run[..], &[&export]].concat()).succeeds().stdout
+}
+
+#[test]
+fn stores_are_everybodys_at_once_and_the_namespaces_when_they_are_synced_or_unmapped() {
+    let program = "
+m = mmap.mmap(file.fileno(), size)
+m[70000:70009] = b'by msync.'
+print(seen(b'by msync.'), stored(b'by msync.'))
+m.flush()
+print(stored(b'by msync.'))
+m[290000:290009] = b'by fsync.'
+os.fsync(file.fileno())
+print(stored(b'by fsync.'))
+os.pwrite(file.fileno(), b'written', 70004)
+print(bytes(m[70000:70012]), stored(b'by mwritten'))
+m[5:15] = b'by munmap.'
+print(stored(b'by munmap.'), seen(b'by munmap.'))
+m.close()
+print(stored(b'by munmap.'), seen(b'by munmap.'))
+";
+    let expected = "True False\nTrue\nTrue\nb'by mwritten.' True\nFalse True\nTrue True\n";
+    assert_eq!(printed(&exporting(), program), expected);
+}
+
+#[test]
+fn stores_of_a_program_that_is_killed_are_everybodys_and_the_agent_brings_them_to_the_namespace() {
+    let program = "
+child = os.fork()
+if child == 0:
+    m = mmap.mmap(file.fileno(), size)
+    m[200000:200012] = b'by the dead.'
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+print(seen(b'by the dead.'), later(lambda: stored(b'by the dead.')), seen(b'by the dead.'))
+";
+    assert_eq!(printed(&exporting(), program), "True True True\n");
+}
+
+#[test]
+fn memory_is_given_back_when_nobody_has_the_file_mapped() {
+    let program = "
+large = open('/cairn/large', 'w+b', buffering=0)
+large.write(b'-' * (24 << 20))
+before = in_memory()
+m = mmap.mmap(large.fileno(), 24 << 20)
+n = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+print(in_memory() - before >= 24 << 20)
+m[12345678:12345685] = b'was it.'
+m.close()
+print(later(lambda: in_memory() - before < 8 << 20), bytes(n[:3]))
+print(os.pread(large.fileno(), 9, 12345677))
+m = mmap.mmap(large.fileno(), 24 << 20)
+print(bytes(m[12345677:12345686]))
+os.unlink('/cairn/large')
+large.close()
+m[12345678:12345682] = b'gone'
+m.close()
+print(later(lambda: in_memory() - before < 8 << 20))
+";
+    let expected = "True\nTrue b'...'\nb'-was it.-'\nb'-was it.-'\nTrue\n";
+    assert_eq!(printed(&exporting(), program), expected);
+}
+
+#[test]
+fn mapping_for_which_there_is_no_right_is_refused_and_a_private_one_is_a_copy() {
+    let program = "
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+reading = open(path, 'rb', buffering=0)
+start = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, reading.fileno(), 0)
+refused = libc.mprotect(start, size, mmap.PROT_READ | mmap.PROT_WRITE)
+print(refused, ctypes.get_errno())
+os.pwrite(file.fileno(), b'shown', 4096)
+print(ctypes.string_at(start + 4095, 7))
+private = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE)
+private[4096:4099] = b'own'
+os.pwrite(file.fileno(), b'later', 8192)
+print(bytes(private[4095:4101]), bytes(private[8192:8197]), os.pread(file.fileno(), 5, 4096))
+";
+    let expected = format!("-1 {}\nb'.shown.'\nb'.ownwn' b'.....' b'shown'\n", libc::EACCES);
+    assert_eq!(printed(&exporting(), program), expected);
+}
+
+#[test]
+fn what_was_synced_is_there_when_the_node_has_lost_its_memory() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let run = |job: &str, program: &[&str]| {
+        sandbox.cairn(&[&["run", "--job", job, "--tier", &target.tier, "--"], program].concat())
+    };
+    let program = "
+m = mmap.mmap(file.fileno(), size)
+m[70000:70007] = b'synced.'
+m.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+";
+    let export = sandbox.work().join("export").display().to_string();
+    run("first", &["python3", "-c", &format!("{TOOLS}{program}"), &export]).ends_with(137);
+    lose_memory(&sandbox, "first");
+    let found = run("second", &["grep", "-o", "synced.", "/cairn/f"]);
+    assert_eq!(found.stdout, "synced.\n", "{}", found.stderr);
+}

@@ -1,0 +1,374 @@
+//! Pages of a namespace on another machine that programs have mapped: they are shown in shared memory, in the file of the
+//! area for what is on its way.
+//!
+//! ```text
+//! area │ a mark for each page │ the pages, each as far from the first as it is in the namespace
+//! ```
+//! While a page stands there, it is what the namespace has: every process of this machine reads it there, and writes to
+//! both. What programs store in it the namespace gets when it is written back.
+//! Must stay true: a page comes and goes, is written and written back in a turn at it; its mark is set when all of it is
+//! there, and goes before it does. Who reads has no turn, so it looks afterwards whether pages have gone, and reads again.
+//! Does not know which pages programs have mapped.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use cairn_core::{Error, Result};
+
+use super::pages::{Pages, read_all};
+use super::transfer::{in_buffer, pages_of, pieces};
+use super::{MediaFile, PAGE};
+use crate::copy::copy_out;
+use crate::mapping::{Mapping, Populate};
+use crate::nvme::shared::SharedRemote;
+use crate::staging::STAGING_BYTES;
+use crate::sys::{self, Errno, SysResult};
+use crate::transit::{AREA_BYTES, Transit};
+
+const MARKS_AT: u64 = AREA_BYTES as u64;
+const PIECE_PAGES: usize = STAGING_BYTES / PAGE;
+/// Marks looked at together by whoever puts pages away, and how many of these it puts away at most.
+const MARKS: usize = PAGE;
+const PUT_AWAY_MAX: usize = 1024 * PIECE_PAGES;
+/// How often it looks which ones are mapped.
+const LOOKS_MAX: usize = 100;
+/// How often somebody reads pages of which some go meanwhile.
+const READS_MAX: usize = 100;
+
+/// What the mark of a page says: that it is not there; that it is; that programs may have stored to it, too.
+const ABSENT: u8 = 0;
+const SHOWN: u8 = 1;
+const STORED_TO: u8 = 2;
+
+/// This process's mapping of the file, made when it first shows a page or writes to one.
+#[derive(Debug, Default)]
+pub(super) struct View(AtomicPtr<Mapping>);
+
+impl View {
+    pub fn get(&self) -> Option<&Mapping> {
+        let mapping = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or leaked below and freed with `self` only.
+        unsafe { mapping.as_ref() }
+    }
+
+    fn get_or_make(&self, make: impl FnOnce() -> Result<Mapping>) -> Result<&Mapping> {
+        if self.get().is_none() {
+            let made = Box::into_raw(Box::new(make()?));
+            let (none, order) = (core::ptr::null_mut(), Ordering::AcqRel);
+            if self.0.compare_exchange(none, made, order, Ordering::Acquire).is_err() {
+                // SAFETY: made above, and nobody else knows it.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+        Ok(self.get().expect("one was made"))
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let mapping = *self.0.get_mut();
+        if !mapping.is_null() {
+            // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
+            drop(unsafe { Box::from_raw(mapping) });
+        }
+    }
+}
+
+impl MediaFile {
+    /// The descriptor of the file in which pages are shown, and where the first one has its place; none if this is no
+    /// namespace on another machine, or has no area.
+    pub fn shown_at(&self) -> Option<(i32, u64)> {
+        let transit = self.transit.as_ref().filter(|_| self.remote.is_some())?;
+        Some((transit.descriptor(), self.pages_at()))
+    }
+
+    /// Has whole pages shown that a program will map, and store to if it `may_be_stored_to`; elsewhere, prepares for a mapping of
+    /// the file itself. Errors: as `Media::flush`; as `load`; `NoSpace`; `FileTooLarge` past the process's limit.
+    pub fn show(&self, offset: u64, length: usize, may_be_stored_to: bool) -> Result<()> {
+        self.check(offset, length)?;
+        let Some(remote) = self.remote.as_ref().filter(|_| self.transit.is_some()) else {
+            return self.settle_for_mapping();
+        };
+        let view = self.view()?;
+        self.settle_for_mapping()?;
+        let mark = if may_be_stored_to { STORED_TO } else { SHOWN };
+        for (at, _, bytes) in pieces(offset, length) {
+            let _turn = self.turn(at, bytes)?;
+            for (part, found) in self.marked(at, bytes)? {
+                let pages = pages_of(at + part.start as u64, part.len());
+                if found == ABSENT {
+                    self.fetch(remote, view, &pages)?;
+                }
+                if found < mark {
+                    set_marks(view, &pages, mark)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch(&self, remote: &SharedRemote, view: &Mapping, pages: &Range<u64>) -> Result<()> {
+        let (place, length) = (self.pages_at() + pages.start, (pages.end - pages.start) as usize);
+        view.populate(place as usize, length, Populate::Write)?;
+        // SAFETY: `populate` found the range in the mapping; nobody looks at pages that are not marked.
+        let target = unsafe { view.address().as_ptr().add(place as usize) };
+        // SAFETY: as above.
+        Ok(unsafe { Pages::Remote(remote).read(target, length, pages.start) }?)
+    }
+
+    /// Brings to the namespace what programs may have stored in a range that is shown.
+    pub(super) fn bring_back(&self, offset: u64, length: usize) -> Result<()> {
+        let Some((remote, _)) = self.shown() else { return Ok(()) };
+        self.check(offset, length)?;
+        for (at, _, bytes) in pieces(offset, length) {
+            let _turn = self.turn(at, bytes)?;
+            for (part, mark) in self.marked(at, bytes)? {
+                if mark == STORED_TO {
+                    self.bring_pages(remote, &pages_of(at + part.start as u64, part.len()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pages to the namespace as they stand here. By way of a buffer: what is sent must not change meanwhile.
+    fn bring_pages(&self, remote: &SharedRemote, pages: &Range<u64>) -> Result<()> {
+        let (buffer, length) = (self.staging.take()?, (pages.end - pages.start) as usize);
+        let address = in_buffer(&buffer, pages.start);
+        // SAFETY: a piece has room in the buffer, which is used here only.
+        unsafe {
+            self.get_shown(address, length, pages.start)?;
+            Pages::Remote(remote).write(address, length, pages.start)?;
+        }
+        Ok(())
+    }
+
+    /// Brings back what is shown and lies in none of the ranges that are `mapped`, and lets its memory go, a bounded part of
+    /// it. `mapped` is asked again when there is one more mapping. Errors: those of `mapped`; as `store`.
+    pub fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
+        let Some((_, transit)) = self.shown() else { return Ok(()) };
+        for _ in 0..LOOKS_MAX {
+            let mappings = transit.mappings();
+            let mut mapped = mapped()?;
+            mapped.sort_unstable_by_key(|range| range.start);
+            let is_last = self.put_away_all_but(&mapped, mappings)?;
+            // Somebody who has just mapped something may not have marked it yet.
+            if is_last && mapped.is_empty() {
+                transit.nothing_is_mapped(mappings);
+            }
+            if is_last || transit.mappings() == mappings {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, or one more mapping.
+    fn put_away_all_but(&self, mapped: &[Range<u64>], mappings: u64) -> Result<bool> {
+        let Some((_, transit)) = self.shown() else { return Ok(false) };
+        let is_mapped = |at: u64| {
+            let next = mapped.partition_point(|range| range.end <= at);
+            mapped.get(next).is_some_and(|range| range.start <= at)
+        };
+        let (mut marks, mut left) = ([ABSENT; MARKS], PUT_AWAY_MAX);
+        let (mut first, end) = (0, self.bytes / PAGE as u64);
+        while let Some(data) = sys::next_data(transit.descriptor(), MARKS_AT + first)? {
+            first = first.max(data - MARKS_AT);
+            let count = end.saturating_sub(first).min(MARKS as u64) as usize;
+            if count == 0 {
+                break;
+            }
+            // SAFETY: the array has room for so many.
+            unsafe { read_all(transit.file(), marks.as_mut_ptr(), count, MARKS_AT + first)? };
+            let goes = |page: &usize| {
+                marks[*page] != ABSENT && !is_mapped((first + *page as u64) * PAGE as u64)
+            };
+            let mut page = 0;
+            while page < count {
+                let run = (page..count).take(PIECE_PAGES).take_while(goes).count();
+                if run > 0 && (left < run || !self.let_go(first + page as u64, run, mappings)?) {
+                    return Ok(false);
+                }
+                left -= run;
+                page += run.max(1);
+            }
+            first += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Brings pages back, at most a piece's, and lets their memory go. False, and nothing done, if there have been more mappings.
+    fn let_go(&self, first: u64, count: usize, mappings: u64) -> Result<bool> {
+        let Some((remote, transit)) = self.shown() else { return Ok(false) };
+        let view = self.view()?;
+        let (at, bytes) = (first * PAGE as u64, count * PAGE);
+        let _turn = self.turn(at, bytes)?;
+        if transit.mappings() != mappings {
+            return Ok(false);
+        }
+        for (part, mark) in self.marked(at, bytes)? {
+            let pages = pages_of(at + part.start as u64, part.len());
+            if mark == STORED_TO {
+                self.bring_pages(remote, &pages)?;
+            }
+            set_marks(view, &pages, ABSENT)?;
+            transit.note_gone();
+            let (mode, place) =
+                (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, self.pages_at());
+            sys::fallocate(transit.descriptor(), mode, place + pages.start, part.len() as u64)?;
+        }
+        Ok(true)
+    }
+
+    /// As `MediaFile::put`, to a namespace on another machine and to what is shown of it.
+    pub(super) fn put_beyond(
+        &self,
+        remote: &SharedRemote,
+        address: *mut u8,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<()> {
+        if self.shown().is_none() {
+            return self.put_pages(Pages::Remote(remote), address, at, bytes);
+        }
+        for (part, mark) in self.marked(at, bytes)? {
+            // SAFETY: the part lies within the piece.
+            let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
+            match mark {
+                ABSENT => self.put_pages(Pages::Remote(remote), address, at, part.len())?,
+                _ => self.put_shown(remote, address, at, part.len())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn put_shown(
+        &self,
+        remote: &SharedRemote,
+        address: *mut u8,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<()> {
+        let view = self.view().map_err(|_| Errno(libc::ENOMEM))?;
+        let place = (self.pages_at() + at) as usize;
+        view.check(place, bytes).map_err(|_| Errno(libc::EIO))?;
+        let pages = pages_of(at, bytes);
+        let length = (pages.end - pages.start) as usize;
+        // SAFETY: `check` found the range in the mapping, and its pages are there as long as our turn lasts; those of the piece in
+        // memory are the caller's.
+        unsafe {
+            if !copy_out(view.address().as_ptr().add(place), address, bytes) {
+                return Err(Errno(libc::EFAULT));
+            }
+            // Around the bytes, and behind them by now, stands what programs have stored.
+            let first = address.sub((at - pages.start) as usize);
+            self.get_shown(first, length, pages.start)?;
+            Pages::Remote(remote).write(first, length, pages.start)
+        }
+    }
+
+    /// As `MediaFile::get`, from what is shown of a namespace on another machine, and from that.
+    pub(super) fn get_beyond(
+        &self,
+        remote: &SharedRemote,
+        address: *mut u8,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<()> {
+        let pages = pages_of(at, bytes);
+        let first = address.wrapping_sub((at - pages.start) as usize);
+        let length = (pages.end - pages.start) as usize;
+        for _ in 0..READS_MAX {
+            let Some((_, transit)) = self.shown() else {
+                // SAFETY: the pages of the piece are the caller's.
+                return unsafe { Pages::Remote(remote).read(first, length, pages.start) };
+            };
+            let gone = transit.gone();
+            for (part, mark) in self.marked(pages.start, length)? {
+                let (target, place) =
+                    (first.wrapping_add(part.start), pages.start + part.start as u64);
+                // SAFETY: as above.
+                unsafe {
+                    match mark {
+                        ABSENT => Pages::Remote(remote).read(target, part.len(), place)?,
+                        _ => self.get_shown(target, part.len(), place)?,
+                    }
+                }
+            }
+            if transit.gone() == gone {
+                return Ok(());
+            }
+        }
+        Err(Errno(libc::EIO))
+    }
+
+    /// # Safety
+    /// `target` is writable for `length` bytes and nobody else uses them.
+    unsafe fn get_shown(&self, target: *mut u8, length: usize, at: u64) -> SysResult<()> {
+        let file = self.transit.as_ref().ok_or(Errno(libc::EIO))?.file();
+        // Not from the mapping, where it would make a page anew that goes at this moment.
+        // SAFETY: promised by the caller.
+        unsafe { read_all(file, target, length, self.pages_at() + at) }
+    }
+
+    /// The marks of the pages of `bytes` at `at`, which fit into a buffer: parts with the same one.
+    fn marked(
+        &self,
+        at: u64,
+        bytes: usize,
+    ) -> SysResult<impl Iterator<Item = (Range<usize>, u8)> + use<>> {
+        let file = self.transit.as_ref().ok_or(Errno(libc::EIO))?.file();
+        let pages = pages_of(at, bytes);
+        let (count, before) =
+            ((pages.end - pages.start) as usize / PAGE, (at - pages.start) as usize);
+        let mut marks = [ABSENT; PIECE_PAGES];
+        assert!(count <= marks.len(), "a piece fits into a buffer");
+        // SAFETY: the array has room for so many.
+        unsafe { read_all(file, marks.as_mut_ptr(), count, MARKS_AT + pages.start / PAGE as u64)? };
+        let mut page = 0;
+        Ok(core::iter::from_fn(move || {
+            let first = page;
+            let mark = *marks[..count].get(first)?;
+            page += marks[first..count].iter().take_while(|&&next| next == mark).count();
+            let within = |page: usize| (page * PAGE).clamp(before, before + bytes) - before;
+            Some((within(first)..within(page), mark))
+        }))
+    }
+
+    /// The namespace and the area, if pages may be shown.
+    fn shown(&self) -> Option<(&SharedRemote, &Transit)> {
+        let transit = self.transit.as_ref().filter(|transit| transit.is_mapped())?;
+        Some((self.remote.as_ref()?, transit))
+    }
+
+    fn pages_at(&self) -> u64 {
+        MARKS_AT + (self.bytes / PAGE as u64).next_multiple_of(PAGE as u64)
+    }
+
+    fn view(&self) -> Result<&Mapping> {
+        self.view.get_or_make(|| {
+            let file = self.transit.as_ref().ok_or(Error::Invalid)?.file();
+            let end = self.pages_at() + self.bytes;
+            if (sys::fstat(file.raw())?.st_size as u64) < end {
+                if end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
+                    return Err(Error::FileTooLarge);
+                }
+                sys::ftruncate(file.raw(), end)?;
+            }
+            Ok(Mapping::new(file.duplicate()?, end as usize)?)
+        })
+    }
+}
+
+/// Marks pages, for which the caller has a turn.
+fn set_marks(view: &Mapping, pages: &Range<u64>, mark: u8) -> Result<()> {
+    let count = (pages.end - pages.start) as usize / PAGE;
+    let first = MARKS_AT as usize + pages.start as usize / PAGE;
+    view.populate(first, count, Populate::Write)?;
+    for index in first..first + count {
+        // SAFETY: `populate` found the range in the mapping and made it present; all other access is the kernel's.
+        let place = unsafe { AtomicU8::from_ptr(view.address().as_ptr().add(index)) };
+        place.store(mark, Ordering::Release);
+    }
+    Ok(())
+}
