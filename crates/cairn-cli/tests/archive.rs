@@ -137,6 +137,26 @@ fn what_a_killed_agent_had_begun_is_given_up_also_if_the_file_is_gone() {
     assert!(server.object(&format!("{OBJECTS}state.200")).is_none());
 }
 
+/// Mechanism: an agent gave up whatever was begun and not complete below its job's prefix.
+/// Consequence: of a job whose archive lies below that of another one, what was just being sent was thrown away.
+/// Fix: what lies in the archive of another job is left alone.
+#[test]
+fn what_a_job_sends_below_the_archive_of_another_is_left_alone() {
+    let (sandbox, other, server) = (Sandbox::new(), Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Stuck);
+    let running = Running::start(command(&sandbox, &server, SCRIPT));
+    server.wait_until_stuck();
+    // Its objects are in runs/deep/er/.
+    let outer = ["run", "--job", "er", "--archive", "s3://runs/deep", "--checkpoint-pattern"];
+    let script = ["/dump.{step}", "--", "bash", "-c", "echo x >/cairn/dump.1"];
+    cairn(&other, &server, &[&outer[..], &script].concat()).succeeds().says("1 checkpoint");
+    assert_eq!(server.unfinished(), 1);
+    server.set_mood(Mood::Fine);
+    running.wait().succeeds();
+    assert_eq!(server.begun(), 1, "nothing was begun again");
+    assert_archived(&sandbox, &server);
+}
+
 #[test]
 fn slow_server_keeps_neither_the_program_nor_the_drain_waiting() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));

@@ -233,8 +233,11 @@ impl<'a> Client<'a> {
     }
 
     /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
-    pub fn abort_unfinished(&self, prefix: &str, ours: impl Fn(&str) -> bool) -> Result<()> {
-        let of_prefix = |key: &str| key.starts_with(prefix) && ours(key);
+    pub fn abort_unfinished(
+        &self,
+        prefix: &str,
+        ours: impl Fn(&str) -> Result<bool>,
+    ) -> Result<()> {
         let mut after = None::<(String, String)>;
         for _ in 0..PAGES_MAX {
             let mut query = vec![("uploads", ""), ("prefix", prefix)];
@@ -244,10 +247,11 @@ impl<'a> Client<'a> {
             let answer = self.send("look at", prefix, &|| self.ask_bucket(&query), &[], None)?;
             answer.check(self, "look at", prefix)?;
             let text = answer.text();
-            let uploads = unfinished(&text).into_iter();
-            uploads
-                .filter(|(key, _)| of_prefix(key))
-                .try_for_each(|(key, upload)| self.abort(&key, &upload))?;
+            for (key, upload) in unfinished(&text) {
+                if key.starts_with(prefix) && ours(&key)? {
+                    self.abort(&key, &upload)?;
+                }
+            }
             let next = plain_tag(&text, "NextKeyMarker").filter(|key| !key.is_empty());
             let next = next.zip(plain_tag(&text, "NextUploadIdMarker"));
             if next.is_none() || next == after {

@@ -5,7 +5,7 @@
 
 use super::client::{Client, Pause};
 use super::fetch;
-use super::manifest::Manifest;
+use super::manifest::{MARK, Manifest};
 use super::upload::Uploader;
 use super::{ArchivePolicy, ArchiveStatus, Owed, Phase, select};
 use crate::error::{Error, Refusal, Result};
@@ -139,8 +139,9 @@ impl<'a> Keeper<'a> {
             self.raised = if taken < known.next_id() { 0 } else { taken };
             self.archived = Some(archived);
             if !self.has_swept {
+                let root = client.location().key(&job.job, "");
                 // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
-                let _ = client.abort_unfinished(&client.location().key(&job.job, ""), |_| true);
+                let _ = client.abort_unfinished(&root, |key| is_ours(client, &root, key));
                 self.has_swept = true;
             }
         }
@@ -269,6 +270,17 @@ impl<'a> Keeper<'a> {
         }
         self.complaint = trouble;
     }
+}
+
+/// Whether an object below `root` is of the job whose archive that is, and not of one that has another archive below it.
+fn is_ours(client: &Client<'_>, root: &str, key: &str) -> Result<bool> {
+    let ends = key.match_indices('/').map(|(end, _)| end).filter(|end| *end >= root.len());
+    for end in ends {
+        if client.look(&format!("{}/{MARK}", &key[..end]))?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Sends a checkpoint in a thread that ends then: one that took what programs leave cannot be raised again.

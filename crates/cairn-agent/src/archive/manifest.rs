@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const FORMAT: u32 = 1;
 /// What the names of these objects begin with, after the job.
 pub const STEM: &str = "cairn-checkpoint.";
+/// The name of an object, after the job, that tells the jobs of prefixes above from this one.
+pub const MARK: &str = "cairn-archive";
 /// Digits of a store's name in the name of the object.
 const STORE_DIGITS: usize = 8;
 

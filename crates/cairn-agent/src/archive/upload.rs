@@ -11,7 +11,7 @@
 //! file is in memory; leave is asked for each part, as the drain does.
 
 use super::client::{Client, Content, Part};
-use super::manifest::{FORMAT, File, Manifest, STEM};
+use super::manifest::{FORMAT, File, MARK, Manifest, STEM};
 use crate::error::{Error, Refusal, Result};
 use crate::job::Job;
 use crate::manifest::{CheckpointFile, order};
@@ -137,7 +137,12 @@ impl Uploader<'_> {
     fn send_parts(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
         let client = self.client;
         // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
-        let _ = client.abort_unfinished(key, |other| other == key);
+        let _ = client.abort_unfinished(key, |other| Ok(other == key));
+        let mark = client.location().key(&self.job.job, MARK);
+        if client.look(&mark)?.is_none() {
+            // Else an agent of a job whose prefix is above could give it up.
+            client.put_small(&mark, self.job.job.as_bytes())?;
+        }
         let upload = client.begin(key, crc32c)?;
         let result = self.send_all_parts(key, &upload, member, crc32c).and_then(|parts| {
             self.supersede(&member.path)?;
@@ -213,7 +218,7 @@ impl Uploader<'_> {
         let name = std::str::from_utf8(path.as_bytes())
             .map_err(|_| refused("names of objects are UTF-8, and this one is not"))?;
         let key = self.client.location().key(&self.job.job, name);
-        match name.starts_with(STEM) {
+        match name.starts_with(STEM) || name == MARK {
             true => Err(refused("the name is one that Cairn needs for itself; rename it")),
             false if key.len() > KEY_BYTES_MAX => {
                 Err(refused("names of objects have at most 1024 bytes, and this one has more"))

@@ -125,12 +125,12 @@ fn lists_that_come_in_several_answers_are_read_to_their_end_and_endless_ones_are
     assert_eq!(client.list("jobs/").expect("is listed"), keys);
     let directories = client.list_directories("jobs/").expect("is listed");
     assert_eq!(directories, (0..5).map(|number| format!("jobs/{number}/")).collect::<Vec<_>>());
-    client.abort_unfinished("jobs/", |_| true).expect("is given up");
+    client.abort_unfinished("jobs/", |_| Ok(true)).expect("is given up");
     assert_eq!(server.unfinished(), 0);
     server.set_mood(Mood::Endless);
     let error = client.list("jobs/").expect_err("it never ends").to_string();
     assert!(error.contains("its list has no end"), "{error}");
-    client.abort_unfinished("jobs/", |_| true).expect("there is nothing of ours");
+    client.abort_unfinished("jobs/", |_| Ok(true)).expect("there is nothing of ours");
 }
 
 #[test]
