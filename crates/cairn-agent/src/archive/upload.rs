@@ -141,6 +141,7 @@ impl Uploader<'_> {
         let mark = client.location().key(&self.job.job, MARK);
         if client.look(&mark)?.is_none() {
             // Else an agent of a job whose prefix is above could give it up.
+            Lap::beside(self.meter).admit(self.job.job.len() as u64)?;
             client.put_small(&mark, self.job.job.as_bytes())?;
         }
         let upload = client.begin(key, crc32c)?;
