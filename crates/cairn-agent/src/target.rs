@@ -57,7 +57,8 @@ const PROVERS_MAX: usize = 8;
 pub struct Resources {
     /// Threads that serve connections.
     pub threads: usize,
-    /// Most connections at a time.
+    /// Most connections at a time, at most half of them of those who have not proven who they are, or only ask what there is,
+    /// apart from those that have just come: each that comes then ends the oldest one.
     pub connections_max: usize,
     /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least as much as one command.
     pub memory_bytes: usize,
@@ -132,11 +133,11 @@ impl Target {
     /// Serves hosts until it is told to end, and what was written is durable. Errors: the system's.
     pub fn serve(mut self) -> Result<()> {
         let (workers, provers) = (Workers::new(WORKERS_MAX), Workers::new(PROVERS_MAX));
-        let (memory_bytes, patience) = (self.memory_bytes_each(), self.resources.patience);
+        let memory_bytes = self.memory_bytes_each();
         let make = |mailbox: &Arc<Mailbox>, entrance| {
             let (workers, provers) = (Arc::clone(&workers), Arc::clone(&provers));
             let hands = Hands::new(memory_bytes, workers, provers, Arc::clone(mailbox));
-            EventLoop::new(Arc::clone(&self.directory), hands, patience, entrance)
+            EventLoop::new(Arc::clone(&self.directory), hands, &self.resources, entrance)
         };
         let mut others = Vec::new();
         for mailbox in &self.loops[1..] {

@@ -54,6 +54,11 @@ impl Admin {
         Admin { directory, subsystem, controller, event_requests, notices }
     }
 
+    /// Whether it is for those who want to know what there is.
+    pub(super) fn is_discovery(&self) -> bool {
+        self.directory.is_some()
+    }
+
     pub(super) fn controller(&self) -> &Controller {
         &self.controller
     }

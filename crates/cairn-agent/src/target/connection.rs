@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// How long a host may take until it has connected a queue and proven who it is.
 const GREETING: Duration = Duration::from_secs(30);
+/// How long a host may be silent that asks what there is, unless it has said how long.
+const DISCOVERY_SILENCE: Duration = Duration::from_secs(120);
 /// Beyond the time that a host asked for it is forgiven so much.
 const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
 /// SQHD of a queue without flow control.
@@ -167,6 +169,7 @@ pub(super) struct Connection {
     is_draining: bool,
     /// How long the host may be silent, if not for ever.
     silence_max: Option<Duration>,
+    came: Instant,
     heard: Instant,
     /// That it takes what there is for it.
     untaken: Debt,
@@ -198,6 +201,7 @@ impl Connection {
             is_hungry: false,
             is_draining: false,
             silence_max: Some(GREETING),
+            came: now,
             heard: now,
             untaken: Debt::default(),
         }
@@ -211,6 +215,16 @@ impl Connection {
     pub(super) fn interest(&self) -> (bool, bool) {
         let hears = self.outbox.small_bytes() <= SMALL_BYTES_MAX && self.beside_bytes == 0;
         (hears, !self.outbox.is_empty())
+    }
+
+    /// When it came, if its host has not proven who it is where it has to, or only asks what there is, as anybody may.
+    pub(super) fn guest_since(&self) -> Option<Instant> {
+        let is_guest = match &self.role {
+            Role::New => true,
+            Role::Admin(admin) if admin.is_discovery() => true,
+            _ => !matches!(self.proof, Proof::None),
+        };
+        is_guest.then_some(self.came)
     }
 
     /// Whether a command waits for memory that others have.

@@ -3,6 +3,7 @@
 //! Must stay true: it waits in one place only, and there no longer than until the next host has been silent for too long.
 //! Whatever a host does ends its own connection at most.
 
+use super::Resources;
 use super::connection::{Connection, End, Outcome};
 use super::directory::Directory;
 use super::notices::Change;
@@ -32,6 +33,8 @@ const SCRATCH_BYTES: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Of the time that hosts may take to send or to be sent something they have so much while others wait for memory.
 const HASTE: u32 = 6;
+/// How long a guest may stay whoever comes.
+const GUEST_TIME: Duration = Duration::from_secs(1);
 /// What the mailbox is known by.
 const MAILBOX: u64 = u64::MAX;
 /// What the listeners are known by: this and the numbers below it.
@@ -169,6 +172,8 @@ pub(super) struct EventLoop {
     directory: Arc<Directory>,
     hands: Hands,
     patience: Duration,
+    /// Most guests that have been here for a while.
+    guests_max: usize,
     slots: Vec<Option<Slot>>,
     vacant: Vec<usize>,
     /// Tells a connection from the one that had its place before.
@@ -186,7 +191,7 @@ impl EventLoop {
     pub(super) fn new(
         directory: Arc<Directory>,
         hands: Hands,
-        patience: Duration,
+        resources: &Resources,
         entrance: Option<Entrance>,
     ) -> Result<EventLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -202,7 +207,8 @@ impl EventLoop {
             closed_until: None,
             directory,
             hands,
-            patience,
+            patience: resources.patience,
+            guests_max: (resources.connections_max / 2 / resources.threads.max(1)).max(1),
             slots: Vec::new(),
             vacant: Vec::new(),
             generation: 0,
@@ -351,6 +357,21 @@ impl EventLoop {
         self.check_by(connection.deadline(self.patience));
         let connection = Some(connection);
         self.slots[index] = Some(Slot { connection, token, interest, is_queued: false });
+        self.limit_guests();
+    }
+
+    /// Ends the oldest of those who have not proven who they are, if there are too many, so that they do not keep others out.
+    fn limit_guests(&mut self) {
+        if self.slots.len() - self.vacant.len() <= self.guests_max {
+            return;
+        }
+        let guest = |slot: &Slot| Some((slot.connection.as_ref()?.guest_since()?, slot.token));
+        let guests: Vec<_> = self.slots.iter().flatten().filter_map(guest).collect();
+        let oldest = guests.iter().min().filter(|_| guests.len() > self.guests_max);
+        let Some(&(since, token)) = oldest else { return };
+        if since + GUEST_TIME <= self.hands.now {
+            self.with(token, |_, _| Err(End::Gone));
+        }
     }
 
     fn vacate(&mut self, index: usize) {

@@ -1,11 +1,19 @@
 //! A connection's socket, which never waits.
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Result};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A host from which nothing came for so long is asked whether it is there,
+const IDLE: Duration = Duration::from_secs(60);
+/// again after so long,
+const IDLE_EVERY: Duration = Duration::from_secs(10);
+/// and is gone if it has not answered so often.
+const IDLE_TIMES: u32 = 6;
 
 /// A socket.
 #[derive(Debug)]
@@ -18,6 +26,10 @@ impl Socket {
     /// One of a host.
     pub(super) fn new(stream: TcpStream) -> Result<Socket> {
         stream.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, IDLE)?;
+        sockopt::set_tcp_keepintvl(&stream, IDLE_EVERY)?;
+        sockopt::set_tcp_keepcnt(&stream, IDLE_TIMES)?;
         let local = stream.local_addr()?;
         Socket::over(stream.into(), local)
     }
@@ -80,5 +92,21 @@ fn unless_blocked(mut call: impl FnMut() -> rustix::io::Result<usize>) -> Result
             Err(errno) => Err(errno.into()),
             Ok(count) => Ok(Some(count)),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Mechanism: a host that may be silent for ever, and whose machine had died, was never found out. Consequence: its connections stayed.
+    #[test]
+    fn hosts_that_are_silent_are_asked_whether_they_are_there() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Socket::new(stream).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), IDLE);
     }
 }

@@ -1,25 +1,28 @@
 //! Peers that break the rules: each is told so and loses its connection, and nobody else notices.
 
-use crate::peer::{Peer, settings, subsystem};
-use cairn_agent::target::Limits;
+use crate::peer::{Peer, open, settings, subsystem};
+use cairn_agent::target::rehearsal::Rehearsal;
+use cairn_agent::target::{Directory, Limits, Resources};
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::fabrics::{
-    ANY_CONTROLLER, CONFIGURATION_ENABLED, ConnectData, PROPERTY_CONFIGURATION,
+    ANY_CONTROLLER, CONFIGURATION_ENABLED, ConnectData, DISCOVERY_NQN, PROPERTY_CONFIGURATION,
 };
 use cairn_device::nvme::wire::identify::CNS_CONTROLLER;
 use cairn_device::nvme::wire::pdu::{
     COMMON_BYTES, Frame, Framing, Header, InitializeRequest, InitializeResponse, Terminate,
     Transfer,
 };
-use cairn_device::nvme::wire::{Command, Completion, DataPointer, Entry, Status};
-use std::io::{Read, Write};
+use cairn_device::nvme::wire::{Command, Completion, DataPointer, Entry, Nqn, Status};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The next PDU: its header, its data without digest.
-pub fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
+pub fn receive(stream: &mut impl Read) -> (Header, Vec<u8>) {
     let mut bytes = vec![0; COMMON_BYTES];
     stream.read_exact(&mut bytes).expect("a PDU");
     let frame = Frame::decode(bytes.first_chunk().unwrap(), Framing::PLAIN).expect("a PDU");
@@ -32,7 +35,7 @@ pub fn receive(stream: &mut TcpStream) -> (Header, Vec<u8>) {
 }
 
 /// Sends a PDU.
-pub fn send(stream: &mut TcpStream, header: &Header, data: &[u8]) {
+pub fn send(stream: &mut impl Write, header: &Header, data: &[u8]) {
     stream.write_all(header.encode(data.len(), Framing::PLAIN).bytes()).unwrap();
     stream.write_all(data).unwrap();
 }
@@ -178,6 +181,59 @@ fn commands_before_a_queue_is_connected_are_refused_and_the_connection_goes_on()
         assert_eq!(completion.command_id, 77);
         assert!(!completion.status.is_success(), "{completion:?}");
     }
+}
+
+/// Mechanism: whoever only asked what there is, which anybody may, and said nothing of a time, could stay for ever. Consequence:
+/// somebody without a secret took all connections of a target. Fix: two minutes of silence, and then it ends.
+#[test]
+fn who_only_asks_what_there_is_cannot_stay_for_ever_in_silence() {
+    let directory = Arc::new(Directory::new(Limits::default()));
+    directory.add(Arc::new(open(Limits::default()))).unwrap();
+    let mut target = Rehearsal::new(directory, 1 << 20).unwrap();
+    let discovery = Nqn::new(DISCOVERY_NQN).unwrap();
+    for (name, stays) in [(discovery, false), (subsystem(), true)] {
+        let (mut stream, other) = UnixStream::pair().unwrap();
+        let number = target.admit(other.into()).unwrap();
+        send(&mut stream, &initialize_request(), &[]);
+        target.serve(number);
+        receive(&mut stream);
+        let connect = Command::Connect {
+            queue: 0,
+            entries: 32,
+            without_flow_control: false,
+            keep_alive_ms: 0,
+        };
+        let Settings { host_id, host, .. } = settings();
+        let (controller, subsystem) = (ANY_CONTROLLER, name);
+        let data = ConnectData { host_id, controller, subsystem, host }.encode();
+        let mut entry = connect.encode();
+        entry.set_data_pointer(DataPointer::InCapsule { offset: 0, length: data.len() as u32 });
+        send(&mut stream, &Header::Command(entry), &data);
+        target.serve(number);
+        let (Header::Response(completion), _) = receive(&mut stream) else { panic!() };
+        assert!(completion.status.is_success(), "{completion:?}");
+        target.wait(Duration::from_secs(100));
+        assert!(target.serve(number), "it may think a while");
+        target.wait(Duration::from_secs(100));
+        assert_eq!(target.serve(number), stays);
+    }
+}
+
+/// Mechanism: connections of whoever had proven nothing took places of those who can. Consequence: somebody without a secret kept
+/// everybody out. Fix: they have half of the places, and each that comes ends the oldest.
+#[test]
+fn who_has_proven_nothing_for_a_while_gives_way_to_who_comes() {
+    let resources = Resources { threads: 1, connections_max: 16, ..Resources::default() };
+    let Some(peer) = Peer::with(resources) else { return };
+    let mut silent: Vec<_> =
+        (0..9).map(|_| TcpStream::connect(peer.address).expect("it listens")).collect();
+    silent[0].set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let is_ended = (0..200).any(|_| {
+        drop(TcpStream::connect(peer.address).expect("it listens"));
+        !matches!(silent[0].read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    });
+    assert!(is_ended, "the oldest of nine, where eight may stay");
+    peer.controller().keep_alive().expect("there is room");
 }
 
 /// What a controller does with a host's first command after a good start, given its entry.

@@ -1,6 +1,8 @@
 //! How a connection becomes a queue: the host says what it wants, and proves who it is.
 
-use super::{Connection, Data, End, Flow, KEEP_ALIVE_GRACE, Outcome, Proof, Role};
+use super::{
+    Connection, DISCOVERY_SILENCE, Data, End, Flow, KEEP_ALIVE_GRACE, Outcome, Proof, Role,
+};
 use crate::target::admin::Admin;
 use crate::target::event_loop::Hands;
 use crate::target::guard::{Check, Progress};
@@ -157,13 +159,15 @@ impl Connection {
         Ok(id)
     }
 
-    /// From now on the host may be silent as long as it said, which is for ever on I/O queues.
+    /// From now on the host may be silent as long as it said, which is for ever on I/O queues; not where anybody may be.
     fn let_in(&mut self) {
         let keep_alive_ms = match &self.role {
             Role::Admin(admin) => admin.controller().keep_alive_ms,
             _ => 0,
         };
         let time = Duration::from_millis(keep_alive_ms.into()) + KEEP_ALIVE_GRACE;
-        self.silence_max = (keep_alive_ms > 0).then_some(time);
+        let is_discovery = matches!(&self.role, Role::Admin(admin) if admin.is_discovery());
+        let unsaid = is_discovery.then_some(DISCOVERY_SILENCE);
+        self.silence_max = if keep_alive_ms > 0 { Some(time) } else { unsaid };
     }
 }
