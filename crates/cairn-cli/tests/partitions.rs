@@ -88,7 +88,7 @@ fn nothing_of_a_tier_that_was_removed_stays_in_shared_memory() {
     let there = format!("/proc/{}/root/dev/shm", machine.id());
     let files = || fs::read_dir(&there).expect("is there").count();
     ran(&mut machine.run(&sandbox, "job", &target.tier, WRITE)).succeeds();
-    assert_eq!(files(), 1, "the file that is locked");
+    assert_eq!(files(), 2, "the files that are locked");
     ran(&mut machine.cairn(&sandbox, &["rm", "job", "--discard"])).succeeds();
     assert_eq!(files(), 0);
 }

@@ -43,6 +43,24 @@ fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
     assert_eq!(empty, "", "a store that was removed leaves nothing behind");
 }
 
+/// Mechanism: the file that is locked in place of a namespace was named by the address, and the reservation is the machine's.
+/// Consequence: a second store that wrote another address of the target recovered the namespace under the first one. Fix: a file named
+/// by the tier is locked, too.
+#[test]
+fn namespace_by_another_address_of_its_target_is_refused_to_a_second_store() {
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "0.0.0.0:0");
+    let run = |job: &str, address: &str, script: &str| {
+        let tier = target.tier.replace("0.0.0.0", address);
+        sandbox.cairn(&["run", "--job", job, "--tier", &tier, "--", "bash", "-c", script])
+    };
+    let written = run("first", "127.0.0.1", WRITE).succeeds().stdout;
+    run("second", "127.0.0.2", READ).ends_with(2).says("another store uses it");
+    assert_eq!(run("first", "127.0.0.1", READ).succeeds().stdout, written);
+    sandbox.cairn(&["rm", "first", "--discard"]).succeeds();
+    run("second", "127.0.0.2", WRITE).succeeds();
+}
+
 /// Another machine that claims what the target exports.
 fn claimant(target: &Target, claim: Claim) -> Remote<TcpFabric> {
     let fabric = TcpFabric::new(target.address.parse().expect("an address"));

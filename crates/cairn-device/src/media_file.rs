@@ -29,7 +29,9 @@ use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
 use crate::medium::known::Known;
-use crate::medium::{ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_stand_in};
+use crate::medium::{
+    ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_stand_ins, stand_in_of_tier,
+};
 use crate::nvme::line::Line;
 use crate::nvme::partition::Part;
 use crate::nvme::shared::{Check, SharedRemote};
@@ -73,6 +75,8 @@ pub struct MediaFile {
     ordinary: Descriptor,
     direct: Option<Descriptor>,
     remote: Option<SharedRemote>,
+    /// What is locked because of the tier that stands on another machine, wherever that is said to be.
+    tier_lock: Option<Descriptor>,
     label_at: u64,
     bytes: u64,
     identity: Identity,
@@ -114,7 +118,8 @@ impl MediaFile {
 
     /// Lets others open the file, too.
     pub fn share(&self) -> SysResult<()> {
-        sys::flock(self.ordinary.raw(), libc::LOCK_SH | libc::LOCK_NB)
+        let mut files = core::iter::once(&self.ordinary).chain(&self.tier_lock);
+        files.try_for_each(|file| sys::flock(file.raw(), libc::LOCK_SH | libc::LOCK_NB))
     }
 
     fn open_labelled(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
@@ -149,8 +154,8 @@ impl MediaFile {
         let mut file = MediaFile::over(medium, path, access)?;
         let page = file.label().map_err(failed)?;
         let label = file.kind.checked(label::decode(&page), file.label_at);
-        if let Ok(label) = label {
-            (file.bytes, file.identity) = (label.bytes, label.identity);
+        if let Ok(label) = &label {
+            file.become_tier(path, label, sharing, access)?;
         }
         Ok((file, label))
     }
@@ -165,8 +170,24 @@ impl MediaFile {
         let (label, label_at) = (known.label, file.label_at);
         let checked = file.kind.checked(Ok(label), label_at);
         checked.map_err(|wrong| refused(path, file.kind.describe(wrong)))?;
-        (file.bytes, file.identity) = (label.bytes, label.identity);
+        file.become_tier(path, &label, libc::LOCK_SH, access)?;
         Ok(file)
+    }
+
+    /// Is the tier of that label from now on. Errors: it is in use, however that place is called.
+    fn become_tier(
+        &mut self,
+        path: &Path,
+        label: &Label,
+        sharing: i32,
+        access: Access,
+    ) -> StoreResult<()> {
+        (self.bytes, self.identity) = (label.bytes, label.identity);
+        if self.remote.is_some() {
+            let open = || stand_in_of_tier(path, &label.identity, access);
+            self.tier_lock = Some(open_locked(path, sharing, access, open)?.raise());
+        }
+        Ok(())
     }
 
     /// What others need to know of it who are not connected; none of anything but a namespace on another machine. Errors: `Io`.
@@ -206,6 +227,7 @@ impl MediaFile {
             ordinary: medium.ordinary.raise(),
             direct,
             remote: medium.remote,
+            tier_lock: None,
             bytes: medium.label_at,
             identity: Identity::default(),
             staging,
@@ -261,7 +283,8 @@ impl MediaFile {
         let removed = match file.kind {
             MediumKind::Block => file.empty(),
             MediumKind::Remote => file.empty().and_then(|()| file.release()).inspect(|()| {
-                remove_stand_in(path, &file.ordinary);
+                let tier = file.tier_lock.iter();
+                tier.for_each(|tier| remove_stand_ins(path, &file.ordinary, tier, identity));
             }),
             MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
@@ -300,6 +323,7 @@ impl MediaFile {
         visit(self.ordinary.raw());
         self.direct.iter().for_each(|direct| visit(direct.raw()));
         self.remote.iter().for_each(|remote| remote.descriptors(visit));
+        self.tier_lock.iter().for_each(|file| visit(file.raw()));
         self.transit.iter().for_each(|transit| visit(transit.descriptor()));
         self.mapping.iter().for_each(|mapping| visit(mapping.descriptor()));
         self.view.get().iter().for_each(|view| visit(view.file().raw()));
@@ -465,22 +489,50 @@ fn check_unit(offset: u64, length: usize) -> Result<()> {
     }
 }
 
+/// What has a file that is locked.
+trait Locked {
+    fn file(&self) -> &Descriptor;
+
+    /// Whether that file stands in for something else, and may lose its name.
+    fn is_stand_in(&self) -> bool;
+}
+
+impl Locked for Medium {
+    fn file(&self) -> &Descriptor {
+        &self.ordinary
+    }
+
+    fn is_stand_in(&self) -> bool {
+        self.remote.is_some()
+    }
+}
+
+impl Locked for Descriptor {
+    fn file(&self) -> &Descriptor {
+        self
+    }
+
+    fn is_stand_in(&self) -> bool {
+        true
+    }
+}
+
 /// Opens what is at `path` and takes its lock; again if the file that is locked in its stead was removed meanwhile.
-fn open_locked(
+fn open_locked<T: Locked>(
     path: &Path,
     sharing: i32,
     access: Access,
-    open: impl Fn() -> StoreResult<Medium>,
-) -> StoreResult<Medium> {
+    open: impl Fn() -> StoreResult<T>,
+) -> StoreResult<T> {
     let failed = |errno| StoreError::new("open tier", path, errno);
     for _ in 0..OPEN_TRIES {
-        let medium = open()?;
-        lock(&medium.ordinary, sharing).map_err(|errno| {
+        let opened = open()?;
+        lock(opened.file(), sharing).map_err(|errno| {
             failed(errno).advise("another store uses it; end that first (cairn status, cairn rm)")
         })?;
-        let is_named = sys::fstat(medium.ordinary.raw()).map_err(failed)?.st_nlink > 0;
-        if is_named || medium.remote.is_none() || access == Access::Read {
-            return Ok(medium);
+        let is_named = sys::fstat(opened.file().raw()).map_err(failed)?.st_nlink > 0;
+        if is_named || !opened.is_stand_in() || access == Access::Read {
+            return Ok(opened);
         }
     }
     Err(failed(Errno(libc::EBUSY)))

@@ -28,8 +28,8 @@ use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, contents, measure};
-pub(crate) use remote::remove_stand_in;
 pub use remote::take_over;
+pub(crate) use remote::{remove_stand_ins, stand_in_of_tier};
 
 const PAGE: u64 = MEDIA_BLOCK_BYTES as u64;
 /// For how long something that others have open is waited for: what was killed a moment ago may not have ended yet.

@@ -1,9 +1,10 @@
 //! A namespace on another machine as the medium of a tier: `nvme-tcp://ADDRESS:PORT/NQN?nsid=N`. As a device it is there
 //! before and after, and may hold anything.
 //!
-//! Must stay true: stores on this machine do not use one at the same time; a file that is locked in its stead says so. It has
-//! no bytes, and goes when the tier is removed.
-//! Stores on other machines are kept from writing by a reservation, which all processes here share. Of parts of a namespace, and
+//! Must stay true: stores on this machine do not use one at the same time; files that are locked in its stead say so: one named by
+//! where the namespace is, and, because that can be said in several ways, one named by the tier that it holds. They have no bytes,
+//! and go when the tier is removed.
+//! Stores on other machines, and of other users here, are kept from writing by a reservation, which all processes of a user share. Of parts of a namespace, and
 //! where the target has none, the label says whose it is: see `claimed`.
 
 use core::ffi::CStr;
@@ -13,6 +14,7 @@ use std::path::Path;
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult};
+use crate::label::Identity;
 use crate::media_file::MediaFile;
 use crate::nvme::Error;
 use crate::nvme::claim::Claim;
@@ -79,8 +81,11 @@ fn claim_of(place: &RemotePath) -> Claim {
 }
 
 fn locked_in_place_of(path: &Path, place: &RemotePath, access: Access) -> StoreResult<Descriptor> {
-    stand_in(place, access)
-        .map_err(|errno| StoreError::new("lock", path, errno).advise("see /dev/shm"))
+    stand_in(&place_path(place), access).map_err(|errno| not_locked(path, errno))
+}
+
+fn not_locked(path: &Path, errno: Errno) -> StoreError {
+    StoreError::new("lock", path, errno).advise("see /dev/shm")
 }
 
 /// Takes the namespace at `path` from whatever machine has claimed it, which never writes there again.
@@ -101,8 +106,8 @@ fn host_id_for(path: &Path) -> StoreResult<[u8; 16]> {
     host_id().map_err(|errno| StoreError::new("find a name for this machine", path, errno))
 }
 
-/// What all have in common who lock the same files in /dev/shm until the machine starts again: how it was started, and the
-/// file system there.
+/// What all have in common who lock the same files in /dev/shm until the machine starts again: how it was started, the
+/// file system there, and the user.
 fn host_id() -> Result<[u8; 16], Errno> {
     let file = Descriptor::open(libc::AT_FDCWD, BOOT, libc::O_RDONLY, 0)?;
     let mut text = [0; 36];
@@ -115,18 +120,18 @@ fn host_id() -> Result<[u8; 16], Errno> {
         *byte = (digits.0 << 4 | digits.1) as u8;
     }
     let device = sys::fstatat(libc::AT_FDCWD, SHARED_MEMORY, 0)?.st_dev.to_le_bytes();
-    bytes.iter_mut().zip(device).for_each(|(byte, other)| *byte ^= other);
+    let user = sys::geteuid().to_le_bytes();
+    bytes.iter_mut().zip(device.iter().chain(&user)).for_each(|(byte, other)| *byte ^= other);
     Ok(bytes)
 }
 
-/// The file that is locked in place of a namespace. Who only reads makes none: without one nobody here uses the namespace.
-fn stand_in(place: &RemotePath, access: Access) -> Result<Descriptor, Errno> {
+/// A file that is locked in place of a namespace. Who only reads makes none: without one nobody here uses the namespace.
+fn stand_in(path: &CStr, access: Access) -> Result<Descriptor, Errno> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let open = |path: &CStr, more| Descriptor::open(libc::AT_FDCWD, path, flags | more, 0o600);
-    let path = stand_in_path(place);
-    let file = match (open(&path, 0), access) {
+    let file = match (open(path, 0), access) {
         (Err(Errno(libc::ENOENT)), Access::Read) => return open(SHARED_MEMORY, libc::O_TMPFILE),
-        (Err(Errno(libc::ENOENT)), Access::ReadWrite) => open(&path, libc::O_CREAT)?,
+        (Err(Errno(libc::ENOENT)), Access::ReadWrite) => open(path, libc::O_CREAT)?,
         (result, _) => result?,
     };
     let found = sys::fstat(file.raw())?;
@@ -134,22 +139,43 @@ fn stand_in(place: &RemotePath, access: Access) -> Result<Descriptor, Errno> {
     if is_ours { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
-/// Removes the file that stands in for the namespace at `path`, which the caller has open as `file`, if nobody else here uses
-/// it. Who opened it before finds that it has no name any more: see `MediaFile::open_unclaimed`.
-pub(crate) fn remove_stand_in(path: &Path, file: &Descriptor) {
-    let place = RemotePath::parse(path);
-    let is_alone = sys::flock(file.raw(), libc::LOCK_EX | libc::LOCK_NB).is_ok();
-    if let (Some(place), true) = (place, is_alone) {
-        // One that stays is empty, and found by the next who uses the namespace.
-        let _ = sys::unlinkat(libc::AT_FDCWD, &stand_in_path(&place), 0);
+/// The file that is locked in place of the namespace at `path` because it holds that tier, however else it is called.
+pub(crate) fn stand_in_of_tier(
+    path: &Path,
+    identity: &Identity,
+    access: Access,
+) -> StoreResult<Descriptor> {
+    stand_in(&tier_path(identity), access).map_err(|errno| not_locked(path, errno))
+}
+
+/// Removes the files that stand in for the namespace at `path` and for its tier, which the caller has open, if nobody else here
+/// uses them. Who opened one before finds that it has no name any more: see `MediaFile::open_unclaimed`.
+pub(crate) fn remove_stand_ins(path: &Path, file: &Descriptor, tier: &Descriptor, of: &Identity) {
+    let remove = |file: &Descriptor, name: &CStr| {
+        if sys::flock(file.raw(), libc::LOCK_EX | libc::LOCK_NB).is_ok() {
+            // One that stays is empty, and found by the next who uses the namespace.
+            let _ = sys::unlinkat(libc::AT_FDCWD, name, 0);
+        }
+    };
+    remove(tier, &tier_path(of));
+    if let Some(place) = RemotePath::parse(path) {
+        remove(file, &place_path(&place));
     }
 }
 
-fn stand_in_path(place: &RemotePath) -> CString {
+fn place_path(place: &RemotePath) -> CString {
     let name = place.to_string();
     let sums = [0, 1].map(|seed| checksum::crc32c(seed, name.as_bytes()));
-    let path = format!("/dev/shm/cairn-remote-{}-{:08x}{:08x}", sys::geteuid(), sums[0], sums[1]);
-    CString::new(path).expect("digits and letters")
+    stand_in_path(&format!("remote-{}-{:08x}{:08x}", sys::geteuid(), sums[0], sums[1]))
+}
+
+fn tier_path(identity: &Identity) -> CString {
+    let identity = u128::from_be_bytes(*identity);
+    stand_in_path(&format!("tier-{}-{identity:032x}", sys::geteuid()))
+}
+
+fn stand_in_path(name: &str) -> CString {
+    CString::new(format!("/dev/shm/cairn-{name}")).expect("digits and letters")
 }
 
 /// Why a namespace cannot be used.
