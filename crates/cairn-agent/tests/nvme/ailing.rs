@@ -3,22 +3,26 @@
 
 use crate::habits::execute;
 use crate::peer::{NAMESPACE_BYTES, PART_BYTES, Peer, open, pattern, settings, subsystem};
-use crate::proxy::{Harm, Proxy};
+use crate::proxy::{Harm, Proxy, receive};
+use crate::watched::Watched;
 use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem, Target};
 use cairn_device::nvme::Error;
-use cairn_device::nvme::controller::{Fabric, Settings};
+use cairn_device::nvme::claim::Claim;
+use cairn_device::nvme::controller::{Fabric, Settings, discover};
 use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::transport::{Data, Transport};
 use cairn_device::nvme::wire::Command;
 use cairn_device::nvme::wire::fabrics::{ANY_CONTROLLER, ConnectData};
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a command may take, where it is meant to take too long.
-const SHORT: Duration = Duration::from_millis(300);
+/// How long a command, or connecting, may take, where it is meant to take too long.
+const SHORT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn connect(address: SocketAddr, settings: &Settings, patience: Duration) -> Remote<TcpFabric> {
@@ -185,4 +189,116 @@ fn host_that_is_silent_beyond_its_keep_alive_time_is_forgotten_and_connects_agai
     round_trip(&mut remote, 3, 7);
     wait_until_forgotten(&peer, &settings);
     round_trip(&mut remote, 3, 8);
+}
+
+/// Mechanism: each of the steps of connecting had the time of a command. Consequence: a target that was slow in all of them held a
+/// thread for minutes. Fix: all of them together have that time.
+#[test]
+fn all_steps_of_connecting_together_have_the_time_of_a_command() {
+    let peer = Peer::start();
+    let watched = Watched::new(peer.fabric(), |_| ());
+    let settings = Settings { claim: Claim::Beside, ..settings() };
+    Remote::connect(watched.clone(), &subsystem(), 2, &settings, PATIENCE).expect("connected");
+    let deadlines = watched.deadlines();
+    assert!(deadlines.len() > 10 && deadlines.iter().all(|&one| one <= deadlines[0]));
+    let watched = Watched::new(peer.fabric(), |_| ());
+    discover(watched.clone(), &settings).expect("discovered");
+    let deadlines = watched.deadlines();
+    assert!(deadlines.len() > 10 && deadlines.iter().all(|&one| one <= deadlines[0]));
+}
+
+/// Mechanism: one command told the target to forget as much as a command can name. Consequence: with terabytes that took longer
+/// than a command may. Fix: such commands are as large as is forgotten in time.
+#[test]
+fn what_is_discarded_is_discarded_in_pieces() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("cairn-nvme-pieces-{}", std::process::id()));
+    let file = std::fs::File::create(&path).expect("makes");
+    let bytes = (5 << 30) + 4096;
+    file.set_len(bytes).expect("has room");
+    let namespace = Namespace::in_file(&path, 4096).expect("is there");
+    let peer = Peer::of_one(Subsystem::new(subsystem(), vec![namespace], Limits::default()));
+    let seen = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&seen);
+    let watched = Watched::new(peer.fabric(), move |command| {
+        if let Command::Deallocate { ranges, .. } = command {
+            assert_eq!(*ranges, 1);
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let mut remote =
+        Remote::connect(watched, &subsystem(), 1, &settings(), PATIENCE).expect("connected");
+    remote.write(bytes - 4096, &[7; 4096]).expect("written");
+    remote.discard(0, bytes).expect("discarded");
+    assert_eq!(seen.load(Ordering::SeqCst), 6);
+    let mut last = [1; 4096];
+    remote.read(bytes - 4096, &mut last).expect("read");
+    assert_eq!(last, [0; 4096]);
+    std::fs::remove_file(&path).expect("is there");
+}
+
+/// Passes everything on, but once `wanted` is set the answers of I/O queues only when hosts have sent so much on admin queues.
+struct Withholding {
+    address: SocketAddr,
+    connections: Arc<AtomicU32>,
+    wanted: Arc<AtomicU32>,
+}
+
+impl Withholding {
+    fn start(target: SocketAddr) -> Withholding {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+        let address = listener.local_addr().expect("it listens");
+        let (connections, wanted) = <(Arc<AtomicU32>, Arc<AtomicU32>)>::default();
+        let proxy = Withholding { address, connections, wanted };
+        let (connections, wanted) = (Arc::clone(&proxy.connections), Arc::clone(&proxy.wanted));
+        std::thread::spawn(move || {
+            for host in listener.incoming().map_while(Result::ok) {
+                // Every other one is an I/O queue.
+                let is_admin = connections.fetch_add(1, Ordering::SeqCst) % 2 == 0;
+                let Ok(target) = TcpStream::connect(target) else { break };
+                let clones = host.try_clone().and_then(|host| Ok((host, target.try_clone()?)));
+                let (from, to) = clones.expect("there are descriptors");
+                let (seen, needed) = (Arc::clone(&wanted), Arc::clone(&wanted));
+                let count = move || {
+                    let less = |wanted: u32| wanted.checked_sub(1).filter(|_| is_admin);
+                    let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+                };
+                let withhold = move || {
+                    while !is_admin && needed.load(Ordering::SeqCst) > 0 {
+                        std::thread::yield_now();
+                    }
+                };
+                std::thread::spawn(move || pass(from, to, count));
+                std::thread::spawn(move || pass(target, host, withhold));
+            }
+        });
+        proxy
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, each: impl Fn()) {
+    let mut buffer = Vec::new();
+    while receive(&mut from, &mut buffer).is_ok() {
+        each();
+        if to.write_all(&buffer).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Mechanism: hosts kept themselves alive between commands only. Consequence: a command that took longer than a target waits for a sign
+/// of life ended with its connection, again and again. Fix: they do so while they wait, too.
+#[test]
+fn host_keeps_itself_alive_while_a_command_is_under_way() {
+    let peer = Peer::start();
+    let proxy = Withholding::start(peer.address);
+    let settings = Settings { keep_alive: Duration::from_secs(4), ..settings() };
+    let mut remote = connect(proxy.address, &settings, PATIENCE);
+    proxy.wanted.store(2, Ordering::SeqCst);
+    remote.read(0, &mut [0; 4096]).expect("answered");
+    assert_eq!(proxy.wanted.load(Ordering::SeqCst), 0);
+    assert_eq!(proxy.connections.load(Ordering::SeqCst), 2, "the first ones");
 }

@@ -5,8 +5,10 @@
 
 use crate::habits::execute;
 use crate::peer::{Peer, guarded, pattern, round_trip, settings, subsystem};
+use crate::proxy::{Harm, Proxy};
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::{Controller, Fabric, Settings};
+use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::secret::SecretSource;
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::transport::{Data, Transport};
@@ -67,7 +69,7 @@ impl SecretFile {
     }
 
     pub fn settings(&self) -> Settings {
-        Settings { secrets: Some(SecretSource::File(self.0.clone())), ..settings() }
+        Settings { secrets: Some(SecretSource::File(self.0.clone()).into()), ..settings() }
     }
 }
 
@@ -190,4 +192,23 @@ fn nothing_is_done_before_the_host_has_proven_itself() {
     assert_eq!(told, Content::Failure1(Failure::MESSAGE));
     let ended = transport.poll(Instant::now() + Duration::from_secs(20));
     assert_eq!(ended, Err(Error::Closed), "who fails has lost the connection");
+}
+
+/// Mechanism: secrets were read again whenever a connection broke. Consequence: a program that had changed its user or its environment
+/// since then could not connect any more, and one that changed it at that moment was read from at the same time. Fix: they are kept.
+#[test]
+fn host_whose_secrets_cannot_be_read_any_more_connects_again() {
+    let peer = Peer::start_guarded(&hosts());
+    let proxy = Proxy::calm(peer.address);
+    let (hash, secret) = HASHES[0];
+    let file = SecretFile::new(&[&host(hash, GROUPS[0]), secret]);
+    let settings = file.settings();
+    let fabric = TcpFabric::new(proxy.address);
+    let patience = Duration::from_secs(5);
+    let mut remote =
+        Remote::connect(fabric, &guarded(), 1, &settings, patience).expect("connected");
+    drop(file);
+    proxy.arm(Harm::Break, 1);
+    remote.read(0, &mut [0; 4096]).expect("connected again");
+    assert!(proxy.is_done());
 }

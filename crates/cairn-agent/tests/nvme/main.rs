@@ -19,3 +19,4 @@ mod reconnecting;
 mod reserving;
 mod sharing;
 mod showing;
+mod watched;

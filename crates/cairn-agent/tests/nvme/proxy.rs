@@ -132,7 +132,7 @@ impl State {
 }
 
 /// The next PDU, and nothing of what follows.
-fn receive(from: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
+pub fn receive(from: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
     buffer.resize(COMMON_BYTES, 0);
     from.read_exact(buffer)?;
     let bytes = u32::from_le_bytes([buffer[4], buffer[5], buffer[6], buffer[7]]) as usize;

@@ -1,13 +1,16 @@
 //! Hosts that claim one namespace. Only against Cairn's target: other tests use that of another peer at the same time.
 
 use crate::peer::{Peer, pattern, settings, subsystem};
-use cairn_agent::target::Limits;
+use crate::proxy::{Harm, Proxy};
+use crate::watched::Watched;
+use cairn_agent::target::{Limits, Namespace, Subsystem};
 use cairn_device::nvme::Error;
-use cairn_device::nvme::claim::Claim;
-use cairn_device::nvme::controller::Settings;
+use cairn_device::nvme::claim::{self, Claim};
+use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::tcp::TcpFabric;
-use cairn_device::nvme::wire::Status;
+use cairn_device::nvme::wire::reservation::Step;
+use cairn_device::nvme::wire::{Command, Status};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -154,4 +157,66 @@ fn late_write_of_a_host_whose_namespace_was_taken_over_is_refused() {
     let mut again = vec![0; PIECE];
     heir.read(0, &mut again).expect("reads");
     assert!(again == new);
+}
+
+/// Mechanism: who connects anew claims anew, and found nobody who has the namespace when whoever had put it out was gone, too.
+/// Consequence: it went on writing onto what was emptied, or was somebody else's by then. Fix: it remembers its key, and a target that
+/// was not started again and does not know that key has put it out.
+#[test]
+fn host_that_was_put_out_while_it_was_away_does_not_claim_the_namespace_again() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let proxy = Proxy::calm(peer.address);
+    let mut away = connect(proxy.address, &wanting(Claim::Exclusive)).expect("claimed");
+    away.write(0, &pattern(1, PIECE)).expect("its own");
+    let mut heir = connect(peer.address, &wanting(Claim::TakeOver)).expect("taken over");
+    heir.release().expect("given back");
+    proxy.arm(Harm::Break, 1);
+    let late = away.write(0, &pattern(2, PIECE));
+    assert!(matches!(late, Err(Error::Unsuitable { .. })), "{late:?}");
+    away.write(0, &pattern(2, PIECE)).expect_err("never again");
+    connect(peer.address, &wanting(Claim::Exclusive)).expect("nobody has claimed it");
+}
+
+#[test]
+fn host_whose_target_was_started_again_claims_the_namespace_again() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let proxy = Proxy::calm(peer.address);
+    // The same namespace: a file.
+    let path = std::env::temp_dir().join(format!("cairn-nvme-again-{}", std::process::id()));
+    std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("has room");
+    let export = || {
+        let namespace = || Namespace::in_file(&path, 4096).expect("is there");
+        let both = vec![namespace(), namespace()];
+        Peer::of_one(Subsystem::new(subsystem(), both, Limits::default()))
+    };
+    proxy.retarget(export().address);
+    let mut host = connect(proxy.address, &wanting(Claim::Exclusive)).expect("claimed");
+    let again = export();
+    proxy.retarget(again.address);
+    proxy.arm(Harm::Break, 1);
+    host.write(0, &pattern(1, PIECE)).expect("its own");
+    connect(again.address, &wanting(Claim::Exclusive)).map(drop).expect_err("it is claimed");
+    std::fs::remove_file(&path).expect("is there");
+}
+
+/// Mechanism: who was slower than another host stayed registered. Consequence: when a target had as many hosts as it takes, nobody
+/// could claim any more. Fix: who has lost the race gives its registration back.
+#[test]
+fn host_that_has_lost_the_race_for_a_namespace_does_not_stay_registered() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let winner = wanting(Claim::Exclusive);
+    let (address, faster) = (peer.address, winner.clone());
+    // Between its registration and what makes the namespace its own.
+    let watched = Watched::new(peer.fabric(), move |command| {
+        if let Command::Reserve { step: Step::Acquire(_), .. } = command {
+            connect(address, &faster).expect("claimed");
+        }
+    });
+    let slower = wanting(Claim::Exclusive);
+    let lost = Remote::connect(watched, &subsystem(), 2, &slower, PATIENCE).map(drop);
+    assert!(matches!(lost, Err(Error::Reserved { holder }) if holder.host == winner.host_id));
+    let mut controller: Controller<TcpFabric> = peer.controller();
+    let report = claim::report(&mut controller.queue(2).expect("a queue")).expect("a report");
+    let hosts: Vec<_> = report.hosts.iter().map(|registrant| registrant.host).collect();
+    assert_eq!(hosts, [winner.host_id]);
 }

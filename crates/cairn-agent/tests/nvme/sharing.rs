@@ -1,17 +1,22 @@
 //! One namespace used by the threads of a process, and by its children.
 
-use crate::peer::{PART_BYTES, Peer, SUBSYSTEM, pattern};
-use cairn_agent::target::Resources;
+use crate::peer::{PART_BYTES, Peer, SUBSYSTEM, pattern, subsystem};
+use crate::proxy::{Harm, Proxy};
+use cairn_agent::target::{Limits, Namespace, Resources, Subsystem};
 use cairn_device::descriptor::Descriptor;
 use cairn_device::mapping::Mapping;
+use cairn_device::nvme::Error;
 use cairn_device::nvme::claim::Claim;
 use cairn_device::nvme::line::Line;
 use cairn_device::nvme::shared::{RemotePath, SharedRemote};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::IntoRawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 const PIECE: usize = 64 << 10;
 
@@ -138,4 +143,80 @@ fn line(path: &Path) -> Line {
     let file = file.expect("has room");
     file.set_len(4096).expect("has room");
     Line::new(Mapping::new(Descriptor::from_raw(file.into_raw_fd()), 4096).expect("mapped"), 0)
+}
+
+#[test]
+fn part_of_a_namespace_without_a_page_has_nothing() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let small = Namespace::in_memory(2048, 512).expect("there is memory");
+    let peer = Peer::of_one(Subsystem::new(subsystem(), vec![small], Limits::default()));
+    let path = format!("//{}/{SUBSYSTEM}?nsid=1&part=1/2", peer.address);
+    let place = RemotePath::parse(Path::new(&path)).expect("a path");
+    assert_eq!(SharedRemote::open(&place, HOST, Claim::None).expect("connected").bytes(), 0);
+}
+
+fn known(peer: &Peer, address: SocketAddr, claim: Claim) -> SharedRemote {
+    let traits = *open(peer).traits();
+    SharedRemote::known(&RemotePath { address, ..place(peer) }, HOST, claim, &traits)
+        .expect("prepared")
+}
+
+/// Mechanism: a process looked once whether the namespace is what was known of it. Consequence: after its connection had broken it went on
+/// writing onto one that was another store's by then. Fix: it looks on every connection.
+#[test]
+fn namespace_is_looked_at_on_every_connection_before_it_is_used() {
+    let peer = Peer::start();
+    let proxy = Proxy::calm(peer.address);
+    let remote = known(&peer, proxy.address, Claim::None);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&looks);
+    remote.check_first(Box::new(move |media| {
+        media.read(0, &mut [0; 4096])?;
+        match counted.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => Ok(()),
+            _ => Err(cairn_core::Error::Corrupt { what: "another label" }),
+        }
+    }));
+    assert!(use_it(&remote, 60) && use_it(&remote, 61));
+    assert_eq!(looks.load(Ordering::SeqCst), 1);
+    proxy.arm(Harm::Break, 1);
+    assert!(use_it(&remote, 62), "it is the same");
+    assert_eq!(looks.load(Ordering::SeqCst), 2);
+    proxy.arm(Harm::Break, 1);
+    // SAFETY: the page is readable.
+    let refused = unsafe { remote.write([7; 4096].as_ptr(), 4096, 5 * PART_BYTES) };
+    assert!(matches!(refused, Err(Error::Unsuitable { .. })), "{refused:?}");
+}
+
+/// How many have ever joined a line, which is the first word of its file.
+fn joined(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).expect("is there");
+    u64::from_le_bytes(*bytes.first_chunk().expect("a word"))
+}
+
+/// Mechanism: a process whose connection broke made another one without joining the line. Consequence: it passed those who waited, or
+/// never had its turn where the target took no more. Fix: every connection is made in turn.
+#[test]
+fn who_has_lost_its_connection_joins_the_line_of_those_who_wait() {
+    let peer = Peer::start();
+    let proxy = Proxy::calm(peer.address);
+    let remote = known(&peer, proxy.address, Claim::None);
+    let file = std::env::temp_dir().join(format!("cairn-line-broken-{}", std::process::id()));
+    remote.wait_in(line(&file));
+    remote.reach().expect("connected, and kept whoever waits");
+    let others = line(&file);
+    let other = others.join(Duration::from_secs(1));
+    proxy.arm(Harm::Break, 1);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| use_it(&remote, 63));
+        while joined(&file) < 2 && !writer.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(joined(&file), 2, "it has passed who waits");
+        drop(other);
+        assert!(writer.join().expect("has ended"));
+    });
+    std::fs::remove_file(&file).expect("is there");
 }

@@ -8,7 +8,7 @@ use crate::sys;
 
 use super::error::{Error, Result};
 use super::queue::check_status;
-use super::transport::{CommandId, Data, Transport};
+use super::transport::{CommandId, Data, Limit, Transport};
 use super::wire::fabrics::{
     self, CONFIGURATION_ENABLED, CONFIGURATION_SHUTDOWN, Capabilities, PROPERTY_CAPABILITIES,
     PROPERTY_CONFIGURATION, PROPERTY_STATUS,
@@ -25,7 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Admin<T> {
     transport: T,
-    timeout: Duration,
+    limit: Limit,
+    /// After how long without a sign of life the controller forgets us; zero: never.
+    keep_alive: Duration,
     event_request: Option<CommandId>,
     event: Option<Event>,
     last_contact: Instant,
@@ -44,14 +46,19 @@ pub struct Event {
 
 impl<T: Transport> Admin<T> {
     /// The queue over a transport on which nothing was sent yet.
-    pub fn new(transport: T, timeout: Duration) -> Admin<T> {
+    pub fn new(transport: T, limit: Limit, keep_alive: Duration) -> Admin<T> {
         let last_contact = Instant::now();
-        Admin { transport, timeout, event_request: None, event: None, last_contact }
+        Admin { transport, limit, keep_alive, event_request: None, event: None, last_contact }
     }
 
-    /// When the controller last heard of us.
-    pub fn last_contact(&self) -> Instant {
-        self.last_contact
+    /// Until when all commands must have ended from now on; None: each has its time.
+    pub fn set_deadline(&mut self, all: Option<Instant>) {
+        self.limit.all = all;
+    }
+
+    /// When a command that is sent now must have ended.
+    pub fn deadline(&self) -> Instant {
+        self.limit.deadline(Instant::now())
     }
 
     /// Sends a command and waits for its end, which must be a success. `name` is for people.
@@ -59,7 +66,7 @@ impl<T: Transport> Admin<T> {
         // SAFETY: whoever made `data` lent it until this returns; all errors end the connection.
         let id = unsafe { self.transport.submit(command.encode(), data) }?;
         self.last_contact = Instant::now();
-        let deadline = self.last_contact + self.timeout;
+        let deadline = self.limit.deadline(self.last_contact);
         loop {
             match self.transport.poll(deadline)? {
                 Some(ended) if ended.command_id == id.0 => {
@@ -95,7 +102,7 @@ impl<T: Transport> Admin<T> {
         let capabilities = self.property(PROPERTY_CAPABILITIES, true)?;
         let capabilities = Capabilities::decode(capabilities);
         self.configure(CONFIGURATION_ENABLED)?;
-        let limit = Duration::from_millis(capabilities.timeout_ms) + self.timeout;
+        let limit = Duration::from_millis(capabilities.timeout_ms) + self.limit.each;
         self.wait_for_status(fabrics::STATUS_READY, fabrics::STATUS_READY, limit)?;
         Ok(capabilities)
     }
@@ -104,7 +111,7 @@ impl<T: Transport> Admin<T> {
     pub fn shut_down(&mut self) -> Result<()> {
         self.configure(CONFIGURATION_ENABLED | CONFIGURATION_SHUTDOWN)?;
         let mask = fabrics::STATUS_SHUTDOWN_MASK;
-        self.wait_for_status(mask, fabrics::STATUS_SHUT_DOWN, self.timeout)
+        self.wait_for_status(mask, fabrics::STATUS_SHUT_DOWN, self.limit.each)
     }
 
     fn property(&mut self, property: u32, is_wide: bool) -> Result<u64> {
@@ -118,7 +125,7 @@ impl<T: Transport> Admin<T> {
     }
 
     fn wait_for_status(&mut self, mask: u32, wanted: u32, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
+        let deadline = Limit { each: limit, ..self.limit }.deadline(Instant::now());
         loop {
             let status = self.property(PROPERTY_STATUS, false)? as u32;
             if status & fabrics::STATUS_FATAL != 0 {
@@ -135,9 +142,13 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// Lets the controller know that we are there.
+    /// Lets the controller know that we are there, if half of the time is over after which it would forget us.
     pub fn keep_alive(&mut self) -> Result<()> {
-        self.execute("keep alive", &Command::KeepAlive, Data::None).map(drop)
+        let interval = self.keep_alive / 2;
+        match !interval.is_zero() && self.last_contact.elapsed() >= interval {
+            true => self.execute("keep alive", &Command::KeepAlive, Data::None).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Asks to be told of these events.

@@ -19,6 +19,8 @@ const TRIES: u32 = 16;
 /// A key has the second of its making above these bits, and chance below.
 const KEY_CHANCE_BITS: u32 = 24;
 
+const PUT_OUT: &str = "another host has taken the namespace over meanwhile";
+
 /// How a host wants to have a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
@@ -30,6 +32,24 @@ pub enum Claim {
     Exclusive,
     /// The same, even if another host has it: that one never writes again.
     TakeOver,
+}
+
+/// What a host remembers of its claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Own {
+    /// What the report said then of how often registrations had changed.
+    generation: u32,
+    /// Whether nobody had made the claim for this host before.
+    pub is_new: bool,
+}
+
+impl Own {
+    /// Whether another host has put this one out since then, and may be gone as well. Not if the target was started again: then
+    /// it has begun to count anew.
+    fn was_put_out(&self, host: &[u8; 16], report: &Report) -> bool {
+        let changes = report.generation.wrapping_sub(self.generation);
+        report.key_of(host).is_none() && (1..=u32::MAX / 2).contains(&changes)
+    }
 }
 
 /// Who has a namespace.
@@ -59,29 +79,44 @@ impl core::fmt::Display for Holder {
     }
 }
 
-/// Makes the namespace of a queue this host's. Errors: `Reserved` if it is another one's.
-pub fn claim<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16], claim: Claim) -> Result<()> {
+/// Makes the namespace of a queue this host's, which has claimed it `before` or not; what it is to remember of that. Errors:
+/// `Reserved` if it is another one's; it was another one's since then.
+pub fn claim<T: Transport>(
+    queue: &mut Queue<T>,
+    host: &[u8; 16],
+    claim: Claim,
+    before: Option<Own>,
+) -> Result<Option<Own>> {
     if claim == Claim::None || !queue.traits().can_reserve {
-        return Ok(());
+        return Ok(None);
     }
-    for _ in 0..TRIES {
+    let may_put_out = claim == Claim::TakeOver && before.is_none();
+    for round in 0..TRIES {
         let report = report(queue)?;
         let holder = report.holder().copied();
-        if holder.is_some_and(|holder| holder.host == *host) {
-            return Ok(());
+        match holder {
+            Some(holder) if holder.host == *host => {
+                return Ok(Some(Own { generation: report.generation, is_new: round > 0 }));
+            }
+            Some(Registrant { host: other, key, .. }) if !may_put_out => {
+                leave(queue, report.key_of(host).filter(|_| claim == Claim::Exclusive));
+                return Err(Error::Reserved { holder: Holder { host: other, key } });
+            }
+            _ if claim == Claim::Beside => return Ok(None),
+            None if before.is_some_and(|own| own.was_put_out(host, &report)) => {
+                return Err(Error::Unsuitable { why: PUT_OUT });
+            }
+            // Whoever was faster is seen in the next report.
+            _ => unless_conflict(advance(queue, report.key_of(host), holder))?,
         }
-        if let (Some(Registrant { host, key, .. }), Claim::Exclusive | Claim::Beside) =
-            (holder, claim)
-        {
-            return Err(Error::Reserved { holder: Holder { host, key } });
-        }
-        if claim == Claim::Beside {
-            return Ok(());
-        }
-        // Whoever was faster is seen in the next report.
-        unless_conflict(advance(queue, report.key_of(host), holder))?;
     }
     Err(Error::Unsuitable { why: "hosts fight for the namespace" })
+}
+
+/// Is not registered any more, if that can be: a target takes so many hosts.
+fn leave<T: Transport>(queue: &mut Queue<T>, key: Option<u64>) {
+    // One that stays registered may claim all the same.
+    let _ = key.map(|key| step(queue, Step::Register(reservation::UNREGISTER), [key, 0]));
 }
 
 /// Gives a namespace back that may be this host's.

@@ -2,18 +2,19 @@
 //!
 //! Must stay true: a controller that was connected is enabled, and its pages were understood; where there is a secret, each
 //! of its queues knows it. The keep-alive timer is
-//! the caller's to serve: `keep_alive` more often than that.
+//! the caller's to serve: `keep_alive` more often than that. While a queue is waited for, it is served.
 //! Does not read or write namespaces; `queue` does. Does not reconnect; `remote` does.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::admin::Admin;
 use super::auth;
 use super::claim::Claim;
 use super::error::{Error, Result};
-use super::queue::{Queue, Traits, check_status};
-use super::secret::{SecretSource, Secrets};
-use super::transport::{Data, Transport};
+use super::queue::{Alive, Queue, Traits, check_status};
+use super::secret::{KeptSecrets, Secrets};
+use super::transport::{Data, Limit, Transport};
 use super::wire::fabrics::{
     self, ANY_CONTROLLER, Capabilities, ConnectData, DISCOVERY_ENTRIES_MAX, DISCOVERY_ENTRY_BYTES,
     DiscoveryEntry, DiscoveryHead,
@@ -74,7 +75,7 @@ pub struct Settings {
     /// How namespaces are wanted.
     pub claim: Claim,
     /// Where it is read who we are and how we prove that; controllers that do not want a proof are refused then.
-    pub secrets: Option<SecretSource>,
+    pub secrets: Option<KeptSecrets>,
 }
 
 impl Settings {
@@ -92,8 +93,8 @@ impl Settings {
         }
     }
 
-    fn read_secrets(&self) -> Result<Option<Secrets>> {
-        self.secrets.as_ref().map(SecretSource::read).transpose()
+    fn secrets(&self) -> Result<Option<&Secrets>> {
+        self.secrets.as_ref().map(KeptSecrets::get).transpose()
     }
 }
 
@@ -103,7 +104,7 @@ pub struct Controller<F: Fabric> {
     fabric: F,
     settings: Settings,
     subsystem: Nqn,
-    admin: Admin<F::Transport>,
+    admin: Arc<Mutex<Admin<F::Transport>>>,
     id: u16,
     capabilities: Capabilities,
     identity: identify::Controller,
@@ -113,10 +114,22 @@ pub struct Controller<F: Fabric> {
 impl<F: Fabric> Controller<F> {
     /// Connects to a controller of `subsystem`, enables it and learns what it is.
     pub fn connect(fabric: F, subsystem: &Nqn, settings: &Settings) -> Result<Controller<F>> {
-        let secrets = settings.read_secrets()?;
-        let host = secrets.as_ref().map_or(&settings.host, |secrets| &secrets.name);
-        let settings = Settings { host: host.clone(), ..settings.clone() };
         let deadline = Instant::now() + settings.timeout;
+        let mut controller = Controller::connect_by(fabric, subsystem, settings, deadline)?;
+        controller.set_deadline(None);
+        Ok(controller)
+    }
+
+    /// The same. Errors: not all that follows has ended at `deadline`, up to `set_deadline`.
+    pub(super) fn connect_by(
+        fabric: F,
+        subsystem: &Nqn,
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<Controller<F>> {
+        let secrets = settings.secrets()?;
+        let host = secrets.map_or(&settings.host, |secrets| &secrets.name);
+        let settings = Settings { host: host.clone(), ..settings.clone() };
         let transport = fabric.connect(0, ADMIN_DEPTH, ADMIN_CAPSULE_DATA_BYTES, deadline)?;
         let keep_alive_ms = settings.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
         let connect = Command::Connect {
@@ -125,7 +138,8 @@ impl<F: Fabric> Controller<F> {
             without_flow_control: settings.without_flow_control,
             keep_alive_ms,
         };
-        let mut admin = Admin::new(transport, settings.timeout);
+        let limit = Limit { each: settings.timeout, all: Some(deadline) };
+        let mut admin = Admin::new(transport, limit, settings.keep_alive);
         let data = ConnectData {
             host_id: settings.host_id,
             controller: ANY_CONTROLLER,
@@ -134,7 +148,7 @@ impl<F: Fabric> Controller<F> {
         };
         let result = admin.execute("connect", &connect, Data::of(&data.encode()))?;
         let id = result as u16;
-        auth::settle(result, subsystem, secrets.as_ref(), |name, command, data| {
+        auth::settle(result, subsystem, secrets, |name, command, data| {
             admin.execute(name, command, data)
         })?;
         let capabilities = admin.enable()?;
@@ -145,8 +159,17 @@ impl<F: Fabric> Controller<F> {
         if events != 0 && !identity.is_discovery {
             admin.ask_for_events(events)?;
         }
-        let subsystem = subsystem.clone();
+        let (subsystem, admin) = (subsystem.clone(), Arc::new(Mutex::new(admin)));
         Ok(Controller { fabric, settings, subsystem, admin, id, capabilities, identity, queues: 0 })
+    }
+
+    /// Until when all commands must have ended from now on; None: each has its time.
+    pub(super) fn set_deadline(&mut self, all: Option<Instant>) {
+        self.admin().set_deadline(all);
+    }
+
+    fn admin(&self) -> MutexGuard<'_, Admin<F::Transport>> {
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it says of itself.
@@ -160,7 +183,7 @@ impl<F: Fabric> Controller<F> {
             Error::Unsuitable { why: "the controller's list of namespaces makes no sense" };
         let (mut all, mut last) = (Vec::new(), 0);
         loop {
-            let page = self.admin.identify(identify::CNS_ACTIVE_NAMESPACES, last)?;
+            let page = self.admin().identify(identify::CNS_ACTIVE_NAMESPACES, last)?;
             let some = identify::decode_list(&page).ok_or(nonsense)?;
             if some.first().is_some_and(|&first| first <= last) {
                 return Err(nonsense);
@@ -176,7 +199,7 @@ impl<F: Fabric> Controller<F> {
 
     /// What a namespace is. Errors: it does not exist, or has blocks that are not supported.
     pub fn namespace(&mut self, number: u32) -> Result<identify::Namespace> {
-        let page = self.admin.identify(identify::CNS_NAMESPACE, number)?;
+        let page = self.admin().identify(identify::CNS_NAMESPACE, number)?;
         identify::Namespace::decode(&page).ok_or(Error::Unsuitable {
             why: "there is no such namespace, or its blocks have metadata or an unsupported size",
         })
@@ -187,7 +210,7 @@ impl<F: Fabric> Controller<F> {
         let shape = self.namespace(number)?;
         let traits = self.traits(number, shape);
         self.request_queues(self.queues + 1)?;
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = self.admin().deadline();
         let capsule = self.identity.capsule_data_bytes as usize;
         // One entry of the queue always stays empty.
         let depth = self.settings.depth.min(self.capabilities.entries_max as usize - 1);
@@ -214,10 +237,11 @@ impl<F: Fabric> Controller<F> {
         if result as u16 != self.id {
             return Err(Error::Malformed { what: "the queue of another controller" });
         }
-        let secrets = self.settings.read_secrets()?;
-        auth::settle(result, &self.subsystem, secrets.as_ref(), execute)?;
+        auth::settle(result, &self.subsystem, self.settings.secrets()?, execute)?;
         self.queues += 1;
-        Ok(Queue::new(transport, traits, self.settings.timeout))
+        let limit = Limit { each: self.settings.timeout, all: None };
+        let alive = Alive::new(Arc::clone(&self.admin), self.settings.keep_alive);
+        Ok(Queue::new(transport, traits, limit, alive))
     }
 
     fn traits(&self, namespace: u32, shape: identify::Namespace) -> Traits {
@@ -242,7 +266,7 @@ impl<F: Fabric> Controller<F> {
     fn request_queues(&mut self, count: u16) -> Result<()> {
         let value = u32::from(count - 1) << 16 | u32::from(count - 1);
         let set = Command::SetFeatures { feature: FEATURE_QUEUES, value };
-        let granted = self.admin.execute("set features", &set, Data::None)?;
+        let granted = self.admin().execute("set features", &set, Data::None)?;
         let granted = (granted as u16).min((granted >> 16) as u16);
         match granted >= count - 1 {
             true => Ok(()),
@@ -253,14 +277,12 @@ impl<F: Fabric> Controller<F> {
     /// Lets the controller know that we are there, if half of the time is over after which it would forget us. Whether
     /// namespaces have changed since the last call.
     pub fn keep_alive(&mut self) -> Result<bool> {
-        let interval = self.settings.keep_alive / 2;
-        if !interval.is_zero() && self.admin.last_contact().elapsed() >= interval {
-            self.admin.keep_alive()?;
-        }
-        match self.admin.event()? {
+        let mut admin = self.admin();
+        admin.keep_alive()?;
+        match admin.event()? {
             Some(event) if event.kind == NOTICE && event.information == NAMESPACES_CHANGED => {
                 let mut changed = vec![0; CHANGED_BYTES];
-                self.admin.log_page(LOG_CHANGED_NAMESPACES, 0, &mut changed)?;
+                admin.log_page(LOG_CHANGED_NAMESPACES, 0, &mut changed)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -269,7 +291,7 @@ impl<F: Fabric> Controller<F> {
 
     /// Ends what the controller does for us, in an orderly way.
     pub fn shut_down(&mut self) -> Result<()> {
-        self.admin.shut_down()
+        self.admin().shut_down()
     }
 
     /// Reads the discovery log of a discovery controller.
@@ -280,7 +302,7 @@ impl<F: Fabric> Controller<F> {
             for index in 1..=head.entries.min(DISCOVERY_ENTRIES_MAX) {
                 let mut bytes = [0; DISCOVERY_ENTRY_BYTES];
                 let offset = index * DISCOVERY_ENTRY_BYTES as u64;
-                self.admin.log_page(LOG_DISCOVERY, offset, &mut bytes)?;
+                self.admin().log_page(LOG_DISCOVERY, offset, &mut bytes)?;
                 // One that is not understood does not spoil the others.
                 entries.extend(DiscoveryEntry::decode(&bytes));
             }
@@ -293,7 +315,7 @@ impl<F: Fabric> Controller<F> {
 
     fn discovery_head(&mut self) -> Result<DiscoveryHead> {
         let mut bytes = [0; DISCOVERY_ENTRY_BYTES];
-        self.admin.log_page(LOG_DISCOVERY, 0, &mut bytes)?;
+        self.admin().log_page(LOG_DISCOVERY, 0, &mut bytes)?;
         DiscoveryHead::decode(&bytes)
             .ok_or(Error::Unsuitable { why: "the discovery log has an unknown format" })
     }
@@ -303,7 +325,8 @@ impl<F: Fabric> Controller<F> {
 pub fn discover<F: Fabric>(fabric: F, settings: &Settings) -> Result<Vec<DiscoveryEntry>> {
     let name = Nqn::new(fabrics::DISCOVERY_NQN).expect("the name is well-known");
     let settings = Settings { keep_alive: Duration::ZERO, ..settings.clone() };
-    let mut controller = Controller::connect(fabric, &name, &settings)?;
+    let deadline = Instant::now() + settings.timeout;
+    let mut controller = Controller::connect_by(fabric, &name, &settings, deadline)?;
     let entries = controller.discovery_log()?;
     // What is to be known is known.
     let _ = controller.shut_down();

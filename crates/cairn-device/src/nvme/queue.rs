@@ -4,13 +4,18 @@
 //! before anything is sent.
 //! Does not reconnect; `remote` does.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::admin::Admin;
 use super::error::{Error, Result};
-use super::transport::{CommandId, Data, Transport};
-use super::wire::command::{self, Blocks, Command, RANGE_BYTES, RANGES_MAX};
+use super::transport::{CommandId, Data, Limit, Transport};
+use super::wire::command::{self, Blocks, Command};
 use super::wire::identify;
 use super::wire::{Completion, Status};
+
+/// How much a controller is told to forget at a time: no more than it does in the time of a command.
+const DISCARD_BYTES_MAX: u64 = 1 << 30;
 
 /// What a queue needs to know of its namespace and controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +41,49 @@ pub struct Traits {
 pub struct Queue<T> {
     transport: T,
     traits: Traits,
-    timeout: Duration,
+    limit: Limit,
+    alive: Alive<T>,
+}
+
+/// What keeps the controller from forgetting us while commands are under way, of which it takes no notice.
+#[derive(Debug)]
+pub(super) struct Alive<T> {
+    admin: Arc<Mutex<Admin<T>>>,
+    /// How often is looked whether it is time; zero: never.
+    every: Duration,
+    looked: Instant,
+}
+
+impl<T: Transport> Alive<T> {
+    /// By that admin queue of a controller that forgets us after so long.
+    pub(super) fn new(admin: Arc<Mutex<Admin<T>>>, keep_alive: Duration) -> Alive<T> {
+        // The admin queue may have been silent for half of the time already.
+        Alive { admin, every: keep_alive / 4, looked: Instant::now() }
+    }
+
+    /// When is to be looked again; None: never.
+    fn next(&self) -> Option<Instant> {
+        (!self.every.is_zero()).then(|| self.looked + self.every)
+    }
+
+    fn stay(&mut self, now: Instant) -> Result<()> {
+        if self.next().is_none_or(|next| now < next) {
+            return Ok(());
+        }
+        self.looked = now;
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner).keep_alive()
+    }
 }
 
 impl<T: Transport> Queue<T> {
-    /// The queue that was connected over `transport`. A command that is not answered within `timeout` ends the connection.
-    pub fn new(transport: T, traits: Traits, timeout: Duration) -> Queue<T> {
-        Queue { transport, traits, timeout }
+    /// The queue that was connected over `transport`. A command that is not answered in time ends the connection.
+    pub(super) fn new(transport: T, traits: Traits, limit: Limit, alive: Alive<T>) -> Queue<T> {
+        Queue { transport, traits, limit, alive }
+    }
+
+    /// Until when all commands must have ended from now on; None: each has its time.
+    pub fn set_deadline(&mut self, all: Option<Instant>) {
+        self.limit.all = all;
     }
 
     /// What it was told of its namespace.
@@ -90,12 +131,19 @@ impl<T: Transport> Queue<T> {
 
     /// The next command that ended. Errors: none did in time; then the connection has ended, and with it all commands.
     pub fn wait(&mut self) -> Result<Completion> {
-        match self.transport.poll(Instant::now() + self.timeout)? {
-            Some(completion) => Ok(completion),
-            None => {
-                self.transport.abandon();
-                Err(Error::TimedOut { awaited: "answer to a command" })
+        let mut now = Instant::now();
+        let deadline = self.limit.deadline(now);
+        loop {
+            self.alive.stay(now).inspect_err(|_| self.transport.abandon())?;
+            let until = self.alive.next().map_or(deadline, |next| next.min(deadline));
+            if let Some(completion) = self.transport.poll(until)? {
+                return Ok(completion);
             }
+            if until == deadline {
+                self.transport.abandon();
+                return Err(Error::TimedOut { awaited: "answer to a command" });
+            }
+            now = Instant::now();
         }
     }
 
@@ -185,17 +233,14 @@ impl<T: Transport> Queue<T> {
             return Err(Error::Unsuitable { why: "the controller cannot deallocate" });
         }
         self.check(offset, length)?;
-        let most = (u64::from(u32::MAX) << self.traits.shape.block_shift).min(length.max(1));
-        let starts: Vec<u64> = (0..length).step_by(most as usize).collect();
-        for some in starts.chunks(RANGES_MAX) {
-            let mut ranges = Vec::with_capacity(some.len() * RANGE_BYTES);
-            for &at in some {
-                let blocks = self.blocks(offset + at, most.min(length - at), most)?;
-                ranges.extend(command::encode_range(blocks));
-            }
-            let namespace = self.traits.namespace;
-            let deallocate = Command::Deallocate { namespace, ranges: some.len() as u32 };
-            self.execute("discard", &deallocate, Data::of(&ranges))?;
+        let most = DISCARD_BYTES_MAX.max(self.traits.shape.block_bytes());
+        let mut at = 0;
+        while at < length {
+            let bytes = most.min(length - at);
+            let range = command::encode_range(self.blocks(offset + at, bytes, most)?);
+            let deallocate = Command::Deallocate { namespace: self.traits.namespace, ranges: 1 };
+            self.execute("discard", &deallocate, Data::of(&range))?;
+            at += bytes;
         }
         Ok(())
     }

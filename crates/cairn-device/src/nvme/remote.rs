@@ -2,18 +2,21 @@
 //! breaks meanwhile.
 //!
 //! Must stay true: a call succeeds only if all of it was done on one connection; what is repeated is the same bytes at the
-//! same place. After a new connection the namespace is the same one, or nothing is read or written any more.
+//! same place. After a new connection the namespace is the same one, still this host's, and looked at, or nothing is read or written
+//! any more.
 //! Does not notice that a target lost its memory between a write and the flush that follows on another connection.
 //! Does not fence by itself: without a claim a write that was under way when a connection broke may still be done by the target, for as long as the
 //! network and the target hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sys;
 
-use super::claim::{self, Claim};
+use super::claim::{self, Claim, Own};
 use super::controller::{Controller, Fabric, Settings};
 use super::error::{Error, Result};
+use super::line::{Line, Place};
 use super::queue::{Queue, Traits};
 use super::wire::Nqn;
 
@@ -23,6 +26,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often the controller is asked what has happened, and told that we are there, if it is time: not with each command, for which
 /// that would be one system call more.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// How often who waits in line looks whether it is its turn, or tries.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Looks at a namespace on a new connection. Errors: it is not to be used.
+pub(super) type Look<F> =
+    Arc<dyn Fn(&mut Queue<<F as Fabric>::Transport>) -> Result<()> + Send + Sync>;
 
 /// A namespace that is connected, or was and will be.
 pub struct Remote<F: Fabric> {
@@ -34,6 +44,11 @@ pub struct Remote<F: Fabric> {
     patience: Duration,
     traits: Traits,
     connection: Option<Connection<F>>,
+    /// What is remembered of the claim.
+    own: Option<Own>,
+    look: Option<Look<F>>,
+    /// Where processes wait for a connection when the target gives no more, and for how long one may be silent then.
+    line: Option<(Arc<Line>, Duration)>,
 }
 
 struct Connection<F: Fabric> {
@@ -45,12 +60,31 @@ struct Connection<F: Fabric> {
 }
 
 impl<F: Fabric> Connection<F> {
-    fn new(fabric: F, subsystem: &Nqn, namespace: u32, settings: &Settings) -> Result<Self> {
-        let mut controller = Controller::connect(fabric, subsystem, settings)?;
+    /// Makes all of it in the time of a command, and lets `check` have a look at what it was claimed `before`.
+    fn new(
+        fabric: F,
+        subsystem: &Nqn,
+        namespace: u32,
+        settings: &Settings,
+        before: Option<Own>,
+        check: impl FnOnce(&mut Queue<F::Transport>) -> Result<()>,
+    ) -> Result<(Self, Option<Own>)> {
+        let deadline = Instant::now() + settings.timeout;
+        let mut controller = Controller::connect_by(fabric, subsystem, settings, deadline)?;
         let mut queue = controller.queue(namespace)?;
-        claim::claim(&mut queue, &settings.host_id, settings.claim)?;
+        queue.set_deadline(Some(deadline));
+        let own = claim::claim(&mut queue, &settings.host_id, settings.claim, before)?;
+        if let Err(error) = check(&mut queue) {
+            if own.is_some_and(|own| own.is_new) && !error.may_be_retried() {
+                // It is somebody else's by now, who finds out what is claimed.
+                let _ = claim::release(&mut queue, &settings.host_id);
+            }
+            return Err(error);
+        }
+        controller.set_deadline(None);
+        queue.set_deadline(None);
         let (made, asked) = (Instant::now(), Instant::now());
-        Ok(Connection { controller, queue, made, asked })
+        Ok((Connection { controller, queue, made, asked }, own))
     }
 }
 
@@ -63,11 +97,11 @@ impl<F: Fabric + Clone> Remote<F> {
         settings: &Settings,
         patience: Duration,
     ) -> Result<Remote<F>> {
-        let connection = Connection::new(fabric.clone(), subsystem, namespace, settings)?;
-        let (subsystem, settings) = (subsystem.clone(), settings.clone());
-        let traits = *connection.queue.traits();
-        let connection = Some(connection);
-        Ok(Remote { fabric, subsystem, namespace, settings, patience, traits, connection })
+        let (connection, own) =
+            Connection::new(fabric.clone(), subsystem, namespace, settings, None, |_| Ok(()))?;
+        let remote =
+            Remote::known(fabric, subsystem, settings, patience, connection.queue.traits());
+        Ok(Remote { connection: Some(connection), own, namespace, ..remote })
     }
 
     /// One that is known already, and will be connected when it is needed.
@@ -79,8 +113,38 @@ impl<F: Fabric + Clone> Remote<F> {
         traits: &Traits,
     ) -> Remote<F> {
         let (subsystem, settings, traits) = (subsystem.clone(), settings.clone(), *traits);
-        let (namespace, connection) = (traits.namespace, None);
-        Remote { fabric, subsystem, namespace, settings, patience, traits, connection }
+        let (namespace, connection, own) = (traits.namespace, None, None);
+        let (look, line) = (None, None);
+        Remote {
+            fabric,
+            subsystem,
+            namespace,
+            settings,
+            patience,
+            traits,
+            connection,
+            own,
+            look,
+            line,
+        }
+    }
+
+    /// Has each connection that is made from now on look at the namespace before it is used. A first one that did not is left.
+    pub(super) fn look_first(&mut self, look: &Look<F>) {
+        if self.look.is_none() {
+            self.connection = None;
+            self.look = Some(Arc::clone(look));
+        }
+    }
+
+    /// Makes connections in the order in which processes have tried. The target may forget one that had to wait after so much silence.
+    pub(super) fn wait_in(&mut self, line: &Arc<Line>, idle: Duration) {
+        self.line = Some((Arc::clone(line), idle));
+    }
+
+    /// For how long a call tries from now on before it fails.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// What it is.
@@ -91,19 +155,6 @@ impl<F: Fabric + Clone> Remote<F> {
     /// For how long it has been connected; None: it is not.
     pub fn connected_for(&self) -> Option<Duration> {
         self.connection.as_ref().map(|connection| connection.made.elapsed())
-    }
-
-    /// Tries to connect, if it is not connected, once.
-    pub fn connect_once(&mut self) -> Result<()> {
-        if self.connection.is_none() {
-            self.connection = Some(self.reconnect()?);
-        }
-        Ok(())
-    }
-
-    /// Has connections that are made from now on end at the target when this host has been silent for so long.
-    pub fn set_keep_alive(&mut self, time: Duration) {
-        self.settings.keep_alive = time;
     }
 
     /// Ends the connection, until it is needed again.
@@ -166,7 +217,7 @@ impl<F: Fabric + Clone> Remote<F> {
 
     /// Lets other hosts have the namespace, and does not claim it any more.
     pub fn release(&mut self) -> Result<()> {
-        self.settings.claim = Claim::None;
+        (self.settings.claim, self.own) = (Claim::None, None);
         let host = self.settings.host_id;
         self.insist(|queue| claim::release(queue, &host))
     }
@@ -184,13 +235,11 @@ impl<F: Fabric + Clone> Remote<F> {
         let deadline = Instant::now() + self.patience;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_once(&mut act) {
-                Err(error) if error.may_be_retried() && Instant::now() < deadline => error,
-                result => return result,
-            };
-            if !matches!(error, Error::Refused { .. }) {
-                self.connection = None;
+            let result = self.try_once(deadline, &mut act);
+            if !result.is_err_and(|error| error.may_be_retried()) || Instant::now() >= deadline {
+                return result;
             }
+            self.leave_if_broken(&result);
             // A sleep that is cut short is as good.
             let _ = sys::nanosleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -199,15 +248,16 @@ impl<F: Fabric + Clone> Remote<F> {
 
     fn try_once(
         &mut self,
+        deadline: Instant,
         act: &mut impl FnMut(&mut Queue<F::Transport>) -> Result<()>,
     ) -> Result<()> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            None => {
-                let new = self.reconnect()?;
-                self.connection.insert(new)
+        if self.connection.is_none() {
+            match self.line.clone() {
+                Some((line, idle)) => self.connect_in_turn(&line, idle, deadline)?,
+                None => self.connect_once(self.settings.keep_alive)?,
             }
-        };
+        }
+        let Some(connection) = &mut self.connection else { return Err(Error::Closed) };
         if connection.asked.elapsed() >= ASK_EVERY {
             connection.asked = Instant::now();
             if connection.controller.keep_alive()? {
@@ -221,11 +271,49 @@ impl<F: Fabric + Clone> Remote<F> {
         }
     }
 
-    fn reconnect(&self) -> Result<Connection<F>> {
-        let fabric = self.fabric.clone();
-        let connection = Connection::new(fabric, &self.subsystem, self.namespace, &self.settings)?;
-        same(&self.traits, connection.queue.traits())?;
-        Ok(connection)
+    fn leave_if_broken(&mut self, result: &Result<()>) {
+        match result {
+            Ok(()) | Err(Error::Refused { .. }) => {}
+            Err(_) => self.connection = None,
+        }
+    }
+
+    /// Connects, if that does not succeed at once then in the order in which processes have tried. Errors: it has not succeeded at
+    /// `deadline`, or never will.
+    fn connect_in_turn(&mut self, line: &Line, idle: Duration, deadline: Instant) -> Result<()> {
+        let mut place: Option<Place<'_>> = None;
+        loop {
+            let is_over = Instant::now() >= deadline;
+            let (may_try, keep_alive) = match &place {
+                None => (line.is_empty(), self.settings.keep_alive),
+                Some(place) => (place.is_first(sys::uptime()), idle),
+            };
+            match may_try.then(|| self.connect_once(keep_alive)) {
+                Some(Err(error)) if error.may_be_retried() && !is_over => {}
+                Some(result) => return result,
+                None if is_over => return Err(Error::TimedOut { awaited: "turn to connect" }),
+                None => {}
+            }
+            place.get_or_insert_with(|| line.join(sys::uptime()));
+            // A sleep that is cut short is as good.
+            let _ = sys::nanosleep(LOOK_EVERY);
+        }
+    }
+
+    /// Tries to connect once, as a host that the target may forget after so long.
+    fn connect_once(&mut self, keep_alive: Duration) -> Result<()> {
+        let settings = Settings { keep_alive, ..self.settings.clone() };
+        let (fabric, traits, look) = (self.fabric.clone(), &self.traits, &self.look);
+        let check = |queue: &mut Queue<F::Transport>| {
+            same(traits, queue.traits())?;
+            look.as_ref().map_or(Ok(()), |look| look(queue))
+        };
+        let (subsystem, namespace) = (&self.subsystem, self.namespace);
+        let (connection, own) =
+            Connection::new(fabric, subsystem, namespace, &settings, self.own, check)?;
+        self.connection = Some(connection);
+        self.own = own.or(self.own);
+        Ok(())
     }
 
     /// Some namespace of the controller has changed; ours must not have.

@@ -3,11 +3,12 @@
 //!
 //! Must stay true: a secret is in no message, and is wiped when it is not needed any more. A file of secrets that others than
 //! its owner could read is refused.
-//! Does not keep secrets between connections: they are read again for each.
+//! Who connects again needs what was read for the first connection: a program may have changed its user or environment since.
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use crate::crypto::wiped::wipe;
 use crate::crypto::{Hash, Wiped};
@@ -209,6 +210,30 @@ impl SecretSource {
                 secrets
             }
         }
+    }
+}
+
+/// Secrets that are read once.
+#[derive(Clone, Debug)]
+pub struct KeptSecrets {
+    source: SecretSource,
+    kept: Arc<OnceLock<Secrets>>,
+}
+
+impl From<SecretSource> for KeptSecrets {
+    fn from(source: SecretSource) -> KeptSecrets {
+        KeptSecrets { source, kept: Arc::default() }
+    }
+}
+
+impl KeptSecrets {
+    /// The secrets, which are read if that has not succeeded before.
+    pub fn get(&self) -> Result<&Secrets> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept);
+        }
+        let secrets = self.source.read()?;
+        Ok(self.kept.get_or_init(|| secrets))
     }
 }
 

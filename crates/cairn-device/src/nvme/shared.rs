@@ -2,33 +2,33 @@
 //! connection of its own, made when it first needs one. What is known of the namespace already needs none.
 //!
 //! Must stay true: one thread at a time uses the connection. A child never touches the one it inherited, neither its
-//! sockets nor its memory: the marks that say whose it is are wiped in it. The sockets have the same two numbers for as long
+//! sockets nor its memory: what says whose it is names its parent. Who has waited while others failed does not try as long as they did.
+//! The sockets have the same two numbers for as long
 //! as this lives, so that whoever keeps the application from closing them needs to be told once.
 //! Does not make concurrent calls fast.
 
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_core::Media;
 
 use crate::descriptor::Descriptor;
-use crate::mapping::LocalTable;
-use crate::sys;
+use crate::{process, sys};
 
 use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
-use super::line::{Line, Place};
+use super::line::Line;
 use super::partition::{Part, Partition};
-use super::queue::Traits;
-use super::remote::Remote;
-use super::secret::SecretSource;
-use super::tcp::{self, TcpFabric};
+use super::queue::{Queue, Traits};
+use super::remote::{Look, Remote};
+use super::secret::{KeptSecrets, SecretSource};
+use super::tcp::{self, TcpFabric, TcpTransport};
 use super::wire::Nqn;
 
 /// Unit of labels and marks.
@@ -39,19 +39,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 
-/// How often who waits in line looks whether it is its turn, or tries.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// For how long a connection is kept though others wait for one.
 const TURN: Duration = Duration::from_millis(50);
-/// Who is silent for so long on a connection that it had to wait for loses it to the next one: the target sees to that.
+/// Who is silent for so long on a connection that it had to wait for, and need not keep, loses it to the next one: the target
+/// sees to that.
 const TURN_IDLE: Duration = Duration::from_secs(3);
-
-// Marks, wiped in a child.
-const LOCKED: usize = 0;
-const OURS: usize = 1;
-const CHECKED: usize = 2;
-const KEEPS: usize = 3;
-const MARKS: usize = 4;
 
 /// Looks whether a namespace is still what was known of it.
 pub type Check = Box<dyn Fn(&dyn Media) -> cairn_core::Result<()> + Send + Sync>;
@@ -118,15 +110,27 @@ pub struct SharedRemote {
     traits: Traits,
     /// Numbers of the sockets: admin and I/O.
     numbers: [Descriptor; 2],
-    marks: LocalTable,
-    connection: UnsafeCell<ManuallyDrop<Remote<TcpFabric>>>,
-    /// What must hold before anything is read or written in a process.
-    check: OnceLock<Check>,
+    /// The generations of the processes one thread of which uses the connection, whose it is, and that keeps it whoever waits.
+    locked: AtomicU64,
+    owner: AtomicU64,
+    keeper: AtomicU64,
+    connection: UnsafeCell<ManuallyDrop<Connection>>,
+    /// For how long a call tries before it fails.
+    patience: Duration,
+    /// What must hold before anything is read or written on a connection.
+    look: OnceLock<Look<TcpFabric>>,
     /// Where processes wait for a connection when the target gives no more.
-    line: OnceLock<Line>,
+    line: OnceLock<Arc<Line>>,
 }
 
-// SAFETY: the connection is reached by the thread that has set the mark LOCKED, one at a time.
+/// A process's connection.
+struct Connection {
+    remote: Remote<TcpFabric>,
+    /// When a call last tried in vain for as long as it may, and why.
+    failure: Option<(Instant, Error)>,
+}
+
+// SAFETY: the connection is reached by the thread that has set `locked`, one at a time.
 unsafe impl Sync for SharedRemote {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for SharedRemote {}
@@ -158,20 +162,32 @@ impl SharedRemote {
         make: impl FnOnce(TcpFabric, &Settings) -> Result<Remote<TcpFabric>>,
     ) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
-        let settings = Settings { claim, secrets: place.secrets.clone(), ..Settings::new(host_id) };
+        let secrets = place.secrets.clone().map(KeptSecrets::from);
+        // Where they cannot be read it fails when it connects. Later the program may have changed its environment.
+        let _ = secrets.as_ref().map(KeptSecrets::get);
+        let settings = Settings { claim, secrets, ..Settings::new(host_id) };
         let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
-        let marks = LocalTable::new(MARKS).map_err(failed)?;
         let remote = make(fabric(place, &numbers), &settings)?;
-        marks.entries()[OURS].store(1, Ordering::Relaxed);
-        let (traits, place) = (*remote.traits(), place.clone());
-        let (check, line) = (OnceLock::new(), OnceLock::new());
+        let traits = *remote.traits();
         let all = traits.shape.bytes();
         let range = match place.part {
-            Some(part) => part.of(all / PAGE_BYTES * PAGE_BYTES - PAGE_BYTES.min(all)),
+            Some(part) => part.of((all / PAGE_BYTES * PAGE_BYTES).saturating_sub(PAGE_BYTES)),
             None => Partition { offset: 0, length: all },
         };
-        let connection = UnsafeCell::new(ManuallyDrop::new(remote));
-        Ok(SharedRemote { place, range, settings, traits, numbers, marks, connection, check, line })
+        Ok(SharedRemote {
+            place: place.clone(),
+            range,
+            settings,
+            traits,
+            numbers,
+            locked: AtomicU64::new(0),
+            owner: AtomicU64::new(process::generation()),
+            keeper: AtomicU64::new(0),
+            connection: UnsafeCell::new(ManuallyDrop::new(Connection { remote, failure: None })),
+            patience: PATIENCE,
+            look: OnceLock::new(),
+            line: OnceLock::new(),
+        })
     }
 
     /// What was found out of it.
@@ -179,22 +195,23 @@ impl SharedRemote {
         &self.traits
     }
 
-    /// Has each process look, before it reads or writes anything, whether the namespace, or the part of it, is still what was known
-    /// of it. The first such call counts.
+    /// Has each connection looked at, before anything is read or written there, whether the namespace, or the part of it, is still
+    /// what was known of it. The first such call counts.
     pub fn check_first(&self, check: Check) {
+        let range = self.range;
         // One is there already.
-        let _ = self.check.set(check);
+        let _ = self.look.set(Arc::new(move |queue| look(queue, range, &check)));
     }
 
     /// Has processes that the target gives no connection wait there for those that have one. The first such call counts.
     pub fn wait_in(&self, line: Line) {
         // One is there already.
-        let _ = self.line.set(line);
+        let _ = self.line.set(Arc::new(line));
     }
 
     /// Connects if this process is not connected, and keeps that connection whoever waits.
     pub fn reach(&self) -> Result<()> {
-        self.mark(KEEPS).store(1, Ordering::Relaxed);
+        self.keeper.store(process::generation(), Ordering::Relaxed);
         self.with(Remote::keep_alive)
     }
 
@@ -297,37 +314,55 @@ impl SharedRemote {
 
     /// Does something on this process's connection, alone.
     fn with<T>(&self, act: impl FnOnce(&mut Remote<TcpFabric>) -> Result<T>) -> Result<T> {
-        let _turn = Turn::take(self.mark(LOCKED));
+        self.with_since(Instant::now(), act)
+    }
+
+    /// The same for a call that `began` then. Errors: another one has tried in vain meanwhile.
+    fn with_since<T>(
+        &self,
+        began: Instant,
+        act: impl FnOnce(&mut Remote<TcpFabric>) -> Result<T>,
+    ) -> Result<T> {
+        let generation = process::generation();
+        let _turn = Turn::take(&self.locked, generation);
         let connection = self.connection.get();
-        if self.mark(OURS).load(Ordering::Relaxed) == 0 {
+        if self.owner.load(Ordering::Relaxed) != generation {
             let (subsystem, settings) = (&self.place.subsystem, &self.settings);
             let fabric = fabric(&self.place, &self.numbers);
-            let fresh = Remote::known(fabric, subsystem, settings, PATIENCE, &self.traits);
+            let remote = Remote::known(fabric, subsystem, settings, self.patience, &self.traits);
             // SAFETY: this thread alone has the connection. What stood there is the parent's and is not dropped.
-            unsafe { connection.write(ManuallyDrop::new(fresh)) };
-            self.mark(OURS).store(1, Ordering::Relaxed);
+            unsafe { connection.write(ManuallyDrop::new(Connection { remote, failure: None })) };
+            self.owner.store(generation, Ordering::Relaxed);
         }
         // SAFETY: as above.
-        let remote = unsafe { &mut *connection };
-        if let Some(line) = self.line.get().filter(|_| remote.connected_for().is_none()) {
-            connect_in_turn(remote, line, self.settings.keep_alive)?;
+        let Connection { remote, failure } = unsafe { &mut **connection };
+        if let Some((_, error)) = failure.filter(|&(at, _)| began < at) {
+            return Err(error);
         }
-        if let (Some(check), 0) = (self.check.get(), self.mark(CHECKED).load(Ordering::Relaxed)) {
-            self.look(remote, check)?;
-            self.mark(CHECKED).store(1, Ordering::Relaxed);
-        }
+        let deadline = began + self.patience;
+        remote.set_patience(deadline.saturating_duration_since(Instant::now()));
+        self.look.get().into_iter().for_each(|look| remote.look_first(look));
+        let idle = if self.is_kept() { self.settings.keep_alive } else { TURN_IDLE };
+        self.line.get().into_iter().for_each(|line| remote.wait_in(line, idle));
         let done = act(remote);
+        let now = Instant::now();
+        *failure = match &done {
+            Err(Error::Refused { .. }) | Ok(_) => None,
+            Err(error) => (error.may_be_retried() && now >= deadline).then_some((now, *error)),
+        };
         self.give_way(remote);
         done
     }
 
     /// For whoever waits for another process, which may itself wait for a connection: gives ours up as after a call.
     pub fn step_aside(&self) {
+        let generation = process::generation();
         // Whoever has it now gives it up itself.
-        let Some(_turn) = Turn::try_take(self.mark(LOCKED)) else { return };
-        if self.mark(OURS).load(Ordering::Relaxed) != 0 {
+        let Some(_turn) = Turn::try_take(&self.locked, generation) else { return };
+        if self.owner.load(Ordering::Relaxed) == generation {
             // SAFETY: this thread alone has the connection, which is this process's.
-            self.give_way(unsafe { &mut *self.connection.get() });
+            let connection = unsafe { &mut *self.connection.get() };
+            self.give_way(&mut connection.remote);
         }
     }
 
@@ -335,27 +370,25 @@ impl SharedRemote {
     fn give_way(&self, remote: &mut Remote<TcpFabric>) {
         let is_wanted = self.line.get().is_some_and(|line| !line.is_empty());
         let had_its_turn = || remote.connected_for().is_some_and(|time| time >= TURN);
-        if is_wanted && self.mark(KEEPS).load(Ordering::Relaxed) == 0 && had_its_turn() {
+        if is_wanted && !self.is_kept() && had_its_turn() {
             remote.disconnect();
         }
     }
 
-    fn look(&self, remote: &mut Remote<TcpFabric>, check: &Check) -> Result<()> {
-        let view = View { remote: Mutex::new(remote), range: self.range, failure: OnceLock::new() };
-        match check(&view) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(view.failure.get().copied().unwrap_or(CHANGED)),
-        }
+    /// Whether this process keeps its connection whoever waits.
+    fn is_kept(&self) -> bool {
+        self.keeper.load(Ordering::Relaxed) == process::generation()
     }
+}
 
-    fn mark(&self, index: usize) -> &AtomicU8 {
-        &self.marks.entries()[index]
-    }
+fn look(queue: &mut Queue<TcpTransport>, range: Partition, check: &Check) -> Result<()> {
+    let view = View { queue: Mutex::new(queue), range, failure: OnceLock::new() };
+    check(&view).map_err(|_| view.failure.get().copied().unwrap_or(CHANGED))
 }
 
 impl Drop for SharedRemote {
     fn drop(&mut self) {
-        if self.mark(OURS).load(Ordering::Relaxed) != 0 {
+        if self.owner.load(Ordering::Relaxed) == process::generation() {
             // SAFETY: it is this process's, and nobody uses it any more.
             unsafe { ManuallyDrop::drop(self.connection.get_mut()) };
         }
@@ -368,37 +401,6 @@ impl core::fmt::Debug for SharedRemote {
     }
 }
 
-/// Connects, if that does not succeed at once then in the order in which processes have tried; who did not have to wait may be
-/// silent for `keep_alive`. Errors: it has not succeeded in `PATIENCE`, or never will.
-fn connect_in_turn(
-    remote: &mut Remote<TcpFabric>,
-    line: &Line,
-    keep_alive: Duration,
-) -> Result<()> {
-    remote.set_keep_alive(keep_alive);
-    let deadline = Instant::now() + PATIENCE;
-    let mut place: Option<Place<'_>> = None;
-    loop {
-        let is_over = Instant::now() >= deadline;
-        let may_try = match &place {
-            None => line.is_empty(),
-            Some(place) => place.is_first(sys::uptime()),
-        };
-        match may_try.then(|| remote.connect_once()) {
-            Some(Err(error)) if error.may_be_retried() && !is_over => {}
-            Some(result) => return result,
-            None if is_over => return Err(Error::TimedOut { awaited: "turn to connect" }),
-            None => {}
-        }
-        if place.is_none() {
-            place = Some(line.join(sys::uptime()));
-            remote.set_keep_alive(TURN_IDLE);
-        }
-        // A sleep that is cut short is as good.
-        let _ = sys::nanosleep(LOOK_EVERY);
-    }
-}
-
 fn fabric(place: &RemotePath, numbers: &[Descriptor; 2]) -> TcpFabric {
     TcpFabric {
         address: place.address,
@@ -408,9 +410,9 @@ fn fabric(place: &RemotePath, numbers: &[Descriptor; 2]) -> TcpFabric {
     }
 }
 
-/// A namespace, or a part of it, that is looked at by whoever has the connection.
+/// A namespace, or a part of it, that is looked at on a new connection.
 struct View<'a> {
-    remote: Mutex<&'a mut Remote<TcpFabric>>,
+    queue: Mutex<&'a mut Queue<TcpTransport>>,
     range: Partition,
     failure: OnceLock<Error>,
 }
@@ -425,8 +427,8 @@ impl Media for View<'_> {
         if end.is_none_or(|end| end > self.range.length) {
             return Err(cairn_core::Error::Corrupt { what: "range outside its tier" });
         }
-        let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
-        remote.read(self.range.offset + offset, target).map_err(|error| {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.read(self.range.offset + offset, target).map_err(|error| {
             let _ = self.failure.set(error);
             error.into()
         })
@@ -442,18 +444,22 @@ impl Media for View<'_> {
 }
 
 /// The connection is this thread's until this is dropped.
-struct Turn<'a>(&'a AtomicU8);
+struct Turn<'a>(&'a AtomicU64);
 
 impl Turn<'_> {
-    fn try_take(mark: &AtomicU8) -> Option<Turn<'_>> {
-        let taken = mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then(|| Turn(mark))
+    /// Takes it if no thread of the process with this generation has it: that of another one, whose child this is, never gives it back.
+    fn try_take(locked: &AtomicU64, generation: u64) -> Option<Turn<'_>> {
+        let found = locked.load(Ordering::Relaxed);
+        let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        let is_free = found != generation;
+        let is_taken = is_free && locked.compare_exchange(found, generation, taken, failed).is_ok();
+        is_taken.then(|| Turn(locked))
     }
 
-    fn take(mark: &AtomicU8) -> Turn<'_> {
+    fn take(locked: &AtomicU64, generation: u64) -> Turn<'_> {
         let mut round = 0;
         loop {
-            if let Some(turn) = Turn::try_take(mark) {
+            if let Some(turn) = Turn::try_take(locked, generation) {
                 return turn;
             }
             round += 1;
@@ -475,6 +481,61 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvme::wire::identify;
+
+    /// A namespace of a target that is not there.
+    fn unreachable() -> SharedRemote {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let text = format!("//{}/nqn.x", listener.local_addr().unwrap());
+        let shape = identify::Namespace {
+            blocks: 1 << 10,
+            block_shift: 12,
+            is_write_protected: false,
+            guid: [7; 16],
+            access_group: 0,
+        };
+        let traits = Traits {
+            namespace: 1,
+            shape,
+            transfer_bytes_max: 1 << 20,
+            has_volatile_cache: false,
+            can_write_zeroes: false,
+            can_deallocate: false,
+            can_reserve: false,
+        };
+        let place = RemotePath::parse(Path::new(&text)).unwrap();
+        let mut remote = SharedRemote::known(&place, [1; 16], Claim::None, &traits).unwrap();
+        remote.patience = Duration::ZERO;
+        remote
+    }
+
+    /// Mechanism: each of the threads that waited for one another tried for as long as a call may. Consequence: the last of N failed
+    /// after N times that long. Fix: who has waited while another one tried in vain fails with it.
+    #[test]
+    fn call_that_has_waited_while_another_one_failed_fails_with_it() {
+        let remote = unreachable();
+        let began = Instant::now();
+        let failed = remote.flush().unwrap_err();
+        assert!(failed.may_be_retried(), "{failed}");
+        assert_eq!(
+            remote.with_since(began, |_| -> Result<()> { panic!("tries, too") }),
+            Err(failed)
+        );
+        assert_eq!(remote.with(|_| Ok(7)), Ok(7), "who comes later tries anew");
+        assert_eq!(remote.with_since(began, |_| Ok(8)), Ok(8), "it has been reached since");
+    }
+
+    #[test]
+    fn turn_of_a_thread_that_did_not_come_along_through_fork_is_free() {
+        let locked = AtomicU64::new(0);
+        let parents = Turn::try_take(&locked, 1).unwrap();
+        assert!(Turn::try_take(&locked, 1).is_none());
+        let ours = Turn::try_take(&locked, 2).unwrap();
+        assert!(Turn::try_take(&locked, 2).is_none());
+        drop(ours);
+        assert!(Turn::try_take(&locked, 2).is_some());
+        core::mem::forget(parents);
+    }
 
     #[test]
     fn paths_of_namespaces_are_told_from_those_of_files() {

@@ -3,7 +3,7 @@
 //! Must stay true: a command that was submitted ends once, by `poll`, or with all others when an error is returned; only
 //! then does the transport let go of its memory.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::error::Result;
 use super::wire::{Completion, Entry};
@@ -55,6 +55,23 @@ impl Data {
 /// Which command of a queue; not used again before `poll` has returned it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommandId(pub u16);
+
+/// How long commands may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// Each of them.
+    pub each: Duration,
+    /// Until when all of them must have ended, if that is so.
+    pub all: Option<Instant>,
+}
+
+impl Limit {
+    /// When a command that is sent now must have ended.
+    pub fn deadline(&self, now: Instant) -> Instant {
+        let own = now + self.each;
+        self.all.map_or(own, |all| all.min(own))
+    }
+}
 
 /// A submission and a completion queue.
 pub trait Transport {
