@@ -384,10 +384,20 @@ impl MediaFile {
         Ok(page)
     }
 
-    /// Writes that page.
-    pub(crate) fn put_last_page_of_all(&self, page: &[u8; PAGE]) -> SysResult<()> {
+    /// Writes that page, once. Errors: it was not written at `deadline`.
+    pub(crate) fn put_last_page_of_all(
+        &self,
+        page: &[u8; PAGE],
+        deadline: Instant,
+    ) -> SysResult<()> {
         let remote = self.remote.as_ref().ok_or(Errno(libc::ENOTSUP))?;
-        remote.write_last_page(page).map_err(errno_of)
+        remote.write_last_page(page, deadline).map_err(errno_of)
+    }
+
+    /// Writes the label of what is on another machine, in the same way.
+    pub(crate) fn put_label_once(&self, page: &[u8; PAGE], deadline: Instant) -> SysResult<()> {
+        let remote = self.remote.as_ref().ok_or(Errno(libc::ENOTSUP))?;
+        remote.write_once(self.label_at, page, deadline).map_err(errno_of)
     }
 
     /// Lets other machines use what is on another one.

@@ -239,6 +239,28 @@ fn what_is_discarded_is_discarded_in_pieces() {
     std::fs::remove_file(&path).expect("is there");
 }
 
+#[test]
+fn write_that_is_tried_once_is_not_done_on_another_connection_or_too_late() {
+    let peer = Peer::start();
+    let proxy = Proxy::calm(peer.address);
+    let mut remote = connect(proxy.address, &settings(), PATIENCE);
+    let (at, old, new) = (4 * PART_BYTES, [1; 4096], [2; 4096]);
+    let read = |remote: &mut Remote<TcpFabric>| {
+        let mut page = [0; 4096];
+        remote.read(at, &mut page).map(|()| page)
+    };
+    remote.write(at, &old).expect("written");
+    let late = remote.write_once(at, &new, Instant::now());
+    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    proxy.arm(Harm::Break, 1);
+    let deadline = Instant::now() + PATIENCE;
+    remote.write_once(at, &new, deadline).expect_err("its connection broke");
+    remote.write_once(at, &new, deadline).expect_err("there is none");
+    assert_eq!(read(&mut remote), Ok(old));
+    remote.write_once(at, &new, deadline).expect("written");
+    assert_eq!(read(&mut remote), Ok(new));
+}
+
 /// Passes everything on, but once `wanted` is set the answers of I/O queues only when hosts have sent so much on admin queues.
 struct Withholding {
     address: SocketAddr,

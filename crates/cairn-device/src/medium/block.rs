@@ -208,7 +208,7 @@ impl MediaFile {
         };
         match device.claims_by_label() {
             Some(host) => {
-                device.divide(path)?;
+                device.divide(path, may_overwrite)?;
                 device.make_claimed_label(path, &host, Label { bytes, identity, claim: None })?;
                 device.check_divided(path)?;
                 // What is given up is this machine's only now.

@@ -2,7 +2,7 @@
 //! without reservations.
 //!
 //! Who wants it looks at the label, writes one with a claim of its own over it, waits, and looks again (Fischer's algorithm).
-//! Must stay true: from looking to having written takes less than is waited. So, when somebody looks again, all have
+//! Must stay true: from looking to having written takes less than is waited: it is tried once, on the connection on which was looked. So, when somebody looks again, all have
 //! written who saw the label as it was before, and only the last of them finds its own claim.
 //! Does not fence: a machine that was put out, or whose write was held up on the way for longer than that, is not kept from
 //! writing.
@@ -97,10 +97,8 @@ impl MediaFile {
         let Some(new) = change(label::decode(&self.label_page(path)?))? else { return Ok(()) };
         let page = label::encode(&new);
         let failed = |errno| StoreError::new("claim", path, errno);
-        self.put_bytes(self.label_at(), &page).map_err(failed)?;
-        if looked.elapsed() > HESITATION_MAX {
-            return Err(failed(Errno(libc::ETIMEDOUT)).advise(SLOW));
-        }
+        let put = self.put_label_once(&page, looked + HESITATION_MAX);
+        put.map_err(|errno| failed(errno).advise(SLOW))?;
         self.sync().map_err(failed)?;
         std::thread::sleep(SETTLED);
         let now = self.label_page(path)?;
@@ -129,11 +127,17 @@ impl MediaFile {
         })
     }
 
-    /// Marks the namespace of a part as divided.
-    pub(super) fn divide(&self, path: &Path) -> StoreResult<()> {
+    /// Marks the namespace of a part as divided. Whoever makes a label there waits as for that, and has `check_divided` look again.
+    pub(super) fn divide(&self, path: &Path, may_overwrite: bool) -> StoreResult<()> {
         let Some(part) = self.part() else { return Ok(()) };
-        let marked = self.put_last_page_of_all(&divided(part));
-        marked.map_err(|errno| StoreError::new("divide", path, errno))
+        let looked = Instant::now();
+        if !may_overwrite {
+            self.check_divided(path)?;
+        }
+        let failed = |errno| StoreError::new("divide", path, errno);
+        let put = self.put_last_page_of_all(&divided(part), looked + HESITATION_MAX);
+        put.map_err(|errno| failed(errno).advise(SLOW))?;
+        self.sync().map_err(failed)
     }
 
     /// Errors: another machine has divided the namespace in another way meanwhile.

@@ -172,6 +172,19 @@ impl<F: Fabric + Clone> Remote<F> {
         self.insist(|queue| queue.write(offset, source))
     }
 
+    /// Writes whole blocks on the connection that there is, and not again. Errors: they were not written at `deadline`.
+    pub fn write_once(&mut self, offset: u64, source: &[u8], deadline: Instant) -> Result<()> {
+        let Some(connection) = &mut self.connection else { return Err(Error::Closed) };
+        if Instant::now() >= deadline {
+            return Err(Error::TimedOut { awaited: "chance to write" });
+        }
+        connection.queue.set_deadline(Some(deadline));
+        let result = connection.queue.write(offset, source);
+        connection.queue.set_deadline(None);
+        self.leave_if_broken(&result);
+        result
+    }
+
     /// As `read`.
     ///
     /// # Safety

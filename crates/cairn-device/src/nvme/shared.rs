@@ -241,10 +241,20 @@ impl SharedRemote {
         self.with(|remote| remote.read(at, page))
     }
 
-    /// Writes that page, and makes it durable.
-    pub fn write_last_page(&self, page: &[u8; PAGE_BYTES as usize]) -> Result<()> {
+    /// Writes that page, if it can be written at once. Errors: it was not at `deadline`, or the connection broke.
+    pub fn write_last_page(
+        &self,
+        page: &[u8; PAGE_BYTES as usize],
+        deadline: Instant,
+    ) -> Result<()> {
         let at = self.last_page_at()?;
-        self.with(|remote| remote.write(at, page).and_then(|()| remote.flush()))
+        self.with(|remote| remote.write_once(at, page, deadline))
+    }
+
+    /// Stores whole blocks, in the same way.
+    pub fn write_once(&self, at: u64, source: &[u8], deadline: Instant) -> Result<()> {
+        let at = self.place(at, source.len() as u64)?;
+        self.with(|remote| remote.write_once(at, source, deadline))
     }
 
     fn last_page_at(&self) -> Result<u64> {
