@@ -119,10 +119,14 @@ fn host_id() -> Result<[u8; 16], Errno> {
         let digits = high.zip(low).ok_or(Errno(libc::ENODEV))?;
         *byte = (digits.0 << 4 | digits.1) as u8;
     }
-    let device = sys::fstatat(libc::AT_FDCWD, SHARED_MEMORY, 0)?.st_dev.to_le_bytes();
-    let user = sys::geteuid().to_le_bytes();
-    bytes.iter_mut().zip(device.iter().chain(&user)).for_each(|(byte, other)| *byte ^= other);
-    Ok(bytes)
+    let device = sys::fstatat(libc::AT_FDCWD, SHARED_MEMORY, 0)?.st_dev;
+    Ok(host_id_of(bytes, device, sys::geteuid()))
+}
+
+fn host_id_of(mut boot: [u8; 16], device: u64, user: u32) -> [u8; 16] {
+    let others = [&device.to_le_bytes()[..], &user.to_le_bytes()].concat();
+    boot.iter_mut().zip(others).for_each(|(byte, other)| *byte ^= other);
+    boot
 }
 
 /// A file that is locked in place of a namespace. Who only reads makes none: without one nobody here uses the namespace.
@@ -195,4 +199,16 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
         _ => (Errno(libc::EPROTO), "the target does not keep to the protocol"),
     };
     StoreError::new("connect to", path, errno).advise(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_a_machine_are_different_hosts() {
+        let ids =
+            [(7, 0), (7, 1000), (8, 0)].map(|(device, user)| host_id_of([5; 16], device, user));
+        assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2], "{ids:?}");
+    }
 }
