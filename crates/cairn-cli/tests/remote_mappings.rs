@@ -101,8 +101,14 @@ print(later(lambda: in_memory() - before < 8 << 20))
 }
 
 #[test]
-fn mapping_for_which_there_is_no_right_is_refused_and_a_private_one_is_a_copy() {
+fn mapping_for_which_there_is_no_right_or_room_is_refused_and_a_private_one_is_a_copy() {
     let program = "
+import resource
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, unlimited[1]))
+try: mmap.mmap(file.fileno(), size)
+except OSError as error: print(error.errno)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
@@ -118,7 +124,9 @@ private[4096:4099] = b'own'
 os.pwrite(file.fileno(), b'later', 8192)
 print(bytes(private[4095:4101]), bytes(private[8192:8197]), os.pread(file.fileno(), 5, 4096))
 ";
-    let expected = format!("-1 {}\nb'.shown.'\nb'.ownwn' b'.....' b'shown'\n", libc::EACCES);
+    let (too_large, refused) = (libc::EFBIG, libc::EACCES);
+    let shown = "b'.shown.'\nb'.ownwn' b'.....' b'shown'";
+    let expected = format!("{too_large}\n-1 {refused}\n{shown}\n");
     assert_eq!(printed(&exporting(), program), expected);
 }
 

@@ -1,7 +1,8 @@
 //! Files of ours in the address space.
 //!
 //! A mapping shows the file's blocks in the tier itself: what is stored through a shared one is in the file at once, for
-//! every process, whatever becomes of this one. Private ones share the blocks until a page is stored to.
+//! every process, whatever becomes of this one. Private ones share the blocks until a page is stored to. Of a tier on another
+//! machine the blocks are shown in shared memory, for every process of this one; `sync` brings there what was stored.
 //! Invariants: a mapping has a description of its own, so its blocks are nobody else's until it ends, in all processes that
 //! inherited it. The list knows every page that shows a block, so a page that is no longer in it can do no harm.
 //! Weaker than a local file system: that another process made the file longer or shorter, or filled a hole under a mapping

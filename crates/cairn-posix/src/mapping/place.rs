@@ -1,7 +1,8 @@
 //! Puts the pieces of a file where a mapping has them: blocks of a tier, zeros, and what lies behind the end of the file.
 //!
-//! Each stretch of blocks is a mapping of the tier's own file, put over the reservation with `MAP_FIXED`. To put a piece of
-//! a shared mapping where it is already changes nothing that a program can see, so placing can be repeated at any time.
+//! Each stretch of blocks is a mapping of the tier's own file, or of that in which it is shown, put over the reservation
+//! with `MAP_FIXED`. To put a piece of a shared mapping where it is already changes nothing that a program can see, so
+//! placing can be repeated at any time.
 //! Invariants: blocks that may be stored to are part of the file and backed by memory, so that a store can neither be lost
 //! nor fail. Whole pages behind the end of the file are those of an empty file: touching one is SIGBUS, as it should be.
 //! Does not remember what is placed where; `mapping.rs` does.
