@@ -239,7 +239,7 @@ impl Device for FileTier {
         let (descriptor, first, copies) = match self.file.kind() {
             MediumKind::Remote => {
                 let (descriptor, first) = self.file.shown_at()?;
-                (descriptor, first, true)
+                (descriptor, first, self.file.shows())
             }
             _ => (self.file.ordinary(), 0, false),
         };

@@ -143,9 +143,19 @@ pub fn lstat(path: &CStr) -> SysResult<libc::stat> {
 
 /// State of the file system that holds `path`.
 pub fn statfs(path: &CStr) -> SysResult<libc::statfs> {
-    let mut state = core::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `path` is NUL-terminated; the kernel writes one `struct statfs` into `state`.
-    unsafe { call!(libc::SYS_statfs, path.as_ptr(), state.as_mut_ptr()) }?;
+    state_of(|state| unsafe { call!(libc::SYS_statfs, path.as_ptr(), state) })
+}
+
+/// State of the file system that holds an open file.
+pub fn fstatfs(descriptor: i32) -> SysResult<libc::statfs> {
+    // SAFETY: the kernel writes one `struct statfs` into `state`.
+    state_of(|state| unsafe { call!(libc::SYS_fstatfs, descriptor, state) })
+}
+
+fn state_of(ask: impl FnOnce(*mut libc::statfs) -> SysResult<usize>) -> SysResult<libc::statfs> {
+    let mut state = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+    ask(state.as_mut_ptr())?;
     // SAFETY: zero-initialised plain integers, then filled by the kernel.
     Ok(unsafe { state.assume_init() })
 }

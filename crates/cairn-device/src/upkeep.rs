@@ -76,11 +76,16 @@ impl Namespace {
         zeroed
     }
 
+    /// Whether there is a tier of which programs have copies mapped.
+    pub fn shows_copies(&self) -> bool {
+        let copies = |device: &dyn Device| device.mappable().is_some_and(|at| at.copies);
+        self.tiers.iter().any(|device| copies(device.as_ref()))
+    }
+
     /// Brings what programs have stored in a range of a file that they have mapped to those tiers that have only copies of it
     /// mapped.
     pub fn write_back(&self, inode: InodeId, range: Range<u64>) -> Result<()> {
-        let copies = |device: &dyn Device| device.mappable().is_some_and(|at| at.copies);
-        if !self.tiers.iter().any(|device| copies(device.as_ref())) {
+        if !self.shows_copies() {
             return Ok(());
         }
         self.each_run(inode, range, |tier, place| {
@@ -94,17 +99,24 @@ impl Namespace {
         tiers.try_for_each(|(device, tier)| device.put_away(&|| self.mapped_ranges(tier)))
     }
 
-    /// Where the blocks of mapped files are on a tier.
+    /// Where the blocks of mapped files are on a tier, with an empty range for each file that is mapped: one that has no blocks
+    /// by now may be about to show those that it had.
     fn mapped_ranges(&self, tier: u8) -> Result<Vec<Range<u64>>> {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let mut ranges = Vec::new();
         for inode in self.fs.mapped_files()? {
-            self.each_run(inode, 0..u64::MAX, |of, place| {
+            ranges.push(0..0);
+            let placed = self.each_run(inode, 0..u64::MAX, |of, place| {
                 if of == tier {
                     ranges.push(place.start..place.end.next_multiple_of(block_bytes));
                 }
                 Ok(())
-            })?;
+            });
+            match placed {
+                // It has gone since it was named.
+                Err(Error::NotFound) => {}
+                placed => placed?,
+            }
         }
         Ok(ranges)
     }

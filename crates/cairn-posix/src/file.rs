@@ -283,7 +283,9 @@ pub fn sync(handle: HandleId) -> Result<()> {
     let is_durable = mount.fs().geometry().durability.is_some();
     if is_durable {
         let inode = mount.inode_of(handle)?;
-        if mount.fs().note_mapped_stores(&mount.caller(), inode)? {
+        let may_be_stored_to = mount.fs().note_mapped_stores(&mount.caller(), inode)?;
+        // What was stored may not have been brought back when the last mapping ended.
+        if may_be_stored_to || mount.shows_copies() {
             mount.write_back(inode, 0..u64::MAX)?;
             mount.flush_mapped_stores()?;
         }

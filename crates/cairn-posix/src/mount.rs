@@ -222,8 +222,15 @@ impl Mount {
     /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata leaves that out.
     pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
         let tiers = self.namespace.tiers.iter();
-        let mut left_out = tiers.filter(|tier| tier.is_synchronous() == Some(true));
+        let copies = |tier: &dyn Device| tier.mappable().is_some_and(|at| at.copies);
+        let mut left_out =
+            tiers.filter(|tier| tier.is_synchronous() == Some(true) || copies(tier.as_ref()));
         Ok(left_out.try_for_each(|tier| tier.flush())?)
+    }
+
+    /// As `Namespace::shows_copies`.
+    pub(crate) fn shows_copies(&self) -> bool {
+        self.namespace.shows_copies()
     }
 
     /// As `Namespace::write_back`.

@@ -2,7 +2,7 @@
 
 use crate::peer::{Peer, SUBSYSTEM};
 use cairn_agent::target::Limits;
-use cairn_core::{Error, Geometry};
+use cairn_core::{Caller, Credentials, Error, Geometry, OpenOptions, ROOT, Timestamp};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
@@ -170,6 +170,30 @@ fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
     drop((mapped, shared.map(1, 0..PAGE)));
     assert_eq!(shared.device(0).put_away(&failing), Err(Error::Io));
     assert_eq!(shared.read(0, 0..4), b"one\0");
+}
+
+/// Mechanism: that no mapped file had a block was taken for that no file was mapped. Consequence: pages that came late, of a file
+/// that had been emptied meanwhile, stood there unknown to all, and were another file's when that had their blocks. Fix: it goes by
+/// files.
+#[test]
+fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
+    let Some(shared) = Shared::new() else { return };
+    let namespace = &shared.processes[0];
+    let identity = cairn_device::process::identity().expect("is known");
+    let slot = namespace.fs.attach(identity).expect("has room").slot;
+    let credentials = Credentials { uid: 0, gid: 0 };
+    let caller = Caller { slot, credentials, groups: &[], now: Timestamp(1) };
+    let options = OpenOptions { read: true, write: true, create: true, ..Default::default() };
+    let opened = namespace.fs.open_file(&caller, ROOT, b"empty", options, 0o600).expect("opens");
+    let mapping = namespace.fs.map_file(&caller, opened.handle, true).expect("is mapped");
+    shared.device(0).show(0, PAGE, true).expect("is shown");
+    let is_mapped = || shared.device(1).mappable().expect("a place").copies;
+    shared.processes[1].put_away().expect("goes");
+    assert!(is_mapped());
+    namespace.fs.end_mapping(slot, mapping, Timestamp(2)).expect("ends");
+    namespace.fs.release(slot, mapping, Timestamp(2)).expect("ends");
+    shared.processes[1].put_away().expect("goes");
+    assert!(!is_mapped());
 }
 
 #[test]

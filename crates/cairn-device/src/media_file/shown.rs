@@ -30,6 +30,8 @@ const PIECE_PAGES: usize = STAGING_BYTES / PAGE;
 /// Marks looked at together by whoever puts pages away, and how many of these it puts away at most.
 const MARKS: usize = PAGE;
 const PUT_AWAY_MAX: usize = 1024 * PIECE_PAGES;
+/// Of the memory for shared files, in which other stores may be, this part is left free.
+const LEFT_FREE: u64 = 8;
 /// How often it looks which ones are mapped.
 const LOOKS_MAX: usize = 100;
 /// How often somebody reads pages of which some go meanwhile.
@@ -109,6 +111,10 @@ impl MediaFile {
 
     fn fetch(&self, remote: &SharedRemote, view: &Mapping, pages: &Range<u64>) -> Result<()> {
         let (place, length) = (self.pages_at() + pages.start, (pages.end - pages.start) as usize);
+        let memory = sys::fstatfs(view.file().raw())?;
+        if memory.f_bavail < memory.f_blocks / LEFT_FREE {
+            return Err(Error::NoSpace);
+        }
         view.populate(place as usize, length, Populate::Write)?;
         // SAFETY: `populate` found the range in the mapping; nobody looks at pages that are not marked.
         let target = unsafe { view.address().as_ptr().add(place as usize) };
@@ -236,7 +242,7 @@ impl MediaFile {
             let (address, at) = (unsafe { address.add(part.start) }, at + part.start as u64);
             match mark {
                 ABSENT => self.put_pages(Pages::Remote(remote), address, at, part.len())?,
-                _ => self.put_shown(remote, address, at, part.len())?,
+                _ => self.put_shown(remote, (address, part.len()), at, mark)?,
             }
         }
         Ok(())
@@ -245,15 +251,17 @@ impl MediaFile {
     fn put_shown(
         &self,
         remote: &SharedRemote,
-        address: *mut u8,
+        (address, bytes): (*mut u8, usize),
         at: u64,
-        bytes: usize,
+        mark: u8,
     ) -> SysResult<()> {
         let view = self.view().map_err(|_| Errno(libc::ENOMEM))?;
         let place = (self.pages_at() + at) as usize;
         view.check(place, bytes).map_err(|_| Errno(libc::EIO))?;
         let pages = pages_of(at, bytes);
         let length = (pages.end - pages.start) as usize;
+        // Until the namespace has them they may be here alone, and who sends them may fail or die.
+        set_marks(view, &pages, STORED_TO).map_err(|_| Errno(libc::ENOSPC))?;
         // SAFETY: `check` found the range in the mapping, and its pages are there as long as our turn lasts; those of the piece in
         // memory are the caller's.
         unsafe {
@@ -263,8 +271,16 @@ impl MediaFile {
             // Around the bytes, and behind them by now, stands what programs have stored.
             let first = address.sub((at - pages.start) as usize);
             self.get_shown(first, length, pages.start)?;
-            Pages::Remote(remote).write(first, length, pages.start)
+            Pages::Remote(remote).write(first, length, pages.start)?;
         }
+        // Marks that are there need no room.
+        let _ = set_marks(view, &pages, mark);
+        Ok(())
+    }
+
+    /// Whether any page is shown, or may be.
+    pub fn shows(&self) -> bool {
+        self.shown().is_some()
     }
 
     /// As `MediaFile::get`, from what is shown of a namespace on another machine, and from that.
