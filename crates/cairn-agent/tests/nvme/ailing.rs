@@ -2,10 +2,12 @@
 //! other ones, or forget hosts.
 
 use crate::habits::execute;
-use crate::peer::{NAMESPACE_BYTES, PART_BYTES, Peer, open, pattern, settings, subsystem};
+use crate::peer::{
+    Exported, NAMESPACE_BYTES, PART_BYTES, Peer, open, pattern, settings, subsystem,
+};
 use crate::proxy::{Harm, Proxy, receive};
 use crate::watched::Watched;
-use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem, Target};
+use cairn_agent::target::{Directory, Limits, Namespace, Resources, Subsystem};
 use cairn_device::nvme::Error;
 use cairn_device::nvme::claim::Claim;
 use cairn_device::nvme::controller::{Fabric, Settings, discover};
@@ -18,7 +20,6 @@ use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a command, or connecting, may take, where it is meant to take too long.
@@ -122,26 +123,13 @@ fn file_that_became_smaller_under_its_namespace_is_not_written_any_more() {
     let path = std::env::temp_dir().join(format!("cairn-nvme-shrinking-{}", std::process::id()));
     let file = std::fs::File::create(&path).expect("makes");
     file.set_len(NAMESPACE_BYTES).expect("has room");
-    let export = || {
-        let namespace = Namespace::in_file(&path, 4096).expect("is there");
-        let first = Namespace::in_memory(1 << 20, 512).expect("there is memory");
-        let subsystem = Subsystem::new(subsystem(), vec![first, namespace], Limits::default());
-        let target = Target::bind(([127, 0, 0, 1], 0).into(), Arc::new(subsystem));
-        let target = target.expect("there is a port");
-        let (address, stop) = (target.address().expect("it listens"), target.stop());
-        (address, stop, thread::spawn(move || target.serve()))
-    };
-    let (address, mut stop, mut served) = export();
-    let proxy = Proxy::calm(address);
+    let mut exported = Some(Exported::start(&path));
+    let proxy = Proxy::calm(exported.as_ref().expect("just made").address);
     let mut remote = connect(proxy.address, &settings(), PATIENCE);
     let mut change_to = |bytes| {
-        stop.drain();
-        let ended = std::mem::replace(&mut served, thread::spawn(|| Ok(()))).join();
-        ended.expect("no panic").expect("flushed");
+        exported.take().expect("there is always one").end();
         file.set_len(bytes).expect("has room");
-        let address;
-        (address, stop, served) = export();
-        proxy.retarget(address);
+        proxy.retarget(exported.insert(Exported::start(&path)).address);
         proxy.arm(Harm::Break, 1);
         remote.write(0, &[1; 4096])
     };

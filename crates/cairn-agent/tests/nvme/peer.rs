@@ -1,14 +1,18 @@
 //! The target of these tests, and hosts that connect to it.
 
-use cairn_agent::target::{Directory, Guard, Limits, Namespace, Resources, Subsystem, Target};
+use cairn_agent::target::{
+    Directory, Guard, Limits, Namespace, Resources, Stop, Subsystem, Target,
+};
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::queue::Queue;
 use cairn_device::nvme::secret::HostSecrets;
 use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
 use cairn_device::nvme::wire::Nqn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 
 /// Where another target is.
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
@@ -146,4 +150,27 @@ pub fn round_trip(queue: &mut Queue<TcpTransport>, offset: u64, bytes: &[u8]) {
     let mut again = vec![0; bytes.len()];
     queue.read(offset, &mut again).expect("read");
     assert!(again == bytes, "{} bytes at {offset} are not what was written", bytes.len());
+}
+
+/// Cairn's own target, of which namespace 2 is a file, until it is ended: another one can export that then.
+pub struct Exported {
+    pub address: SocketAddr,
+    stop: Stop,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Exported {
+    pub fn start(path: &Path) -> Exported {
+        let first = Namespace::in_memory(1 << 20, 512).expect("there is memory");
+        let namespaces = vec![first, Namespace::in_file(path, 4096).expect("is there")];
+        let subsystem = Subsystem::new(subsystem(), namespaces, Limits::default());
+        let target = Target::bind(ANYWHERE, Arc::new(subsystem)).expect("there is a port");
+        let (address, stop) = (target.address().expect("it listens"), target.stop());
+        Exported { address, stop, served: thread::spawn(move || target.serve()) }
+    }
+
+    pub fn end(self) {
+        self.stop.drain();
+        self.served.join().expect("no panic").expect("flushed");
+    }
 }

@@ -1,9 +1,9 @@
 //! Hosts that claim one namespace. Only against Cairn's target: other tests use that of another peer at the same time.
 
-use crate::peer::{Peer, pattern, settings, subsystem};
+use crate::peer::{Exported, Peer, pattern, settings, subsystem};
 use crate::proxy::{Harm, Proxy};
 use crate::watched::Watched;
-use cairn_agent::target::{Limits, Namespace, Subsystem};
+use cairn_agent::target::Limits;
 use cairn_device::nvme::Error;
 use cairn_device::nvme::claim::{self, Claim};
 use cairn_device::nvme::controller::{Controller, Settings};
@@ -179,19 +179,17 @@ fn host_that_was_put_out_while_it_was_away_does_not_claim_the_namespace_again() 
 
 #[test]
 fn host_whose_target_was_started_again_claims_the_namespace_again() {
-    let Some(peer) = Peer::limited(Limits::default()) else { return };
-    let proxy = Proxy::calm(peer.address);
+    if !Peer::is_ours() {
+        return;
+    }
     // The same namespace: a file.
     let path = std::env::temp_dir().join(format!("cairn-nvme-again-{}", std::process::id()));
     std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("has room");
-    let export = || {
-        let namespace = || Namespace::in_file(&path, 4096).expect("is there");
-        let both = vec![namespace(), namespace()];
-        Peer::of_one(Subsystem::new(subsystem(), both, Limits::default()))
-    };
-    proxy.retarget(export().address);
+    let exported = Exported::start(&path);
+    let proxy = Proxy::calm(exported.address);
     let mut host = connect(proxy.address, &wanting(Claim::Exclusive)).expect("claimed");
-    let again = export();
+    exported.end();
+    let again = Exported::start(&path);
     proxy.retarget(again.address);
     proxy.arm(Harm::Break, 1);
     host.write(0, &pattern(1, PIECE)).expect("its own");
