@@ -19,8 +19,8 @@ pub struct Mappable {
     /// Whoever writes does that in the same memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see
     /// `media_file`; and nothing is written behind from the first mapping on.
     pub in_memory: bool,
-    /// What stands there are copies of ranges that `show` was asked for; what is stored there reaches the tier by
-    /// `write_back`.
+    /// What stands there are copies of ranges that `show` was asked for, as long as anybody may have them mapped; what is stored
+    /// there reaches the tier by `write_back`.
     pub copies: bool,
 }
 

@@ -219,7 +219,8 @@ impl Mount {
         tiers.all(|device| in_memory(device.as_ref()))
     }
 
-    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata leaves that out.
+    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata leaves that out, or may: what
+    /// was brought back after the last mapping ended is in no record.
     pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
         let tiers = self.namespace.tiers.iter();
         let copies = |tier: &dyn Device| tier.mappable().is_some_and(|at| at.copies);
