@@ -66,6 +66,10 @@ impl BringState {
         }
     }
 
+    fn forget(&mut self, volume: &Volume, inode: InodeId) {
+        self.failed.remove(&(volume.name().to_string(), inode));
+    }
+
     fn note_left(&mut self, left: Bringing, bytes_per_second: u64) {
         let Bringing { brought_files, brought_bytes, .. } = self.told;
         self.told = Bringing { brought_files, brought_bytes, bytes_per_second, ..left };
@@ -148,8 +152,10 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
 fn give_up_wanted(volume: &Volume) -> Result<()> {
     let failed = || volume.error("bring", &FilePath::root());
     for inode in volume.fs().wanted_absent().map_err(failed())? {
-        match volume.fs().fail_absent(inode, false) {
-            Ok(()) | Err(cairn_core::Error::NotFound) => {}
+        let told =
+            volume.fs().try_absent(inode).and_then(|()| volume.fs().fail_absent(inode, false));
+        match told {
+            Ok(_) | Err(cairn_core::Error::NotFound) => {}
             Err(error) => return Err(failed()(error)),
         }
     }
@@ -304,9 +310,25 @@ impl Bringer<'_> {
             }
             !self.shared.is_stopping()
         };
+        // Nothing is absent any more under a name that is gone: that is seen by who brings it.
+        let _ = volume.fs().try_absent(item.key.inode);
         let verdict = self.source.bring(volume, item, &goes_on);
+        let has_failed = matches!(verdict, Verdict::Failed { .. });
         self.conclude(volume, item, verdict);
-        self.queue().done(item.key);
+        match has_failed {
+            true => self.note_failed(item),
+            false => self.queue().done(item.key),
+        }
+    }
+
+    /// A thread is done with a file that it could not bring, which is next again if somebody began to wait meanwhile.
+    fn note_failed(&self, item: &Item) {
+        let mut queue = self.queue();
+        queue.done(item.key);
+        if is_waited_for(&self.volumes[item.key.volume], item.key.inode) {
+            queue.add(item.clone());
+            queue.want(item.key);
+        }
     }
 
     fn conclude(&self, volume: &Volume, item: &Item, verdict: Verdict) {
@@ -325,10 +347,13 @@ impl Bringer<'_> {
             Verdict::Failed { reason, damaged } => {
                 log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
                 let failed = Failed { path: path.clone(), reason, quarantined: damaged };
+                // Whoever is told by the file may ask for the reason at once.
                 self.shared.state().bringing.fail(volume, key.inode, failed);
                 source::drop_part(volume, path, key.inode);
                 // One that was removed meanwhile needs nothing more.
-                let _ = volume.fs().fail_absent(key.inode, damaged);
+                if volume.fs().fail_absent(key.inode, damaged) == Ok(false) {
+                    self.shared.state().bringing.forget(volume, key.inode);
+                }
             }
         }
     }
@@ -343,6 +368,12 @@ fn item(number: usize, path: FilePath, node: &Node) -> Option<Item> {
 
 fn is_absent(volume: &Volume, inode: InodeId) -> bool {
     volume.fs().absence(inode).is_ok_and(|absence| absence.is_some())
+}
+
+/// Whether somebody waits for a file who was not told yet that it cannot be had.
+fn is_waited_for(volume: &Volume, inode: InodeId) -> bool {
+    let known = volume.fs().absence(inode).ok().flatten();
+    known.is_some_and(|absence| absence.wanted && !absence.unavailable)
 }
 
 /// Where a file is that was at `known`, for the user; none if it has no name any more.

@@ -333,12 +333,13 @@ fn full_store_fails_who_opens_a_file_until_there_is_room() {
         head -c 64M /dev/zero >big; cat ckpt-3/x >/dev/null & reader=$!; await waits 1
         rm "$HOLD"/*; wait $reader || echo failed
         "$CAIRN" status job | grep -c '^  absent .*ckpt-3/x: the store is full'
-        rm big; : <ckpt-3/x; cat many/*; tr -d 3 <ckpt-3/y; cat input; is_whole && echo whole
-        await is_told; tr -d 3 <ckpt-3/x"#,
+        rm big; tr -d 3 <ckpt-3/x; cat many/*; tr -d 3 <ckpt-3/y; cat input; is_whole && echo whole
+        await is_told"#,
     );
-    let ran = ran.succeeds().says("No space left").says("ckpt-3/x: Input/output error");
+    let ran = ran.succeeds().says("No space left").says("cat: ckpt-3/x: Input/output error");
+    assert_eq!(ran.stderr.matches("Input/output error").count(), 1, "{}", ran.stderr);
     let all = ('a'..='p').map(|name| format!("{name}\n")).collect::<String>();
-    ran.prints(&format!("failed\n1\n{all}y\ninput\nwhole\nx\n"));
+    ran.prints(&format!("failed\n1\nx\n{all}y\ninput\nwhole\n"));
 }
 
 #[test]

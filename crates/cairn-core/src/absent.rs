@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{Handle, MAY_READ, MAY_WRITE, PATH_ONLY};
-use crate::inode::{ABSENT, DAMAGED, Inode, LOST, UNAVAILABLE, UNCLEAN, WANTED};
+use crate::inode::{ABSENT, ASKED, DAMAGED, Inode, LOST, UNAVAILABLE, UNCLEAN, WANTED};
 use crate::layout::{ABSENCE_BEAT, ABSENCE_WISHES, SlabKind};
 use crate::process::Slot;
 use crate::record::Operation;
@@ -25,7 +25,7 @@ const IS_SET: u64 = 1 << 32;
 /// Inodes looked at under one lock.
 const INODES_BATCH: u32 = 1024;
 /// All that is said of an absent file.
-const ANY: u32 = ABSENT | WANTED | UNAVAILABLE | DAMAGED;
+const ANY: u32 = ABSENT | WANTED | ASKED | UNAVAILABLE | DAMAGED;
 
 impl Inode {
     /// What is known of the data of an absent file.
@@ -131,7 +131,7 @@ impl Microfs {
             if inode.writers(tx) != 0 || tx.is_written(inode) {
                 return Err(Error::Busy);
             }
-            let wanted = inode.flags(tx) & WANTED;
+            let wanted = inode.flags(tx) & (WANTED | ASKED);
             if inode.held(tx) != 0 || inode.flags(tx) & (LOST | UNCLEAN) != 0 {
                 let what = (inode.size(tx), crc32c);
                 tx.begin_absence(inode, what, (caller, slot))?;
@@ -173,7 +173,7 @@ impl Microfs {
             let inode = tx.inode(inode)?;
             if inode.flags(tx) & (ABSENT | DAMAGED) == ABSENT {
                 inode.clear_flags(tx, UNAVAILABLE);
-                inode.add_flags(tx, WANTED);
+                inode.add_flags(tx, WANTED | ASKED);
             }
             Ok(inode.absence(tx))
         })?;
@@ -181,16 +181,29 @@ impl Microfs {
         Ok(found)
     }
 
-    /// Says that the data of an absent file cannot be had; `damaged`: what is there of them is not what it should be, so it is of no
-    /// use to try again. For who brings them.
-    pub fn fail_absent(&self, inode: InodeId, damaged: bool) -> Result<()> {
+    /// Begins an attempt to bring the data of an absent file: if it fails, that is nothing to those who begin to wait from now on.
+    pub fn try_absent(&self, inode: InodeId) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            tx.inode(inode)?.clear_flags(tx, ASKED);
+            Ok(())
+        })
+    }
+
+    /// Says that the data of an absent file could not be had in the attempt that began last; `damaged`: what is there of them is not
+    /// what it should be, so it is of no use to try again. False, and nobody is told, if somebody began to wait since, who is owed
+    /// another attempt. For who brings them.
+    pub fn fail_absent(&self, inode: InodeId, damaged: bool) -> Result<bool> {
         self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;
-            if inode.flags(tx) & ABSENT != 0 {
-                inode.clear_flags(tx, WANTED);
+            let flags = inode.flags(tx);
+            if flags & ASKED != 0 && !damaged {
+                return Ok(false);
+            }
+            if flags & ABSENT != 0 {
+                inode.clear_flags(tx, WANTED | ASKED);
                 inode.add_flags(tx, if damaged { UNAVAILABLE | DAMAGED } else { UNAVAILABLE });
             }
-            Ok(())
+            Ok(true)
         })
     }
 

@@ -47,6 +47,9 @@ pub(crate) const WANTED: u32 = 8192;
 pub(crate) const UNAVAILABLE: u32 = 1 << 14;
 /// Nor is it of any use to try again.
 pub(crate) const DAMAGED: u32 = 1 << 15;
+// The two bits after these are those of `replay.rs`.
+/// Somebody began to wait for them since the last attempt to bring them began.
+pub(crate) const ASKED: u32 = 1 << 18;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

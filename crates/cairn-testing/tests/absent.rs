@@ -244,16 +244,19 @@ fn data_that_cannot_be_had_are_wanted_again_but_not_damaged_ones() {
         (found.wanted, found.unavailable, found.damaged)
     };
     assert_eq!(state(fs.want_absent(inode)), (true, false, false));
-    fs.fail_absent(inode, false).expect("it is there");
+    fs.try_absent(inode).expect("it is there");
+    assert_eq!(fs.fail_absent(inode, false), Ok(true));
     assert_eq!(state(fs.absence(inode)), (false, true, false));
     assert_eq!(state(fs.want_absent(inode)), (true, false, false));
-    fs.fail_absent(inode, true).expect("it is there");
+    assert_eq!(fs.fail_absent(inode, false), Ok(false), "that attempt began before");
+    assert_eq!(state(fs.absence(inode)), (true, false, false));
+    assert_eq!(fs.fail_absent(inode, true), Ok(true), "another one finds the same");
     assert_eq!(state(fs.want_absent(inode)), (false, true, true));
     assert_eq!(fs.wanted_absent(), Ok(Vec::new()));
     let emptied = open(&process, b"f", OpenOptions { truncate: true, ..WRITE });
     process.close(emptied.expect("that needs no data")).expect("closes");
     assert_eq!(fs.want_absent(inode), Ok(None));
-    fs.fail_absent(inode, true).expect("it is there");
+    assert_eq!(fs.fail_absent(inode, true), Ok(true));
     assert_eq!(fs.absence(inode), Ok(None), "it is absent no more");
     portrait(fs).expect("the namespace is consistent");
 }

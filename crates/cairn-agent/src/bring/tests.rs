@@ -24,6 +24,11 @@ fn store(names: &[&str]) -> (TestStore, Shared) {
     (store, shared)
 }
 
+fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]) -> Bringer<'a> {
+    let source = Source::open(&store.job).expect("opens");
+    Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) }
+}
+
 fn inode(store: &TestStore, name: &str) -> InodeId {
     store.volume.attributes(&path(name)).expect("it is there").inode
 }
@@ -44,7 +49,7 @@ fn nothing_is_looked_for_once_all_is_brought() {
 fn failure_is_forgotten_once_the_file_is_not_absent() {
     let (store, shared) = store(&["a", "b", "c"]);
     for name in ["a", "b", "c"] {
-        store.volume.fs().fail_absent(inode(&store, name), true).expect("it is there");
+        assert_eq!(store.volume.fs().fail_absent(inode(&store, name), true), Ok(true));
     }
     assert!(bring_all(&shared, &shared.volumes().0).expect("brings"), "all are absent still");
     let failed = || {
@@ -58,6 +63,59 @@ fn failure_is_forgotten_once_the_file_is_not_absent() {
     assert_eq!(failed(), ["a", "c"]);
     fs.unlink(&caller, ROOT, b"a").expect("removes");
     assert_eq!(failed(), ["c"]);
+}
+
+/// Mechanism: whoever began to wait between an attempt that failed and the word of it was told of that one.
+/// Consequence: a program removed a file to make room, opened one that is absent, and got EIO.
+#[test]
+fn who_waits_since_an_attempt_began_is_owed_another() {
+    let (store, shared) = store(&["a"]);
+    let (fs, caller, absent) = (store.volume.fs(), store.volume.caller(), inode(&store, "a"));
+    let usage = fs.usage().expect("reads");
+    let free_blocks = usage.total_blocks[0] - usage.used_blocks[0];
+    store.write("big", &vec![1; (free_blocks * usage.hugeblock_bytes) as usize], 0o644, 1);
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    let told = || {
+        let known = fs.absence(absent).expect("it is there").expect("it is absent");
+        let failed = shared.status().bringing.map_or(0, |bringing| bringing.failed.len());
+        (known.wanted, known.unavailable, failed)
+    };
+
+    fs.want_absent(absent).expect("it is there");
+    bringer.look_for_all().expect("reads");
+    let item = bringer.queue().take().expect("one is absent");
+    bringer.bring(&item);
+    assert_eq!(told(), (false, true, 1), "there is no room");
+    assert_eq!(bringer.queue().take(), None);
+
+    fs.try_absent(absent).expect("it is there");
+    let verdict = bringer.source.bring(&volumes[0], &item, &|| true);
+    fs.unlink(&caller, ROOT, b"big").expect("removes");
+    fs.want_absent(absent).expect("it is there");
+    bringer.conclude(&volumes[0], &item, verdict);
+    assert_eq!(told(), (true, false, 0));
+    bringer.look_for_wishes(&mut [None]).expect("looks");
+    let item = bringer.queue().take_wanted().expect("it is waited for");
+    bringer.bring(&item);
+    assert_eq!(fs.absence(absent), Ok(None));
+}
+
+/// Mechanism: a wish that came when a failure had been told, but the thread was not done with the file, was taken for one of before.
+#[test]
+fn who_waits_since_a_failure_was_told_is_not_forgotten() {
+    let (store, shared) = store(&["a"]);
+    let (fs, absent) = (store.volume.fs(), inode(&store, "a"));
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    bringer.look_for_all().expect("reads");
+    let item = bringer.queue().take().expect("one is absent");
+    assert_eq!(fs.fail_absent(absent, false), Ok(true));
+    fs.want_absent(absent).expect("it is there");
+    bringer.look_for_wishes(&mut [None]).expect("looks");
+    assert_eq!(bringer.queue().take_wanted(), None, "a thread has it");
+    bringer.note_failed(&item);
+    assert_eq!(bringer.queue().take_wanted(), Some(item));
 }
 
 /// Mechanism: the whole tree was read for each file that could not be had at once.
