@@ -2,7 +2,8 @@
 //!
 //! Must stay true: what is handed on was copied into memory of our own first and checked there, so
 //! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
-//! reported as changed, not as damaged. Does not care where the bytes go.
+//! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us: it is held open only
+//! to see where its bytes are. Does not care where the bytes go.
 
 use crate::direct::Aligned;
 use crate::error::{Error, Result};
@@ -96,7 +97,7 @@ pub fn read_from(
     let first = Start { version: attributes.version, offset: 0, crc32c: 0 };
     let Start { version, mut offset, crc32c } = start.unwrap_or(first);
     if version != attributes.version || offset > attributes.size {
-        return Err(changed(file));
+        return Err(file.changed());
     }
     if attributes.writers == 0 {
         volume.seal(&file.path, file.inode)?;
@@ -122,7 +123,7 @@ pub fn read_from(
     }
     match file.attributes()?.version == attributes.version {
         true => Ok(summary),
-        false => Err(changed(file)),
+        false => Err(file.changed()),
     }
 }
 
@@ -139,12 +140,13 @@ fn skip_hole(
     let rest = summary.attributes.size - offset;
     let plan = volume
         .fs()
-        .plan_read(&volume.caller(), file.handle, Position::At(offset), rest)
+        .plan_read(&volume.caller(), file.handle()?, Position::At(offset), rest)
         .map_err(volume.error("read", &file.path))?;
     let hole = plan.runs().first().filter(|run| run.source.is_none());
     let hole_bytes = hole.map_or(0, |run| run.bytes.min(rest));
     let parts = hole_bytes / part_bytes;
     if parts > 0 {
+        file.let_go();
         buffer.zeros.resize(part_bytes as usize, 0);
     }
     for part in 0..parts {
@@ -155,10 +157,6 @@ fn skip_hole(
         consume(Chunk { offset, bytes, is_hole: true, crc32c, is_checked })?;
     }
     Ok(parts * part_bytes)
-}
-
-fn changed(file: &OpenFile<'_>) -> Error {
-    Error::Changed { path: file.volume.outer_path(&file.path) }
 }
 
 /// Fills the buffer with `length` bytes from `offset` and zeros the rest of the last block.
@@ -176,11 +174,12 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     while done < length {
         let plan = volume
             .fs()
-            .plan_read(&volume.caller(), file.handle, Position::At(offset + done), length - done)
+            .plan_read(&volume.caller(), file.handle()?, Position::At(offset + done), length - done)
             .map_err(failed())?;
         if plan.length == 0 {
-            return Err(changed(file));
+            return Err(file.changed());
         }
+        file.let_go();
         let target = &mut buffer.bytes[done as usize..(done + plan.length) as usize];
         transfer(volume, &plan, target).map_err(failed())?;
         if volume.fs().read_is_valid(&plan) {
@@ -190,7 +189,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
         }
         attempts += 1;
         if attempts == ATTEMPTS_MAX {
-            return Err(changed(file));
+            return Err(file.changed());
         }
     }
     Ok(())
@@ -244,7 +243,7 @@ fn check_chunk(
     volume
         .fs()
         .checksums(file.inode, first_block, stored)
-        .map_err(volume.error("read the checksums of", &file.path))?;
+        .map_err(|error| file.failed("read the checksums of", error))?;
     let zero_checksum = volume.fs().geometry().zero_block_checksum;
     for (index, (&stored, &written)) in stored.iter().zip(&buffer.written).enumerate() {
         let start = index * block_bytes as usize;
@@ -276,10 +275,14 @@ fn mismatch(
     summary: &Summary,
 ) -> Error {
     match file.attributes() {
-        Ok(now) if now.version == summary.attributes.version && now.writers == 0 => {
+        Ok(now)
+            if now.version == summary.attributes.version
+                && now.writers == 0
+                && file.is_still_named() =>
+        {
             Error::Damaged { path: file.volume.outer_path(&file.path), offset, stored, computed }
         }
-        Ok(_) => changed(file),
+        Ok(_) => file.changed(),
         Err(error) => error,
     }
 }

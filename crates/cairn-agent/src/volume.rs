@@ -17,6 +17,7 @@ use cairn_core::{
 };
 use cairn_device::namespace::open_namespace;
 use cairn_device::{Device, Namespace, Store, sys};
+use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
@@ -154,12 +155,8 @@ impl Volume {
         let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
         let opened = self.fs().open_file(&self.caller(), ROOT, path.as_bytes(), options, 0);
         let opened = opened.map_err(self.error("open", path))?;
-        Ok(OpenFile {
-            volume: self,
-            path: path.clone(),
-            handle: opened.handle,
-            inode: opened.inode,
-        })
+        let handle = Cell::new(Some(opened.handle));
+        Ok(OpenFile { volume: self, path: path.clone(), handle, inode: opened.inode })
     }
 
     /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that are about absent data, if these
@@ -291,23 +288,61 @@ impl Drop for Volume {
     }
 }
 
-/// A file opened for reading; released when dropped.
+/// A file opened for reading; released when dropped, or let go.
 pub struct OpenFile<'a> {
     /// The namespace it lies in.
     pub volume: &'a Volume,
     /// Its path in the namespace.
     pub path: FilePath,
-    /// The open-file description.
-    pub handle: HandleId,
+    /// The open-file description; none since the file was let go.
+    handle: Cell<Option<HandleId>>,
     /// The file.
     pub inode: InodeId,
 }
 
 impl OpenFile<'_> {
-    /// The file's attributes now.
+    /// The file's attributes now. Errors: `Changed` if it was let go, and is gone.
     pub fn attributes(&self) -> Result<Attributes> {
-        let attributes = self.volume.fs().attributes(self.inode);
-        attributes.map_err(self.volume.error("look at", &self.path))
+        self.volume.fs().attributes(self.inode).map_err(|error| self.failed("look at", error))
+    }
+
+    /// What it is that this could not be done: one that was let go may be gone.
+    pub fn failed(&self, action: &'static str, error: cairn_core::Error) -> Error {
+        match error {
+            cairn_core::Error::NotFound => self.changed(),
+            error => self.volume.error(action, &self.path)(error),
+        }
+    }
+
+    /// The open-file description. Errors: `Changed` if the file was let go, and is not what its path leads to any more.
+    pub fn handle(&self) -> Result<HandleId> {
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        let again = match self.volume.open_file(&self.path) {
+            Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {
+                return Err(self.changed());
+            }
+            opened => opened?,
+        };
+        if again.inode != self.inode {
+            return Err(self.changed());
+        }
+        self.handle.set(again.handle.take());
+        self.handle.get().ok_or_else(|| self.changed())
+    }
+
+    /// Lets go of the file until it is read from again: if it is removed meanwhile, the space it takes is free at once.
+    pub fn let_go(&self) {
+        if let Some(handle) = self.handle.take() {
+            // If this fails the handle goes with the slot.
+            let _ = self.volume.fs().release(self.volume.slot, handle, now());
+        }
+    }
+
+    /// That it is not what it was.
+    pub fn changed(&self) -> Error {
+        Error::Changed { path: self.volume.outer_path(&self.path) }
     }
 
     /// Whether its path still leads to it.
@@ -320,8 +355,7 @@ impl OpenFile<'_> {
 
 impl Drop for OpenFile<'_> {
     fn drop(&mut self) {
-        // If this fails the handle goes with the slot.
-        let _ = self.volume.fs().release(self.volume.slot, self.handle, now());
+        self.let_go();
     }
 }
 

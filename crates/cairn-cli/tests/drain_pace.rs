@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Sandbox, eventually};
+use common::{Ran, Sandbox, eventually};
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -61,6 +61,22 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
     // Between the last two parts at least, but for what a tenth of a second saves; before that the program went first.
     let span_ms = pace["span_ms"].as_u64().expect("a number");
     assert!(span_ms >= 400, "leave for 8 MiB at 8 MiB/s came within {span_ms} ms");
+}
+
+/// Mechanism: the drain had a file open as long as it copied it, and what is open keeps its space.
+/// Consequence: a program removed a checkpoint that was being drained, and had no space for the next one.
+#[test]
+fn file_that_is_removed_while_it_is_drained_makes_room_for_the_next_one() {
+    let sandbox = Sandbox::new();
+    // Much slower than what is waited for here: the whole file takes minutes, each part of it more than one.
+    let script = r#"cd /cairn; head -c 12M /dev/zero >old; until ls -A "$OUT" | grep -q old; do sleep 0.01; done
+        rm old; for i in {1..100}; do head -c 8M /dev/zero >new && exit; sleep 0.1; done; exit 9"#;
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let options = ["--tier", "ram:16M", "--persist", persist, "--drain", "none", "--drain-rate"];
+    let run = [&["run", "--job", "removed"], &options[..], &["32K", "--", "bash", "-c", script]];
+    let ran = sandbox.command(&run.concat()).env("OUT", &out).output().expect("starts");
+    Ran::of(ran, "run".to_string()).succeeds();
 }
 
 #[test]
