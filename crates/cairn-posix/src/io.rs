@@ -89,7 +89,8 @@ fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usiz
     }
 }
 
-/// Transfers one plan; plans again at the same place while blocks move underneath.
+/// Transfers one plan to its end, where the cursor stands. One that was made again, because blocks moved, may reach less far: then
+/// the rest has plans of its own, and what of it is not to be had is left to the next read.
 fn read_planned(
     mount: &Mount,
     caller: &Caller,
@@ -98,6 +99,38 @@ fn read_planned(
     plan: &mut ReadPlan,
 ) -> Result<usize> {
     read_ahead::follow(mount, caller, handle, plan);
+    let (start, end) = (plan.offset, plan.offset + plan.length);
+    let mut reached = start;
+    let failed = loop {
+        match read_as_planned(mount, caller, (handle, at), buffers, plan) {
+            Ok(bytes) => reached += bytes,
+            Err(errno) => break Some(errno),
+        }
+        if reached >= end || plan.length == 0 {
+            break None;
+        }
+        let (rest, length) = (Position::Again(reached), end - reached);
+        if let Err(error) = mount.fs().plan_read_into(caller, handle, rest, length, plan) {
+            break Some(error.into());
+        }
+    };
+    if reached < end && at == At::Cursor {
+        mount.fs().step_back(handle, end, reached)?;
+    }
+    match failed {
+        Some(errno) if reached == start => Err(errno),
+        _ => Ok((reached - start) as usize),
+    }
+}
+
+/// Transfers one plan; plans again at the same place while blocks move underneath.
+fn read_as_planned(
+    mount: &Mount,
+    caller: &Caller,
+    (handle, at): (HandleId, At),
+    buffers: &mut Buffers,
+    plan: &mut ReadPlan,
+) -> Result<u64> {
     for _ in 0..REPLANS_MAX {
         if plan.length == 0 {
             return Ok(0);
@@ -110,7 +143,7 @@ fn read_planned(
         if mount.fs().read_is_valid(plan) {
             mount.fs().note_read(plan);
             *buffers = target;
-            return Ok(plan.length as usize);
+            return Ok(plan.length);
         }
         let (again, length) = (Position::Again(plan.offset), plan.length);
         mount.fs().plan_read_into(caller, handle, again, length, plan)?;

@@ -4,8 +4,9 @@ mod common;
 
 use cairn_core::{Committed, Error, Position};
 use cairn_posix::io::At;
-use cairn_posix::{file, names};
+use cairn_posix::{allocate, file, names};
 use common::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const THREADS: usize = 4;
 const FILES: usize = 20;
@@ -143,4 +144,47 @@ fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
     plans.iter().for_each(|plan| fs.abort_write(&caller, plan).unwrap());
     close(appender);
     remove("pinned");
+}
+
+/// Mechanism: a read whose blocks moved meanwhile was planned again at its place, and that plan may reach less far than the first, to
+/// whose end the cursor had gone already.
+/// Consequence: the bytes between were left out, without a word.
+#[test]
+fn reader_at_the_cursor_leaves_nothing_out_while_blocks_move() {
+    const BLOCKS: usize = 32;
+    const PASSES: usize = 300;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let _turn = turn();
+    let words = (0..BLOCKS * HUGEBLOCK / 8).map(|word| word as u64 + 1);
+    let content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    put("moved", &content);
+    let (reader, writer) =
+        (open("moved", libc::O_RDONLY).unwrap(), open("moved", libc::O_WRONLY).unwrap());
+    let is_read = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_read.load(Ordering::Relaxed) {
+                for start in (0..BLOCKS).step_by(2).map(|block| block * HUGEBLOCK) {
+                    allocate::change(handle(writer), PUNCH, start as i64, HUGEBLOCK as i64)
+                        .unwrap();
+                }
+                assert_eq!(write_at(writer, &content, At::Offset(0)), Ok(content.len()));
+            }
+        });
+        let content = &content;
+        let pass = move |_| {
+            file::seek(handle(reader), 0, libc::SEEK_SET).unwrap();
+            let found = read(reader, content.len()).unwrap();
+            let is_right = |(found, right): (&[u8], &[u8])| found == right || found == [0; 8];
+            let mut words = found.chunks(8).zip(content.chunks(8));
+            let wrong = words.position(|pair| !is_right(pair));
+            wrong.or((found.len() < content.len()).then_some(found.len() / 8))
+        };
+        let read = scope.spawn(move || (0..PASSES).find_map(pass)).join();
+        is_read.store(true, Ordering::Relaxed);
+        assert_eq!(read.unwrap(), None, "words before this one are right");
+    });
+    close(reader);
+    close(writer);
+    remove("moved");
 }
