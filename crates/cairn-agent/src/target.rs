@@ -17,6 +17,7 @@ mod event_loop;
 mod flushes;
 pub mod grants;
 mod guard;
+mod identity;
 mod intake;
 mod io;
 mod metrics;

@@ -3,6 +3,7 @@
 //! Must stay true: ranges are checked against the size before anything is touched, which changes only when that is asked for.
 
 use super::flushes::Flushes;
+use super::identity;
 use super::reservation::Reservations;
 use crate::direct;
 use cairn_device::nvme::wire::command::Blocks;
@@ -11,7 +12,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,9 +41,7 @@ impl Namespace {
     pub fn in_memory(bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
         let file = File::from(rustix::fs::memfd_create("cairn-namespace", MemfdFlags::CLOEXEC)?);
         file.set_len(bytes)?;
-        let mut guid = [0; 16];
-        rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
-        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        let namespace = Namespace::new(file, bytes, block_bytes, identity::new()?)?;
         Ok(Namespace { is_memory: true, ..namespace })
     }
 
@@ -65,9 +64,7 @@ impl Namespace {
             Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
             allocated => allocated?,
         }
-        let mut guid = [0; 16];
-        rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
-        let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
+        let namespace = Namespace::new(file, bytes, block_bytes, identity::new()?)?;
         Ok(Namespace { keeps_room: true, ..namespace })
     }
 
@@ -88,14 +85,7 @@ impl Namespace {
         if !is_device {
             claim(&file)?;
         }
-        let attributes = file.metadata()?;
-        // The same file is the same namespace, whoever exports it.
-        let identity = match is_device {
-            true => [attributes.rdev(), 0],
-            false => [attributes.dev(), attributes.ino()],
-        };
-        let mut guid = [0; 16];
-        guid.copy_from_slice(&identity.map(u64::to_le_bytes).concat());
+        let guid = identity::of(&file.metadata()?);
         let bytes = file.seek(SeekFrom::End(0))?;
         let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
         let goes_direct = is_device
@@ -306,6 +296,7 @@ fn status(error: Error) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn blocks(first: u64, count: u32) -> Blocks {
         Blocks { first, count }

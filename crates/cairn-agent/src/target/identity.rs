@@ -1,0 +1,71 @@
+//! By what hosts know that a namespace is the same one, or another: its NGUID.
+//!
+//! Must stay true: a file or device keeps its identity when its target is started again, and by whatever name it is exported; on
+//! another machine, where the same numbers stand for other files, it is another one.
+
+use cairn_device::crypto::Hash;
+use std::fs::Metadata;
+use std::io::Result;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// What tells machines apart, of which each may be missing, or be the same on machines that were made from one image.
+const MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
+/// So that nobody else arrives at the same bytes, nor finds out from them what the machine's are.
+const PURPOSE: &[u8] = b"cairn namespace";
+
+/// That of nothing that was there before.
+pub(super) fn new() -> Result<[u8; 16]> {
+    let mut guid = [0; 16];
+    rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
+    Ok(guid)
+}
+
+/// That of a file or device of this machine.
+pub(super) fn of(file: &Metadata) -> [u8; 16] {
+    let machine = MACHINE.map(|path| std::fs::read(path).unwrap_or_default());
+    on(&machine.each_ref().map(Vec::as_slice), file)
+}
+
+fn on(machine: &[&[u8]; 2], file: &Metadata) -> [u8; 16] {
+    let numbers = match file.file_type().is_block_device() {
+        true => [file.rdev(), 0],
+        false => [file.dev(), file.ino()],
+    };
+    let mut guid = [0; 16];
+    let numbers = numbers.map(u64::to_le_bytes);
+    let [id, name] = machine;
+    let hash = Hash::Sha256.of(&[PURPOSE, id, b"\0", name, b"\0", &numbers.concat()]);
+    guid.copy_from_slice(&hash[..16]);
+    guid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Namespace;
+    use super::*;
+
+    /// Mechanism: the identity of a file was its device's and inode's numbers. Consequence: two machines that were set up alike
+    /// exported namespaces of one identity, and a host that saw both refused one, or took them for two ways to the same bytes.
+    /// Fix: the machine's identity is a part of it.
+    #[test]
+    fn file_is_the_same_by_whatever_name_and_another_one_on_another_machine() {
+        let directory = std::env::temp_dir().join(format!("cairn-identity-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let [path, link, other] = ["file", "link", "other"].map(|name| directory.join(name));
+        for path in [&path, &other] {
+            std::fs::File::create(path).unwrap().set_len(1 << 16).unwrap();
+        }
+        std::fs::hard_link(&path, &link).unwrap();
+        let exported = |path| Namespace::in_file(path, 4096).unwrap().shape().guid;
+        let guid = exported(&path);
+        assert_eq!(guid, exported(&path), "by the next target");
+        assert_eq!(guid, exported(&link));
+        assert_ne!(guid, exported(&other));
+        let file = path.metadata().unwrap();
+        let machines: [[&[u8]; 2]; 3] = [[b"", b""], [b"", b"name\n"], [b"id\n", b"name\n"]];
+        let [unknown, named, numbered] = machines.map(|machine| on(&machine, &file));
+        assert!(unknown != named && named != numbered && numbered != unknown);
+        assert_ne!(guid, unknown, "this machine is known");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
