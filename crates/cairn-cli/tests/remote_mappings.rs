@@ -3,9 +3,18 @@
 mod common;
 #[path = "common/exported.rs"]
 mod exported;
+#[path = "common/machine.rs"]
+mod machine;
+#[allow(dead_code)]
+#[path = "../../cairn-agent/tests/nvme/proxy.rs"]
+mod proxy;
 
 use common::Sandbox;
 use exported::{Target, exporting, lose_memory};
+use machine::{Machine, ran};
+use proxy::{Harm, Proxy};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 
 /// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads it; `later(act)` waits for it.
 const TOOLS: &str = "
@@ -148,4 +157,86 @@ os.kill(os.getpid(), signal.SIGKILL)
     lose_memory(&sandbox, "first");
     let found = run("second", &["grep", "-o", "synced.", "/cairn/f"]);
     assert_eq!(found.stdout, "synced.\n", "{}", found.stderr);
+}
+
+/// Blocks of files are refused, and what stands in front of them is not.
+#[test]
+fn write_back_that_failed_when_a_file_was_unmapped_fails_its_fsync_until_it_succeeds() {
+    let program = "
+def synced():
+    try: os.fsync(file.fileno())
+    except OSError as error: return error.errno
+    return 0
+def waits(text):
+    print(text, flush=True)
+    input()
+m = mmap.mmap(file.fileno(), size)
+m[70000:70007] = b'stored.'
+waits('mapped')
+m.close()
+print(synced(), synced(), stored(b'stored.'))
+waits('refused')
+print(synced(), stored(b'stored.'))
+";
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let proxy = Proxy::calm(target.address.parse().expect("an address"));
+    let tier = target.tier.replace(&target.address, &proxy.address.to_string());
+    let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
+    let run = ["run", "--tier", &tier, "--discard", "--", "python3", "-c", &program];
+    let mut command = sandbox.command(&run);
+    command.arg(&export).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let mut answer = child.stdin.take().expect("it is a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+    let mut said = || lines.next().and_then(Result::ok).unwrap_or_default();
+    assert_eq!(said(), "mapped");
+    let content = std::fs::read(&export).expect("is there");
+    let first = content.windows(4096).position(|bytes| bytes.iter().all(|&byte| byte == b'.'));
+    let first = first.expect("was synced") as u64 / 4096;
+    proxy.arm(Harm::Refusal { first }, i64::MAX);
+    writeln!(answer).expect("it reads");
+    assert_eq!([said(), said()], [format!("{0} {0} False", libc::EIO), "refused".to_string()]);
+    proxy.disarm();
+    writeln!(answer).expect("it reads");
+    assert_eq!(said(), "0 True");
+    assert!(child.wait().expect("it is a child").success());
+}
+
+/// Mechanism: before a piece was fetched there had to be an eighth, and that piece came on top. Consequence: less than an eighth was
+/// left to others. Fix: an eighth has to be there with the piece.
+#[test]
+fn mappings_leave_an_eighth_of_the_memory_for_shared_files_free() {
+    let Some(machine) = Machine::start() else { return };
+    let program = "
+def free():
+    found = os.statvfs(os.environ['CAIRN_STORE'])
+    return found.f_bavail * found.f_bsize, found.f_blocks * found.f_bsize
+file.write(b'+' * (40 << 20))
+maps = []
+try:
+    while True:
+        maps.append(mmap.mmap(file.fileno(), 1 << 20, offset=len(maps) << 20))
+except OSError as error: print(error.errno)
+left, all = free()
+# What else the store has there may grow meanwhile.
+print(left >= all // 8 - (128 << 10), left < all // 8 + (4 << 20))
+print(bytes(maps[-1][-1:]), len(maps) < 40)
+while maps:
+    maps.pop().close()
+def maps_again():
+    try: return maps.append(mmap.mmap(file.fileno(), 8 << 20)) is None
+    except OSError: return False
+print(later(maps_again), bytes(maps[0][-1:]))
+";
+    let sandbox = exporting();
+    let target = Target::start(&sandbox, "127.0.0.1:0");
+    let mount = ["-t", "tmpfs", "-o", "size=32m", "none"];
+    ran(machine.command("mount").args(mount).arg(sandbox.root())).succeeds();
+    let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
+    let run = ["run", "--tier", &target.tier, "--discard", "--", "python3", "-c", &program];
+    let export = export.display().to_string();
+    let found = ran(&mut machine.cairn(&sandbox, &[&run[..], &[&export]].concat())).succeeds();
+    let expected = format!("{}\nTrue True\nb'+' True\nTrue b'+'\n", libc::ENOSPC);
+    assert_eq!(found.stdout, expected, "{}", found.stderr);
 }

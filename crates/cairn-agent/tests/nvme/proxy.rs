@@ -3,6 +3,7 @@
 use cairn_device::nvme::wire::pdu::COMMON_BYTES;
 use std::io::{Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +22,15 @@ pub enum Harm {
     SilenceForEver,
     /// From the start, and always: what the target asks for does not arrive.
     Deafness,
+    /// As long as it is armed: the target refuses what is written to logical blocks from this one on.
+    Refusal { first: u64 },
 }
 
+/// Type of the PDU that carries a command (NVMe/TCP 1.0).
+const COMMAND: u8 = 4;
+/// Write (NVM command set), and where such a PDU has the number of the first block.
+const WRITE: u8 = 1;
+const FIRST_BLOCK: Range<usize> = COMMON_BYTES + 40..COMMON_BYTES + 48;
 /// Type of the PDU by which a target asks for data (NVMe/TCP 1.0, R2T).
 const READY_TO_TRANSFER: u8 = 9;
 
@@ -82,6 +90,11 @@ impl Proxy {
         self.state.left.store(count, Ordering::SeqCst);
     }
 
+    /// Does none any more.
+    pub fn disarm(&self) {
+        self.arm(Harm::Break, NEVER);
+    }
+
     /// Leads connections that are made from now on to another target.
     pub fn retarget(&self, target: SocketAddr) {
         *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
@@ -105,6 +118,9 @@ impl State {
             let harm = *self.harm.lock().unwrap_or_else(PoisonError::into_inner);
             if harm == Harm::Deafness && buffer[0] == READY_TO_TRANSFER {
                 continue;
+            }
+            if let Harm::Refusal { first } = harm {
+                refuse(&mut buffer, first);
             }
             let count = if harm == Harm::BreakAfterPdus { 1 } else { buffer.len() as i64 };
             let before = self.left.fetch_sub(count, Ordering::SeqCst);
@@ -138,6 +154,17 @@ pub fn receive(from: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
     let bytes = u32::from_le_bytes([buffer[4], buffer[5], buffer[6], buffer[7]]) as usize;
     buffer.resize(bytes.max(COMMON_BYTES), 0);
     from.read_exact(&mut buffer[COMMON_BYTES..])
+}
+
+/// Has a command that writes from that block on write behind the end of the namespace.
+fn refuse(pdu: &mut [u8], first: u64) {
+    if pdu[0] != COMMAND || pdu[COMMON_BYTES] != WRITE {
+        return;
+    }
+    let place = &mut pdu[FIRST_BLOCK];
+    if u64::from_le_bytes(place.try_into().expect("eight bytes")) >= first {
+        place.fill(0xff);
+    }
 }
 
 /// Takes what comes, until nothing does.

@@ -1,11 +1,13 @@
 //! Pages of a namespace that programs have mapped: what is written, stored and read at the same time, and what comes and goes.
 
 use crate::peer::{Peer, SUBSYSTEM};
+use crate::proxy::{Harm, Proxy};
 use cairn_agent::target::Limits;
 use cairn_core::{Caller, Credentials, Error, Geometry, OpenOptions, ROOT, Timestamp};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
@@ -25,13 +27,22 @@ struct Shared {
 impl Shared {
     /// None where another target is tried than ours, which has no room for a store.
     fn new() -> Option<Shared> {
+        Some(Shared::at(Peer::limited(Limits::default())?.address))
+    }
+
+    /// One whose target can be made to refuse what is written.
+    fn harmed() -> Option<(Shared, Proxy)> {
+        let proxy = Proxy::calm(Peer::limited(Limits::default())?.address);
+        Some((Shared::at(proxy.address), proxy))
+    }
+
+    fn at(address: SocketAddr) -> Shared {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let peer = Peer::limited(Limits::default())?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("cairn-showing-{}-{number}", std::process::id());
         let directory = Path::new("/dev/shm").join(name);
         std::fs::create_dir(&directory).expect("makes");
-        let path = format!("//{}/{SUBSYSTEM}?nsid=2", peer.address);
+        let path = format!("//{address}/{SUBSYSTEM}?nsid=2");
         let place = TierPlace::new(MediumKind::Remote, Path::new(&path)).expect("random");
         let creation = Creation {
             geometry: Geometry::new(b"/cairn", [BLOCKS, 0, 0, 0], 0),
@@ -45,7 +56,7 @@ impl Shared {
         namespace::create(&store, "node", creation).expect("is made");
         let open = || open_namespace(&store, "node").expect("is there");
         let processes = [open(), open()];
-        Some(Shared { store: Some(store), processes, directory })
+        Shared { store: Some(store), processes, directory }
     }
 
     fn device(&self, process: usize) -> &dyn Device {
@@ -53,9 +64,12 @@ impl Shared {
     }
 
     fn write(&self, process: usize, at: usize, bytes: &[u8]) {
+        self.try_write(process, at, bytes).expect("is written");
+    }
+
+    fn try_write(&self, process: usize, at: usize, bytes: &[u8]) -> Result<(), Error> {
         // SAFETY: the slice is readable.
-        let written = unsafe { self.device(process).write(at as u64, bytes.as_ptr(), bytes.len()) };
-        written.expect("is written");
+        unsafe { self.device(process).write(at as u64, bytes.as_ptr(), bytes.len()) }.map(drop)
     }
 
     fn read(&self, process: usize, range: Range<usize>) -> Vec<u8> {
@@ -70,18 +84,26 @@ impl Shared {
 
     /// Maps pages as a program does that may store to them.
     fn map(&self, process: usize, pages: Range<usize>) -> Mapped {
+        self.mapped(process, pages, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn mapped(&self, process: usize, pages: Range<usize>, protection: i32) -> Mapped {
         let device = self.device(process);
-        device.show(pages.start as u64, pages.len(), true).expect("are shown");
+        let may_store = protection & libc::PROT_WRITE != 0;
+        device.show(pages.start as u64, pages.len(), may_store).expect("are shown");
         let at = device.mappable().expect("copies");
         assert!(at.copies);
-        let (protection, place) =
-            (libc::PROT_READ | libc::PROT_WRITE, at.offset + pages.start as u64);
+        let place = at.offset + pages.start as u64;
         let start = sys::mmap(pages.len(), protection, libc::MAP_SHARED, at.descriptor, place);
         Mapped { start: start.expect("is mapped"), length: pages.len() }
     }
 
     fn put_away(&self, process: usize, mapped: Option<Range<u64>>) {
-        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect())).expect("goes");
+        self.try_put_away(process, mapped).expect("goes");
+    }
+
+    fn try_put_away(&self, process: usize, mapped: Option<Range<u64>>) -> Result<(), Error> {
+        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect()))
     }
 
     /// Memory that the pages take.
@@ -194,6 +216,41 @@ fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
     namespace.fs.release(slot, mapping, Timestamp(2)).expect("ends");
     shared.processes[1].put_away().expect("goes");
     assert!(!is_mapped());
+}
+
+/// One page is mapped to be stored to, the next one to be read.
+#[test]
+fn write_that_fails_into_pages_that_are_shown_is_everybodys_and_reaches_the_namespace_later() {
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    shared.write(0, 0, &[b'.'; 3 * PAGE]);
+    let stored_to = shared.map(0, 0..PAGE);
+    let read = shared.mapped(1, PAGE..2 * PAGE, libc::PROT_READ);
+    stored_to.store(0, b"stored");
+    proxy.arm(Harm::Refusal { first: 0 }, i64::MAX);
+    let failed = Err(Error::Io);
+    assert_eq!(shared.try_write(0, 3, b"mm"), failed);
+    assert_eq!(shared.try_write(1, PAGE + 2, b"written"), failed);
+    assert_eq!(shared.try_write(1, 2 * PAGE, b"not shown"), failed);
+    let expected = |shared: &Shared| {
+        for process in [0, 1] {
+            assert_eq!(shared.read(process, 0..7), b"stommd.");
+            assert_eq!(shared.read(process, PAGE + 1..PAGE + 10), b".written.");
+            assert_eq!(shared.read(process, 2 * PAGE..2 * PAGE + 1), b".");
+        }
+    };
+    expected(&shared);
+    assert_eq!([stored_to.load(3), read.load(2)], [b'm', b'w']);
+    // Nobody has the bytes but this memory, which stays.
+    drop((stored_to, read));
+    let whole = 2 * PAGE;
+    assert_eq!(shared.device(0).write_back(0, whole), failed);
+    assert_eq!(shared.device(1).checksum(0, whole).map(drop), failed);
+    assert_eq!(shared.try_put_away(1, None), failed);
+    expected(&shared);
+    proxy.disarm();
+    shared.put_away(0, None);
+    assert!(!shared.device(0).mappable().expect("a place").copies, "none are shown any more");
+    expected(&shared);
 }
 
 #[test]

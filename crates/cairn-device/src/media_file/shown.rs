@@ -112,7 +112,9 @@ impl MediaFile {
     fn fetch(&self, remote: &SharedRemote, view: &Mapping, pages: &Range<u64>) -> Result<()> {
         let (place, length) = (self.pages_at() + pages.start, (pages.end - pages.start) as usize);
         let memory = sys::fstatfs(view.file().raw())?;
-        if memory.f_bavail < memory.f_blocks / LEFT_FREE {
+        // With a page for their marks.
+        let needed = ((length + PAGE) as u64).div_ceil(memory.f_bsize as u64);
+        if memory.f_bavail < memory.f_blocks / LEFT_FREE + needed {
             return Err(Error::NoSpace);
         }
         view.populate(place as usize, length, Populate::Write)?;
