@@ -5,6 +5,8 @@
 use crate::log::Complaints;
 use crate::path::FilePath;
 use crate::shared::Shared;
+use crate::volume::Volume;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the tiers are looked at.
@@ -15,10 +17,12 @@ pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     while !shared.is_stopping() {
         shared.sleep(LOOK_EVERY);
-        for volume in shared.volumes().0 {
+        let put_away = |volume: Arc<Volume>| {
             let failed =
                 volume.error("write back what was stored in mapped files of", &FilePath::root());
-            complaints.note("put away what was mapped", volume.put_away().map_err(failed));
-        }
+            volume.put_away(&|| !shared.is_stopping()).map_err(failed)
+        };
+        let ends = shared.volumes().0.into_iter().map(put_away).fold(Ok(()), Result::and);
+        complaints.note("put away what was mapped", ends);
     }
 }

@@ -91,8 +91,8 @@ impl Volume {
     }
 
     /// As `Namespace::put_away`.
-    pub fn put_away(&self) -> cairn_core::Result<()> {
-        self.namespace.put_away()
+    pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> cairn_core::Result<()> {
+        self.namespace.put_away(goes_on)
     }
 
     /// The slot of this process.

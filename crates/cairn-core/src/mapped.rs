@@ -15,7 +15,7 @@ use crate::layout::{LIMBO_FIRST, SlabKind};
 use crate::map::Stretch;
 use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
 use crate::process::Slot;
-use crate::read::ReadPlan;
+use crate::read::{Lost, ReadPlan};
 use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, SlotId, Timestamp};
 
@@ -178,7 +178,7 @@ impl Microfs {
             let (handle, inode) = tx.mapping(mapping)?;
             let most = u64::from(PLAN_BLOCKS_MAX - 1) << tx.layout.hugeblock_shift;
             let mut plan = ReadPlan::empty();
-            tx.plan_bytes(inode, offset, length.min(most), &mut plan)?;
+            tx.plan_bytes(inode, offset, length.min(most), Lost::Refused, &mut plan)?;
             if handle.flags(tx) & MAY_WRITE != 0 {
                 mark_stale(tx, inode, &plan);
                 tx.open_blocks(inode, caller.now);
@@ -231,12 +231,12 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes of a file are, for whoever looks after its blocks. Errors: `Io`: what stood there is lost.
+    /// Where the bytes of a file are, for whoever looks after its blocks. What is lost is nowhere.
     pub fn plan_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
             let mut plan = ReadPlan::empty();
-            tx.plan_bytes(inode, offset, length, &mut plan)?;
+            tx.plan_bytes(inode, offset, length, Lost::Nowhere, &mut plan)?;
             Ok(plan)
         })
     }

@@ -60,6 +60,15 @@ impl ReadPlan {
     }
 }
 
+/// What a plan is to say of bytes that are lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It ends there, and there is none if the first byte is (`Io`).
+    Refused,
+    /// They are nowhere, as those of a hole.
+    Nowhere,
+}
+
 impl Transaction<'_> {
     /// Plans where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one is lost.
     pub(crate) fn plan_bytes(
@@ -67,6 +76,7 @@ impl Transaction<'_> {
         inode: Inode,
         offset: u64,
         length: u64,
+        lost: Lost,
         plan: &mut ReadPlan,
     ) -> Result<()> {
         plan.inode = inode.id;
@@ -74,7 +84,7 @@ impl Transaction<'_> {
         plan.moves_word = inode.at + 6;
         plan.moves = u64::from(inode.moves(self));
         let end = inode.size(self).min(offset.saturating_add(length));
-        plan_runs(self, inode, end, plan)
+        plan_runs(self, inode, end, lost, plan)
     }
 }
 
@@ -111,7 +121,7 @@ impl Microfs {
                 Position::Cursor => handle.cursor(tx),
                 Position::At(offset) | Position::Again(offset) => offset,
             };
-            tx.plan_bytes(inode, offset, length, plan)?;
+            tx.plan_bytes(inode, offset, length, Lost::Refused, plan)?;
             if at == Position::Cursor {
                 handle.set_cursor(tx, plan.offset + plan.length);
             }
@@ -132,7 +142,14 @@ impl Microfs {
 }
 
 /// Errors: `Io`: the first byte is lost.
-fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) -> Result<()> {
+fn plan_runs(
+    tx: &Transaction,
+    inode: Inode,
+    end: u64,
+    lost: Lost,
+    plan: &mut ReadPlan,
+) -> Result<()> {
+    let refuses = lost == Lost::Refused && inode.flags(tx) & LOST != 0;
     let shift = tx.layout.hugeblock_shift;
     let map = inode.map(tx);
     let mut at = plan.offset;
@@ -145,7 +162,7 @@ fn plan_runs(tx: &Transaction, inode: Inode, end: u64, plan: &mut ReadPlan) -> R
                 let offset = (u64::from(run.first) << shift) + inside;
                 (run.count, Some((run.tier, offset)))
             }
-            Stretch::Hole(_) if inode.flags(tx) & LOST != 0 => match plan.run_count {
+            Stretch::Hole(_) if refuses => match plan.run_count {
                 0 => return Err(Error::Io),
                 _ => break,
             },

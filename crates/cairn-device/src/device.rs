@@ -126,10 +126,19 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Brings to the tier what was shown and is no longer mapped, a bounded part of it, and gives back its memory. `mapped`
-    /// says of which ranges programs have mappings. Errors: its own; as `write`.
-    fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
-        let _ = mapped;
+    /// Whether programs have copies of the tier's bytes mapped, which `write_back` and `put_away` bring there.
+    fn shows_copies(&self) -> bool {
+        self.mappable().is_some_and(|mappable| mappable.copies)
+    }
+
+    /// Brings to the tier what was shown and is no longer mapped, a bounded part of it, and gives back its memory, while `goes_on`
+    /// says so. `mapped` says of which ranges programs have mappings. Errors: its own; as `write`, of some, and the others went.
+    fn put_away(
+        &self,
+        mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let _ = (mapped, goes_on);
         Ok(())
     }
 

@@ -209,18 +209,21 @@ impl Device for FileTier {
     }
 
     fn write_back(&self, offset: u64, length: usize) -> Result<()> {
-        match self.mappable().is_some_and(|mappable| mappable.copies) {
+        match self.shows_copies() {
             true => self.file.write_back(self.place(offset, length)?, length),
             false => Ok(()),
         }
     }
 
-    fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
-        self.file.put_away(&|| {
-            let in_file =
-                |range: Range<u64>| self.data_offset + range.start..self.data_offset + range.end;
-            Ok(mapped()?.into_iter().map(in_file).collect())
-        })
+    fn put_away(
+        &self,
+        mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let in_file =
+            |range: Range<u64>| self.data_offset + range.start..self.data_offset + range.end;
+        let mapped = || Ok(mapped()?.into_iter().map(in_file).collect());
+        self.file.put_away(&mapped, goes_on)
     }
 
     fn has_lost(&self) -> bool {

@@ -78,8 +78,7 @@ impl Namespace {
 
     /// Whether there is a tier of which programs have copies mapped.
     pub fn shows_copies(&self) -> bool {
-        let copies = |device: &dyn Device| device.mappable().is_some_and(|at| at.copies);
-        self.tiers.iter().any(|device| copies(device.as_ref()))
+        self.tiers.iter().any(|device| device.shows_copies())
     }
 
     /// Brings what programs have stored in a range of a file that they have mapped to those tiers that have only copies of it
@@ -93,14 +92,17 @@ impl Namespace {
         })
     }
 
-    /// Lets go of what was in memory for mappings of programs that have ended, a bounded part of it.
-    pub fn put_away(&self) -> Result<()> {
-        let mut tiers = self.tiers.iter().zip(0..);
-        tiers.try_for_each(|(device, tier)| device.put_away(&|| self.mapped_ranges(tier)))
+    /// Lets go of what was in memory for mappings of programs that have ended, a bounded part of it, while `goes_on` says so.
+    /// Errors: the first of those that some of it had; the rest went.
+    pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let tiers = self.tiers.iter().zip(0..);
+        let ends =
+            tiers.map(|(device, tier)| device.put_away(&|| self.mapped_ranges(tier), goes_on));
+        ends.fold(Ok(()), Result::and)
     }
 
     /// Where the blocks of mapped files are on a tier, with an empty range for each file that is mapped: one that has no blocks
-    /// by now may be about to show those that it had.
+    /// by now may be about to show those that it had. Errors: of one of them nobody knows where its blocks are; nothing may go then.
     fn mapped_ranges(&self, tier: u8) -> Result<Vec<Range<u64>>> {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let mut ranges = Vec::new();

@@ -223,9 +223,8 @@ impl Mount {
     /// was brought back after the last mapping ended is in no record.
     pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
         let tiers = self.namespace.tiers.iter();
-        let copies = |tier: &dyn Device| tier.mappable().is_some_and(|at| at.copies);
         let mut left_out =
-            tiers.filter(|tier| tier.is_synchronous() == Some(true) || copies(tier.as_ref()));
+            tiers.filter(|tier| tier.is_synchronous() == Some(true) || tier.shows_copies());
         Ok(left_out.try_for_each(|tier| tier.flush())?)
     }
 

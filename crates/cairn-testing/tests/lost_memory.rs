@@ -141,6 +141,32 @@ fn what_stood_in_memory_is_an_error_and_what_stood_on_the_media_is_there() {
     assert_eq!(used_blocks(&process), [u64::from(first_blocks), 0], "what is lost takes no room");
 }
 
+/// Mechanism: that a part of a file was lost was an error for who asked where its blocks are. Consequence: the agent gave back no
+/// memory of mapped files as long as somebody had such a file mapped, and fsync of what is left of it failed. Fix: what is lost is
+/// nowhere.
+#[test]
+fn what_is_left_of_a_file_is_found_beside_what_is_lost() {
+    let node = Node::new(Tiers::Spilling);
+    let [first_blocks, ..] = node.superblock.geometry.tier_blocks;
+    let torn = content(2, (first_blocks as usize + 10) * BLOCK + 7);
+    let process = node.start();
+    put(&process, b"torn", &torn);
+    node.lose_memory(process);
+
+    let process = node.start();
+    let inode = attributes(&process, b"torn").inode;
+    let (mut at, mut found_bytes) = (0, 0);
+    while at < torn.len() as u64 {
+        let plan = process.fs.plan_of(inode, at, u64::MAX).expect("some of it is left");
+        assert_ne!(plan.length, 0, "at {at}");
+        let found = plan.runs().iter().filter(|run| run.source.is_some());
+        found_bytes += found.map(|run| run.bytes).sum::<u64>();
+        at += plan.length;
+    }
+    assert_eq!(at, torn.len() as u64);
+    assert_eq!(found_bytes, u64::from(first_blocks) * BLOCK as u64);
+}
+
 #[test]
 fn tier_in_memory_may_be_divided_among_memory_nodes_of_another_machine_each_time() {
     for tiers in [Tiers::Spilling, Tiers::Apart] {

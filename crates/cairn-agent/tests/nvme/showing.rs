@@ -103,7 +103,16 @@ impl Shared {
     }
 
     fn try_put_away(&self, process: usize, mapped: Option<Range<u64>>) -> Result<(), Error> {
-        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect()))
+        self.put_away_while(process, mapped, true)
+    }
+
+    fn put_away_while(
+        &self,
+        process: usize,
+        mapped: Option<Range<u64>>,
+        goes_on: bool,
+    ) -> Result<(), Error> {
+        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect()), &|| goes_on)
     }
 
     /// Memory that the pages take.
@@ -190,7 +199,7 @@ fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
     assert_eq!(shared.read(1, 0..4), b"one\0");
     let failing = || Err(Error::Io);
     drop((mapped, shared.map(1, 0..PAGE)));
-    assert_eq!(shared.device(0).put_away(&failing), Err(Error::Io));
+    assert_eq!(shared.device(0).put_away(&failing, &|| true), Err(Error::Io));
     assert_eq!(shared.read(0, 0..4), b"one\0");
 }
 
@@ -210,11 +219,11 @@ fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
     let mapping = namespace.fs.map_file(&caller, opened.handle, true).expect("is mapped");
     shared.device(0).show(0, PAGE, true).expect("is shown");
     let is_mapped = || shared.device(1).mappable().expect("a place").copies;
-    shared.processes[1].put_away().expect("goes");
+    shared.processes[1].put_away(&|| true).expect("goes");
     assert!(is_mapped());
     namespace.fs.end_mapping(slot, mapping, Timestamp(2)).expect("ends");
     namespace.fs.release(slot, mapping, Timestamp(2)).expect("ends");
-    shared.processes[1].put_away().expect("goes");
+    shared.processes[1].put_away(&|| true).expect("goes");
     assert!(!is_mapped());
 }
 
@@ -251,6 +260,26 @@ fn write_that_fails_into_pages_that_are_shown_is_everybodys_and_reaches_the_name
     shared.put_away(0, None);
     assert!(!shared.device(0).mappable().expect("a place").copies, "none are shown any more");
     expected(&shared);
+}
+
+/// Mechanism: who put pages away ended at the first that could not be brought back. Consequence: no memory behind it was given back.
+/// Fix: it goes on, and says so at its end. And it went on although the agent was to end.
+#[test]
+fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_to_end() {
+    const LARGE: usize = 1 << 20;
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    shared.map(0, 0..PAGE).store(0, b"stored");
+    drop(shared.mapped(0, LARGE..2 * LARGE, libc::PROT_READ));
+    let before = shared.memory();
+    proxy.arm(Harm::Refusal { first: 0 }, i64::MAX);
+    assert_eq!(shared.put_away_while(1, None, false), Ok(()));
+    assert_eq!(shared.memory(), before);
+    assert_eq!(shared.put_away_while(1, None, true), Err(Error::Io));
+    assert!(shared.memory() <= before - LARGE as u64, "the others went");
+    assert_eq!(shared.read(1, 0..6), b"stored");
+    proxy.disarm();
+    shared.put_away(1, None);
+    assert_eq!(shared.read(0, 0..6), b"stored");
 }
 
 #[test]
@@ -302,7 +331,7 @@ fn writers_readers_and_stores_meet_in_pages_that_come_and_go() {
         let puts_away = || {
             while !is_done.load(Ordering::Relaxed) {
                 let ranges = || Ok(mapped.lock().expect("nobody fails").clone());
-                shared.device(1).put_away(&ranges).expect("goes");
+                shared.device(1).put_away(&ranges, &|| true).expect("goes");
             }
         };
         let threads = [scope.spawn(writes(0)), scope.spawn(writes(1)), scope.spawn(stores)];

@@ -152,27 +152,37 @@ impl MediaFile {
     }
 
     /// Brings back what is shown and lies in none of the ranges that are `mapped`, and lets its memory go, a bounded part of
-    /// it. `mapped` is asked again when there is one more mapping. Errors: those of `mapped`; as `store`.
-    pub fn put_away(&self, mapped: &dyn Fn() -> Result<Vec<Range<u64>>>) -> Result<()> {
+    /// it, while `goes_on` says so. `mapped` is asked again when there is one more mapping. Errors: those of `mapped`; as `store`,
+    /// of the first pages that stay because they could not be brought back.
+    pub fn put_away(
+        &self,
+        mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let Some((_, transit)) = self.shown() else { return Ok(()) };
         for _ in 0..LOOKS_MAX {
             let mappings = transit.mappings();
             let mut mapped = mapped()?;
             mapped.sort_unstable_by_key(|range| range.start);
-            let is_last = self.put_away_all_but(&mapped, mappings)?;
+            let is_last = self.put_away_all_but(&mapped, mappings, goes_on)?;
             // Somebody who has just mapped something may not have marked it yet.
             if is_last && mapped.is_empty() {
                 transit.nothing_is_mapped(mappings);
             }
-            if is_last || transit.mappings() == mappings {
+            if is_last || transit.mappings() == mappings || !goes_on() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, or one more mapping.
-    fn put_away_all_but(&self, mapped: &[Range<u64>], mappings: u64) -> Result<bool> {
+    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, one more mapping, or no time.
+    fn put_away_all_but(
+        &self,
+        mapped: &[Range<u64>],
+        mappings: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         let Some((_, transit)) = self.shown() else { return Ok(false) };
         let is_mapped = |at: u64| {
             let next = mapped.partition_point(|range| range.end <= at);
@@ -180,6 +190,7 @@ impl MediaFile {
         };
         let (mut marks, mut left) = ([ABSENT; MARKS], PUT_AWAY_MAX);
         let (mut first, end) = (0, self.bytes / PAGE as u64);
+        let mut failed = Ok(());
         while let Some(data) = sys::next_data(transit.descriptor(), MARKS_AT + first)? {
             first = first.max(data - MARKS_AT);
             let count = end.saturating_sub(first).min(MARKS as u64) as usize;
@@ -194,25 +205,28 @@ impl MediaFile {
             let mut page = 0;
             while page < count {
                 let run = (page..count).take(PIECE_PAGES).take_while(goes).count();
-                if run > 0 && (left < run || !self.let_go(first + page as u64, run, mappings)?) {
-                    return Ok(false);
+                if run > 0 {
+                    if left < run || !goes_on() || transit.mappings() != mappings {
+                        return failed.map(|()| false);
+                    }
+                    failed = failed.and(self.let_go(first + page as u64, run, mappings));
                 }
                 left -= run;
                 page += run.max(1);
             }
             first += count as u64;
         }
-        Ok(true)
+        failed.map(|()| transit.mappings() == mappings)
     }
 
-    /// Brings pages back, at most a piece's, and lets their memory go. False, and nothing done, if there have been more mappings.
-    fn let_go(&self, first: u64, count: usize, mappings: u64) -> Result<bool> {
-        let Some((remote, transit)) = self.shown() else { return Ok(false) };
+    /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been more mappings.
+    fn let_go(&self, first: u64, count: usize, mappings: u64) -> Result<()> {
+        let Some((remote, transit)) = self.shown() else { return Ok(()) };
         let view = self.view()?;
         let (at, bytes) = (first * PAGE as u64, count * PAGE);
         let _turn = self.turn(at, bytes)?;
         if transit.mappings() != mappings {
-            return Ok(false);
+            return Ok(());
         }
         for (part, mark) in self.marked(at, bytes)? {
             let pages = pages_of(at + part.start as u64, part.len());
@@ -225,7 +239,7 @@ impl MediaFile {
                 (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, self.pages_at());
             sys::fallocate(transit.descriptor(), mode, place + pages.start, part.len() as u64)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// As `MediaFile::put`, to a namespace on another machine and to what is shown of it.
