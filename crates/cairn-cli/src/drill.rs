@@ -193,7 +193,8 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
         if !may_be_used {
             let problem = "may hold what real runs have left".to_string();
             let advice = "give the drill one in memory, or a file that is not there yet, with CAIRN_RUN_TIER \
-                          and CAIRN_RUN_META_TIER";
+                          and CAIRN_RUN_META_TIER"
+                .into();
             return Err(Error::TierFile { path: text.into(), problem, advice });
         }
     }

@@ -6,6 +6,7 @@
 
 use cairn_agent::error::why;
 use cairn_device::{StoreError, nvme};
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -75,7 +76,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
         /// What to do.
-        advice: &'static str,
+        advice: Cow<'static, str>,
     },
     /// A file for metadata without a size.
     #[error(

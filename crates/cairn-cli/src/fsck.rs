@@ -220,7 +220,7 @@ fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
             return Err(Error::TierFile {
                 path: path.to_path_buf(),
                 problem: problem.to_string(),
-                advice: "name the file with the metadata of its store",
+                advice: "name the file with the metadata of its store".into(),
             });
         }
         Err(error @ cairn_core::Error::UnsupportedVersion { .. }) => {

@@ -16,6 +16,7 @@ use cairn_core::{
 use cairn_device::checksum::crc32c;
 use cairn_device::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -88,7 +89,7 @@ pub fn open(path: &Path, access: Access) -> Result<TierFile> {
                 Access::ReadWrite => "written to",
             };
             let reason = cairn_agent::error::why(&io::Error::from_raw_os_error(error.errno));
-            let advice = if error.advice.is_empty() { ADVICE } else { error.advice };
+            let advice = if error.advice.is_empty() { ADVICE.into() } else { error.advice };
             Err(refused(path, format!("cannot be {attempt}: {reason}"), advice))
         }
     }
@@ -174,8 +175,8 @@ fn checked_size(path: &Path) -> Result<Option<Superblock>> {
     Err(refused(path, problem, advice))
 }
 
-fn refused(path: &Path, problem: String, advice: &'static str) -> Error {
-    Error::TierFile { path: path.to_path_buf(), problem, advice }
+fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -> Error {
+    Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
 }
 
 /// A file that may be too short for what its superblock says.

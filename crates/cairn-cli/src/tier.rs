@@ -17,6 +17,7 @@ use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superbloc
 use cairn_device::medium::{self, Contents, DeviceSize, measure};
 use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{MediumKind, StoreError, TierPlace};
+use std::borrow::Cow;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -318,8 +319,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     Ok(parent.join(name))
 }
 
-fn refused(path: &Path, problem: String, advice: &'static str) -> Error {
-    Error::TierFile { path: path.to_path_buf(), problem, advice }
+fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -> Error {
+    Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
 }
 
 /// The directory of a tier's file.
@@ -423,7 +424,7 @@ fn refused_device(error: StoreError) -> Error {
         libc::EINVAL => "cannot be used".to_string(),
         errno => format!("cannot be used: {}", why(&io::Error::from_raw_os_error(errno))),
     };
-    let advice = if error.advice.is_empty() { "choose another" } else { error.advice };
+    let advice = if error.advice.is_empty() { "choose another".into() } else { error.advice };
     refused(&error.path, problem, advice)
 }
 

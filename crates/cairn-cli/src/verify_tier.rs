@@ -15,6 +15,7 @@ use cairn_device::MediaFile;
 use cairn_device::checksum::crc32c;
 use cairn_device::label;
 use cairn_device::media_file::Access;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -89,7 +90,7 @@ fn open_further(
     let refused = |path: &Path, problem: &str, advice| Error::TierFile {
         path: path.to_path_buf(),
         problem: problem.to_string(),
-        advice,
+        advice: Cow::Borrowed(advice),
     };
     let mut files: Vec<Option<MediaFile>> = superblock.further.iter().map(|_| None).collect();
     for path in paths.iter().map(|text| offline::path_of(text)) {

@@ -276,7 +276,19 @@ fn target_that_demands_secrets_serves_who_knows_them_and_nobody_else() {
     };
     run("", "true").ends_with(2).says("add auth=FILE to the tier");
     run(&format!("&auth={open}"), "true").ends_with(2).says("chmod 600");
-    run(&format!("&auth={wrong}"), "true").ends_with(2).says("are not the same");
+    let unknown = secrets(&sandbox, "unknown", &format!("nqn.x:y\n{SECRET}\n"), 0o600);
+    let other = secrets(&sandbox, "other", &format!("{HOST}\n{SECRET}\n{SECRET}\n"), 0o600);
+    let missing = sandbox.work().join("missing").display().to_string();
+    for (file, what, host) in [
+        (&wrong, "are not the same; give the host the one that the target has", HOST),
+        (&other, "the second secret is not the one it has", HOST),
+        (&unknown, "does not serve the host of that name", "nqn.x:y"),
+    ] {
+        let said = run(&format!("&auth={file}"), "true").ends_with(2).says(what);
+        said.says(&format!("; the host is {host}, with the secrets in {file}, for {NAME}\n"));
+    }
+    let said = run(&format!("&auth={missing}"), "true").ends_with(2);
+    said.says("no such file or directory; the secret cannot be read; given were the secrets in");
     let written = run(&format!("&auth={good}"), WRITE).succeeds();
     let read = run(&format!("&auth={good}"), READ).succeeds();
     assert_eq!(read.stdout, written.stdout, "by other processes, which prove themselves again");

@@ -5,6 +5,7 @@
 //! Does not know which files a store has; `store.rs` and `namespace.rs` do.
 
 use core::ffi::CStr;
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ pub struct StoreError {
     /// Why, in the core's words, if it was the core that refused.
     pub refusal: Option<Error>,
     /// What the user can do about it; may be empty.
-    pub advice: &'static str,
+    pub advice: Cow<'static, str>,
     /// The machine that has it.
     pub holder: Option<Box<Holder>>,
 }
@@ -36,12 +37,12 @@ impl StoreError {
     /// The error for a failed attempt to `what` the file `path`.
     pub fn new(what: &'static str, path: &Path, cause: impl Cause) -> StoreError {
         let (errno, refusal) = (cause.number(), cause.refusal());
-        StoreError { what, path: path.to_owned(), errno, refusal, advice: "", holder: None }
+        StoreError { what, path: path.to_owned(), errno, refusal, advice: "".into(), holder: None }
     }
 
     /// The same error with advice for the user.
-    pub fn advise(mut self, advice: &'static str) -> StoreError {
-        self.advice = advice;
+    pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> StoreError {
+        self.advice = advice.into();
         self
     }
 

@@ -19,6 +19,7 @@ use crate::media_file::MediaFile;
 use crate::nvme::Error;
 use crate::nvme::claim::Claim;
 use crate::nvme::queue::Traits;
+use crate::nvme::secret::READING;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::nvme::wire::Status;
 use crate::sys::{self, Errno};
@@ -29,6 +30,9 @@ use super::{Access, Medium, MediumKind, PAGE, refused};
 const ADVICE: &str = "write nvme-tcp://ADDRESS:PORT/NQN?nsid=NUMBER";
 const UNKNOWN_HOST: &str = "the target does not serve this host; if it serves those who prove who they are, write \
      the host's name and secret into a file and add auth=FILE to the tier";
+const UNKNOWN_NAME: &str =
+    "the target does not serve the host of that name; write the name that it knows";
+const UNREADABLE: &str = "the secret cannot be read";
 /// What differs between machines, and from one start of a machine to the next.
 const SHARED_MEMORY: &CStr = c"/dev/shm";
 const BOOT: &CStr = c"/proc/sys/kernel/random/boot_id";
@@ -187,18 +191,38 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
     if let Error::Reserved { holder } = error {
         return taken(path, holder);
     }
+    let who = who_asked(path);
     let (errno, advice) = match error {
+        Error::System { errno, action: READING } => (errno, UNREADABLE),
         Error::System { errno, .. } => (errno, "is there a target?"),
         Error::TimedOut { .. } => (Errno(libc::ETIMEDOUT), "is there a target?"),
         Error::Refused { status, .. } if status.code() == Status::HOST_INVALID => {
-            (Errno(libc::EACCES), UNKNOWN_HOST)
+            (Errno(libc::EACCES), if who.is_some() { UNKNOWN_NAME } else { UNKNOWN_HOST })
         }
         Error::Refused { .. } => (Errno(libc::EACCES), "see cairn discover"),
         Error::Unauthenticated { why } => (Errno(libc::EACCES), why),
         Error::Unsuitable { why } => (Errno(libc::ENODEV), why),
         _ => (Errno(libc::EPROTO), "the target does not keep to the protocol"),
     };
-    StoreError::new("connect to", path, errno).advise(advice)
+    let failed = StoreError::new("connect to", path, errno);
+    let is_about_who = matches!(error, Error::Unauthenticated { .. })
+        || matches!(advice, UNKNOWN_NAME | UNREADABLE);
+    match who.filter(|_| is_about_who) {
+        Some(who) => failed.advise(format!("{advice}; {who}")),
+        None => failed.advise(advice),
+    }
+}
+
+/// As whom, and by which secrets, the namespace at `path` was asked for; none if without any.
+fn who_asked(path: &Path) -> Option<String> {
+    let place = RemotePath::parse(path)?;
+    let source = place.secrets?;
+    let who = match source.read() {
+        Ok(secrets) => format!("the host is {}, with", secrets.name),
+        // What is wrong with them is said.
+        Err(_) => "given were".to_string(),
+    };
+    Some(format!("{who} the secrets in {source}, for {}", place.subsystem))
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
 const FILE_BYTES_MAX: usize = 64 << 10;
 /// Where nvme-cli keeps the name of the machine.
 const MACHINE_NAME: &str = "/etc/nvme/hostnqn";
+/// What fails where a file of secrets cannot be read.
+pub const READING: &str = "read the file with the secret";
 const NAMELESS: &str = "it is not said which host has the secret: write its name, nqn.…, as a line \
                         before it, or into /etc/nvme/hostnqn";
 /// What stands before the name of a variable, in place of a path.
@@ -260,7 +262,7 @@ fn read_all(
     check: impl Fn(u32) -> core::result::Result<(), &'static str>,
 ) -> Result<Wiped> {
     let refused = |why| Error::Unauthenticated { why };
-    let failed = |errno| Error::System { action: "read the file with the secret", errno };
+    let failed = |errno| Error::System { action: READING, errno };
     let name = CString::new(path.as_os_str().as_bytes());
     let name = name.map_err(|_| failed(Errno(libc::EINVAL)))?;
     let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;

@@ -98,7 +98,8 @@ impl Failure {
     pub const fn explanation(self) -> &'static str {
         match self {
             Failure::FAILED => {
-                "authentication failed: the secrets of host and controller are not the same"
+                "authentication failed: the secrets of host and controller are not the same; give the \
+                 host the one that the target has for it"
             }
             Failure::PROTOCOL => "the controller does not authenticate by DH-HMAC-CHAP",
             Failure::CONCATENATION => "the controller wants authentication to set up TLS",
