@@ -48,7 +48,8 @@ use workers::Workers;
 
 /// Most threads that serve connections unless it is said otherwise.
 const THREADS_MAX: usize = 8;
-/// Most threads that wait for disks: as many as several namespaces may have whose disks hang.
+/// Most threads that wait for disks of all namespaces: as many as several may have whose disks hang. Where all of them do, each other
+/// namespace has one of its own, and one for its flushes.
 const WORKERS_MAX: usize = 128;
 /// Most threads that check proofs.
 const PROVERS_MAX: usize = 8;

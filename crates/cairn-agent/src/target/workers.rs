@@ -1,7 +1,8 @@
 //! Threads for what takes its time, so that no connection waits for another one's disk or arithmetic.
 //!
-//! Must stay true: there are never more than so many, and of one namespace never more than some of them are busy: one whose disk
-//! hangs leaves the others theirs. What a connection wanted that is over is not begun any more.
+//! Must stay true: with one namespace never more than some of them are busy, and what may begin never waits for others alone: where
+//! no thread is free its lane gets one of its own. So there are never more than so many and one for each lane, and however many
+//! disks hang, the others are used. What a connection wanted that is over is not begun any more.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,14 +57,17 @@ struct Queue {
     /// Those that may begin, and those that have.
     under_way: usize,
     waiting: VecDeque<Job>,
+    /// A thread does what may begin of it and nothing else, as long as there is any.
+    has_own: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// What may begin.
+    /// What may begin. Each has an idle thread that takes it, or one of its lane's own.
     jobs: VecDeque<Job>,
     /// Where something is under way.
     lanes: HashMap<Lane, Queue>,
+    /// Without those of a lane's own.
     threads: usize,
     idle: usize,
 }
@@ -103,7 +107,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// At most so many threads, each of which begins when it is needed; without any, who submits something does it.
+    /// At most so many threads for all lanes, each of which begins when it is needed; without any, who submits something does it.
     pub(super) fn new(threads_max: usize) -> Arc<Workers> {
         Arc::new(Workers { threads_max, state: Mutex::default(), is_work: Condvar::new() })
     }
@@ -111,27 +115,37 @@ impl Workers {
     /// Has it done by the next thread that is free.
     pub(super) fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
+        let lane = job.lane;
         if !state.add(job) {
             return;
         }
-        if state.jobs.len() > state.idle && state.threads < self.threads_max {
-            let workers = Arc::clone(self);
-            let thread = thread::Builder::new().name("nvme-worker".into());
-            let is_spawned = thread.spawn(move || workers.work()).is_ok();
-            state.threads += usize::from(is_spawned);
-        }
+        self.provide_for(lane, &mut state);
         // Without any thread it is done here and now.
         let job = if state.threads == 0 { state.jobs.pop_back() } else { None };
         drop(state);
         if let Some(job) = job {
-            let lane = job.lane;
             run(job);
             self.state().end(lane);
         }
         self.is_work.notify_one();
     }
 
-    fn work(&self) {
+    /// Has a thread for what may begin of a lane, if those that are idle have something to do.
+    fn provide_for(self: &Arc<Self>, lane: Lane, state: &mut State) {
+        if state.jobs.len() <= state.idle {
+            return;
+        }
+        let workers = Arc::clone(self);
+        let thread = thread::Builder::new().name("nvme-worker".into());
+        if state.threads < self.threads_max {
+            state.threads += usize::from(thread.spawn(move || workers.work()).is_ok());
+        } else if let Some(queue) = state.lanes.get_mut(&lane).filter(|queue| !queue.has_own) {
+            let is_bounded = self.threads_max > 0 && lane != Lane::Any;
+            queue.has_own = is_bounded && thread.spawn(move || workers.work_for(lane)).is_ok();
+        }
+    }
+
+    fn work(self: Arc<Self>) {
         let mut state = self.state();
         loop {
             state.idle += 1;
@@ -142,14 +156,35 @@ impl Workers {
                 state = self.is_work.wait(state).unwrap_or_else(PoisonError::into_inner);
             };
             state.idle -= 1;
-            drop(state);
             let lane = job.lane;
-            // Whoever waits for one that panics waits in vain, and nobody else does.
-            let _ = catch_unwind(AssertUnwindSafe(|| run(job)));
-            state = self.state();
-            // If that lets another one begin, this thread looks for it now.
-            state.end(lane);
+            state = self.carry_out(job, state);
+            // If that lets another one begin, this thread looks for what is next now.
+            state.idle += 1;
+            self.provide_for(lane, &mut state);
+            state.idle -= 1;
         }
+    }
+
+    /// Does what may begin of that lane, until there is nothing.
+    fn work_for(&self, lane: Lane) {
+        let mut state = self.state();
+        while let Some(at) = state.jobs.iter().position(|job| job.lane == lane) {
+            let Some(job) = state.jobs.remove(at) else { break };
+            state = self.carry_out(job, state);
+        }
+        if let Some(queue) = state.lanes.get_mut(&lane) {
+            queue.has_own = false;
+        }
+    }
+
+    fn carry_out<'a>(&'a self, job: Job, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        drop(state);
+        let lane = job.lane;
+        // Whoever waits for one that panics waits in vain, and nobody else does.
+        let _ = catch_unwind(AssertUnwindSafe(|| run(job)));
+        let mut state = self.state();
+        state.end(lane);
+        state
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -167,36 +202,57 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Mechanism: jobs of all namespaces stood in one queue. Consequence: one whose disk was slow had all threads, and the hosts of
-    /// others, and those that wanted to prove who they are, waited longer than they do. Fix: a part of the threads for each.
+    type Work = Box<dyn FnOnce() + Send>;
+
+    fn submit(workers: &Arc<Workers>, lane: Lane, work: Work) {
+        let work = Box::new(move |_| work());
+        workers.submit(Job { is_over: Arc::default(), lane, work });
+    }
+
+    /// Mechanism: jobs of all namespaces stood in one queue, of which each had a part of the threads. Consequence: one whose disk was
+    /// slow, later some of them, had all threads, and the hosts of others waited longer than they do. Fix: a part of the threads for
+    /// each, and one of its own when there is none.
     #[test]
-    fn namespace_whose_disk_hangs_keeps_no_other_waiting() {
+    fn namespaces_whose_disks_hang_keep_no_other_waiting_however_many_they_are() {
         const THREADS: usize = NAMESPACE_MAX + 2;
-        let workers = Workers::new(THREADS);
-        let submit = |lane, work: Box<dyn FnOnce() + Send>| {
-            let work = Box::new(move |_| work());
-            workers.submit(Job { is_over: Arc::default(), lane, work });
-        };
-        let hang = Arc::new(Mutex::new(()));
-        let (done, is_done) = mpsc::channel();
-        let hanging = hang.lock().unwrap();
-        for number in 0..2 * THREADS {
-            let (hang, done) = (Arc::clone(&hang), done.clone());
-            let lane = if number % 2 == 0 { Lane::Others(1) } else { Lane::Flushes(1) };
-            let work = move || {
-                drop(hang.lock());
-                done.send(1).unwrap();
+        const JOBS: usize = 2 * NAMESPACE_MAX;
+        for hanging_lanes in [1, 2 * THREADS] {
+            let workers = Workers::new(THREADS);
+            let hang = Arc::new(Mutex::new(()));
+            let (done, is_done) = mpsc::channel();
+            let hanging = hang.lock().unwrap();
+            for number in 0..hanging_lanes * JOBS {
+                let (hang, done) = (Arc::clone(&hang), done.clone());
+                let place = 1 + number % hanging_lanes;
+                let is_flush = number / hanging_lanes % 2 == 0;
+                let lane = if is_flush { Lane::Flushes(place) } else { Lane::Others(place) };
+                let work = move || {
+                    drop(hang.lock());
+                    done.send(1).unwrap();
+                };
+                submit(&workers, lane, Box::new(work));
+            }
+            // More than may begin at once, again and again.
+            for round in 0..3 {
+                for _ in 0..JOBS {
+                    let other = done.clone();
+                    submit(&workers, Lane::Others(0), Box::new(move || other.send(2).unwrap()));
+                }
+                let other = done.clone();
+                submit(&workers, Lane::Flushes(0), Box::new(move || other.send(2).unwrap()));
+                for _ in 0..=JOBS {
+                    let next = is_done.recv_timeout(std::time::Duration::from_secs(60));
+                    assert_eq!(next, Ok(2), "those of the other one, {round}, {hanging_lanes}");
+                }
+            }
+            drop(hanging);
+            let panics = move || {
+                let _is_held_until_then = done;
+                panic!("on purpose")
             };
-            submit(lane, Box::new(work));
+            submit(&workers, Lane::Any, Box::new(panics));
+            assert_eq!(is_done.iter().count(), hanging_lanes * JOBS, "all of them are done");
+            assert!(workers.state().jobs.is_empty());
         }
-        let other = done.clone();
-        submit(Lane::Others(2), Box::new(move || other.send(2).unwrap()));
-        let first = is_done.recv_timeout(std::time::Duration::from_secs(60));
-        assert_eq!(first, Ok(2), "that of the other one");
-        drop(hanging);
-        submit(Lane::Any, Box::new(|| panic!("on purpose")));
-        drop(done);
-        assert_eq!(is_done.iter().count(), 2 * THREADS, "all of them are done");
-        assert!(workers.state().jobs.is_empty());
     }
 }
