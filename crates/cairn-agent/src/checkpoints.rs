@@ -26,6 +26,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// When it is looked again at what has become complete while it was looked at.
+const RIPE_AFTER: Duration = Duration::from_millis(20);
+
 /// Which checkpoints somebody wants in the persist directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -132,7 +135,7 @@ impl Checkpoints {
 
     /// To be called when a run has ended, and no agent is there to be told how.
     pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
-        self.look(groves, told)?;
+        self.look(groves, told, &[])?;
         self.save()
     }
 
@@ -178,8 +181,18 @@ impl Checkpoints {
         complete
     }
 
-    /// Looks at the files: what may be copied, and in which order.
-    pub fn look(&mut self, groves: &[Grove<'_>], told: Told) -> Result<View> {
+    /// Sets that are complete there and not known to be, while no run has ended. Errors: the register or the notes of programs cannot
+    /// be read.
+    pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
+        let mut sets =
+            self.sets(groves, &marks::marks(&marks::read(&self.store)?), Run::Running)?;
+        sets.retain(|set| set.is_complete() && !self.register.has(set));
+        Ok(sets)
+    }
+
+    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is newer
+    /// than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
+    pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
         let under_way = self.run_under_way()?;
@@ -190,7 +203,13 @@ impl Checkpoints {
             (None, Some(open)) if under_way != Some(open) => Run::Failed,
             (None, _) => Run::Running,
         };
-        let sets = self.sets(groves, &marks, run)?;
+        let mut sets = self.sets(groves, &marks, run)?;
+        let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
+        if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
+            let is_ripe = |set: &Set| set.newest_ns <= newest_ns || self.register.has(set);
+            let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
+            unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
+        }
         if run == Run::Failed {
             self.register.abandon(&sets);
         }

@@ -6,6 +6,9 @@
 //! again.
 //! Does not decide when a pass is due; `service.rs` does.
 
+#[cfg(test)]
+mod tests;
+
 use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
@@ -19,8 +22,8 @@ use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
-use crate::sets::Member;
 use crate::sets::register::{Checkpoint, Level};
+use crate::sets::{Grove, Member};
 use crate::volume::Volume;
 use cairn_core::{Attributes, InodeId, ROOT};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -113,18 +116,26 @@ impl Drainer {
         // Who asked waits for all that there was.
         let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volumes));
         self.unsealed.clear();
-        let mut trees = Vec::with_capacity(volumes.len());
-        for volume in volumes {
-            let tree = volume.tree()?;
-            self.seal_closed(volume, &tree);
-            trees.push((volume, tree));
-        }
-        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
         if self.checkpoints.is_none() {
             let _at_work = meter.at(&manifest_path(&self.job.job));
             self.checkpoints()?;
         }
-        let view = self.look(&trees, told)?;
+        let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
+        let before = heads();
+        let mut trees = read(volumes)?;
+        let mut ripe = Vec::new();
+        // What seems complete may be newer than what has become so behind the reader's back.
+        if !reason.is_asked() && heads() != before {
+            ripe = self.checkpoints()?.fresh(&groves(&trees))?;
+            if !ripe.is_empty() {
+                trees = read(volumes)?;
+            }
+        }
+        for (volume, tree) in &trees {
+            self.seal_closed(volume, tree);
+        }
+        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        let view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
         self.look_again = view.look_again;
         // Others read it: what is there does not depend on the directory.
         self.save_checkpoints()?;
@@ -190,11 +201,6 @@ impl Drainer {
             complete.iter_mut().for_each(|known| known.wanted = Level::Pfs);
         }
         Ok(complete)
-    }
-
-    fn look(&mut self, trees: &[(&Arc<Volume>, Tree)], told: Told) -> Result<View> {
-        let groves = trees.iter().map(|(volume, tree)| (volume.prefix(), tree));
-        self.checkpoints()?.look(&groves.collect::<Vec<_>>(), told)
     }
 
     fn drain(
@@ -461,6 +467,16 @@ struct Leaving<'a> {
 }
 
 /// How things stand without a persist directory.
+/// All that there is, each namespace one name after the other: what closes meanwhile may be seen open although something that was
+/// closed later is seen closed.
+fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
+    volumes.iter().map(|volume| Ok((volume, volume.tree()?))).collect()
+}
+
+fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
+    trees.iter().map(|(volume, tree)| (volume.prefix(), tree)).collect()
+}
+
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
     for (_, tree) in trees {

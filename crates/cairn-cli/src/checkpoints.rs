@@ -41,7 +41,7 @@ impl Found {
     pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
         let trees = trees(volumes)?;
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
-        let view = checkpoints.look(&groves(volumes, &trees), Told::default())?;
+        let view = checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
         let complete = checkpoints.complete().to_vec();
         Ok(Found { complete, unfinished: view.unfinished, incomplete: view.incomplete })
     }

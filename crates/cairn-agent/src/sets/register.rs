@@ -145,6 +145,12 @@ impl Register {
         &self.checkpoints
     }
 
+    /// Whether a set is known to be complete with these files, or with more that are gone.
+    pub fn has(&self, set: &Set) -> bool {
+        let known = self.checkpoints.iter().find(|known| known.name == set.name);
+        known.is_some_and(|known| is_part(&set.members, &known.files))
+    }
+
     /// Whether a set with these files was unfinished when a run failed.
     pub fn was_abandoned(&self, name: &Name, files: &[Member]) -> bool {
         self.abandoned.iter().any(|left| left.name == *name && left.files == files)

@@ -1,0 +1,87 @@
+use super::*;
+use crate::sets::Set;
+use crate::test_store::{TestStore, path};
+use crate::volume::now;
+use cairn_core::OpenOptions;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+fn steps(checkpoints: &[Checkpoint]) -> Vec<u64> {
+    let family = checkpoints.iter().filter(|known| known.name.family.0 == b"f.{step}");
+    family.filter_map(|known| known.name.step).collect()
+}
+
+/// Mechanism: a namespace is read one name after the other. A file that was open when it was read, and was closed before another one
+/// that was read later, was seen open, and the other one closed.
+/// Consequence: the older checkpoint was found complete after the newer one, and counted as the newest.
+/// Fix: all is read once more, and what has become complete since waits, if it is newer than what was complete the first time.
+#[test]
+fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
+    let store = TestStore::new();
+    for step in 1..=4 {
+        store.write(&format!("f.{step}"), b"state", 0o644, step);
+    }
+    let all = store.volume.tree().expect("reads");
+    let mut first = all.clone();
+    first.get_mut(&path("f.2")).expect("is there").open = true;
+    first.remove(&path("f.4"));
+    let root = FilePath::root();
+    let mut checkpoints = Checkpoints::open(&store.path, &store.job).expect("opens");
+    let ripe = checkpoints.fresh(&[(&root, &first)]).expect("reads");
+    assert_eq!(ripe.iter().map(|set| set.name.step).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    let mut look = |ripe: &[Set]| {
+        let view = checkpoints.look(&[(&root, &all)], Told::default(), ripe).expect("looks");
+        (steps(checkpoints.complete()), view.look_again.is_some())
+    };
+    assert_eq!(look(&ripe), (vec![1, 2, 3], true));
+    assert_eq!(look(&ripe), (vec![1, 2, 3], true), "as long as it is not seen the first time");
+    assert_eq!(look(&[]), (vec![1, 2, 3, 4], false));
+    assert!(checkpoints.fresh(&[(&root, &all)]).expect("reads").is_empty());
+}
+
+#[test]
+fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
+    const STEPS: u64 = 300;
+    const STEPS_PER_LOOK: u64 = 6;
+    let store = TestStore::new();
+    for number in 0..200 {
+        store.write(&format!("other{number}"), b"x", 0o644, 1);
+    }
+    let volumes = [Arc::clone(&store.volume)];
+    let mut drainer = Drainer::new(&store.path, store.job.clone());
+    let looks = AtomicU64::new(1);
+    let mut look = || {
+        looks.fetch_add(1, Ordering::Relaxed);
+        let reason = Reason::Routine;
+        drainer.pass(&volumes, true, reason, &Meter::default()).expect("passes");
+        steps(drainer.known())
+    };
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (fs, caller) = (store.volume.fs(), store.volume.caller());
+            let options = OpenOptions { write: true, create: true, ..OpenOptions::NONE };
+            let open = |step: u64| {
+                let opened =
+                    fs.open_file(&caller, ROOT, format!("f.{step}").as_bytes(), options, 0o644);
+                opened.expect("creates").handle
+            };
+            // Each is open already when the one before is closed.
+            let mut before = open(1);
+            for step in 2..=STEPS {
+                while step > looks.load(Ordering::Relaxed) * STEPS_PER_LOOK {
+                    thread::yield_now();
+                }
+                let next = open(step);
+                fs.release(caller.slot, before, now()).expect("closes");
+                before = next;
+            }
+            fs.release(caller.slot, before, now()).expect("closes");
+        });
+        while !writer.is_finished() {
+            look();
+        }
+    });
+    let found = look();
+    let wrong: Vec<&[u64]> = found.windows(2).filter(|pair| pair[0] > pair[1]).collect();
+    assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
+}
