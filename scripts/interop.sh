@@ -240,18 +240,24 @@ port=$(free_port)
 own_port=$(free_port)
 files_port=$(free_port)
 guarded_port=$(free_port)
-rm -f "$work/files" "$work/hosts"
-truncate -s 64M "$work/files" && mkfs.ext4 -q -F -b 4096 "$work/files"
+rm -f "$work/hosts"
+# A file is exported by one target at a time.
+for files in files guarded; do
+    rm -f "$work/$files"
+    truncate -s 64M "$work/$files" && mkfs.ext4 -q -F -b 4096 "$work/$files"
+done
 (umask 077 && echo "$HOST $HOST_SECRET $TARGET_SECRET" >"$work/hosts")
 export_at "$own_port" ram:32M
 export_at "$files_port" "file:$work/files"
-export_at "$guarded_port" --auth "$work/hosts" "file:$work/files"
+export_at "$guarded_port" --auth "$work/hosts" "file:$work/guarded"
 start "$port" "$own_port" "$files_port" "$guarded_port"
 expect 'initiator works' "the kernel's initiator works on cairn target"
 expect 'files are kept' "the kernel keeps the files of an ext4 on cairn target"
 expect 'files are kept for hosts with a secret' 'the same where hosts prove who they are'
 expect 'a wrong secret is refused' 'and not with a wrong secret'
-e2fsck -fn "$work/files" >"$work/e2fsck.log" 2>&1 || fail "the file system is damaged; see $work/e2fsck.log"
+for files in files guarded; do
+    e2fsck -fn "$work/$files" >"$work/e2fsck.log" 2>&1 || fail "the file system is damaged; see $work/e2fsck.log"
+done
 cd "$top"
 echo "interop: the kernel's target is at port $port"
 export CAIRN_NVME_PEER=127.0.0.1:$port
