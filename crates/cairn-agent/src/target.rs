@@ -174,3 +174,53 @@ impl Target {
         (self.resources.memory_bytes / self.resources.threads.max(1)).max(command_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_device::nvme::controller::{Controller, Settings};
+    use cairn_device::nvme::tcp::TcpFabric;
+    use cairn_device::nvme::wire::Nqn;
+
+    const MIB: usize = 1 << 20;
+
+    /// Mechanism: data that waited for a disk had their memory until it had taken them. Consequence: one that hung, or was slow, took all
+    /// the memory, and hosts of other namespaces waited for it. Fix: a namespace leaves as much as it has.
+    #[test]
+    fn namespace_whose_disk_hangs_leaves_memory_to_others() {
+        let name = Nqn::new("nqn.2026-11.io.cairn:hanging").unwrap();
+        let file = |_| Namespace::in_unnamed_file(&std::env::temp_dir(), 64 << 20, 4096).unwrap();
+        let namespaces = [0, 1].map(file).into();
+        let subsystem = Arc::new(Subsystem::new(name.clone(), namespaces, Limits::default()));
+        let directory = Arc::new(Directory::new(Limits::default()));
+        directory.add(Arc::clone(&subsystem)).unwrap();
+        let resources = Resources { threads: 1, memory_bytes: 8 * MIB, ..Resources::default() };
+        let mut target = Target::new(directory, resources).unwrap();
+        let address = target.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let stop = target.stop();
+        let served = thread::spawn(|| target.serve());
+        let write = |host: u8, number, mib: usize| {
+            let (timeout, keep_alive) = (Duration::from_secs(60), Duration::from_secs(60));
+            let settings = Settings { timeout, keep_alive, ..Settings::new([host; 16]) };
+            let mut controller =
+                Controller::connect(TcpFabric::new(address), &name, &settings).unwrap();
+            let mut queue = controller.queue(number).unwrap();
+            queue.write(0, &vec![host; mib * MIB]).map(|()| controller.shut_down().unwrap())
+        };
+        thread::scope(|scope| {
+            let hang = subsystem.namespace(1).unwrap().reservations().hang();
+            let others: Vec<_> = [1, 2].map(|host| scope.spawn(move || write(host, 1, 16))).into();
+            while subsystem.counters().writes() < 2 {
+                thread::yield_now();
+            }
+            // While the others take what they can get.
+            let written: Vec<_> = (3..11).map(|host| write(host, 2, 8)).collect();
+            drop(hang);
+            let hung = others.into_iter().map(|other| other.join().unwrap());
+            let ends: Vec<_> = written.into_iter().chain(hung).collect();
+            assert!(ends.iter().all(|end| end.is_ok()), "{ends:?}");
+        });
+        stop.drain();
+        served.join().unwrap().unwrap();
+    }
+}

@@ -19,7 +19,7 @@ use super::guard::Check;
 use super::intake::Intake;
 use super::notices::Change;
 use super::outbox::Outbox;
-use super::pool::Buffer;
+use super::pool::{Buffer, Lack};
 use super::socket::Socket;
 use super::subsystem::{Controller, Limits, Subsystem};
 use super::transfer::Transfers;
@@ -164,7 +164,8 @@ pub(super) struct Connection {
     busy_bytes: usize,
     /// Those of them that are beside the pool. While there are any the host is not heard: no more of it than was received at once.
     beside_bytes: usize,
-    is_hungry: bool,
+    /// What it waits for.
+    hunger: Option<Lack>,
     /// No more commands are begun.
     is_draining: bool,
     /// How long the host may be silent, if not for ever.
@@ -198,7 +199,7 @@ impl Connection {
             transfers: Transfers::default(),
             busy_bytes: 0,
             beside_bytes: 0,
-            is_hungry: false,
+            hunger: None,
             is_draining: false,
             silence_max: Some(GREETING),
             came: now,
@@ -229,7 +230,15 @@ impl Connection {
 
     /// Whether a command waits for memory that others have.
     pub(super) fn is_hungry(&self) -> bool {
-        self.is_hungry
+        self.hunger.is_some()
+    }
+
+    /// Which namespace has all the memory that it may have, so that it waits.
+    pub(super) fn awaits_share_of(&self) -> Option<usize> {
+        match self.hunger {
+            Some(Lack::Share(namespace)) => Some(namespace),
+            _ => None,
+        }
     }
 
     /// Begins no more commands; what waits for events is told that there will be none.
@@ -330,10 +339,14 @@ impl Connection {
             if !has_room {
                 break;
             }
-            let Some(buffer) = hands.pool.take(next.ask_bytes + next.answer_bytes) else {
-                self.directory.totals().waits.add(u64::from(!self.is_hungry));
-                self.is_hungry = true;
-                return Ok(());
+            let place = self.place_of(&next.command);
+            let buffer = match hands.pool.take(next.ask_bytes + next.answer_bytes, place) {
+                Ok(buffer) => buffer,
+                Err(lack) => {
+                    self.directory.totals().waits.add(u64::from(self.hunger.is_none()));
+                    self.hunger = Some(lack);
+                    return Ok(());
+                }
             };
             let Some(next) = self.transfers.waiting.pop_front() else { break };
             match next.ask_bytes {
@@ -344,8 +357,16 @@ impl Connection {
                 }
             }
         }
-        self.is_hungry = false;
+        self.hunger = None;
         Ok(())
+    }
+
+    /// Where the namespace stands in memory that a command has to wait for.
+    fn place_of(&self, command: &Command) -> Option<usize> {
+        match &self.role {
+            Role::Io(subsystem, ..) => super::io::place_of(subsystem, command),
+            _ => None,
+        }
     }
 
     /// Goes on where a worker has ended.

@@ -13,7 +13,7 @@ use super::workers::Workers;
 use cairn_device::looks::Looks;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io::{ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
@@ -405,19 +405,32 @@ impl EventLoop {
         }
     }
 
-    /// Serves those that wait for memory in turn, until there is none.
+    /// Serves those that wait for memory in turn, until there is none. Those are passed over whose namespace has all that it may.
     fn feed_hungry(&mut self) {
+        let (mut unfed, mut sated) = (Vec::new(), HashSet::new());
         for _ in 0..self.hungry.len() {
             let Some(token) = self.hungry.pop_front() else { break };
             let Some(slot) = slot(&mut self.slots, token) else { continue };
+            let awaited = slot.connection.as_ref().and_then(Connection::awaits_share_of);
+            if awaited.is_some_and(|namespace| sated.contains(&namespace)) {
+                unfed.push(token);
+                continue;
+            }
             slot.is_queued = false;
             let is_fed = self.with(token, |connection, hands| connection.resume(hands));
-            if !is_fed {
+            if is_fed {
+                continue;
+            }
+            unfed.extend(self.hungry.pop_back());
+            let connection = self.slots[token as u32 as usize].as_ref();
+            let connection = connection.and_then(|slot| slot.connection.as_ref());
+            match connection.and_then(Connection::awaits_share_of) {
+                Some(namespace) => drop(sated.insert(namespace)),
                 // Nor is there any for the next ones.
-                self.hungry.rotate_right(1);
-                break;
+                None => break,
             }
         }
+        unfed.into_iter().rev().for_each(|token| self.hungry.push_front(token));
     }
 
     /// Lets a connection do something, sends what it has to say, and ends it if it has to end. Whether it needs no memory now.

@@ -50,10 +50,8 @@ impl Task {
 
     /// Behind which others it waits.
     pub(super) fn lane(&self) -> Lane {
-        let named = namespace_of(&self.command).map(|named| self.subsystem.namespace(named));
-        let Some(Ok(namespace)) = named else { return Lane::Any };
         // The task keeps it where it is.
-        let place = Arc::as_ptr(namespace).addr();
+        let Some(place) = place_of(&self.subsystem, &self.command) else { return Lane::Any };
         match self.command {
             Command::Flush { .. } => Lane::Flushes(place),
             _ => Lane::Others(place),
@@ -109,6 +107,12 @@ impl Task {
             _ => named.end_flush(self.flush),
         }
     }
+}
+
+/// Where the namespace stands in memory that a command has to wait for.
+pub(super) fn place_of(subsystem: &Subsystem, command: &Command) -> Option<usize> {
+    let namespace = subsystem.namespace(namespace_of(command)?).ok()?;
+    (!namespace.is_memory()).then_some(Arc::as_ptr(namespace).addr())
 }
 
 /// The namespace that a command of an I/O queue is about.

@@ -48,6 +48,12 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Writes that were begun.
+    #[cfg(test)]
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.get()
+    }
+
     /// A command of an I/O queue with so many bytes.
     pub(super) fn count(&self, command: &Command, bytes: u64) {
         match command {

@@ -47,6 +47,12 @@ impl Reservations {
         done.map_err(Status::for_good)
     }
 
+    /// As long as this lives nobody's command goes on, as on a disk that hangs.
+    #[cfg(test)]
+    pub(super) fn hang(&self) -> impl Drop {
+        self.table.write().expect("nobody has panicked")
+    }
+
     /// What everybody may know.
     pub(super) fn report(&self) -> Vec<u8> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).encode()

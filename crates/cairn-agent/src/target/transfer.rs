@@ -147,7 +147,7 @@ mod tests {
         let waiting =
             Waiting { entry: command.encode(), command, ask_bytes: 1 << 20, answer_bytes: 0 };
         let begun = Instant::now();
-        let mut transfer = transfers.ask(&waiting, pool.take(1 << 20).unwrap(), begun);
+        let mut transfer = transfers.ask(&waiting, pool.take(1 << 20, None).unwrap(), begun);
         let mut now = begun;
         for number in 0..7 {
             now += Duration::from_secs(2);

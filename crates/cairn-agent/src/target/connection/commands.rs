@@ -208,7 +208,10 @@ impl Connection {
         }
         let is_over = Arc::clone(&self.is_over);
         let task = io::Task::new(subsystem, *controller.host_id(), *command, is_over);
-        let data = if task.is_quick() { data } else { data.kept(hands) };
+        let data = match task.is_quick() {
+            true => data,
+            false => data.kept(hands, self.place_of(command)),
+        };
         match data {
             Data::InCapsule(bytes) => self.answer(entry, task.execute(bytes, &mut []).map(|_| 0)),
             Data::Received(buffer, length) if task.is_quick() => {
@@ -255,10 +258,10 @@ impl Connection {
 
 impl Data<'_> {
     /// The same, in a buffer: what may wait for a disk is not done here.
-    fn kept(self, hands: &mut Hands) -> Self {
+    fn kept(self, hands: &mut Hands, place: Option<usize>) -> Self {
         let Data::InCapsule(bytes) = self else { return self };
-        let taken = hands.pool.take(bytes.len());
-        let mut buffer = taken.unwrap_or_else(|| Pool::beside(bytes.len()));
+        let taken = hands.pool.take(bytes.len(), place);
+        let mut buffer = taken.unwrap_or_else(|_| Pool::beside(bytes.len()));
         buffer[..bytes.len()].copy_from_slice(bytes);
         Data::Received(buffer, bytes.len())
     }
@@ -274,7 +277,7 @@ mod tests {
     fn data_of_a_capsule_leave_the_loop_even_when_the_pool_is_empty() {
         let (workers, mailbox) = (Workers::new(0), Mailbox::new().unwrap());
         let mut hands = Hands::new(0, Arc::clone(&workers), workers, mailbox);
-        let Data::Received(buffer, 3) = Data::InCapsule(&[1, 2, 3]).kept(&mut hands) else {
+        let Data::Received(buffer, 3) = Data::InCapsule(&[1, 2, 3]).kept(&mut hands, None) else {
             panic!("not in a buffer");
         };
         assert_eq!((&buffer[..3], buffer.beside_bytes()), (&[1, 2, 3][..], 3));
