@@ -1,9 +1,8 @@
 //! The commands of I/O queues.
 //!
-//! Must stay true: what changes a namespace is done while the host has a permit for it.
+//! Must stay true: what changes a namespace is done while the host has a permit for it, and has not been put out.
 
-use super::reservation::HostId;
-use super::subsystem::Subsystem;
+use super::subsystem::{Controller, Subsystem};
 use super::workers::Lane;
 use cairn_device::nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_device::nvme::wire::reservation::decode_keys;
@@ -15,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct Task {
     /// Of which subsystem.
     pub(super) subsystem: Arc<Subsystem>,
-    /// Who.
-    pub(super) host: HostId,
+    /// Whose it is.
+    pub(super) controller: Arc<Controller>,
     /// What.
     pub(super) command: Command,
     /// Nobody hears any more what was done.
@@ -28,7 +27,7 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(
         subsystem: Arc<Subsystem>,
-        host: HostId,
+        controller: Arc<Controller>,
         command: Command,
         is_over: Arc<AtomicBool>,
     ) -> Task {
@@ -38,7 +37,7 @@ impl Task {
             }
             _ => 0,
         };
-        Task { subsystem, host, command, is_over, flush }
+        Task { subsystem, controller, command, is_over, flush }
     }
 
     /// Whether it never waits for anything.
@@ -76,7 +75,10 @@ impl Task {
             }
             Command::Reserve { namespace, step } => {
                 let reservations = subsystem.namespace(namespace)?.reservations();
-                reservations.execute(&self.host, step, decode_keys(data)).map(|()| 0)
+                let put_out =
+                    reservations.execute(self.controller.host_id(), step, decode_keys(data))?;
+                subsystem.end_controllers_of(&put_out);
+                Ok(0)
             }
             _ => self.change(data).map(|()| 0),
         }
@@ -91,7 +93,11 @@ impl Task {
             | Command::Deallocate { namespace, .. } => self.subsystem.namespace(namespace)?,
             _ => return Err(Status::INVALID_OPCODE.for_good()),
         };
-        let _permit = named.reservations().permit(&self.host)?;
+        let _permit = named.reservations().permit(self.controller.host_id())?;
+        if !self.controller.is_enabled() {
+            // Its host was put out, perhaps by one that has given the namespace back since.
+            return Err(Status::RESERVATION_CONFLICT.for_good());
+        }
         let is_over = || self.is_over.load(Ordering::Relaxed);
         match self.command {
             Command::Write { blocks, is_durable, .. } => named.write(blocks, data, is_durable),

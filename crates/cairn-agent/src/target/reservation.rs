@@ -36,15 +36,29 @@ impl Reservations {
         }
     }
 
-    /// Does a command of a host with the keys that came with it.
-    pub(super) fn execute(&self, host: &HostId, step: Step, keys: [u64; 2]) -> Result<(), Status> {
+    /// Does a command of a host with the keys that came with it. The hosts that it has put out, whose commands are to be aborted.
+    pub(super) fn execute(
+        &self,
+        host: &HostId,
+        step: Step,
+        keys: [u64; 2],
+    ) -> Result<Vec<HostId>, Status> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let before = table.hosts.clone();
         let done = match step {
             Step::Register(action) => register(&mut table, host, action, keys),
             Step::Acquire(action) => acquire(&mut table, host, action, keys),
             Step::Release(action) => release(&mut table, host, action, keys[0]),
         };
-        done.map_err(Status::for_good)
+        done.map_err(Status::for_good)?;
+        let aborts = |action| action & ACTION == reservation::PREEMPT_AND_ABORT;
+        let is_out = |other: &Registrant| table.key_of(&other.host).is_none();
+        Ok(match step {
+            Step::Acquire(action) if aborts(action) => {
+                before.into_iter().filter(is_out).map(|other| other.host).collect()
+            }
+            _ => Vec::new(),
+        })
     }
 
     /// As long as this lives nobody's command goes on, as on a disk that hangs.
@@ -161,7 +175,7 @@ mod tests {
     }
 
     fn step(all: &Reservations, host: &HostId, step: Step, keys: [u64; 2]) -> Result<(), Status> {
-        all.execute(host, step, keys).map_err(Status::code)
+        all.execute(host, step, keys).map(drop).map_err(Status::code)
     }
 
     fn may_write(all: &Reservations) -> [bool; 2] {

@@ -191,6 +191,17 @@ impl Subsystem {
         controller.end();
     }
 
+    /// Ends what these hosts have connected: nothing of it is begun any more.
+    pub(super) fn end_controllers_of(&self, hosts: &[HostId]) {
+        if hosts.is_empty() {
+            return;
+        }
+        let is_theirs = |controller: &&Arc<Controller>| hosts.contains(controller.host_id());
+        let theirs: Vec<_> = self.controllers().values().filter(is_theirs).cloned().collect();
+        // They go with their connections.
+        theirs.iter().for_each(|controller| controller.end());
+    }
+
     fn controllers(&self) -> MutexGuard<'_, HashMap<u16, Arc<Controller>>> {
         self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }

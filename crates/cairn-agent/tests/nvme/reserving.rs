@@ -32,9 +32,13 @@ fn wanting(claim: Claim) -> Settings {
     Settings { claim, ..settings() }
 }
 
+/// Whether it was refused, or who has lost its connection is told whose the namespace is when it connects again.
 fn is_reserved(result: &Result<(), Error>) -> bool {
-    let conflict = Status::RESERVATION_CONFLICT;
-    matches!(result, Err(Error::Refused { status, .. }) if status.code() == conflict)
+    match result {
+        Err(Error::Refused { status, .. }) => status.code() == Status::RESERVATION_CONFLICT,
+        Err(Error::Reserved { .. }) => true,
+        _ => false,
+    }
 }
 
 #[test]
@@ -175,6 +179,23 @@ fn host_that_was_put_out_while_it_was_away_does_not_claim_the_namespace_again() 
     assert!(matches!(late, Err(Error::Unsuitable { .. })), "{late:?}");
     away.write(0, &pattern(2, PIECE)).expect_err("never again");
     connect(peer.address, &wanting(Claim::Exclusive)).expect("nobody has claimed it");
+}
+
+/// Mechanism: who was put out kept its connection, and on that anybody writes when nobody has the namespace. Consequence: a host that
+/// noticed nothing wrote onto what was emptied. Fix: its connections end, and who connects anew finds that it was put out.
+#[test]
+fn host_that_stays_connected_while_it_is_put_out_does_not_write_when_nobody_has_the_namespace() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let mut late = connect(peer.address, &wanting(Claim::Exclusive)).expect("claimed");
+    late.write(0, &pattern(1, PIECE)).expect("its own");
+    let mut heir = connect(peer.address, &wanting(Claim::TakeOver)).expect("taken over");
+    heir.release().expect("given back");
+    let written = late.write(0, &pattern(2, PIECE));
+    assert!(matches!(written, Err(Error::Unsuitable { .. })), "{written:?}");
+    late.write(0, &pattern(2, PIECE)).expect_err("never again");
+    let mut again = vec![0; PIECE];
+    heir.read(0, &mut again).expect("reads");
+    assert!(again == pattern(1, PIECE));
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Connection {
             return self.answer_as_stored(entry, &subsystem, namespace, blocks);
         }
         let is_over = Arc::clone(&self.is_over);
-        let task = io::Task::new(subsystem, *controller.host_id(), *command, is_over);
+        let task = io::Task::new(subsystem, controller, *command, is_over);
         let data = match task.is_quick() {
             true => data,
             false => data.kept(hands, self.place_of(command)),
