@@ -206,7 +206,11 @@ impl Checkpoints {
         let mut sets = self.sets(groves, &marks, run)?;
         let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
         if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
-            let is_ripe = |set: &Set| set.newest_ns <= newest_ns || self.register.has(set);
+            let is_ripe = |set: &Set| {
+                // One that is written again and again would never be.
+                let was_there = ripe.iter().any(|other| other.name == set.name);
+                was_there || set.newest_ns <= newest_ns || self.register.has(set)
+            };
             let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
             unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
         }

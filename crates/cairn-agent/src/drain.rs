@@ -125,7 +125,7 @@ impl Drainer {
         let mut trees = read(volumes)?;
         let mut ripe = Vec::new();
         // What seems complete may be newer than what has become so behind the reader's back.
-        if !reason.is_asked() && heads() != before {
+        if heads() != before {
             ripe = self.checkpoints()?.fresh(&groves(&trees))?;
             if !ripe.is_empty() {
                 trees = read(volumes)?;
@@ -466,7 +466,6 @@ struct Leaving<'a> {
     unchanged: Option<(InodeId, u64)>,
 }
 
-/// How things stand without a persist directory.
 /// All that there is, each namespace one name after the other: what closes meanwhile may be seen open although something that was
 /// closed later is seen closed.
 fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
@@ -477,6 +476,7 @@ fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
     trees.iter().map(|(volume, tree)| (volume.prefix(), tree)).collect()
 }
 
+/// How things stand without a persist directory.
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
     for (_, tree) in trees {

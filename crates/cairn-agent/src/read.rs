@@ -141,7 +141,7 @@ fn skip_hole(
     let plan = volume
         .fs()
         .plan_read(&volume.caller(), file.handle()?, Position::At(offset), rest)
-        .map_err(volume.error("read", &file.path))?;
+        .map_err(|error| file.failed("read", error))?;
     let hole = plan.runs().first().filter(|run| run.source.is_none());
     let hole_bytes = hole.map_or(0, |run| run.bytes.min(rest));
     let parts = hole_bytes / part_bytes;
@@ -175,7 +175,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
         let plan = volume
             .fs()
             .plan_read(&volume.caller(), file.handle()?, Position::At(offset + done), length - done)
-            .map_err(failed())?;
+            .map_err(|error| file.failed("read", error))?;
         if plan.length == 0 {
             return Err(file.changed());
         }

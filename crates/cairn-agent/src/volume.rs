@@ -306,10 +306,11 @@ impl OpenFile<'_> {
         self.volume.fs().attributes(self.inode).map_err(|error| self.failed("look at", error))
     }
 
-    /// What it is that this could not be done: one that was let go may be gone.
+    /// What it is that this could not be done: where one was that was let go, there may be nothing, or something else.
     pub fn failed(&self, action: &'static str, error: cairn_core::Error) -> Error {
+        use cairn_core::Error::{IsDirectory, NotDirectory, NotFound, SymlinkLoop};
         match error {
-            cairn_core::Error::NotFound => self.changed(),
+            NotFound | NotDirectory | IsDirectory | SymlinkLoop => self.changed(),
             error => self.volume.error(action, &self.path)(error),
         }
     }
@@ -320,9 +321,7 @@ impl OpenFile<'_> {
             return Ok(handle);
         }
         let again = match self.volume.open_file(&self.path) {
-            Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {
-                return Err(self.changed());
-            }
+            Err(Error::Store { source, .. }) => return Err(self.failed("open", source)),
             opened => opened?,
         };
         if again.inode != self.inode {

@@ -31,6 +31,8 @@ pub fn copy_out(
     progress: &mut Progress,
 ) -> Result<()> {
     let file = volume.open_present(inner)?;
+    // Afterwards the file may be gone, and its number another one's.
+    let extended = volume.extended(inner, &file.attributes()?)?;
     let temporary = destination.create_temporary(target)?;
     let path = temporary.path().to_path_buf();
     let mut buffer = Buffer::default();
@@ -47,7 +49,7 @@ pub fn copy_out(
         })?;
     let attributes = summary.attributes;
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
-    volume.extended(inner, &attributes)?.give(&temporary.file);
+    extended.give(&temporary.file);
     temporary.finish(attributes.mode, Some(attributes.modified.0))?;
     Ok(temporary.publish()?)
 }

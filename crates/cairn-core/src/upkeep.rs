@@ -205,11 +205,13 @@ impl Microfs {
         self.memory().words()[ORPHAN_COUNT].load(Ordering::Relaxed)
     }
 
-    /// Records that `version` of the file is drained and verified. That of an absent file is in any case.
+    /// Records that `version` of the file is drained and verified, if it is that still: the file may be gone, and its record be another
+    /// one's. That of an absent file is in any case.
     pub fn mark_drained(&self, inode: InodeId, version: u64, now: Timestamp) -> Result<()> {
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
-            if inode.flags(tx) & ABSENT != 0 {
+            let is_it = inode.is_regular(tx) && inode.links(tx) > 0 && inode.version(tx) == version;
+            if !is_it || inode.flags(tx) & ABSENT != 0 {
                 return Ok(());
             }
             inode.set_drained_version(tx, version);

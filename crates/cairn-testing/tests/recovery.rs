@@ -672,6 +672,34 @@ fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recover
     recovered.fs.resolve(&recovered.caller(), ROOT, b"later", false).expect("is there");
 }
 
+/// Mechanism: the drain said of an inode by its number that it is drained, with no open file to keep it. The file was gone by then, and a
+/// directory had its number.
+/// Consequence: neither a snapshot was written nor anything recovered.
+/// Fix: it is said of a file in the version that was drained, and replay forgives what was said before.
+#[test]
+fn file_is_drained_that_is_a_directory_by_then_and_the_namespace_is_recovered() {
+    let setting = Setting::simple();
+    let (base, superblock) = setting.format();
+    let media = Arc::new(base);
+    let crew = Crew::recover(media.clone(), &superblock, 1).expect("recovers");
+    let process = &crew.processes[0];
+    let (fs, caller) = (&process.fs, process.caller());
+    let handle = create(process, b"drained");
+    let inode = fs.handle(handle).expect("is open").inode;
+    fs.release(process.slot, handle, caller.now).expect("closes");
+    let version = fs.attributes(inode).expect("is there").version;
+    fs.unlink(&caller, ROOT, b"drained").expect("removes");
+    fs.sync().expect("nothing fails");
+    while fs.reclaim(None).expect("frees") {}
+    let later = fs.make_directory(&caller, ROOT, b"later", 0o755).expect("makes");
+    assert_eq!(later, inode, "its number is taken again");
+    fs.mark_drained(inode, version, caller.now).expect("that is of no use");
+    fs.sync().expect("nothing fails");
+    fs.write_snapshot().expect("is made from the log");
+    let (recovered, _) = recover_and_attach(media, &superblock).expect("recovers");
+    recovered.fs.resolve(&recovered.caller(), ROOT, b"later", false).expect("is there");
+}
+
 fn create(process: &Process, name: &[u8]) -> HandleId {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     let opened = process.fs.open_file(&process.caller(), ROOT, name, options, 0o600);

@@ -39,6 +39,27 @@ fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     assert!(checkpoints.fresh(&[(&root, &all)]).expect("reads").is_empty());
 }
 
+/// Mechanism: what was seen complete, and was written again before it was read once more, waited for the next look, and so on.
+#[test]
+fn checkpoint_that_is_written_again_and_again_is_complete_whenever_it_is_looked() {
+    let store = TestStore::new();
+    let root = FilePath::root();
+    let mut checkpoints = Checkpoints::open(&store.path, &store.job).expect("opens");
+    store.write("f.1", b"state", 0o644, 1);
+    store.write("f.2", b"state", 0o644, 1);
+    let all = store.volume.tree().expect("reads");
+    checkpoints.look(&[(&root, &all)], Told::default(), &[]).expect("looks");
+    for round in 1..=3 {
+        store.write("f.2", b"state", 0o644, 2 * round);
+        let first = store.volume.tree().expect("reads");
+        let ripe = checkpoints.fresh(&[(&root, &first)]).expect("reads");
+        store.write("f.2", b"state", 0o644, 2 * round + 1);
+        let all = store.volume.tree().expect("reads");
+        checkpoints.look(&[(&root, &all)], Told::default(), &ripe).expect("looks");
+        assert_eq!((ripe.len(), steps(checkpoints.complete())), (1, vec![1, 2]), "{round}");
+    }
+}
+
 #[test]
 fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     const STEPS: u64 = 300;
