@@ -17,7 +17,7 @@ use crate::ranks;
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
-use crate::sets::{Family, Grove, Member, Reason, Run, Set, Situation, Standing, survey};
+use crate::sets::{Family, Grove, Member, Name, Reason, Run, Set, Situation, Standing, survey};
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
@@ -186,7 +186,8 @@ impl Checkpoints {
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let mut sets =
             self.sets(groves, &marks::marks(&marks::read(&self.store)?), Run::Running)?;
-        sets.retain(|set| set.is_complete() && !self.register.has(set));
+        let is_known = self.register.knows();
+        sets.retain(|set| set.is_complete() && !is_known(set));
         Ok(sets)
     }
 
@@ -206,10 +207,11 @@ impl Checkpoints {
         let mut sets = self.sets(groves, &marks, run)?;
         let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
         if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
+            let is_known = self.register.knows();
+            let were_there: HashSet<&Name> = ripe.iter().map(|set| &set.name).collect();
+            // One that is written again and again would never be ripe by its time.
             let is_ripe = |set: &Set| {
-                // One that is written again and again would never be.
-                let was_there = ripe.iter().any(|other| other.name == set.name);
-                was_there || set.newest_ns <= newest_ns || self.register.has(set)
+                set.newest_ns <= newest_ns || were_there.contains(&set.name) || is_known(set)
             };
             let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
             unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));

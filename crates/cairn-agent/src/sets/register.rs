@@ -145,10 +145,11 @@ impl Register {
         &self.checkpoints
     }
 
-    /// Whether a set is known to be complete with these files, or with more that are gone.
-    pub fn has(&self, set: &Set) -> bool {
-        let known = self.checkpoints.iter().find(|known| known.name == set.name);
-        known.is_some_and(|known| is_part(&set.members, &known.files))
+    /// Says of sets whether they are known to be complete with their files, or with more that are gone.
+    pub fn knows(&self) -> impl Fn(&Set) -> bool + '_ {
+        let known = self.checkpoints.iter().map(|known| (&known.name, &known.files[..]));
+        let known: HashMap<&Name, &[Member]> = known.collect();
+        move |set| known.get(&set.name).is_some_and(|files| is_part(&set.members, files))
     }
 
     /// Whether a set with these files was unfinished when a run failed.
