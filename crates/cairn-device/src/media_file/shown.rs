@@ -30,8 +30,9 @@ const PIECE_PAGES: usize = STAGING_BYTES / PAGE;
 /// Marks looked at together by whoever puts pages away, and how many of these it puts away at most.
 const MARKS: usize = PAGE;
 const PUT_AWAY_MAX: usize = 1024 * PIECE_PAGES;
-/// Of the memory for shared files, in which other stores may be, this part is left free.
+/// Of the memory for shared files, in which other stores may be, one part in so many is left free, and at most this much.
 const LEFT_FREE: u64 = 8;
+const LEFT_FREE_MAX: u64 = 1 << 30;
 /// How often it looks which ones are mapped.
 const LOOKS_MAX: usize = 100;
 /// How often somebody reads pages of which some go meanwhile.
@@ -111,10 +112,8 @@ impl MediaFile {
 
     fn fetch(&self, remote: &SharedRemote, view: &Mapping, pages: &Range<u64>) -> Result<()> {
         let (place, length) = (self.pages_at() + pages.start, (pages.end - pages.start) as usize);
-        let memory = sys::fstatfs(view.file().raw())?;
         // With a page for their marks.
-        let needed = ((length + PAGE) as u64).div_ceil(memory.f_bsize as u64);
-        if memory.f_bavail < memory.f_blocks / LEFT_FREE + needed {
+        if !has_room(&sys::fstatfs(view.file().raw())?, (length + PAGE) as u64) {
             return Err(Error::NoSpace);
         }
         view.populate(place as usize, length, Populate::Write)?;
@@ -392,6 +391,13 @@ impl MediaFile {
     }
 }
 
+/// Whether the memory for shared files has room for `bytes` more, and for others afterwards.
+fn has_room(memory: &libc::statfs, bytes: u64) -> bool {
+    let block = (memory.f_bsize as u64).max(1);
+    let left_free = (memory.f_blocks / LEFT_FREE).min(LEFT_FREE_MAX / block);
+    memory.f_bavail >= left_free + bytes.div_ceil(block)
+}
+
 /// Marks pages, for which the caller has a turn.
 fn set_marks(view: &Mapping, pages: &Range<u64>, mark: u8) -> Result<()> {
     let count = (pages.end - pages.start) as usize / PAGE;
@@ -403,4 +409,28 @@ fn set_marks(view: &Mapping, pages: &Range<u64>, mark: u8) -> Result<()> {
         place.store(mark, Ordering::Release);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_room_where(available: u64, size: u64, bytes: u64) -> bool {
+        // SAFETY: plain integers.
+        let mut memory = unsafe { core::mem::zeroed::<libc::statfs>() };
+        (memory.f_bsize, memory.f_bavail, memory.f_blocks) = (4096, available / 4096, size / 4096);
+        has_room(&memory, bytes)
+    }
+
+    /// Mechanism: an eighth was left free of any memory. Consequence: nothing could be mapped where many gigabytes were free of
+    /// hundreds. Fix: no more than one is.
+    #[test]
+    fn eighth_of_the_memory_stays_free_and_a_gigabyte_of_a_large_one() {
+        const MIB: u64 = 1 << 20;
+        const GIB: u64 = 1 << 30;
+        assert!(has_room_where(5 * MIB, 32 * MIB, MIB));
+        assert!(!has_room_where(5 * MIB, 32 * MIB, MIB + 1));
+        assert!(has_room_where(27 * GIB, 252 * GIB, 26 * GIB));
+        assert!(!has_room_where(27 * GIB, 252 * GIB, 26 * GIB + 1));
+    }
 }
