@@ -282,6 +282,33 @@ fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_
     assert_eq!(shared.read(0, 0..6), b"stored");
 }
 
+/// Mechanism: who put pages away tried all that could not be brought back, and counted them as gone. Consequence: a look took as long
+/// as hundreds of refusals, and behind enough of them no memory was given back. Fix: it ends after some, and the next begins there.
+#[test]
+fn pages_that_cannot_be_brought_back_are_tried_in_turn() {
+    const LARGE: usize = 1 << 20;
+    const REFUSED: usize = 40;
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    for page in 0..REFUSED {
+        shared.map(0, 2 * page * PAGE..(2 * page + 1) * PAGE).store(0, &[b'a' + page as u8 % 26]);
+    }
+    drop(shared.mapped(0, LARGE..2 * LARGE, libc::PROT_READ));
+    let before = shared.memory();
+    proxy.arm(Harm::Refusal { first: 0 }, i64::MAX);
+    let mut looks = 0;
+    while shared.memory() > before - LARGE as u64 {
+        assert_eq!(shared.try_put_away(1, None), Err(Error::Io));
+        looks += 1;
+    }
+    assert!((2..=3).contains(&looks), "{looks} looks for {REFUSED} refusals");
+    proxy.disarm();
+    shared.put_away(1, None);
+    for page in 0..REFUSED {
+        assert_eq!(shared.read(0, 2 * page * PAGE..2 * page * PAGE + 1), [b'a' + page as u8 % 26]);
+    }
+    assert!(!shared.device(0).mappable().expect("a place").copies);
+}
+
 #[test]
 fn range_outside_of_the_tier_is_not_shown() {
     let Some(shared) = Shared::new() else { return };

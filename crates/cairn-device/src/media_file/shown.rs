@@ -11,7 +11,7 @@
 //! Does not know which pages programs have mapped.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use cairn_core::{Error, Result};
 
@@ -27,9 +27,10 @@ use crate::transit::{AREA_BYTES, Transit};
 
 const MARKS_AT: u64 = AREA_BYTES as u64;
 const PIECE_PAGES: usize = STAGING_BYTES / PAGE;
-/// Marks looked at together by whoever puts pages away, and how many of these it puts away at most.
+/// Marks looked at together by whoever puts pages away, how many of these it puts away at most, and of how many pieces in vain.
 const MARKS: usize = PAGE;
 const PUT_AWAY_MAX: usize = 1024 * PIECE_PAGES;
+const FAILURES_MAX: usize = 16;
 /// Of the memory for shared files, in which other stores may be, one part in so many is left free, and at most this much.
 const LEFT_FREE: u64 = 8;
 const LEFT_FREE_MAX: u64 = 1 << 30;
@@ -45,11 +46,15 @@ const STORED_TO: u8 = 2;
 
 /// This process's mapping of the file, made when it first shows a page or writes to one.
 #[derive(Debug, Default)]
-pub(super) struct View(AtomicPtr<Mapping>);
+pub(super) struct View {
+    mapping: AtomicPtr<Mapping>,
+    /// The page at which whoever puts pages away begins.
+    next: AtomicU64,
+}
 
 impl View {
     pub fn get(&self) -> Option<&Mapping> {
-        let mapping = self.0.load(Ordering::Acquire);
+        let mapping = self.mapping.load(Ordering::Acquire);
         // SAFETY: null, or leaked below and freed with `self` only.
         unsafe { mapping.as_ref() }
     }
@@ -58,7 +63,7 @@ impl View {
         if self.get().is_none() {
             let made = Box::into_raw(Box::new(make()?));
             let (none, order) = (core::ptr::null_mut(), Ordering::AcqRel);
-            if self.0.compare_exchange(none, made, order, Ordering::Acquire).is_err() {
+            if self.mapping.compare_exchange(none, made, order, Ordering::Acquire).is_err() {
                 // SAFETY: made above, and nobody else knows it.
                 drop(unsafe { Box::from_raw(made) });
             }
@@ -69,7 +74,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let mapping = *self.0.get_mut();
+        let mapping = *self.mapping.get_mut();
         if !mapping.is_null() {
             // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(mapping) });
@@ -175,7 +180,8 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, one more mapping, or no time.
+    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, one more mapping, or no time;
+    /// the next call begins where this one ends.
     fn put_away_all_but(
         &self,
         mapped: &[Range<u64>],
@@ -183,39 +189,71 @@ impl MediaFile {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<bool> {
         let Some((_, transit)) = self.shown() else { return Ok(false) };
-        let is_mapped = |at: u64| {
+        let is_mapped = |page: u64| {
+            let at = page * PAGE as u64;
             let next = mapped.partition_point(|range| range.end <= at);
             mapped.get(next).is_some_and(|range| range.start <= at)
         };
-        let (mut marks, mut left) = ([ABSENT; MARKS], PUT_AWAY_MAX);
-        let (mut first, end) = (0, self.bytes / PAGE as u64);
-        let mut failed = Ok(());
+        let end = self.bytes / PAGE as u64;
+        let start = self.view.next.load(Ordering::Relaxed).min(end);
+        let (mut left, mut failures, mut failed) = (PUT_AWAY_MAX, 0, Ok(()));
+        let mut put_away = |first: u64, count: usize| {
+            if left < count
+                || failures == FAILURES_MAX
+                || !goes_on()
+                || transit.mappings() != mappings
+            {
+                return false;
+            }
+            match self.let_go(first, count, mappings) {
+                Ok(()) => left -= count,
+                Err(error) => {
+                    failures += 1;
+                    failed = failed.and(Err(error));
+                }
+            }
+            true
+        };
+        for part in [start..end, 0..start] {
+            if let Some(stopped) = self.each_shown(part, &is_mapped, &mut put_away)? {
+                self.view.next.store(stopped, Ordering::Relaxed);
+                return failed.map(|()| false);
+            }
+        }
+        self.view.next.store(0, Ordering::Relaxed);
+        failed.map(|()| transit.mappings() == mappings)
+    }
+
+    /// Calls `act` with the first and the number of pages that are shown and not kept, at most a piece's, until it says no.
+    /// Returns those at which it did.
+    fn each_shown(
+        &self,
+        pages: Range<u64>,
+        is_kept: &dyn Fn(u64) -> bool,
+        act: &mut dyn FnMut(u64, usize) -> bool,
+    ) -> Result<Option<u64>> {
+        let Some((_, transit)) = self.shown() else { return Ok(None) };
+        let (mut marks, mut first) = ([ABSENT; MARKS], pages.start);
         while let Some(data) = sys::next_data(transit.descriptor(), MARKS_AT + first)? {
             first = first.max(data - MARKS_AT);
-            let count = end.saturating_sub(first).min(MARKS as u64) as usize;
+            let count = pages.end.saturating_sub(first).min(MARKS as u64) as usize;
             if count == 0 {
                 break;
             }
             // SAFETY: the array has room for so many.
             unsafe { read_all(transit.file(), marks.as_mut_ptr(), count, MARKS_AT + first)? };
-            let goes = |page: &usize| {
-                marks[*page] != ABSENT && !is_mapped((first + *page as u64) * PAGE as u64)
-            };
+            let goes = |page: &usize| marks[*page] != ABSENT && !is_kept(first + *page as u64);
             let mut page = 0;
             while page < count {
                 let run = (page..count).take(PIECE_PAGES).take_while(goes).count();
-                if run > 0 {
-                    if left < run || !goes_on() || transit.mappings() != mappings {
-                        return failed.map(|()| false);
-                    }
-                    failed = failed.and(self.let_go(first + page as u64, run, mappings));
+                if run > 0 && !act(first + page as u64, run) {
+                    return Ok(Some(first + page as u64));
                 }
-                left -= run;
                 page += run.max(1);
             }
             first += count as u64;
         }
-        failed.map(|()| transit.mappings() == mappings)
+        Ok(None)
     }
 
     /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been more mappings.
