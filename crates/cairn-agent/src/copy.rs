@@ -14,8 +14,9 @@
 //! on there, and step 3 compares it from its beginning.
 //! Does not decide which files are copied; `plan.rs` does.
 
+use crate::aside::Aside;
 use crate::destination::{Destination, Temporary};
-use crate::direct::Direct;
+use crate::direct::Aligned;
 use crate::error::{Error, Result};
 use crate::journal::{Intent, Journal};
 use crate::manifest::Copy;
@@ -25,7 +26,7 @@ use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::plan::Node;
 use crate::policy::Verify;
-use crate::read::{Buffer, Chunk, Start, Summary, read_from, read_whole};
+use crate::read::{Buffer, CHUNK_BYTES, Chunk, Start, Summary, read_from, read_whole};
 use crate::volume::{OpenFile, Volume, now};
 use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
@@ -33,6 +34,7 @@ use rustix::fs::Advice;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
 use std::time::Instant;
 
 /// A file to be copied.
@@ -181,17 +183,23 @@ impl<'a> Written<'a> {
             mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
         meter.copied(start.map_or(0, |start| start.offset));
         let mut progress = Progress::begin(place, source, &temporary)?;
-        let mut direct = Direct::new(&temporary.file, source.node.bytes);
         let mut lap = Lap::begin(meter);
-        let summary = read_from(&file, start, buffer, &mut |chunk| {
-            if chunk.is_hole {
-                lap.admit(0)?;
-            } else {
-                lap.admit(chunk.bytes.len() as u64)?;
-                direct.write_all_at(chunk.bytes, chunk.offset).map_err(failed())?;
-            }
-            meter.copied(chunk.bytes.len() as u64);
-            progress.note(&chunk, &temporary)
+        let summary = thread::scope(|scope| {
+            let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
+            let summary = read_from(&file, start, buffer, &mut |mut chunk| {
+                let bytes = chunk.length as u64;
+                if chunk.is_hole {
+                    lap.admit(0)?;
+                } else {
+                    lap.admit(bytes)?;
+                    let Chunk { memory, length, offset, .. } = &mut chunk;
+                    aside.write(memory, *length, *offset).map_err(failed())?;
+                }
+                meter.copied(bytes);
+                progress.note(&chunk, &temporary, &mut aside)
+            })?;
+            aside.settle().map_err(failed())?;
+            Ok::<_, Error>(summary)
         })?;
         let Attributes { size: bytes, mode, modified, version, .. } = summary.attributes;
         let (mode, mtime_ns) = (mode & 0o7777, modified.0);
@@ -262,13 +270,19 @@ impl<'a> Progress<'a> {
     }
 
     /// Makes what is there durable from time to time, and says so.
-    fn note(&mut self, chunk: &Chunk<'_>, temporary: &Temporary) -> Result<()> {
-        self.unmarked_bytes += if chunk.is_hole { 0 } else { chunk.bytes.len() as u64 };
-        let offset = chunk.offset + chunk.bytes.len() as u64;
+    fn note(
+        &mut self,
+        chunk: &Chunk<'_>,
+        temporary: &Temporary,
+        aside: &mut Aside<'_>,
+    ) -> Result<()> {
+        self.unmarked_bytes += if chunk.is_hole { 0 } else { chunk.length as u64 };
+        let offset = chunk.offset + chunk.length as u64;
         let is_due = self.unmarked_bytes >= MARK_BYTES && self.marked_at.elapsed() >= MARK_EVERY;
         if !is_due || offset >= self.mark.bytes || !chunk.is_checked {
             return Ok(());
         }
+        aside.settle().map_err(Error::file("write", temporary.path()))?;
         // A hole at the end has no length yet.
         let length = temporary.file.metadata().and_then(|found| match found.len() < offset {
             true => temporary.file.set_len(offset),
@@ -364,25 +378,32 @@ pub fn checksum_of(
 ) -> Result<(u64, u32)> {
     let failed = || Error::file("read back", path);
     let length = file.metadata().map_err(failed())?.len();
-    let mut direct = Direct::new(file, length);
-    let buffer = buffer.scratch();
-    let (mut bytes, mut crc32c) = (0, 0);
-    loop {
-        let hole = hole_at(file, bytes, length);
-        crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
-        bytes += hole;
-        progress(hole)?;
-        match direct.read_at(buffer, bytes) {
-            Ok(0) => return Ok((bytes, crc32c)),
-            Ok(length) => {
-                crc32c = checksum::crc32c(crc32c, &buffer[..length]);
-                bytes += length as u64;
-                progress(length as u64)?;
+    let begin = |aside: &mut Aside<'_>, memory: Aligned, at: u64| -> Result<u64> {
+        let hole = hole_at(file, at, length);
+        aside.read(memory, at + hole).map(|()| hole).map_err(failed())
+    };
+    thread::scope(|scope| {
+        let mut aside = Aside::new(scope, file, length, CHUNK_BYTES);
+        let mut next_hole = begin(&mut aside, std::mem::take(buffer.memory()), 0)?;
+        let (mut bytes, mut crc32c, mut other) = (0, 0, Aligned::default());
+        loop {
+            let (part, count) = aside.finish_read().map_err(failed())?;
+            let (hole, end) = (next_hole, bytes + next_hole + count as u64);
+            let is_last = count == 0 || end >= length;
+            if !is_last {
+                other.grow(part.len());
+                next_hole = begin(&mut aside, std::mem::take(&mut other), end)?;
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed()(error)),
+            crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
+            crc32c = checksum::crc32c(crc32c, &part[..count]);
+            progress(end - bytes)?;
+            (bytes, other) = (end, part);
+            if is_last {
+                *buffer.memory() = other;
+                return Ok((bytes, crc32c));
+            }
         }
-    }
+    })
 }
 
 /// Length of the hole at `offset` of a file of `length` bytes, as far as its file system tells.

@@ -9,6 +9,7 @@
 mod activity;
 pub mod advise;
 pub mod archive;
+mod aside;
 pub mod balancer;
 mod board;
 mod bring;

@@ -12,23 +12,31 @@ use cairn_core::{Attributes, Position, ReadPlan};
 use cairn_device::checksum;
 
 /// Bytes handed on at a time, unless a hugeblock is larger.
-const CHUNK_BYTES: u64 = 4 << 20;
+pub const CHUNK_BYTES: u64 = 4 << 20;
 /// How often a read is repeated because the blocks moved under it.
 const ATTEMPTS_MAX: usize = 64;
 
 /// Part of a file.
-#[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// Where it lies in the file.
     pub offset: u64,
-    /// Its bytes.
-    pub bytes: &'a [u8],
+    /// Its length in bytes.
+    pub length: usize,
+    /// Begins with its bytes. Unless it is a hole, who has a use for the memory may leave other of the same length here.
+    pub memory: &'a mut Aligned,
     /// Nothing was ever written here: all zeros.
     pub is_hole: bool,
     /// CRC32C of the file up to the end of this part.
     pub crc32c: u32,
     /// Every block so far was compared with its checksum.
     pub is_checked: bool,
+}
+
+impl Chunk<'_> {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[..self.length]
+    }
 }
 
 /// Where reading begins, if not at the beginning.
@@ -63,12 +71,12 @@ pub struct Buffer {
     /// For each block, whether any part of it came from a tier.
     written: Vec<bool>,
     /// As long as a part, for holes.
-    zeros: Vec<u8>,
+    zeros: Aligned,
 }
 
 impl Buffer {
-    /// The memory itself, for other uses in between; what it holds is not defined.
-    pub(crate) fn scratch(&mut self) -> &mut [u8] {
+    /// The memory itself, for other uses in between, to be put back; what it holds is not defined.
+    pub(crate) fn memory(&mut self) -> &mut Aligned {
         self.bytes.grow(CHUNK_BYTES as usize);
         &mut self.bytes
     }
@@ -117,9 +125,9 @@ pub fn read_from(
         check_chunk(file, buffer, offset, length, &mut summary)?;
         let is_hole = !buffer.written.contains(&true);
         let is_checked = summary.open_blocks == 0;
-        let (bytes, crc32c) = (&buffer.bytes[..length as usize], summary.crc32c);
-        consume(Chunk { offset, bytes, is_hole, crc32c, is_checked })?;
-        offset += length;
+        let (memory, length, crc32c) = (&mut buffer.bytes, length as usize, summary.crc32c);
+        consume(Chunk { offset, length, memory, is_hole, crc32c, is_checked })?;
+        offset += length as u64;
     }
     match file.attributes()?.version == attributes.version {
         true => Ok(summary),
@@ -147,14 +155,15 @@ fn skip_hole(
     let parts = hole_bytes / part_bytes;
     if parts > 0 {
         file.let_go();
-        buffer.zeros.resize(part_bytes as usize, 0);
+        buffer.zeros.grow(part_bytes as usize);
+        buffer.zeros.fill(0);
     }
     for part in 0..parts {
         summary.crc32c = checksum::combine(summary.crc32c, checksum::zeros(part_bytes), part_bytes);
-        let (bytes, crc32c) = (&buffer.zeros[..], summary.crc32c);
+        let (memory, length, crc32c) = (&mut buffer.zeros, part_bytes as usize, summary.crc32c);
         let is_checked = summary.open_blocks == 0;
         let offset = offset + part * part_bytes;
-        consume(Chunk { offset, bytes, is_hole: true, crc32c, is_checked })?;
+        consume(Chunk { offset, length, memory, is_hole: true, crc32c, is_checked })?;
     }
     Ok(parts * part_bytes)
 }

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
 use cairn_agent::path::FilePath;
-use cairn_agent::read::{Buffer, Chunk, read_whole};
+use cairn_agent::read::{Buffer, read_whole};
 use cairn_agent::volume::Volume;
 use cairn_agent::write::{NewFile, set_mtime};
 use cairn_core::{ROOT, Timestamp};
@@ -36,17 +36,16 @@ pub fn copy_out(
     let temporary = destination.create_temporary(target)?;
     let path = temporary.path().to_path_buf();
     let mut buffer = Buffer::default();
-    let summary =
-        read_whole(&file, &mut buffer, &mut |Chunk { offset, bytes, is_hole, .. }| {
-            progress.advance(bytes.len() as u64);
-            match is_hole {
-                true => Ok(()),
-                false => {
-                    let written = temporary.file.write_all_at(bytes, offset);
-                    written.map_err(cairn_agent::Error::file("write", &path))
-                }
+    let summary = read_whole(&file, &mut buffer, &mut |chunk| {
+        progress.advance(chunk.length as u64);
+        match chunk.is_hole {
+            true => Ok(()),
+            false => {
+                let written = temporary.file.write_all_at(chunk.bytes(), chunk.offset);
+                written.map_err(cairn_agent::Error::file("write", &path))
             }
-        })?;
+        }
+    })?;
     let attributes = summary.attributes;
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
     extended.give(&temporary.file);

@@ -144,7 +144,7 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
             let Some(inner) = path.strip_prefix(volume.prefix()) else { continue };
             let read = volume.open_file(&inner).and_then(|file| {
                 read_whole(&file, &mut buffer, &mut |chunk| {
-                    progress.advance(chunk.bytes.len() as u64);
+                    progress.advance(chunk.length as u64);
                     Ok(())
                 })
             });

@@ -125,7 +125,7 @@ impl Uploader<'_> {
     fn send_whole(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
         let mut whole = Vec::with_capacity(member.bytes as usize);
         let summary = self.read(member, &mut |chunk| {
-            whole.extend_from_slice(chunk.bytes);
+            whole.extend_from_slice(chunk.bytes());
             Ok(())
         })?;
         same(member, &summary, crc32c)?;
@@ -169,7 +169,7 @@ impl Uploader<'_> {
         let part_bytes = part_bytes(member.bytes) as usize;
         let (mut parts, mut pending) = (Vec::<Part>::new(), Vec::with_capacity(part_bytes));
         let summary = self.read(member, &mut |chunk| {
-            let mut rest = chunk.bytes;
+            let mut rest = chunk.bytes();
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(rest.len().min(part_bytes - pending.len()));
                 pending.extend_from_slice(now);
