@@ -17,7 +17,7 @@ use crate::ranks;
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
-use crate::sets::{Family, Grove, Member, Name, Reason, Run, Set, Situation, Standing, survey};
+use crate::sets::{Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, survey};
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
@@ -191,8 +191,8 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is newer
-    /// than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
+    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is no
+    /// older than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
@@ -211,7 +211,7 @@ impl Checkpoints {
             let were_there: HashSet<&Name> = ripe.iter().map(|set| &set.name).collect();
             // One that is written again and again would never be ripe by its time.
             let is_ripe = |set: &Set| {
-                set.newest_ns <= newest_ns || were_there.contains(&set.name) || is_known(set)
+                set.newest_ns < newest_ns || were_there.contains(&set.name) || is_known(set)
             };
             let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
             unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
@@ -239,18 +239,26 @@ impl Checkpoints {
 
     fn sets(&self, groves: &[Grove<'_>], marks: &[Mark], run: Run) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
-        let known = self.register.checkpoints();
-        let usual: HashMap<&Family, usize> =
-            known.iter().map(|known| (&known.name.family, known.files.len())).collect();
+        // Then it is no program that removes files, one after another.
+        let is_idle = run == Run::Running && self.run_under_way()?.is_none();
+        let ranks = launches.last().map(|launch| Ranks {
+            count: launch.known,
+            numbers: launch.ranks.iter().map(|rank| u64::from(rank.rank)).collect(),
+        });
+        let usual = self.register.usual_sizes();
         let last_complete = self.register.last_complete();
         let situation = Situation {
             now_ns: now().0,
-            ranks: launches.last().map(|launch| launch.known),
+            ranks: ranks.as_ref(),
             run,
             settle: self.settle,
             marks,
             usual_size: &|family| usual.get(family).copied(),
             last_complete: &|name| last_complete.get(name).copied(),
+            left_since: &|name, files| match is_idle {
+                true => Some(i64::MIN),
+                false => self.register.left_since(name, files),
+            },
             was_abandoned: &|name, files| self.register.was_abandoned(name, files),
         };
         Ok(survey(groves, self.rules.patterns(), &situation))
@@ -296,7 +304,7 @@ impl Checkpoints {
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {
-            Standing::Waiting(Reason::Unsettled(left)) => Some(*left),
+            Standing::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
             Standing::Waiting(Reason::Ranks(..)) => Some(self.settle),
             _ => None,
         });

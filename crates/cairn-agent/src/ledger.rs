@@ -262,7 +262,7 @@ impl Ledger {
                 *known = Checkpoint { order: known.order, ..one.clone() };
                 return false;
             }
-            !one.is_rest_of(known, manifest)
+            !one.is_rest_of(known)
         });
         // A file is part of one checkpoint.
         let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);

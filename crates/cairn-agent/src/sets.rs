@@ -4,7 +4,7 @@
 //! set is on its own and does not appear here.
 //! Must stay true: a set with an open file, or with one whose writer died, is never complete; nor is one that was unfinished
 //! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run; where files
-//! are written again, those that were not yet are no part of the new checkpoint.
+//! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
 pub mod marks;
@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-/// A set that is smaller than the one before it, lacks the parts of ranks, or was written again in part, waits so many times as
-/// long for more.
+/// A set that is smaller than the one before it, lacks the parts of ranks, was written again in part, or has lost files, waits so
+/// many times as long for more, or for the others to go, too.
 const PATIENCE_FACTOR: u32 = 12;
 
 /// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that a program gave.
@@ -108,6 +108,8 @@ pub enum Reason {
     Marks(usize, usize),
     /// Nobody can tell yet whether that was all; in this time it is looked at again.
     Unsettled(Duration),
+    /// It was complete, and some of its files are gone; in this time it is looked at again.
+    Leaving(Duration),
     /// It was unfinished when the run failed.
     Abandoned,
 }
@@ -120,6 +122,7 @@ impl fmt::Display for Reason {
             Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),
+            Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
         }
     }
@@ -161,12 +164,34 @@ pub enum Run {
     Failed,
 }
 
+/// The ranks of an MPI program on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// How many there are.
+    pub count: u32,
+    /// Their numbers among all ranks of the program, as far as they are known.
+    pub numbers: BTreeSet<u64>,
+}
+
+impl Ranks {
+    /// How many of them `numbers` name: as the program counts its ranks, or as this node does.
+    fn among(&self, numbers: &BTreeSet<u64>) -> u32 {
+        let here = numbers.range(..u64::from(self.count)).count();
+        here.max(numbers.intersection(&self.numbers).count()) as u32
+    }
+
+    /// Whether `numbers` name all of them, and nothing else.
+    fn are(&self, numbers: &BTreeSet<u64>) -> bool {
+        self.among(numbers) == self.count && numbers.len() == self.count as usize
+    }
+}
+
 /// What is known besides the files.
 pub struct Situation<'a> {
     /// The present, nanoseconds since the epoch.
     pub now_ns: i64,
-    /// Ranks of the MPI program that runs or ran last, on this node.
-    pub ranks: Option<u32>,
+    /// Those of the MPI program that runs or ran last.
+    pub ranks: Option<&'a Ranks>,
     /// How the run stands.
     pub run: Run,
     /// After so long without a change a set is taken for complete, unless it should be larger.
@@ -177,6 +202,8 @@ pub struct Situation<'a> {
     pub usual_size: &'a dyn Fn(&Family) -> Option<usize>,
     /// The files of a set of this name when all of it was there last.
     pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
+    /// Since when these are all files of a set that had more when it was complete, nanoseconds since the epoch.
+    pub left_since: &'a dyn Fn(&Name, &[Member]) -> Option<i64>,
     /// Whether a set with these files was unfinished when a run failed.
     pub was_abandoned: &'a dyn Fn(&Name, &[Member]) -> bool,
 }
@@ -330,6 +357,20 @@ fn standing(
     if last == Some(members) {
         return Standing::Complete;
     }
+    // A clock that went back makes nothing complete.
+    let left_of = |patience: Duration, since_ns: i64| {
+        let age_ns = situation.now_ns.saturating_sub(since_ns).max(0);
+        patience.saturating_sub(Duration::from_nanos(age_ns as u64))
+    };
+    let patience = situation.settle * PATIENCE_FACTOR;
+    if last.is_some_and(|last| is_part(members, last)) && situation.run != Run::Succeeded {
+        let since_ns = (situation.left_since)(name, members).unwrap_or(situation.now_ns);
+        let left = left_of(patience, since_ns);
+        return match left.is_zero() {
+            true => Standing::Complete,
+            false => Standing::Waiting(Reason::Leaving(left)),
+        };
+    }
     if let Some(mark) = draft.mark {
         let is_last = is_superseded || situation.run == Run::Succeeded;
         return match mark.is_done_by_all() || is_last && mark.is_done() {
@@ -344,10 +385,8 @@ fn standing(
         return Standing::Complete;
     }
     let is_ranked = situation.ranks.is_some() && !draft.ranks.is_empty();
-    let factor = if usual.is_some() || is_ranked || is_mixed { PATIENCE_FACTOR } else { 1 };
-    // A clock that went back makes nothing complete.
-    let age_ns = situation.now_ns.saturating_sub(newest_ns(draft)).max(0);
-    let left = (situation.settle * factor).saturating_sub(Duration::from_nanos(age_ns as u64));
+    let is_patient = usual.is_some() || is_ranked || is_mixed;
+    let left = left_of(if is_patient { patience } else { situation.settle }, newest_ns(draft));
     if is_mixed {
         return match left.is_zero() {
             true => Standing::Complete,
@@ -355,10 +394,10 @@ fn standing(
         };
     }
     if let Some(ranks) = situation.ranks.filter(|_| !draft.ranks.is_empty()) {
-        let there = draft.ranks.iter().filter(|&&rank| rank < u64::from(ranks)).count() as u32;
-        return match there == ranks || is_superseded && left.is_zero() {
+        let there = ranks.among(&draft.ranks);
+        return match there == ranks.count || is_superseded && left.is_zero() {
             true => Standing::Complete,
-            false => Standing::Waiting(Reason::Ranks(there, ranks)),
+            false => Standing::Waiting(Reason::Ranks(there, ranks.count)),
         };
     }
     let is_whole = is_single_file(&name.family, draft) || is_renamed || is_superseded;
@@ -366,6 +405,12 @@ fn standing(
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),
     }
+}
+
+/// Whether all of `some` are among `all`, both in the order of their paths.
+fn is_part(some: &[Member], all: &[Member]) -> bool {
+    let mut all = all.iter();
+    some.iter().all(|one| all.any(|other| other == one))
 }
 
 /// Whether some of the files of a complete set were written again, and some were not. Both are in the order of their paths.

@@ -15,7 +15,8 @@ use serde::Deserialize;
 pub struct CheckpointArguments {
     /// Which files are one checkpoint: a path with {step} for its number, {rank} for that of a process, {any} for what does
     /// not matter, and the wildcards *, ? and **; if the step is in the name of a directory, all in it. Repeated. Numbered
-    /// files and the usual directories (checkpoint-100, global_step100, ...) are found without
+    /// files and the usual directories (checkpoint-100, global_step100, ...) are found without. To be said where each process
+    /// writes files of its own, whose numbers neither MPI nor words (rank3, part-00007) tell from steps: 'state.{rank}'
     #[arg(long, value_name = "PATTERN", env = "CAIRN_CHECKPOINT_PATTERN")]
     pub checkpoint_pattern: Vec<String>,
     /// How often a checkpoint goes to the persist directory: one of so many (10), or one in such a time (15m). The newest one

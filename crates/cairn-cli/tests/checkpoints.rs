@@ -181,6 +181,49 @@ fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
     assert_eq!(sandbox.drained_names(), ["log"]);
 }
 
+/// Mechanism: what was left of a checkpoint that a program was removing counted as complete, and took the place of the whole one in
+/// the manifest. Consequence: the newest one outside lost its files one by one, and was said to be whole. Fix: a rest is no
+/// checkpoint until it has stayed for a while, and never one in place of a whole one.
+#[test]
+fn newest_checkpoint_outside_stays_whole_while_a_program_removes_it() {
+    let sandbox = Sandbox::new();
+    let options = ["--pfs-every", "3", "--settle", "1h"];
+    let mut session = Session::start(&sandbox, "removed", &options);
+    let write = |step: u32| {
+        format!(
+            "mkdir /cairn/ckpt-{step}; for part in a b; do echo {step} >/cairn/ckpt-{step}/$part; done\n"
+        )
+    };
+    (1..=4).for_each(|step| session.shell(&write(step)));
+    eventually("the third arrives", || drained(&sandbox, "removed") == [3]);
+    session.shell(&write(5));
+    for (removed, file) in [("a", "first"), ("b", "second")] {
+        session.shell(&format!("rm /cairn/ckpt-3/{removed}; echo x >/cairn/{file}"));
+        eventually("the file arrives", || sandbox.out().join(file).exists());
+        assert_eq!(drained(&sandbox, "removed"), [3]);
+        assert_eq!(
+            ["a", "b"].map(|part| sandbox.drained(&format!("ckpt-3/{part}"))),
+            ["3\n", "3\n"]
+        );
+    }
+    session.kill_all();
+}
+
+/// Mechanism: where the names of one step differ in their ranks only these were taken for steps. Consequence: with --pfs-every
+/// most parts were dropped at the end, and a restart got one of them. Fix: words before numbers tell.
+#[test]
+fn parts_of_a_program_without_a_launcher_are_one_checkpoint() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let parts = "for rank in 0 1 2 3; do echo $rank >/cairn/ckpt_rank${rank}_step10.pt; done";
+    let run =
+        ["run", "--persist", &out, "--job", "parts", "--pfs-every", "10", "--", "sh", "-c", parts];
+    sandbox.cairn(&run).succeeds();
+    assert_eq!(sandbox.drained_names().len(), 4);
+    let again = ["run", "--persist", &out, "--job", "parts", "--stage", "--", "ls", "/cairn"];
+    assert_eq!(sandbox.cairn(&again).succeeds().stdout.lines().count(), 4);
+}
+
 /// Mechanism: the manifest named a checkpoint at the end of a pass of the drain, after everything else had been copied.
 /// Consequence: whoever lost the node in between had all of it there, and nothing that said so.
 /// Fix: it is named once all of it is there.

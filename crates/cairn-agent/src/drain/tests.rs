@@ -2,7 +2,7 @@ use super::*;
 use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
-use cairn_core::OpenOptions;
+use cairn_core::{Caller, OpenOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -82,6 +82,7 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
             let (fs, caller) = (store.volume.fs(), store.volume.caller());
             let options = OpenOptions { write: true, create: true, ..OpenOptions::NONE };
             let open = |step: u64| {
+                let caller = Caller { now: now(), ..caller };
                 let opened =
                     fs.open_file(&caller, ROOT, format!("f.{step}").as_bytes(), options, 0o644);
                 opened.expect("creates").handle

@@ -98,17 +98,13 @@ impl Checkpoint {
         })
     }
 
-    /// Whether these are those files of `whole` that are still in the store; the others have left it, and their copies stay.
-    pub fn is_rest_of(&self, whole: &Checkpoint, manifest: &Manifest) -> bool {
+    /// Whether these are some of the files of `whole`, and no others: the rest is in the store no more.
+    pub fn is_rest_of(&self, whole: &Checkpoint) -> bool {
         let has = |file: &CheckpointFile| {
             let found = whole.files.binary_search_by(|known| known.path.cmp(&file.path));
             found.is_ok_and(|index| whole.files[index] == *file)
         };
-        let is_detached = |file: &CheckpointFile| {
-            manifest.files.get(&file.path).is_some_and(|entry| entry.detached)
-        };
-        let left = whole.files.iter().filter(|file| is_detached(file)).count();
-        left > 0 && self.files.len() + left == whole.files.len() && self.files.iter().all(has)
+        self.files.len() < whole.files.len() && self.files.iter().all(has)
     }
 
     /// Bytes of all files.

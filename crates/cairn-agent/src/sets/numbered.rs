@@ -1,21 +1,30 @@
 //! Files whose names differ in numbers only, `dump.100`, `dump.200`, which are taken for checkpoints without a pattern.
 //!
-//! Pure, and decided from all names at once: where one number varies it is the step; where several do, the step is the one
+//! Pure, and decided from all names at once: a number behind a word for steps is the step, and one behind a word for parts,
+//! `rank3`, is none. Without such words, where one number varies it is the step; where several do, the step is the one
 //! that tells apart what was written together, and one that counts the ranks is the rank. Names that differ in as many
 //! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names.
 //! Must stay true: the same names and times give the same answer, whatever was answered before; what has more members than
 //! anybody keeps checkpoints is data, and no series.
+//! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells.
 
-use super::Family;
 use super::pattern::Position;
+use super::{Family, Ranks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Digits of the longest number.
 const DIGITS_MAX: usize = 19;
 
-/// Longest series of checkpoints.
+/// Longest series of checkpoints, and most parts of one without a step.
 const SERIES_MAX: usize = 4096;
+
+/// Words for a step, and for one of several parts, before a number.
+const STEP_WORDS: &[&str] = &["step", "iter", "iteration", "epoch", "cycle"];
+const PART_WORDS: &[&str] = &[
+    "rank", "part", "shard", "chunk", "piece", "proc", "process", "pe", "worker", "node", "gpu",
+    "device",
+];
 
 /// A file by its name.
 struct Numbered<'a, Key> {
@@ -31,7 +40,7 @@ struct Numbered<'a, Key> {
 /// last change, `ranks` those of an MPI program that runs.
 pub fn positions<'a, Key>(
     files: impl Iterator<Item = (Key, &'a [u8], i64)>,
-    ranks: Option<u32>,
+    ranks: Option<&Ranks>,
 ) -> Vec<(Key, Position)> {
     let mut series: BTreeMap<Vec<u8>, Vec<Numbered<'a, Key>>> = BTreeMap::new();
     for (key, path, mtime_ns) in files {
@@ -43,8 +52,18 @@ pub fn positions<'a, Key>(
             series.entry(template).or_default().push(numbered);
         }
     }
-    let several = series.into_values().filter(|members| members.len() > 1);
-    several.filter_map(|members| place_series(members, ranks)).flatten().collect()
+    series.into_values().filter_map(|members| place_series(members, ranks)).flatten().collect()
+}
+
+/// Whether the word before the number that begins at `start` is one of these, or several of what it means.
+fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
+    let path = &path[..start];
+    let separators = path.iter().rev().take_while(|byte| b"_-.=/".contains(byte)).count();
+    let path = &path[..path.len() - separators];
+    let length = path.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let word = path[path.len() - length..].to_ascii_lowercase();
+    let word = word.strip_suffix(b"s").unwrap_or(&word);
+    words.iter().any(|known| known.as_bytes() == word)
 }
 
 /// Runs of digits that are numbers.
@@ -103,11 +122,11 @@ impl Roles {
 
 fn place_series<Key>(
     members: Vec<Numbered<'_, Key>>,
-    ranks: Option<u32>,
+    ranks: Option<&Ranks>,
 ) -> Option<Vec<(Key, Position)>> {
-    let roles = roles(&members, ranks);
+    let roles = roles(&members, ranks)?;
     let (step, rank) = (roles.step, roles.rank);
-    if step.is_some_and(|step| values(&members, step).len() > SERIES_MAX) {
+    if step.map_or(members.len(), |step| values(&members, step).len()) > SERIES_MAX {
         return None;
     }
     let position = |member: Numbered<'_, Key>| {
@@ -134,25 +153,34 @@ fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<u64> {
     members.iter().map(|member| member.numbers[index]).collect()
 }
 
-fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<u32>) -> Roles {
-    let places = 0..members[0].numbers.len();
-    let varying: Vec<usize> = places.filter(|&index| values(members, index).len() > 1).collect();
-    let count = ranks.filter(|&ranks| ranks > 1).map(u64::from);
-    let counts_ranks =
-        |index: usize| count.is_some_and(|count| values(members, index).into_iter().eq(0..count));
-    if let [only] = varying[..] {
-        return match counts_ranks(only) {
-            true => Roles { step: None, rank: Some(only), varying },
-            false => Roles { step: Some(only), rank: None, varying },
-        };
+/// None: the names say nothing.
+fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Roles> {
+    let (path, places) = (members[0].path, &members[0].places);
+    let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
+    let mut varying: Vec<usize> =
+        (0..places.len()).filter(|&index| values(members, index).len() > 1).collect();
+    let ranks = ranks.filter(|ranks| ranks.count > 1);
+    let may_be_steps: Vec<usize> =
+        varying.iter().copied().filter(|index| !is_behind(index, PART_WORDS)).collect();
+    let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
+    let said: Vec<usize> = (0..places.len()).filter(|index| is_behind(index, STEP_WORDS)).collect();
+    let step = match (&said[..], &may_be_steps[..]) {
+        (&[said], _) => Some(said),
+        (_, []) => None,
+        (_, &[only]) => Some(only).filter(|_| varying.len() > 1 || !counts_ranks(only)),
+        _ => may_be_steps.into_iter().min_by_key(|&index| (spread(members, index), index)),
+    };
+    varying.extend(step.filter(|step| !varying.contains(step)));
+    if varying.is_empty() {
+        return None;
     }
-    let step = varying.iter().copied().min_by_key(|&index| (spread(members, index), index));
     let is_rank = |&index: &usize| {
-        let below = |count| values(members, index).last().is_some_and(|&last| last < count);
-        Some(index) != step && count.is_some_and(below)
+        let values = values(members, index);
+        let are_some = |ranks: &Ranks| ranks.among(&values) as usize == values.len();
+        Some(index) != step && ranks.is_some_and(are_some)
     };
     let rank = varying.iter().copied().find(is_rank);
-    Roles { step, rank, varying }
+    Some(Roles { step, rank, varying })
 }
 
 /// How long it took, in all, to write the files that have the same number at `index`.
@@ -171,6 +199,14 @@ mod tests {
 
     /// Names with their times: what each belongs to.
     fn found(files: &[(&str, i64)], ranks: Option<u32>) -> Vec<(String, Option<u64>, Option<u64>)> {
+        let ranks = ranks.map(|count| Ranks { count, numbers: (0..count.into()).collect() });
+        found_by(files, ranks.as_ref())
+    }
+
+    fn found_by(
+        files: &[(&str, i64)],
+        ranks: Option<&Ranks>,
+    ) -> Vec<(String, Option<u64>, Option<u64>)> {
         let named = files.iter().map(|&(name, time)| (name, name.as_bytes(), time));
         let positions = positions(named, ranks);
         let plain =
@@ -200,6 +236,43 @@ mod tests {
         assert_eq!(found(&files, None), [part(10), part(10), part(20), part(20)]);
     }
 
+    /// Mechanism: of the names of one step only the ranks differ, so that these were taken for steps. Consequence: each part was a
+    /// checkpoint; all but one were left out of a restart, or removed as older ones. Fix: words tell.
+    #[test]
+    fn words_before_numbers_tell_steps_from_parts() {
+        let part = |family: &str, step| (family.to_string(), step, None);
+        let family = "ckpt_rank{any}_step{step}.pt";
+        let one = [("ckpt_rank0_step10.pt", 1), ("ckpt_rank1_step10.pt", 9)];
+        assert_eq!(found(&one, None), [part(family, Some(10)), part(family, Some(10))]);
+        let two = [one[0], one[1], ("ckpt_rank0_step20.pt", 9), ("ckpt_rank1_step20.pt", 9)];
+        let expected = [10, 10, 20, 20].map(|step| part(family, Some(step)));
+        assert_eq!(found(&two, None), expected);
+        for (names, family) in [
+            (["state_rank0.bin", "state_rank1.bin"], "state_rank{any}.bin"),
+            (["rank0/state.bin", "rank1/state.bin"], "rank{any}/state.bin"),
+            (["part-00000.parquet", "part-00001.parquet"], "part-{any}.parquet"),
+            (["Shards/7", "Shards/8"], "Shards/{any}"),
+        ] {
+            let files = names.map(|name| (name, 1));
+            assert_eq!(found(&files, None), [part(family, None), part(family, None)]);
+        }
+        let ranked = ("state_rank{rank}.bin".to_string(), None, Some(1));
+        let files = [("state_rank0.bin", 1), ("state_rank1.bin", 1)];
+        assert_eq!(found(&files, Some(2))[1], ranked);
+    }
+
+    #[test]
+    fn lone_file_is_of_a_series_only_if_a_word_says_so() {
+        let of_step = |family: &str, step| (family.to_string(), Some(step), None);
+        assert_eq!(found(&[("f.10", 1)], None), []);
+        assert_eq!(found(&[("rank0", 1)], None), []);
+        assert_eq!(found(&[("net-step10.pt", 1)], None), [of_step("net-step{step}.pt", 10)]);
+        assert_eq!(found(&[("a2/iter_7/b3", 1)], None), [of_step("a2/iter_{step}", 7)]);
+        let several = [("epoch1-step10", 1), ("epoch1-step20", 9)];
+        let family = "epoch1-step{step}";
+        assert_eq!(found(&several, None), [of_step(family, 10), of_step(family, 20)]);
+    }
+
     #[test]
     fn more_names_than_anybody_keeps_checkpoints_are_no_series() {
         let names: Vec<String> = (0..=SERIES_MAX).map(|step| format!("part.{step}")).collect();
@@ -222,5 +295,21 @@ mod tests {
         assert_eq!(ranks, [Some(0), Some(1), Some(2)]);
         let steps: Vec<_> = found(&files, Some(4)).into_iter().map(|(_, step, _)| step).collect();
         assert_eq!(steps, [Some(0), Some(1), Some(2)]);
+    }
+
+    /// Mechanism: ranks were numbers below that of ranks on this node. Consequence: on every node but the first parts were steps.
+    /// Fix: their numbers are known.
+    #[test]
+    fn ranks_of_a_node_that_is_not_the_first_are_known_by_their_numbers_or_by_their_places() {
+        let ranks = Ranks { count: 2, numbers: BTreeSet::from([4, 5]) };
+        let part = |rank| ("state.{rank}".to_string(), None, Some(rank));
+        assert_eq!(found_by(&[("state.4", 1), ("state.5", 2)], Some(&ranks)), [part(4), part(5)]);
+        assert_eq!(found_by(&[("state.0", 1), ("state.1", 2)], Some(&ranks)), [part(0), part(1)]);
+        let step = |step| ("state.{step}".to_string(), Some(step), None);
+        assert_eq!(found_by(&[("state.4", 1), ("state.6", 2)], Some(&ranks)), [step(4), step(6)]);
+        let files = [("s.4.10", 1), ("s.5.10", 2), ("s.4.20", 50), ("s.5.20", 51)];
+        let member = |step, rank| ("s.{rank}.{step}".to_string(), Some(step), Some(rank));
+        let expected = [member(10, 4), member(10, 5), member(20, 4), member(20, 5)];
+        assert_eq!(found_by(&files, Some(&ranks)), expected);
     }
 }

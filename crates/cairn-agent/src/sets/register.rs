@@ -5,7 +5,7 @@
 //! gives them new numbers, higher than those that are known outside.
 
 use super::policy::Rules;
-use super::{Family, Member, Name, Set, Standing};
+use super::{Family, Member, Name, Reason, Set, Standing, is_part};
 use crate::error::{Error, Result};
 use crate::format;
 use crate::store_file;
@@ -63,18 +63,22 @@ impl Checkpoint {
     }
 }
 
-/// Whether all of `some` are among `all`, both in the order of their paths.
-fn is_part(some: &[Member], all: &[Member]) -> bool {
-    let mut all = all.iter();
-    some.iter().all(|one| all.any(|other| other == one))
-}
-
 /// A set that was unfinished when a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Abandoned {
     #[serde(flatten)]
     name: Name,
     files: Vec<Member>,
+}
+
+/// What is left of a checkpoint some of whose files are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Rest {
+    #[serde(flatten)]
+    name: Name,
+    files: Vec<Member>,
+    /// Since when it is that, nanoseconds since the epoch.
+    since_ns: i64,
 }
 
 /// The checkpoints of a store.
@@ -87,9 +91,11 @@ pub struct Register {
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
     abandoned: Vec<Abandoned>,
-    /// Complete ones whose files were written again since, and are not all of one checkpoint again.
+    /// Complete ones whose files were written again or removed since, and are not all of one checkpoint again.
     #[serde(default)]
     rewritten: Vec<Checkpoint>,
+    #[serde(default)]
+    rests: Vec<Rest>,
     /// When the last one of a family that is to be in the persist directory was found complete, nanoseconds since the epoch.
     #[serde(default)]
     wanted_ns: Vec<(Family, i64)>,
@@ -106,6 +112,7 @@ impl Default for Register {
             checkpoints: Vec::new(),
             abandoned: Vec::new(),
             rewritten: Vec::new(),
+            rests: Vec::new(),
             wanted_ns: Vec::new(),
             open_run: None,
         }
@@ -157,6 +164,19 @@ impl Register {
         self.abandoned.iter().any(|left| left.name == *name && left.files == files)
     }
 
+    /// Since when these are all that is left of a checkpoint of that name.
+    pub fn left_since(&self, name: &Name, files: &[Member]) -> Option<i64> {
+        let rest = self.rests.iter().find(|rest| rest.name == *name && rest.files == files)?;
+        Some(rest.since_ns)
+    }
+
+    /// How many files the newest checkpoint of each family has, or had before they were written again or removed.
+    pub fn usual_sizes(&self) -> HashMap<&Family, usize> {
+        let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
+        known.sort_by_key(|known| known.id);
+        known.into_iter().map(|known| (&known.name.family, known.files.len())).collect()
+    }
+
     /// The files of each checkpoint when all of it was there last.
     pub fn last_complete(&self) -> HashMap<&Name, &[Member]> {
         let known = self.checkpoints.iter().chain(&self.rewritten);
@@ -164,13 +184,17 @@ impl Register {
     }
 
     /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
-    /// changed or went are dropped. One that has lost files, and has no others, is the same as before.
+    /// changed or went are dropped. One that has lost files, and has no others, is the same as before, once it counts as complete.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) {
         let complete: BTreeMap<&Name, &Set> =
             sets.iter().filter(|set| set.is_complete()).map(|set| (&set.name, set)).collect();
-        let (mut kept, dropped): (Vec<_>, Vec<_>) = self.checkpoints.drain(..).partition(|known| {
+        let is_same = |known: &Checkpoint| {
             complete.get(&known.name).is_some_and(|set| is_part(&set.members, &known.files))
-        });
+        };
+        // What was taken for removed, or for written again, may have turned out to be what it was.
+        let all = self.checkpoints.drain(..).chain(self.rewritten.drain(..));
+        let (mut kept, dropped): (Vec<_>, Vec<_>) = all.partition(is_same);
+        kept.sort_by_key(|known| known.id);
         for known in &mut kept {
             let now = complete.get(&known.name).filter(|set| set.members.len() < known.files.len());
             if let Some(set) = now {
@@ -178,7 +202,7 @@ impl Register {
             }
         }
         self.checkpoints = kept;
-        self.rewritten.extend(dropped);
+        self.rewritten = dropped;
         let known: BTreeSet<&Name> = self.checkpoints.iter().map(|known| &known.name).collect();
         let mut fresh: Vec<&Set> =
             complete.into_values().filter(|set| !known.contains(&set.name)).collect();
@@ -193,10 +217,11 @@ impl Register {
             (renamed.unwrap_or(u64::MAX), is_of_now, set.newest_ns, set.name.step)
         });
         for set in fresh {
-            // One that was written again has its place in the order already.
+            // One that only has more files by now was counted already.
             let before = self.rewritten.iter().find(|known| known.name == set.name);
-            let before = before.filter(|_| set.name.step.is_some()).map(|known| known.ordinal);
-            self.add(set, before, rules, now_ns);
+            let before = before.filter(|known| is_part(&known.files, &set.members));
+            let ordinal = before.map(|known| known.ordinal);
+            self.add(set, ordinal, rules, now_ns);
         }
         let unfinished = sets.iter().filter(|set| !set.is_complete());
         let unfinished: BTreeSet<&Name> = unfinished.map(|set| &set.name).collect();
@@ -204,6 +229,13 @@ impl Register {
         self.abandoned.retain(|left| {
             sets.iter().any(|set| set.name == left.name && set.members == left.files)
         });
+        let leaves = |set: &&Set| matches!(set.standing, Standing::Waiting(Reason::Leaving(_)));
+        let rest = |set: &Set| Rest {
+            name: set.name.clone(),
+            files: set.members.clone(),
+            since_ns: self.left_since(&set.name, &set.members).unwrap_or(now_ns),
+        };
+        self.rests = sets.iter().filter(leaves).map(rest).collect();
     }
 
     /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say.
@@ -427,7 +459,62 @@ mod tests {
         let mut sets = complete(&[10]);
         sets.push(set(20, 2, Standing::Complete));
         register.take(&sets, &rules, 2);
-        assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Pfs)]);
+        assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Node)]);
+        // One with a file more is counted once.
+        let path = FilePath::parse(b"f.20.index").expect("a path");
+        sets[1].members.push(Member { path, inode: 99, version: 1, bytes: 10 });
+        register.take(&sets, &rules, 3);
+        assert_eq!(known(&register), [(1, 10, Level::Node), (4, 20, Level::Node)]);
+    }
+
+    /// Mechanism: a checkpoint that was written again kept its number in its family. Consequence: of a program that writes two
+    /// names in turn none was ever wanted outside. Fix: each time is one more.
+    #[test]
+    fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(3));
+        let (mut sets, mut wanted) = (Vec::new(), Vec::new());
+        for version in 1..=9 {
+            let step = version % 2;
+            sets.retain(|one: &Set| one.name.step != Some(step));
+            sets.push(set(step, version, Standing::Complete));
+            register.take(&sets, &rules, version as i64);
+            let newest = register.checkpoints().last().expect("one was taken");
+            wanted.extend((newest.wanted == Level::Pfs).then_some(version));
+        }
+        assert_eq!(wanted, [3, 6, 9]);
+    }
+
+    /// Mechanism: what was left of a checkpoint that a program was removing was complete. Consequence: it replaced the whole one
+    /// outside, and the next one was complete with as few files. Fix: it waits for the others to go, too.
+    #[test]
+    fn rest_of_a_checkpoint_is_none_until_it_stays() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(10));
+        let mut sets = complete(&[10, 20]);
+        for number in 0..3 {
+            let path = FilePath::parse(format!("f.10.{number}").as_bytes()).expect("a path");
+            sets[0].members.push(Member { path, inode: 90 + number, version: 1, bytes: 10 });
+        }
+        let (all, family) = (sets[0].members.clone(), sets[0].name.family.clone());
+        register.take(&sets[..1], &rules, 1);
+        let leaving = || Standing::Waiting(Reason::Leaving(Duration::from_secs(1)));
+        for (left, now) in [(3, 2), (2, 3), (2, 4)] {
+            (sets[0].standing, sets[0].members) = (leaving(), all[..left].to_vec());
+            register.take(&sets[..1], &rules, now);
+            assert_eq!(known(&register), []);
+            let since = if left == 3 { 2 } else { 3 };
+            assert_eq!(register.left_since(&sets[0].name, &all[..left]), Some(since));
+            assert_eq!(register.last_complete()[&sets[0].name], all);
+            assert_eq!(register.usual_sizes()[&family], 4);
+        }
+        register.take(&sets, &rules, 5);
+        assert_eq!(known(&register), [(2, 20, Level::Node)]);
+        sets[0].standing = Standing::Complete;
+        register.take(&sets, &rules, 6);
+        assert_eq!(known(&register), [(1, 10, Level::Node), (2, 20, Level::Node)]);
+        assert_eq!(register.checkpoints()[0].files, all[..2]);
+        assert!(register.rests.is_empty() && register.rewritten.is_empty());
     }
 
     #[test]
@@ -503,9 +590,9 @@ mod tests {
     #[test]
     fn checkpoint_whose_files_are_being_written_again_is_remembered_until_it_is_complete() {
         let mut register = Register::default();
-        let rules = rules(Every::Count(2));
+        let rules = rules(Every::Count(3));
         register.take(&complete(&[10, 20]), &rules, 1);
-        let open = Standing::Waiting(super::super::Reason::Marks(1, 0));
+        let open = Standing::Waiting(Reason::Marks(1, 0));
         let sets = |set| [complete(&[10]), vec![set]].concat();
         let before = set(20, 1, Standing::Complete);
         register.take(&sets(set(20, 2, open)), &rules, 2);
@@ -521,7 +608,7 @@ mod tests {
     #[test]
     fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
         let mut register = Register::default();
-        let waiting = Standing::Waiting(super::super::Reason::Ranks(1, 2));
+        let waiting = Standing::Waiting(Reason::Ranks(1, 2));
         let sets = [set(10, 1, waiting)];
         register.abandon(&sets);
         register.abandon(&sets);

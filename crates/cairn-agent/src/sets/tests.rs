@@ -34,6 +34,7 @@ struct Known {
     ranks: Option<u32>,
     run: Run,
     usual: Option<usize>,
+    left_s: Option<i64>,
     abandoned: bool,
     marks: Vec<Mark>,
     /// Files of the only set when it was complete last.
@@ -45,10 +46,15 @@ const KNOWN: Known = Known {
     ranks: None,
     run: Run::Running,
     usual: None,
+    left_s: None,
     abandoned: false,
     marks: Vec::new(),
     last: &[],
 };
+
+fn ranks(count: u32) -> Ranks {
+    Ranks { count, numbers: (0..count.into()).collect() }
+}
 
 fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
     let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
@@ -59,14 +65,16 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
         bytes: 10,
     });
     let last: Vec<Member> = last.collect();
+    let ranks = known.ranks.map(ranks);
     let situation = Situation {
         now_ns: known.now_s * SECOND,
-        ranks: known.ranks,
+        ranks: ranks.as_ref(),
         run: known.run,
         settle: Duration::from_secs(5),
         marks: &known.marks,
         usual_size: &|_| known.usual,
         last_complete: &|_| Some(&last[..]).filter(|last| !last.is_empty()),
+        left_since: &|_, _| known.left_s.map(|left_s| left_s * SECOND),
         was_abandoned: &|_, _| known.abandoned,
     };
     let tree = tree(files);
@@ -221,6 +229,21 @@ fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     assert_eq!(with(again(2, 2), again(3, 2)), Standing::Complete);
 }
 
+#[test]
+fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_well() {
+    const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
+    let files = [("ckpt-7/b", Node { version: 1, ..file(3, 7) }), ("ckpt-9/a", file(4, 90))];
+    let first = |known: Known| sets(&files, &known).remove(0).1;
+    let known = || Known { usual: Some(1), last: BEFORE, ..KNOWN };
+    let leaving = |seconds| Standing::Waiting(Reason::Leaving(Duration::from_secs(seconds)));
+    assert_eq!(first(known()), leaving(60));
+    assert_eq!(first(Known { left_s: Some(70), ..known() }), leaving(30));
+    assert_eq!(first(Known { left_s: Some(170), ..known() }), leaving(60), "the clock went back");
+    assert_eq!(first(Known { left_s: Some(40), ..known() }), Standing::Complete);
+    assert_eq!(first(Known { run: Run::Succeeded, ..known() }), Standing::Complete);
+    assert_eq!(first(Known { run: Run::Failed, ..known() }), leaving(60), "which is given up then");
+}
+
 /// Mechanism: a set counted as complete as soon as there was one of a greater step.
 /// Consequence: a program that had gone back to an earlier step, and wrote one again of which a later one was there, had each of
 /// its files taken for a checkpoint as it was closed.
@@ -246,12 +269,13 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
     let groves: Vec<Grove<'_>> = groves.iter().map(|(prefix, tree)| (prefix, tree)).collect();
     let situation = Situation {
         now_ns: 100 * SECOND,
-        ranks: Some(2),
+        ranks: Some(&ranks(2)),
         run: Run::Running,
         settle: Duration::from_secs(5),
         marks: &[],
         usual_size: &|_| None,
         last_complete: &|_| None,
+        left_since: &|_, _| None,
         was_abandoned: &|_, _| false,
     };
     let sets = survey(&groves, &Patterns::with_defaults(Vec::new()), &situation);
