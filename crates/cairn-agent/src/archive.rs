@@ -3,8 +3,9 @@
 //! Must stay true: an object that says that a checkpoint is there is written after all that it names was verified there, and
 //! removed before any of that is replaced; credentials are read where they are used and stand in no file of ours.
 //! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread, `upload.rs` sends a checkpoint,
-//! `fetch.rs` finds and reads what is there, `client.rs` talks to the server.
+//! and `begun.rs` knows what of it was begun, `fetch.rs` finds and reads what is there, `client.rs` talks to the server.
 
+mod begun;
 mod client;
 mod credentials;
 pub mod fetch;

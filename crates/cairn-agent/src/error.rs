@@ -234,6 +234,8 @@ pub fn why(source: &io::Error) -> String {
 pub enum Refusal {
     /// It may succeed when it is repeated.
     Passing,
+    /// It may succeed when the object is begun anew.
+    OfParts,
     /// It fails however often it is repeated; requests about other objects may succeed.
     OfObject,
     /// Others fail, too, until somebody changes something.
@@ -271,6 +273,17 @@ impl Error {
     /// Whether the request to the object store may succeed when it is repeated.
     pub(crate) fn passes(&self) -> bool {
         matches!(self, Error::Object { refusal: Refusal::Passing, .. })
+    }
+
+    /// Whether nobody can go on with an object that was begun at the object store: it is to be another one, or is refused.
+    pub(crate) fn ends_upload(&self) -> bool {
+        use Refusal::{OfObject, OfParts};
+        matches!(
+            self,
+            Error::Object { refusal: OfObject | OfParts, .. }
+                | Error::Changed { .. }
+                | Error::Damaged { .. }
+        )
     }
 
     /// Whether data of a file were not brought into the store yet.

@@ -52,8 +52,10 @@ pub enum Mood {
     Forbidding,
     /// It has no such bucket: 404.
     Bucketless,
-    /// It keeps whoever writes the second part of an object waiting.
-    Stuck,
+    /// It keeps whoever writes this part of an object waiting.
+    StuckAt(u32),
+    /// It says of no object in parts what is there of it: 501.
+    Secretive,
     /// It keeps everybody waiting.
     Silent,
     /// Its lists always go on at the same place.
@@ -70,7 +72,13 @@ struct Object {
 struct Upload {
     name: String,
     object: Object,
-    parts: BTreeMap<u32, Vec<u8>>,
+    parts: BTreeMap<u32, SentPart>,
+}
+
+struct SentPart {
+    bytes: Vec<u8>,
+    /// Its checksum was stated, and compared.
+    is_compared: bool,
 }
 
 #[derive(Default)]
@@ -78,6 +86,8 @@ struct State {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<u64, Upload>,
     begun: u64,
+    /// The numbers of parts that came, of all objects.
+    parts: Vec<u32>,
     troubles: Vec<Trouble>,
     mood: Mood,
     /// An object that it refuses for good.
@@ -107,6 +117,12 @@ struct Request {
     name: String,
     query: BTreeMap<String, String>,
     headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    fn is_about_uploads(&self) -> bool {
+        self.query.contains_key("uploads") || self.query.contains_key("uploadId")
+    }
 }
 
 impl ObjectStore {
@@ -180,6 +196,19 @@ impl ObjectStore {
         self.shared.state().begun
     }
 
+    /// The numbers of parts that came since this was asked last, in their order.
+    pub fn take_parts(&self) -> Vec<u32> {
+        std::mem::take(&mut self.shared.state().parts)
+    }
+
+    /// Changes a part of the one object that was begun.
+    pub fn damage_part(&self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.shared.state();
+        let mut uploads = state.uploads.values_mut();
+        let upload = uploads.next().filter(|_| uploads.next().is_none()).expect("is the only one");
+        change(&mut upload.parts.get_mut(&number).expect("is there").bytes);
+    }
+
     /// What is in an object.
     pub fn object(&self, name: &str) -> Option<Vec<u8>> {
         self.shared.state().objects.get(name).map(|object| object.bytes.clone())
@@ -240,8 +269,8 @@ impl Shared {
             (self.witness)(body.len() as u64);
         }
         self.wait_while(Mood::Silent);
-        if request.query.get("partNumber").is_some_and(|number| number == "2") {
-            self.wait_while(Mood::Stuck);
+        if let Some(number) = request.query.get("partNumber") {
+            self.wait_while(Mood::StuckAt(number.parse().expect("a number")));
         }
         let mood = self.state().mood;
         let (status, headers, answer) = match mood {
@@ -251,6 +280,9 @@ impl Shared {
                 "<ListBucketResult {XML}><NextContinuationToken>x</NextContinuationToken>\
                  <NextKeyMarker>x</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>"
             )),
+            Mood::Secretive if request.method == "GET" && request.is_about_uploads() => {
+                error(501, "NotImplemented")
+            }
             _ => self.answer(request, body, trouble),
         };
         if trouble == Some(Trouble::Unanswered) {
@@ -401,6 +433,7 @@ impl State {
         match (request.method.as_str(), number) {
             ("GET", _) if query.contains_key("uploads") => self.list_uploads(query),
             ("GET", _) if query.contains_key("list-type") => self.list(name, query),
+            ("GET", Some(number)) => self.list_parts(number, query),
             ("POST", None) => {
                 let object = Object { bytes: vec![], headers: kept };
                 self.begun += 1;
@@ -416,15 +449,20 @@ impl State {
                 let Some(upload) = self.uploads.get_mut(&number) else {
                     return error(404, "NoSuchUpload");
                 };
-                upload.parts.insert(part, body);
-                let etag = ("etag".to_string(), part.to_string());
+                let etag = ("etag".to_string(), etag(&body));
+                upload.parts.insert(part, SentPart { bytes: body, is_compared: echo.is_some() });
+                self.parts.push(part);
                 (200, [Some(etag), echo].into_iter().flatten().collect(), Some(vec![]))
             }
             ("POST", Some(number)) => {
-                let Some(Upload { name, object, parts }) = self.uploads.remove(&number) else {
+                let Some(upload) = self.uploads.get(&number) else {
                     return error(404, "NoSuchUpload");
                 };
-                let bytes = parts.into_values().flatten().collect();
+                let Some(bytes) = upload.made_of(&String::from_utf8_lossy(&body)) else {
+                    return error(400, "InvalidPart");
+                };
+                let upload = self.uploads.remove(&number);
+                let Upload { name, object, .. } = upload.expect("was there a moment ago");
                 self.objects.insert(name, Object { bytes, ..object });
                 found("<CompleteMultipartUploadResult/>".to_string())
             }
@@ -453,7 +491,7 @@ impl State {
 
     fn get(&self, name: &str, headers: &BTreeMap<String, String>) -> Answer {
         let Some(object) = self.objects.get(name) else { return error(404, "NoSuchKey") };
-        let etag = format!("\"{:08x}\"", checksum::crc32c(0, &object.bytes));
+        let etag = etag(&object.bytes);
         if headers.get("if-match").is_some_and(|wanted| *wanted != etag) {
             return error(412, "PreconditionFailed");
         }
@@ -489,6 +527,28 @@ impl State {
         found(format!("<List>{}{}</List>", next.unwrap_or_default(), list.collect::<String>()))
     }
 
+    fn list_parts(&self, number: u64, query: &BTreeMap<String, String>) -> Answer {
+        let Some(upload) = self.uploads.get(&number) else { return error(404, "NoSuchUpload") };
+        let after =
+            query.get("part-number-marker").map_or(0, |text| text.parse().expect("a number"));
+        let mut left = upload.parts.range(after + 1..);
+        let (mut list, mut last) = (String::new(), 0);
+        for (number, part) in left.by_ref().take(PAGE) {
+            let (bytes, etag) = (part.bytes.len(), etag(&part.bytes).replace('"', "&quot;"));
+            let sum = base64(checksum::crc32c(0, &part.bytes));
+            let sum = format!("<ChecksumCRC32C>{sum}</ChecksumCRC32C>");
+            let sum = if part.is_compared { sum } else { String::new() };
+            list += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag>");
+            list += &format!("<Size>{bytes}</Size>{sum}</Part>");
+            last = *number;
+        }
+        let is_cut = left.next().is_some();
+        let more = format!(
+            "<IsTruncated>{is_cut}</IsTruncated><NextPartNumberMarker>{last}</NextPartNumberMarker>"
+        );
+        found(format!("<ListPartsResult {XML}>{more}{list}</ListPartsResult>"))
+    }
+
     fn list(&self, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
         let bucket = bucket.trim_end_matches('/');
         let prefix = &query["prefix"];
@@ -517,6 +577,29 @@ impl State {
         let (next, page) = (next.unwrap_or_default(), page.iter().map(shown).collect::<String>());
         found(format!("<ListBucketResult {XML}>{next}{page}</ListBucketResult>"))
     }
+}
+
+impl Upload {
+    /// The bytes of the parts that are named; None if one is another one than was sent.
+    fn made_of(&self, text: &str) -> Option<Vec<u8>> {
+        let inner = |part: &str, name: &str| {
+            let (_, rest) = part.split_once(&format!("<{name}>"))?;
+            Some(rest.split_once("</")?.0.to_string())
+        };
+        let mut bytes = Vec::new();
+        for named in text.split("<Part>").skip(1) {
+            let part = self.parts.get(&inner(named, "PartNumber")?.parse().ok()?)?;
+            bytes.extend(
+                Some(&part.bytes).filter(|_| Some(etag(&part.bytes)) == inner(named, "ETag"))?,
+            );
+        }
+        Some(bytes)
+    }
+}
+
+/// What tells contents apart.
+fn etag(bytes: &[u8]) -> String {
+    format!("\"{:08x}\"", checksum::crc32c(0, bytes))
 }
 
 /// A CRC32C as S3 writes it, by way of its bits.

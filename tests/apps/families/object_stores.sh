@@ -120,6 +120,22 @@ cairn \$archive -- \$heat 2 >said 2>&1 || cat said
 objects unfinished
 E
 
+# It tells parts apart by their MD5. Its log has a line for each request that it answered.
+expect what_an_agent_that_was_killed_had_sent_is_not_sent_again '1 of part 1
+1 of part 2
+state.1 is equal
+state.2 is equal
+2 objects say that a checkpoint is there' <<E
+$(prologue)
+parts() { grep -c "PUT /runs/deep/er/\$J/state.2?.*partNumber=\$1&.* 200 " $scratch/moto.log; }
+cairn \$archive --drain-rate 16M -- sh -c "cd \$M/mount; echo x >state.1; head -c 40000000 /dev/urandom >state.2" >said 2>&1 &
+while kill -0 \$! && [ "\$(parts 2)" -eq 0 ]; do sleep 0.05; done
+kill -KILL "\$(cairn status \$J --json | grep -A9 '"agent"' | grep -o '"pid": [0-9]*' | cut -d ' ' -f 2)"
+wait \$! || cat said
+for part in 1 2; do echo "\$(parts \$part) of part \$part"; done
+objects compare "deep/er/\$J/" "\$D/out"
+E
+
 start_server s3s "$stores/bin/s3s-fs" --host 127.0.0.1 --port PORT --access-key someone --secret-key very-secret \
     "$scratch/s3s" || return
 checkpoints_on s3s

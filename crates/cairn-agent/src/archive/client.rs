@@ -3,14 +3,19 @@
 //! Must stay true: bytes count as sent only when the server compared their checksum, or they were read back; nothing that is
 //! said of a request shows its URL, which is signed; a request that cannot be carried out now is repeated a few times.
 
+mod unfinished;
+
+pub use unfinished::Listed;
+
 use super::{ArchivePolicy, Location, credentials};
 use crate::error::{Error, Refusal, Result};
 use cairn_device::checksum;
 use rusty_s3::actions::{
-    AbortMultipartUpload, CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject,
-    HeadObject, PutObject, S3Action, UploadPart,
+    CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject, HeadObject, PutObject,
+    S3Action, UploadPart,
 };
 use rusty_s3::{Bucket, Credentials, Method, UrlStyle};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Read;
 use std::time::Duration;
@@ -38,7 +43,7 @@ const CHECKSUM: &str = "x-amz-checksum-crc32c";
 const WHOLE: &str = "x-amz-meta-cairn-crc32c";
 
 /// What is in an object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
     /// Its length.
     pub bytes: u64,
@@ -70,7 +75,7 @@ pub struct Found {
     pub was_compared: bool,
 }
 
-/// A part of an object that was sent.
+/// A part of an object that the server has.
 pub struct Part {
     etag: String,
     crc32c: u32,
@@ -142,6 +147,11 @@ impl<'a> Client<'a> {
     /// Where objects lie.
     pub fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// Server, bucket and name of an object.
+    pub fn address(&self, key: &str) -> String {
+        format!("{}{key}", self.bucket.base_url())
     }
 
     /// What the server has of this name.
@@ -223,43 +233,6 @@ impl<'a> Client<'a> {
             Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
             None => Ok(()),
         }
-    }
-
-    /// Gives up an object that came in parts.
-    pub fn abort(&self, key: &str, upload: &str) -> Result<()> {
-        let credentials = Some(&self.credentials);
-        let action = || AbortMultipartUpload::new(&self.bucket, credentials, key, upload);
-        self.send("give up", key, &action, &[], None)?.check(self, "give up", key)
-    }
-
-    /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
-    pub fn abort_unfinished(
-        &self,
-        prefix: &str,
-        ours: impl Fn(&str) -> Result<bool>,
-    ) -> Result<()> {
-        let mut after = None::<(String, String)>;
-        for _ in 0..PAGES_MAX {
-            let mut query = vec![("uploads", ""), ("prefix", prefix)];
-            if let Some((key, upload)) = &after {
-                query.extend([("key-marker", key.as_str()), ("upload-id-marker", upload)]);
-            }
-            let answer = self.send("look at", prefix, &|| self.ask_bucket(&query), &[], None)?;
-            answer.check(self, "look at", prefix)?;
-            let text = answer.text();
-            for (key, upload) in unfinished(&text) {
-                if key.starts_with(prefix) && ours(&key)? {
-                    self.abort(&key, &upload)?;
-                }
-            }
-            let next = plain_tag(&text, "NextKeyMarker").filter(|key| !key.is_empty());
-            let next = next.zip(plain_tag(&text, "NextUploadIdMarker"));
-            if next.is_none() || next == after {
-                return Ok(());
-            }
-            after = next;
-        }
-        Err(self.strange("look at", prefix, "its list has no end"))
     }
 
     /// A question to the bucket itself: it has the empty name.
@@ -517,9 +490,7 @@ impl Answer {
 
     /// What it says of other requests that this one was refused with `code`.
     fn refusal(&self, code: &str) -> Refusal {
-        /// What is begun anew may go well.
-        const OF_THE_MOMENT: [&str; 4] =
-            ["NoSuchUpload", "InvalidPart", "InvalidPartOrder", "OperationAborted"];
+        const OF_THE_PARTS: [&str; 3] = ["NoSuchUpload", "InvalidPart", "InvalidPartOrder"];
         /// These come with the status of a bad request.
         const OF_WHO_ASKS: [&str; 7] = [
             "AuthorizationHeaderMalformed",
@@ -531,7 +502,8 @@ impl Answer {
             "TokenRefreshRequired",
         ];
         match self.status {
-            _ if self.may_pass() || OF_THE_MOMENT.contains(&code) => Refusal::Passing,
+            _ if self.may_pass() || code == "OperationAborted" => Refusal::Passing,
+            _ if OF_THE_PARTS.contains(&code) => Refusal::OfParts,
             _ if OF_WHO_ASKS.contains(&code) || code.contains("Quota") => Refusal::OfServer,
             // It has to be fetched from where reading takes hours.
             403 if code == "InvalidObjectState" => Refusal::OfObject,
@@ -616,12 +588,6 @@ fn plain_tag(text: &str, name: &str) -> Option<String> {
 fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let parts: Vec<&str> = text.split(&format!("<{name}>")).skip(1).collect();
     parts.into_iter()
-}
-
-/// Names and numbers in a list of uploads that are not completed.
-fn unfinished(text: &str) -> Vec<(String, String)> {
-    let pair = |upload| Some((plain_tag(upload, "Key")?, plain_tag(upload, "UploadId")?));
-    elements(text, "Upload").filter_map(pair).collect()
 }
 
 /// The body that makes an object of its parts. A server that compares checksums wants to hear them again.

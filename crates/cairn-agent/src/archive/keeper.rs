@@ -3,6 +3,7 @@
 //! Must stay true: what it knows of the archive it learned there, so an agent that is killed is replaced without loss;
 //! trouble with the server is tried again with a growing delay, trouble with one checkpoint does not keep the others.
 
+use super::begun::Notes;
 use super::client::{Client, Pause};
 use super::fetch;
 use super::manifest::{MARK, Manifest};
@@ -50,7 +51,7 @@ struct Keeper<'a> {
     archived: Option<Vec<Manifest>>,
     /// By so much are numbers of checkpoints higher there: an agent that lost the register counts anew.
     raised: u64,
-    /// What an agent that died had begun was given up.
+    /// All that was begun there and nobody goes on with was given up.
     has_swept: bool,
     /// The newest checkpoints are wanted there, and it is not known yet which those are.
     wants_newest: bool,
@@ -138,12 +139,6 @@ impl<'a> Keeper<'a> {
             let taken = ours.map(|there| there.id).max().unwrap_or(0);
             self.raised = if taken < known.next_id() { 0 } else { taken };
             self.archived = Some(archived);
-            if !self.has_swept {
-                let root = client.location().key(&job.job, "");
-                // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
-                let _ = client.abort_unfinished(&root, |key| is_ours(client, &root, key));
-                self.has_swept = true;
-            }
         }
         if std::mem::take(&mut self.wants_newest) {
             let archived = self.archived.as_deref().unwrap_or_default();
@@ -170,9 +165,23 @@ impl<'a> Keeper<'a> {
             self.note(shared, &policy, Phase::Uploading, left);
             match missing.iter().find(is_left) {
                 Some(next) => trouble = self.send(shared, &job, next)?.or(trouble),
-                None => return trouble.map_or(Ok(()), Err),
+                None => break,
             }
         }
+        if trouble.is_none() {
+            self.sweep(shared, &job);
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// Gives up what was begun and is not complete, when nothing is left to be sent.
+    fn sweep(&mut self, shared: &Shared, job: &Job) {
+        let Some(client) = self.client.as_ref().filter(|_| !self.has_swept) else { return };
+        let root = client.location().key(&job.job, "");
+        // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
+        let _ = client.abort_unfinished(&root, |key| is_ours(client, &root, key));
+        Notes::of(shared.directory()).clear();
+        self.has_swept = true;
     }
 
     fn missing(&self, known: &Register, store: &str) -> Vec<Checkpoint> {
@@ -200,7 +209,8 @@ impl<'a> Keeper<'a> {
         let progress = |sent| note(sent, next.bytes());
         let (buffer, meter) = (&mut self.buffer, &shared.meter);
         let (volumes, progress) = (&volumes, &progress);
-        let uploader = Uploader { client, job, volumes, archived, buffer, meter, progress };
+        let begun = &Notes::of(shared.directory());
+        let uploader = Uploader { client, job, volumes, archived, begun, buffer, meter, progress };
         let numbered = Checkpoint { id: next.id + self.raised, ..next.clone() };
         match send_apart(uploader, &numbered) {
             Ok(()) => Ok(None),
@@ -250,6 +260,7 @@ impl<'a> Keeper<'a> {
         if trouble.is_some() {
             // Whoever mends it may have changed the credentials, and what is there.
             (self.client, self.archived) = (None, None);
+            self.has_swept = false;
         }
         let mut state = shared.archive.state();
         match (&mut state.status, &self.policy) {

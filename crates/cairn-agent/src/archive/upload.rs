@@ -3,14 +3,16 @@
 //! The steps, in the order that makes what is there trustworthy:
 //! 1. each file is read once to learn its checksum, every block of it compared; an object of that name, length and checksum
 //!    stays;
-//! 2. the file is sent, and its bytes are compared by the server, or read back;
+//! 2. the file is sent, and its bytes are compared by the server, or read back; parts of it that the server has from an agent that
+//!    was killed, or from before it was away, are compared with the file and not sent again;
 //! 3. just before it takes the place of another one, what says that a checkpoint with that one is there is removed;
 //! 4. when all files are there, the object that says so is written.
 //!
 //! Must stay true: a file of another version than the checkpoint's is never sent under its name; no more than one part of a
 //! file is in memory; leave is asked for each part, as the drain does.
 
-use super::client::{Client, Content, Part};
+use super::begun::{Begun, Notes};
+use super::client::{Client, Content, Listed, Part};
 use super::manifest::{FORMAT, File, MARK, Manifest, STEM};
 use crate::error::{Error, Refusal, Result};
 use crate::job::Job;
@@ -22,6 +24,7 @@ use crate::read::{Buffer, Chunk, Summary, read_whole};
 use crate::sets::{Member, register};
 use crate::volume::{OpenFile, Volume};
 use cairn_core::InodeId;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of a part, unless there would be too many; smaller files are sent whole.
@@ -30,6 +33,14 @@ const PART_BYTES_MIN: u64 = 8 << 20;
 const KEY_BYTES_MAX: usize = 1024;
 /// Parts an object may have.
 const PARTS_MAX: u64 = 10_000;
+
+/// An object that comes in parts.
+struct Unfinished {
+    /// Its number at the server.
+    upload: String,
+    /// The parts that are there.
+    parts: BTreeMap<u16, Listed>,
+}
 
 /// Sends checkpoints of one store.
 pub struct Uploader<'a> {
@@ -41,6 +52,8 @@ pub struct Uploader<'a> {
     pub volumes: &'a [Arc<Volume>],
     /// What is known to be in the archive.
     pub archived: &'a mut Vec<Manifest>,
+    /// What was begun there and is not complete.
+    pub begun: &'a Notes,
     /// Memory for reading.
     pub buffer: &'a mut Buffer,
     /// How fast it may go.
@@ -136,31 +149,64 @@ impl Uploader<'_> {
 
     fn send_parts(&mut self, key: &str, member: &Member, crc32c: u32) -> Result<bool> {
         let client = self.client;
-        // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
-        let _ = client.abort_unfinished(key, |other| Ok(other == key));
+        let content = Content { bytes: member.bytes, crc32c };
+        let unfinished = match self.resume(key, content)? {
+            Some(unfinished) => unfinished,
+            None => self.begin(key, content)?,
+        };
+        let upload = &unfinished.upload;
+        let result = self.send_missing(key, &unfinished, member, crc32c).and_then(|parts| {
+            self.supersede(&member.path)?;
+            client.complete(key, upload, &parts)?;
+            Ok(parts.iter().all(Part::was_compared))
+        });
+        match &result {
+            Ok(_) => self.begun.forget(&client.address(key)),
+            Err(error) if error.ends_upload() => self.give_up(key, upload),
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// What was begun of this object and can be gone on with. Of another content nobody does: the object would say of itself
+    /// that it is that.
+    fn resume(&self, key: &str, content: Content) -> Result<Option<Unfinished>> {
+        let Some(begun) = self.begun.find(&self.client.address(key)) else { return Ok(None) };
+        let parts = match begun.content == content {
+            true => self.client.parts(key, &begun.upload)?,
+            false => None,
+        };
+        if let Some(parts) = parts {
+            return Ok(Some(Unfinished { upload: begun.upload, parts }));
+        }
+        self.give_up(key, &begun.upload);
+        Ok(None)
+    }
+
+    fn begin(&self, key: &str, content: Content) -> Result<Unfinished> {
+        let client = self.client;
         let mark = client.location().key(&self.job.job, MARK);
         if client.look(&mark)?.is_none() {
             // Else an agent of a job whose prefix is above could give it up.
             Lap::beside(self.meter).admit(self.job.job.len() as u64)?;
             client.put_small(&mark, self.job.job.as_bytes())?;
         }
-        let upload = client.begin(key, crc32c)?;
-        let result = self.send_all_parts(key, &upload, member, crc32c).and_then(|parts| {
-            self.supersede(&member.path)?;
-            client.complete(key, &upload, &parts)?;
-            Ok(parts.iter().all(Part::was_compared))
-        });
-        if result.is_err() {
-            // Where this fails, too, the bucket's own rules remove what nobody completed.
-            let _ = client.abort(key, &upload);
-        }
-        result
+        let upload = client.begin(key, content.crc32c)?;
+        self.begun.note(&client.address(key), Begun { upload: upload.clone(), content });
+        Ok(Unfinished { upload, parts: BTreeMap::new() })
     }
 
-    fn send_all_parts(
+    fn give_up(&self, key: &str, upload: &str) {
+        self.begun.forget(&self.client.address(key));
+        // Where this fails, it is tried again with all that nobody goes on with.
+        let _ = self.client.abort(key, upload);
+    }
+
+    /// Sends the parts that are not there; all parts.
+    fn send_missing(
         &mut self,
         key: &str,
-        upload: &str,
+        unfinished: &Unfinished,
         member: &Member,
         crc32c: u32,
     ) -> Result<Vec<Part>> {
@@ -168,6 +214,18 @@ impl Uploader<'_> {
         let mut lap = Lap::beside(self.meter);
         let part_bytes = part_bytes(member.bytes) as usize;
         let (mut parts, mut pending) = (Vec::<Part>::new(), Vec::with_capacity(part_bytes));
+        let mut send = |bytes: &[u8]| -> Result<()> {
+            let number = parts.len() as u16 + 1;
+            let there = unfinished.parts.get(&number).and_then(|listed| listed.of(bytes));
+            parts.push(match there {
+                Some(part) => part,
+                None => {
+                    lap.admit(bytes.len() as u64)?;
+                    client.put_part(key, &unfinished.upload, number, bytes)?
+                }
+            });
+            Ok(())
+        };
         let summary = self.read(member, &mut |chunk| {
             let mut rest = chunk.bytes();
             while !rest.is_empty() {
@@ -175,9 +233,7 @@ impl Uploader<'_> {
                 pending.extend_from_slice(now);
                 rest = later;
                 if pending.len() == part_bytes {
-                    let number = parts.len() as u16 + 1;
-                    lap.admit(pending.len() as u64)?;
-                    parts.push(client.put_part(key, upload, number, &pending)?);
+                    send(&pending)?;
                     pending.clear();
                 }
             }
@@ -186,9 +242,7 @@ impl Uploader<'_> {
         })?;
         same(member, &summary, crc32c)?;
         if !pending.is_empty() {
-            let number = parts.len() as u16 + 1;
-            lap.admit(pending.len() as u64)?;
-            parts.push(client.put_part(key, upload, number, &pending)?);
+            send(&pending)?;
         }
         Ok(parts)
     }

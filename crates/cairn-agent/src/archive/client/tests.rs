@@ -110,7 +110,29 @@ fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
     let list = "<Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
                 <Upload><Key>a&amp;lt;c</Key><UploadId>2</UploadId></Upload>";
     let found = [("a&b".to_string(), "1".to_string()), ("a&lt;c".to_string(), "2".to_string())];
-    assert_eq!(unfinished(list), found);
+    assert_eq!(unfinished::uploads(list), found);
+}
+
+#[test]
+fn listed_part_is_of_bytes_that_have_its_checksum_or_its_md5() {
+    let listed = |more: &str| {
+        let text = format!("<Part><PartNumber>7</PartNumber><Size>9</Size>{more}</Part>");
+        unfinished::parts(&text).pop().map(|(number, listed)| (number, listed.of(b"123456789")))
+    };
+    let was_compared =
+        |more: &str| listed(more).map(|(_, part)| part.map(|part| part.was_compared));
+    let md5 = "<ETag>&quot;25f9e794323b453885f5181f1b624d0b&quot;</ETag>";
+    assert_eq!(was_compared(md5), Some(Some(false)));
+    // What was encrypted has another ETag.
+    let etag = "<ETag>35f9e794323b453885f5181f1b624d0b</ETag>";
+    assert_eq!(was_compared(etag), Some(None));
+    let sum = |text| format!("{etag}<ChecksumCRC32C>{text}</ChecksumCRC32C>");
+    assert_eq!(was_compared(&sum("4waSgw==")), Some(Some(true)));
+    assert_eq!(was_compared(&sum("AAAAAA==")), Some(None));
+    assert_eq!(listed(&sum("4waSgw==")).map(|(number, _)| number), Some(7));
+    assert_eq!(was_compared(""), None, "s3s-fs says no more");
+    let long = "<Part><PartNumber>7</PartNumber><Size>8</Size><ETag>x</ETag></Part>";
+    assert!(unfinished::parts(long)[0].1.of(b"123456789").is_none());
 }
 
 #[test]
@@ -157,7 +179,7 @@ fn refusal_is_of_the_object_unless_it_is_of_who_asks_or_of_the_moment() {
         (400, "KeyTooLongError", Refusal::OfObject),
         (400, "EntityTooLarge", Refusal::OfObject),
         (403, "InvalidObjectState", Refusal::OfObject),
-        (404, "NoSuchUpload", Refusal::Passing),
+        (404, "NoSuchUpload", Refusal::OfParts),
         (503, "SlowDown", Refusal::Passing),
         (400, "ExpiredToken", Refusal::OfServer),
         (400, "XMinioAdminBucketQuotaExceeded", Refusal::OfServer),

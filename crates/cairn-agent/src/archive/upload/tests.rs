@@ -2,17 +2,25 @@
 
 use super::*;
 use crate::archive::client::tests::client;
-use crate::archive::object_store::ObjectStore;
+use crate::archive::object_store::{Mood, ObjectStore, Trouble};
 use crate::pace::tests::Virtual;
 use crate::pace::{Clock, Pace};
 use crate::policy::DrainPolicy;
 use crate::sets::{Family, Name, register::Level};
 use crate::test_store::TestStore;
+use cairn_core::ROOT;
+use cairn_device::checksum;
 use std::ops::Deref;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+
+/// What the file of this number holds.
+fn content(number: usize, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|place| ((place / 3) as u8).wrapping_add(number as u8)).collect()
+}
 
 /// A store with checkpoints.
 struct World(TestStore);
@@ -32,11 +40,15 @@ impl World {
 
     /// A checkpoint of files of these lengths.
     fn checkpoint(&self, files: &[(&str, u64)]) -> register::Checkpoint {
-        for (number, (name, bytes)) in files.iter().enumerate() {
-            let content: Vec<u8> =
-                (0..*bytes).map(|place| ((place / 3) as u8).wrapping_add(number as u8)).collect();
-            self.write(name, &content, 0o640, 1);
-        }
+        let files = files.iter().enumerate();
+        let files: Vec<_> =
+            files.map(|(number, (name, bytes))| (*name, content(number, *bytes))).collect();
+        self.checkpoint_of(&files)
+    }
+
+    /// The same of these contents.
+    fn checkpoint_of(&self, files: &[(&str, Vec<u8>)]) -> register::Checkpoint {
+        files.iter().for_each(|(name, content)| self.write(name, content, 0o640, 1));
         let member = |(path, node): (FilePath, crate::plan::Node)| Member {
             path,
             inode: node.inode,
@@ -62,14 +74,26 @@ impl World {
         known: &register::Checkpoint,
         meter: &Meter,
     ) -> Result<()> {
+        self.send_until(server, known, meter, &|_| true)
+    }
+
+    /// The same, where the agent ends when `progress` says so.
+    fn send_until(
+        &self,
+        server: &ObjectStore,
+        known: &register::Checkpoint,
+        meter: &Meter,
+        progress: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<()> {
         let uploader = Uploader {
             client: &client(server.url()),
             job: &self.job,
             volumes: &[Arc::clone(&self.volume)],
             archived: &mut Vec::new(),
+            begun: &Notes::of(&self.path),
             buffer: &mut Buffer::default(),
             meter,
-            progress: &|_| true,
+            progress,
         };
         { uploader }.send(known)
     }
@@ -104,6 +128,90 @@ fn bytes_arrive_no_faster_than_the_drain_may_go() {
     let report = meter.pace.report();
     assert_eq!((report.admitted_bytes, report.waited_ms), (0, 0), "the drain did none of it");
     assert!(meter.pace.rates().free.is_none(), "nor was its speed measured");
+}
+
+/// Bytes of a file that comes in four parts.
+const LARGE: u64 = 4 * PART_BYTES_MIN - 3;
+
+/// A server that has three parts of four of the one file of a checkpoint, which an agent sent that ended then.
+fn begun(troubles: &[Trouble]) -> (World, ObjectStore, register::Checkpoint) {
+    let (world, server) = (World::new(), ObjectStore::start(&[]));
+    client(server.url()).put_small("deep/job/cairn-archive", b"job").expect("is written");
+    troubles.iter().for_each(|trouble| server.trouble(*trouble));
+    let known = world.checkpoint(&[("large", LARGE)]);
+    let asked = AtomicU64::new(0);
+    // It is asked after every 4 MiB.
+    let progress = |_| asked.fetch_add(1, Ordering::Relaxed) < 5;
+    let ended = world.send_until(&server, &known, &Meter::default(), &progress);
+    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert_eq!((server.take_parts(), server.unfinished()), (vec![1, 2, 3], 1));
+    (world, server, known)
+}
+
+/// That the server has the file with this content, and nothing that was begun.
+fn assert_sent(server: &ObjectStore, content: &[u8]) {
+    let found = client(server.url()).look("deep/job/large").expect("answers").expect("is there");
+    assert_eq!(found.crc32c, Some(checksum::crc32c(0, content)));
+    assert!(server.object("runs/deep/job/large").expect("is there") == content);
+    assert_eq!(server.unfinished(), 0);
+}
+
+#[test]
+fn parts_that_are_there_are_not_sent_again() {
+    let (world, server, known) = begun(&[]);
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![4], 1));
+    assert_sent(&server, &content(0, LARGE));
+}
+
+#[test]
+fn part_that_is_there_with_another_content_is_sent_again() {
+    let (world, server, known) = begun(&[]);
+    server.damage_part(2, |bytes| bytes[100] ^= 4);
+    server.damage_part(3, |bytes| bytes.truncate(MIB as usize));
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![2, 3, 4], 1));
+    assert_sent(&server, &content(0, LARGE));
+}
+
+#[test]
+fn parts_of_a_server_that_compares_no_checksums_are_sent_again() {
+    let (world, server, known) = begun(&[Trouble::NoChecksums; 3]);
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![1, 2, 3, 4], 1));
+    assert_sent(&server, &content(0, LARGE));
+}
+
+/// The first parts of both versions are equal: what the object says of itself would not be.
+#[test]
+fn file_that_changed_since_has_no_part_of_what_it_was() {
+    let (world, server, _) = begun(&[]);
+    let mut content = content(0, LARGE);
+    *content.last_mut().expect("is long") ^= 1;
+    let (fs, caller) = (world.volume.fs(), world.volume.caller());
+    fs.unlink(&caller, ROOT, b"large").expect("removes");
+    let known = world.checkpoint_of(&[("large", content.clone())]);
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![1, 2, 3, 4], 2));
+    assert_sent(&server, &content);
+}
+
+#[test]
+fn server_that_does_not_say_what_is_there_gets_all_of_it_again() {
+    let (world, server, known) = begun(&[]);
+    server.set_mood(Mood::Secretive);
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![1, 2, 3, 4], 2));
+    assert_sent(&server, &content(0, LARGE));
+}
+
+#[test]
+fn object_whose_parts_the_server_has_lost_is_begun_again() {
+    let (world, server, known) = begun(&[]);
+    client(server.url()).abort("deep/job/large", "1").expect("is given up");
+    world.send(&server, &known, &Meter::default()).expect("is sent");
+    assert_eq!((server.take_parts(), server.begun()), (vec![1, 2, 3, 4], 2));
+    assert_sent(&server, &content(0, LARGE));
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! Objects that were begun in parts and are not complete: which there are, and which of their parts.
+//!
+//! Must stay true: a part that the server has stands for bytes only if what it says of it was compared with them. Servers leave out
+//! what they do not have: a part of which too little is said is none.
+
+use super::{Client, PAGES_MAX, Part, checksum_text, elements, plain_tag};
+use crate::error::Result;
+use cairn_device::checksum;
+use md5::{Digest, Md5};
+use rusty_s3::actions::{AbortMultipartUpload, ListParts};
+use std::collections::BTreeMap;
+
+/// A part that the server has, as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    bytes: u64,
+    etag: String,
+    /// As S3 writes it.
+    crc32c: Option<String>,
+}
+
+impl Listed {
+    /// This part, if it is of these bytes. Where the server has no checksum, its ETag is the MD5 of what it has, or it is not.
+    pub fn of(&self, bytes: &[u8]) -> Option<Part> {
+        let crc32c = checksum::crc32c(0, bytes);
+        let is_it = match &self.crc32c {
+            _ if self.bytes != bytes.len() as u64 => false,
+            Some(found) => *found == checksum_text(crc32c),
+            None => self.etag.trim_matches('"').eq_ignore_ascii_case(&md5_text(bytes)),
+        };
+        let (etag, was_compared) = (self.etag.clone(), self.crc32c.is_some());
+        is_it.then_some(Part { etag, crc32c, was_compared })
+    }
+}
+
+impl Client<'_> {
+    /// The parts that the server has of an object that was begun, by their numbers. None: there is no such object, or it
+    /// does not say. Errors: it has no time now.
+    pub fn parts(&self, key: &str, upload: &str) -> Result<Option<BTreeMap<u16, Listed>>> {
+        let (mut found, mut after) = (BTreeMap::new(), 0);
+        loop {
+            let action = || {
+                let credentials = Some(&self.credentials);
+                let mut action = ListParts::new(&self.bucket, credentials, key, upload);
+                action.set_part_number_marker(after);
+                action
+            };
+            let answer = self.send("look at", key, &action, &[], None)?;
+            match answer.check(self, "look at", key) {
+                Err(error) if error.passes() => return Err(error),
+                Err(_) => return Ok(None),
+                Ok(()) => {}
+            }
+            let text = answer.text();
+            found.extend(parts(&text));
+            let is_cut = plain_tag(&text, "IsTruncated").is_some_and(|text| text == "true");
+            let next = plain_tag(&text, "NextPartNumberMarker").and_then(|text| text.parse().ok());
+            match next.filter(|next| is_cut && *next > after) {
+                Some(next) => after = next,
+                None => return Ok(Some(found)),
+            }
+        }
+    }
+
+    /// Gives up an object that came in parts.
+    pub fn abort(&self, key: &str, upload: &str) -> Result<()> {
+        let credentials = Some(&self.credentials);
+        let action = || AbortMultipartUpload::new(&self.bucket, credentials, key, upload);
+        self.send("give up", key, &action, &[], None)?.check(self, "give up", key)
+    }
+
+    /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
+    pub fn abort_unfinished(
+        &self,
+        prefix: &str,
+        ours: impl Fn(&str) -> Result<bool>,
+    ) -> Result<()> {
+        let mut after = None::<(String, String)>;
+        for _ in 0..PAGES_MAX {
+            let mut query = vec![("uploads", ""), ("prefix", prefix)];
+            if let Some((key, upload)) = &after {
+                query.extend([("key-marker", key.as_str()), ("upload-id-marker", upload)]);
+            }
+            let answer = self.send("look at", prefix, &|| self.ask_bucket(&query), &[], None)?;
+            answer.check(self, "look at", prefix)?;
+            let text = answer.text();
+            for (key, upload) in uploads(&text) {
+                if key.starts_with(prefix) && ours(&key)? {
+                    self.abort(&key, &upload)?;
+                }
+            }
+            let next = plain_tag(&text, "NextKeyMarker").filter(|key| !key.is_empty());
+            let next = next.zip(plain_tag(&text, "NextUploadIdMarker"));
+            if next.is_none() || next == after {
+                return Ok(());
+            }
+            after = next;
+        }
+        Err(self.strange("look at", prefix, "its list has no end"))
+    }
+}
+
+/// Names and numbers in a list of uploads that are not completed.
+pub(super) fn uploads(text: &str) -> Vec<(String, String)> {
+    let pair = |upload| Some((plain_tag(upload, "Key")?, plain_tag(upload, "UploadId")?));
+    elements(text, "Upload").filter_map(pair).collect()
+}
+
+/// Parts in a list of them, by their numbers.
+pub(super) fn parts(text: &str) -> Vec<(u16, Listed)> {
+    let listed = |part| {
+        let number = plain_tag(part, "PartNumber")?.parse().ok()?;
+        let (bytes, etag) = (plain_tag(part, "Size")?.parse().ok()?, plain_tag(part, "ETag")?);
+        Some((number, Listed { bytes, etag, crc32c: plain_tag(part, "ChecksumCRC32C") }))
+    };
+    elements(text, "Part").filter_map(listed).collect()
+}
+
+fn md5_text(bytes: &[u8]) -> String {
+    Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
