@@ -253,6 +253,7 @@ impl Checkpoints {
             run,
             settle: self.settle,
             marks,
+            is_known: &|family| self.register.is_known(family),
             usual_size: &|family| usual.get(family).copied(),
             last_complete: &|name| last_complete.get(name).copied(),
             left_since: &|name, files| match is_idle {

@@ -198,6 +198,8 @@ pub struct Situation<'a> {
     pub settle: Duration,
     /// What programs said of their checkpoints.
     pub marks: &'a [Mark],
+    /// Whether there have been complete sets of a family.
+    pub is_known: &'a dyn Fn(&Family) -> bool,
     /// Files of the newest complete set of a family.
     pub usual_size: &'a dyn Fn(&Family) -> Option<usize>,
     /// The files of a set of this name when all of it was there last.
@@ -310,7 +312,8 @@ fn drafts<'a>(
         }
     }
     let numbered = unnamed.iter().map(|file| (file, file.inner.as_bytes(), file.node.mtime_ns));
-    for (candidate, position) in numbered::positions(numbered, situation.ranks) {
+    let (ranks, is_known) = (situation.ranks, situation.is_known);
+    for (candidate, position) in numbered::positions(numbered, ranks, is_known) {
         put(&mut drafts, position, candidate);
     }
     drafts

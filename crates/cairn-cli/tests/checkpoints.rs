@@ -209,6 +209,26 @@ fn newest_checkpoint_outside_stays_whole_while_a_program_removes_it() {
     session.kill_all();
 }
 
+#[test]
+fn program_that_keeps_one_checkpoint_has_one_in_so_many_drained() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "one", &["--pfs-every", "3"]);
+    session.shell("for i in 1 2 3; do echo $i >/cairn/dump.$i; done");
+    eventually("the third arrives", || drained(&sandbox, "one") == [3]);
+    session.shell("rm /cairn/dump.[12]");
+    for (step, other) in [(4, "a"), (5, "b")] {
+        let before = step - 1;
+        session.shell(&format!("echo {step} >/cairn/dump.{step}; rm /cairn/dump.{before}"));
+        session.shell(&format!("echo x >/cairn/{other}"));
+        eventually("the other arrives", || sandbox.out().join(other).exists());
+        assert_eq!(drained(&sandbox, "one"), [3]);
+        assert!(!sandbox.out().join(format!("dump.{step}")).exists());
+    }
+    session.shell("echo 6 >/cairn/dump.6; rm /cairn/dump.5");
+    eventually("the sixth arrives", || drained(&sandbox, "one") == [6]);
+    session.kill_all();
+}
+
 /// Mechanism: where the names of one step differ in their ranks only these were taken for steps. Consequence: with --pfs-every
 /// most parts were dropped at the end, and a restart got one of them. Fix: words before numbers tell.
 #[test]

@@ -4,7 +4,7 @@
 //! `rank3`, is none. Without such words, where one number varies it is the step; where several do, the step is the one
 //! that tells apart what was written together, and one that counts the ranks is the rank. Names that differ in as many
 //! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names.
-//! Must stay true: the same names and times give the same answer, whatever was answered before; what has more members than
+//! Must stay true: what is known to be a family of checkpoints stays one, down to its last member; what has more members than
 //! anybody keeps checkpoints is data, and no series.
 //! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells.
 
@@ -37,11 +37,13 @@ struct Numbered<'a, Key> {
 }
 
 /// The positions of those files that are part of a series; `files` are what each is known by, its path, and the time of its
-/// last change, `ranks` those of an MPI program that runs.
+/// last change, `ranks` those of an MPI program that runs; `is_known` says of which families there have been checkpoints.
 pub fn positions<'a, Key>(
     files: impl Iterator<Item = (Key, &'a [u8], i64)>,
     ranks: Option<&Ranks>,
+    is_known: &dyn Fn(&Family) -> bool,
 ) -> Vec<(Key, Position)> {
+    let ranks = ranks.filter(|ranks| ranks.count > 1);
     let mut series: BTreeMap<Vec<u8>, Vec<Numbered<'a, Key>>> = BTreeMap::new();
     for (key, path, mtime_ns) in files {
         let places = numbers_in(path);
@@ -52,7 +54,8 @@ pub fn positions<'a, Key>(
             series.entry(template).or_default().push(numbered);
         }
     }
-    series.into_values().filter_map(|members| place_series(members, ranks)).flatten().collect()
+    let place = |members| place_series(members, ranks, is_known);
+    series.into_values().filter_map(place).flatten().collect()
 }
 
 /// Whether the word before the number that begins at `start` is one of these, or several of what it means.
@@ -109,6 +112,22 @@ struct Roles {
 }
 
 impl Roles {
+    fn with<Key>(
+        step: Option<usize>,
+        members: &[Numbered<'_, Key>],
+        ranks: Option<&Ranks>,
+    ) -> Roles {
+        let mut varying = varying(members);
+        let is_rank = |&index: &usize| {
+            let values = values(members, index);
+            let are_some = |ranks: &Ranks| ranks.among(&values) as usize == values.len();
+            Some(index) != step && ranks.is_some_and(are_some)
+        };
+        let rank = varying.iter().copied().find(is_rank);
+        varying.extend(step.filter(|step| !varying.contains(step)));
+        Roles { step, rank, varying }
+    }
+
     /// What stands in the family's name for a number.
     fn word(&self, index: usize) -> Option<&'static str> {
         match index {
@@ -118,34 +137,39 @@ impl Roles {
             _ => None,
         }
     }
-}
 
-fn place_series<Key>(
-    members: Vec<Numbered<'_, Key>>,
-    ranks: Option<&Ranks>,
-) -> Option<Vec<(Key, Position)>> {
-    let roles = roles(&members, ranks)?;
-    let (step, rank) = (roles.step, roles.rank);
-    if step.map_or(members.len(), |step| values(&members, step).len()) > SERIES_MAX {
-        return None;
-    }
-    let position = |member: Numbered<'_, Key>| {
+    fn position<Key>(&self, member: &Numbered<'_, Key>) -> Position {
         let path = member.path;
-        let step_end = step.map_or(path.len(), |step| member.places[step].end);
+        let step_end = self.step.map_or(path.len(), |step| member.places[step].end);
         let directory_end =
             path[step_end..].iter().position(|&byte| byte == b'/').map(|length| step_end + length);
         let end = directory_end.unwrap_or(path.len());
         let places: Vec<_> =
             member.places.iter().filter(|place| place.end <= end).cloned().collect();
-        let position = Position {
-            family: Family(replaced(&path[..end], &places, |index| roles.word(index))),
-            step: step.map(|step| member.numbers[step]),
-            rank: rank.map(|rank| member.numbers[rank]),
+        Position {
+            family: Family(replaced(&path[..end], &places, |index| self.word(index))),
+            step: self.step.map(|step| member.numbers[step]),
+            rank: self.rank.map(|rank| member.numbers[rank]),
             is_directory: directory_end.is_some(),
-        };
+        }
+    }
+}
+
+fn place_series<Key>(
+    members: Vec<Numbered<'_, Key>>,
+    ranks: Option<&Ranks>,
+    is_known: &dyn Fn(&Family) -> bool,
+) -> Option<Vec<(Key, Position)>> {
+    let with = |step: usize| Roles::with(Some(step), &members, ranks);
+    let mut known = (0..members[0].places.len()).map(with);
+    let known = known.find(|roles| is_known(&roles.position(&members[0]).family));
+    let roles = known.or_else(|| roles(&members, ranks))?;
+    let parts = roles.step.map_or(members.len(), |step| values(&members, step).len());
+    let place = |member: Numbered<'_, Key>| {
+        let position = roles.position(&member);
         (member.key, position)
     };
-    Some(members.into_iter().map(position).collect())
+    (parts <= SERIES_MAX).then(|| members.into_iter().map(place).collect())
 }
 
 /// The numbers at `index`.
@@ -153,34 +177,28 @@ fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<u64> {
     members.iter().map(|member| member.numbers[index]).collect()
 }
 
-/// None: the names say nothing.
+/// What the names say, and the times; None if that is nothing.
 fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Roles> {
     let (path, places) = (members[0].path, &members[0].places);
     let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
-    let mut varying: Vec<usize> =
-        (0..places.len()).filter(|&index| values(members, index).len() > 1).collect();
-    let ranks = ranks.filter(|ranks| ranks.count > 1);
-    let may_be_steps: Vec<usize> =
-        varying.iter().copied().filter(|index| !is_behind(index, PART_WORDS)).collect();
-    let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
+    let varying = varying(members);
+    let mut may_be_steps = varying.clone();
+    may_be_steps.retain(|index| !is_behind(index, PART_WORDS));
     let said: Vec<usize> = (0..places.len()).filter(|index| is_behind(index, STEP_WORDS)).collect();
+    let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
     let step = match (&said[..], &may_be_steps[..]) {
         (&[said], _) => Some(said),
         (_, []) => None,
         (_, &[only]) => Some(only).filter(|_| varying.len() > 1 || !counts_ranks(only)),
         _ => may_be_steps.into_iter().min_by_key(|&index| (spread(members, index), index)),
     };
-    varying.extend(step.filter(|step| !varying.contains(step)));
-    if varying.is_empty() {
-        return None;
-    }
-    let is_rank = |&index: &usize| {
-        let values = values(members, index);
-        let are_some = |ranks: &Ranks| ranks.among(&values) as usize == values.len();
-        Some(index) != step && ranks.is_some_and(are_some)
-    };
-    let rank = varying.iter().copied().find(is_rank);
-    Some(Roles { step, rank, varying })
+    (step.is_some() || !varying.is_empty()).then(|| Roles::with(step, members, ranks))
+}
+
+/// Where the numbers are not the same in all names.
+fn varying<Key>(members: &[Numbered<'_, Key>]) -> Vec<usize> {
+    let places = 0..members[0].places.len();
+    places.filter(|&index| values(members, index).len() > 1).collect()
 }
 
 /// How long it took, in all, to write the files that have the same number at `index`.
@@ -207,8 +225,17 @@ mod tests {
         files: &[(&str, i64)],
         ranks: Option<&Ranks>,
     ) -> Vec<(String, Option<u64>, Option<u64>)> {
+        found_beside(files, ranks, &[])
+    }
+
+    fn found_beside(
+        files: &[(&str, i64)],
+        ranks: Option<&Ranks>,
+        known: &[&str],
+    ) -> Vec<(String, Option<u64>, Option<u64>)> {
         let named = files.iter().map(|&(name, time)| (name, name.as_bytes(), time));
-        let positions = positions(named, ranks);
+        let is_known = |family: &Family| known.contains(&family.to_string().as_str());
+        let positions = positions(named, ranks, &is_known);
         let plain =
             |position: Position| (position.family.to_string(), position.step, position.rank);
         positions.into_iter().map(|(_, position)| plain(position)).collect()
@@ -271,6 +298,21 @@ mod tests {
         let several = [("epoch1-step10", 1), ("epoch1-step20", 9)];
         let family = "epoch1-step{step}";
         assert_eq!(found(&several, None), [of_step(family, 10), of_step(family, 20)]);
+    }
+
+    /// Mechanism: one file alone was of no series, and what differed in its ranks was taken for steps once one step was left.
+    /// Consequence: it was drained however seldom that was wanted, and parts were checkpoints. Fix: families that had checkpoints are
+    /// known.
+    #[test]
+    fn last_member_of_a_family_stays_one() {
+        let known = ["dump.{step}", "s.{any}.{step}", "t{step}"];
+        let found = |files: &[(&str, i64)]| found_beside(files, None, &known);
+        let of = |family: &str, step| (family.to_string(), Some(step), None);
+        assert_eq!(found(&[("dump.7", 1)]), [of("dump.{step}", 7)]);
+        assert_eq!(found(&[("t5/a1", 1)]), [of("t{step}", 5)]);
+        let part = of("s.{any}.{step}", 20);
+        assert_eq!(found(&[("s.0.20", 1), ("s.1.20", 900)]), [part.clone(), part]);
+        assert_eq!(found(&[("dumps.7", 1)]), []);
     }
 
     #[test]

@@ -170,6 +170,11 @@ impl Register {
         Some(rest.since_ns)
     }
 
+    /// Whether there have been checkpoints of a family.
+    pub fn is_known(&self, family: &Family) -> bool {
+        self.counts.iter().any(|(known, _)| known == family)
+    }
+
     /// How many files the newest checkpoint of each family has, or had before they were written again or removed.
     pub fn usual_sizes(&self) -> HashMap<&Family, usize> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
