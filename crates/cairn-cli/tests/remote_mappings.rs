@@ -110,6 +110,28 @@ print(later(lambda: in_memory() - before < 8 << 20))
 }
 
 #[test]
+fn several_files_stay_mapped_while_the_agent_looks() {
+    let program = "
+files = [file] + [open('/cairn/file%d' % number, 'w+b', buffering=0) for number in range(3)]
+for one in files: one.write(b'-' * (5 << 20))
+maps = [mmap.mmap(one.fileno(), 5 << 20) for one in files]
+for m in maps: m[4321:4326] = b'first'
+gone = maps.pop()
+before = in_memory()
+gone.close()
+# Which shows that the agent has looked.
+print(later(lambda: in_memory() < before))
+for number, m in enumerate(maps):
+    m[4326:4334] = b' later %d' % number
+    m.flush()
+print([bytes(m[4321:4334]) for m in maps] == [b'first later %d' % number for number in range(3)])
+print([stored(b'first later %d' % number) for number in range(3)])
+";
+    let expected = "True\nTrue\n[True, True, True]\n";
+    assert_eq!(printed(&exporting(), program), expected);
+}
+
+#[test]
 fn mapping_for_which_there_is_no_right_or_room_is_refused_and_a_private_one_is_a_copy() {
     let program = "
 import resource

@@ -282,6 +282,27 @@ fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_
     assert_eq!(shared.read(0, 0..6), b"stored");
 }
 
+/// Mechanism: files without blocks of the tier stood as empty ranges among the others, in which a search for a page found nothing then.
+/// Consequence: mapped pages went under their mappings, and what was stored later went nowhere. Fix: empty ranges are left out.
+#[test]
+fn pages_of_several_mapped_files_stay() {
+    const FILE: usize = 64 << 10;
+    let Some(shared) = Shared::new() else { return };
+    let mapped = shared.map(0, 0..2 * FILE);
+    mapped.store(0, b"kept");
+    for empty in [0, 1, 2, 3] {
+        let files = [0..FILE as u64, FILE as u64..2 * FILE as u64];
+        let ranges = || Ok([vec![0..0; empty], files.to_vec(), vec![0..0; 3 - empty]].concat());
+        shared.device(1).put_away(&ranges, &|| true).expect("nothing goes");
+        assert_eq!(mapped.load(0), b'k', "{empty}");
+    }
+    mapped.store(4, b" later");
+    shared.device(0).write_back(0, PAGE).expect("is brought");
+    drop(mapped);
+    shared.put_away(1, None);
+    assert_eq!(shared.read(0, 0..10), b"kept later");
+}
+
 /// Mechanism: who put pages away tried all that could not be brought back, and counted them as gone. Consequence: a look took as long
 /// as hundreds of refusals, and behind enough of them no memory was given back. Fix: it ends after some, and the next begins there.
 #[test]

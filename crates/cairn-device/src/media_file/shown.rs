@@ -166,11 +166,11 @@ impl MediaFile {
         let Some((_, transit)) = self.shown() else { return Ok(()) };
         for _ in 0..LOOKS_MAX {
             let mappings = transit.mappings();
-            let mut mapped = mapped()?;
-            mapped.sort_unstable_by_key(|range| range.start);
-            let is_last = self.put_away_all_but(&mapped, mappings, goes_on)?;
+            let mapped = mapped()?;
+            let nothing_is_mapped = mapped.is_empty();
+            let is_last = self.put_away_all_but(&joined(mapped), mappings, goes_on)?;
             // Somebody who has just mapped something may not have marked it yet.
-            if is_last && mapped.is_empty() {
+            if is_last && nothing_is_mapped {
                 transit.nothing_is_mapped(mappings);
             }
             if is_last || transit.mappings() == mappings || !goes_on() {
@@ -180,7 +180,7 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Puts away what is shown beside these ranges, in order. False: not all, as there is too much, one more mapping, or no time;
+    /// Puts away what is shown beside these ranges, as `joined` gives them. False: not all, as there is too much, one more mapping, or no time;
     /// the next call begins where this one ends.
     fn put_away_all_but(
         &self,
@@ -429,6 +429,20 @@ impl MediaFile {
     }
 }
 
+/// The same bytes in order, each once, and no empty ranges.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let meet = next.start <= range.end;
+        if meet {
+            range.end = range.end.max(next.end);
+        }
+        meet
+    });
+    ranges
+}
+
 /// Whether the memory for shared files has room for `bytes` more, and for others afterwards.
 fn has_room(memory: &libc::statfs, bytes: u64) -> bool {
     let block = (memory.f_bsize as u64).max(1);
@@ -458,6 +472,12 @@ mod tests {
         let mut memory = unsafe { core::mem::zeroed::<libc::statfs>() };
         (memory.f_bsize, memory.f_bavail, memory.f_blocks) = (4096, available / 4096, size / 4096);
         has_room(&memory, bytes)
+    }
+
+    #[test]
+    fn ranges_in_any_order_are_joined() {
+        let ranges = vec![7..9, 0..0, 3..8, 1..2, 5..5, 3..4, 2..3, 20..30, 9..9];
+        assert_eq!(joined(ranges), [1..9, 20..30]);
     }
 
     /// Mechanism: an eighth was left free of any memory. Consequence: nothing could be mapped where many gigabytes were free of
