@@ -181,7 +181,12 @@ impl<'a> AbsentFile<'a> {
         Ok(AbsentFile { writer: Writer { volume, path, handle, bytes: 0, brings: true } })
     }
 
-    /// Brings the next `bytes`. False if the file was emptied meanwhile.
+    /// Bytes that were brought.
+    pub fn bytes(&self) -> u64 {
+        self.writer.bytes
+    }
+
+    /// Brings the next `bytes`, or some of them where there is no room for all. False if the file was emptied meanwhile.
     pub fn append(&mut self, bytes: &[u8]) -> Result<bool> {
         self.writer.append(bytes)
     }

@@ -342,6 +342,32 @@ fn full_store_fails_who_opens_a_file_until_there_is_room() {
     ran.prints(&format!("failed\n1\nx\n{all}y\ninput\nwhole\n"));
 }
 
+/// A checkpoint that need not be kept cannot be drained until the script lets it: its place is taken.
+#[test]
+fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
+    let Some(stage) = Stage::held_up() else { return };
+    let out = stage.sandbox.out().display().to_string();
+    let script = r#"
+        mkdir -p "$OUT/step.1/taken"
+        head -c 6M /dev/zero >step.1; head -c 4M /dev/zero >step.2
+        python3 -c "
+import os
+file, end, size = os.open('rest', os.O_WRONLY | os.O_CREAT), 0, 1 << 24
+while size >= 4096:
+    try: os.posix_fallocate(file, end, size); end += size
+    except OSError: size //= 2"
+        rm "$HOLD"/*
+        are_waiting() { "$CAIRN" status job | grep -q 'for space since'; }
+        await are_waiting
+        "$CAIRN" status job | grep -c '^  absent .*the store is full'
+        rm -r "$OUT/step.1"; await is_whole; tr -d 3 <ckpt-3/x; ls -d step.*"#
+        .replace("$OUT", &out);
+    let options =
+        ["--retain", "count=1", "--space-wait", "120", "--checkpoint-pattern", "/step.{step}"];
+    stage.run_with(&options, &script).succeeds().prints("0\nx\nstep.2\n");
+    assert!(stage.sandbox.out().join("step.1").is_file());
+}
+
 #[test]
 fn ranks_with_trees_of_their_own_and_a_job_without_a_source_are_refused() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! Waiting for space: writers that found none, and the agent that may make some.
+//! Waiting for space: writers that found none, those that bring files among them, and the agent that may make some.
 //!
 //! All of it is a few words of the segment, and no lock. A waiter has a place, a word that it renews while it waits: one that
 //! is not renewed for a second is nobody's. So whoever dies, is stopped, or jumps out of its call leaves nothing behind. The

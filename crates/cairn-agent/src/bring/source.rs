@@ -4,8 +4,8 @@
 //! them the drain, have renamed it, the manifest says which copies it may be.
 //! Must stay true: a copy is said to be damaged only if the manifest says that it has the data of this file, as of now.
 
-use super::path_of;
 use super::queue::Item;
+use super::{is_absent, path_of};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -13,8 +13,10 @@ use crate::manifest::{Entry, Manifest};
 use crate::path::FilePath;
 use crate::volume::Volume;
 use crate::write::AbsentFile;
-use cairn_core::InodeId;
+use cairn_core::Error::NoSpace;
+use cairn_core::{Hope, InodeId, Moment};
 use cairn_device::checksum;
+use cairn_device::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -32,6 +34,8 @@ const ATTEMPTS_MAX: u32 = 25;
 const RETRY_EVERY: Duration = Duration::from_millis(200);
 /// How often is looked whether a copy is still leased to somebody.
 const LEASE_EVERY: Duration = Duration::from_millis(20);
+/// How often is looked for room.
+const ROOM_EVERY: Duration = Duration::from_millis(20);
 /// What is said of a copy that is not what the manifest says.
 pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone";
 
@@ -112,9 +116,7 @@ impl Source {
         let failed = |reason: String| Verdict::Failed { reason, damaged: false };
         match self.try_all(volume, item, goes_on) {
             Ok(verdict) => verdict,
-            Err(Error::Store { source: cairn_core::Error::NoSpace, .. }) => {
-                failed("the store is full".to_string())
-            }
+            Err(Error::Store { source: NoSpace, .. }) => failed("the store is full".to_string()),
             Err(error) => failed(error.to_string()),
         }
     }
@@ -195,8 +197,8 @@ impl Source {
             if !read_exact(&file, chunk, offset).map_err(Error::file("read", &full_path))? {
                 return Ok(Tried::Other);
             }
-            if !target.append(chunk)? {
-                return Ok(Tried::Done(Verdict::Gone));
+            if let Some(ended) = append(volume, item, &mut target, chunk, goes_on)? {
+                return Ok(Tried::Done(ended));
             }
             crc32c = checksum::crc32c(crc32c, chunk);
             offset += chunk.len() as u64;
@@ -265,6 +267,43 @@ fn open_absent<'a>(
         }
     }
     Err(volume.error("bring", &item.path)(Busy))
+}
+
+/// Appends a part; where there is no room for it, waits for some as a writer does. None if it is there. Errors: `NoSpace` where
+/// there is no hope any more.
+fn append(
+    volume: &Volume,
+    item: &Item,
+    target: &mut AbsentFile<'_>,
+    part: &[u8],
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Option<Verdict>> {
+    let (fs, now) = (volume.fs(), || Moment(monotonic_ms()));
+    let end = target.bytes() + part.len() as u64;
+    let is_offered = fs.space_patience_ms() > 0;
+    let mut waiter = None;
+    let ended = loop {
+        // Asked first: what was made before the hope ended is found.
+        let has_hope =
+            waiter.as_ref().map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Hope::Some);
+        let left = (end - target.bytes()) as usize;
+        match target.append(&part[part.len() - left..]) {
+            Err(Error::Store { source: NoSpace, .. }) if has_hope => {}
+            appended => break appended.map(|is_there| (!is_there).then_some(Verdict::Gone)),
+        }
+        fs.keep_waiting(waiter.get_or_insert_with(|| fs.begin_waiting(now())), now());
+        if !goes_on() {
+            break Ok(Some(Verdict::Stopped));
+        }
+        if !is_absent(volume, item.key.inode) {
+            break Ok(Some(Verdict::Gone));
+        }
+        thread::sleep(ROOM_EVERY);
+    };
+    if let Some(waiter) = waiter {
+        fs.end_waiting(waiter);
+    }
+    ended
 }
 
 /// False if the file ends before.

@@ -65,15 +65,93 @@ fn failure_is_forgotten_once_the_file_is_not_absent() {
     assert_eq!(failed(), ["c"]);
 }
 
+/// Fills a store with one file.
+fn fill(store: &TestStore) {
+    let usage = store.volume.fs().usage().expect("reads");
+    let free_blocks = usage.total_blocks[0] - usage.used_blocks[0];
+    store.write("big", &vec![1; (free_blocks * usage.hugeblock_bytes) as usize], 0o644, 1);
+}
+
+/// So long is waited for room if nothing ends it before.
+const PATIENCE_MS: u32 = 300_000;
+
+/// Brings "a" into a full store that offers to make room; `meanwhile` is called when that is waited for. What became of it.
+fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Shared)) -> Verdict {
+    let (store, shared) = store(&["a"]);
+    fill(&store);
+    let fs = store.volume.fs();
+    fs.offer_space(PATIENCE_MS);
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    bringer.look_for_all().expect("reads");
+    let item = bringer.queue().take().expect("one is absent");
+    let now = || Moment(monotonic_ms());
+    thread::scope(|scope| {
+        let brings =
+            scope.spawn(|| bringer.source.bring(&volumes[0], &item, &|| !shared.is_stopping()));
+        while fs.space_waiters(now()).count == 0 && !brings.is_finished() {
+            thread::yield_now();
+        }
+        assert!(!brings.is_finished(), "it waits for room");
+        meanwhile(&store, &shared);
+        while !brings.is_finished() {
+            fs.space_is_made(now());
+            thread::sleep(LOOK_EVERY);
+        }
+        assert_eq!(fs.space_waiters(now()).count, 0);
+        brings.join().expect("ends")
+    })
+}
+
+/// Mechanism: who brought a file did not wait for room as a writer does.
+/// Consequence: where checkpoints that need not be kept were yet to leave, files did not come before somebody opened them again.
+#[test]
+fn file_that_finds_no_room_comes_when_there_is_some() {
+    let verdict = bring_into_full(|store, _| {
+        let (fs, caller) = (store.volume.fs(), store.volume.caller());
+        fs.unlink(&caller, ROOT, b"big").expect("removes");
+    });
+    assert!(matches!(verdict, Verdict::Brought), "{verdict:?}");
+}
+
+#[test]
+fn file_that_finds_no_room_fails_when_there_is_no_hope() {
+    let verdict = bring_into_full(|store, _| {
+        // Two milliseconds later than anything that has begun by now.
+        let later = Moment(monotonic_ms() + 2);
+        while Moment(monotonic_ms()).since(later) == 0 {
+            thread::yield_now();
+        }
+        store.volume.fs().space_is_not_made(later);
+    });
+    let is_full =
+        matches!(&verdict, Verdict::Failed { reason, .. } if reason == "the store is full");
+    assert!(is_full, "{verdict:?}");
+}
+
+#[test]
+fn file_that_is_emptied_needs_no_room() {
+    let verdict = bring_into_full(|store, _| {
+        let options = OpenOptions { write: true, truncate: true, ..OpenOptions::NONE };
+        let opened = store.volume.fs().open_file(&store.volume.caller(), ROOT, b"a", options, 0);
+        opened.expect("that needs no data");
+    });
+    assert!(matches!(verdict, Verdict::Gone), "{verdict:?}");
+}
+
+#[test]
+fn agent_that_ends_does_not_wait_for_room() {
+    let verdict = bring_into_full(|_, shared| shared.stop());
+    assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}");
+}
+
 /// Mechanism: whoever began to wait between an attempt that failed and the word of it was told of that one.
 /// Consequence: a program removed a file to make room, opened one that is absent, and got EIO.
 #[test]
 fn who_waits_since_an_attempt_began_is_owed_another() {
     let (store, shared) = store(&["a"]);
     let (fs, caller, absent) = (store.volume.fs(), store.volume.caller(), inode(&store, "a"));
-    let usage = fs.usage().expect("reads");
-    let free_blocks = usage.total_blocks[0] - usage.used_blocks[0];
-    store.write("big", &vec![1; (free_blocks * usage.hugeblock_bytes) as usize], 0o644, 1);
+    fill(&store);
     let volumes = shared.volumes().0;
     let bringer = bringer(&store, &shared, &volumes);
     let told = || {
