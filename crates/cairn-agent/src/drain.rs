@@ -16,7 +16,7 @@ use crate::failures::Failures;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
-use crate::manifest::{self, Kind, State, manifest_path};
+use crate::manifest::{self, Entry, Kind, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -245,7 +245,7 @@ impl Drainer {
         outcome.unfinished = view.unfinished;
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
-        count_drained(&ledger, &mut outcome);
+        count_drained(&ledger, trees, &mut outcome);
         self.checkpoints()?.note_levels(&mut ledger);
         ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
@@ -551,12 +551,17 @@ fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
     tree.iter().filter(|(_, node)| node.unclean && !node.open).map(|(path, _)| path.clone())
 }
 
-fn count_drained(ledger: &Ledger, outcome: &mut Outcome) {
-    for entry in ledger.manifest().files.values() {
+/// Counts what the directory has of the files of `trees`: not older versions of them, nor what the store has no file of any more.
+fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut Outcome) {
+    let is_in_store = |path: &FilePath, entry: &Entry| {
+        let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(path));
+        nodes.any(|node| (node.inode, node.version) == (entry.inode, entry.version))
+    };
+    for (path, entry) in &ledger.manifest().files {
         let is_bare = entry.extended.is_some_and(|extended| !extended.kept);
         outcome.without_attributes += u64::from(is_bare && !entry.detached);
         let counts = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
-        if counts {
+        if counts && is_in_store(path, entry) {
             outcome.drained_files += 1;
             outcome.drained_bytes += entry.bytes;
         }

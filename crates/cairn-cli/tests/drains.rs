@@ -303,6 +303,21 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     sandbox.cairn(&["rm", "only-here"]).succeeds();
 }
 
+/// Mechanism: what is outside of checkpoints that the program removed was counted as drained files of the store.
+/// Consequence: a store was removed whose newest checkpoint was nowhere else.
+#[test]
+fn store_with_a_checkpoint_that_is_nowhere_else_is_not_removed_for_the_copy_of_another() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "every", &["--pfs-every", "3"]);
+    session.shell("for step in 1 2 3 4; do echo $step >/cairn/md_step$step.cpt; done");
+    eventually("the third arrives", || sandbox.manifest("every")["complete"] == true);
+    session.shell("rm /cairn/md_step[123].cpt");
+    session.kill_all();
+    sandbox.cairn(&["rm", "every"]).refused_with("files that are nowhere else (1)");
+    assert_eq!(sandbox.drained("md_step3.cpt"), "3\n");
+    sandbox.cairn(&["rm", "every", "--discard"]).succeeds();
+}
+
 #[test]
 fn copies_of_an_earlier_run_stay_unless_the_program_writes_the_name_again() {
     let sandbox = Sandbox::new();

@@ -107,3 +107,35 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     let wrong: Vec<&[u64]> = found.windows(2).filter(|pair| pair[0] > pair[1]).collect();
     assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
 }
+
+/// Mechanism: every copy that the manifest names was counted: also that of an older version of a file, and one that stays although its
+/// file was removed, because nothing newer is outside.
+/// Consequence: `cairn rm` compared the number of copies with that of files, and removed a store with files that were nowhere else.
+/// Fix: those of files that the store has in this version count.
+#[test]
+fn copies_of_what_the_store_has_not_are_no_drained_files() {
+    let mut store = TestStore::new();
+    let out = store.directory("out");
+    store.job.persist = Some(out.clone());
+    let volumes = [Arc::clone(&store.volume)];
+    let pass = || {
+        let mut drainer = Drainer::new(&store.path, store.job.clone());
+        drainer.pass(&volumes, true, Reason::Routine, &Meter::default()).expect("passes")
+    };
+    store.write("md_step1.cpt", b"first", 0o644, 1);
+    let outcome = pass();
+    assert_eq!((outcome.drained_files, outcome.drained_bytes, outcome.complete), (1, 5, true));
+    // The next version cannot take the place of the first one.
+    std::fs::remove_file(out.join("md_step1.cpt")).expect("removes");
+    std::fs::create_dir(out.join("md_step1.cpt")).expect("makes");
+    store.write("md_step1.cpt", b"second", 0o644, 2);
+    let outcome = pass();
+    assert_eq!((outcome.drained_files, outcome.failed.len(), outcome.complete), (0, 1, false));
+    // Nor is there a file that the copy is of, when it stays because there is nothing newer.
+    std::fs::remove_dir(out.join("md_step1.cpt")).expect("removes");
+    assert_eq!(pass().drained_files, 1);
+    let caller = store.volume.caller();
+    store.volume.fs().unlink(&caller, ROOT, b"md_step1.cpt").expect("removes");
+    let outcome = pass();
+    assert_eq!((outcome.drained_files, out.join("md_step1.cpt").exists()), (0, true));
+}
