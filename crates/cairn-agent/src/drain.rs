@@ -16,7 +16,7 @@ use crate::failures::Failures;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
-use crate::manifest::{self, Entry, Kind, State, manifest_path};
+use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -273,7 +273,8 @@ impl Drainer {
         let mut guards = false;
         let mut plans = Vec::with_capacity(trees.len());
         for (volume, tree) in trees {
-            let mut plan = plan(tree, ledger.manifest(), volume.prefix());
+            let (mut plan, spared) = planned(volume, tree, ledger.manifest());
+            self.failures.leave(spared);
             guards |= plan.guard(guarded);
             let held = plan.hold(&view.held, tree);
             let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
@@ -539,6 +540,25 @@ fn forget_missing_copies(
         meter.moves();
     }
     Ok(())
+}
+
+/// What is to be done for `tree`, and how many copies are left as they are: their files were renamed while it was read, so that they
+/// are nowhere in it.
+fn planned(volume: &Volume, tree: &Tree, manifest: &Manifest) -> (Plan, u64) {
+    let mut plan = plan(tree, manifest, volume.prefix());
+    let seen: HashSet<u32> = tree.values().map(|node| node.inode).collect();
+    let has_name = |entry: &Entry| match volume.fs().attributes(InodeId(entry.inode)) {
+        Ok(found) => found.links > 0 && found.version == entry.version,
+        Err(error) => error != cairn_core::Error::NotFound,
+    };
+    let is_renamed = |path: &&FilePath| {
+        let entry = manifest.files.get(path).filter(|entry| entry.kind == Kind::File);
+        entry
+            .is_some_and(|entry| !entry.detached && !seen.contains(&entry.inode) && has_name(entry))
+    };
+    let renamed: HashSet<FilePath> = plan.steps().filter(is_renamed).cloned().collect();
+    plan.spare(&renamed);
+    (plan, renamed.len() as u64)
 }
 
 /// Why a file is not drained that waits for the data of absent ones.

@@ -3,8 +3,8 @@
 //! A pure comparison of the tree of names in the store with the manifest; it depends on no history,
 //! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
 //! carries the plan out.
-//! Must stay true: a copy is removed only if the store has no file of that name and kind any more
-//! and the entry is not detached; an unclean or open file is never copied; nothing happens to a copy with the
+//! Must stay true: a copy is removed only if the tree has no file of that name and kind any more
+//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an unclean or open file is never copied; nothing happens to a copy with the
 //! data of a file that is absent in the store, but that it is renamed as that file was.
 
 use crate::extended::Extended;
@@ -143,8 +143,9 @@ impl Plan {
     }
 
     /// Leaves the copies at `needed` as they are, for now.
-    fn spare(&mut self, needed: &HashSet<FilePath>) {
+    pub fn spare(&mut self, needed: &HashSet<FilePath>) {
         self.guard(needed);
+        self.symlinks.retain(|path| !needed.contains(path));
         let (held, renames): (Vec<_>, _) =
             std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
         let (postponed, copies): (Vec<_>, _) =

@@ -2,7 +2,7 @@ use super::*;
 use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
-use cairn_core::{Caller, OpenOptions};
+use cairn_core::{Caller, OpenOptions, RenameMode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -138,4 +138,46 @@ fn copies_of_what_the_store_has_not_are_no_drained_files() {
     store.volume.fs().unlink(&caller, ROOT, b"md_step1.cpt").expect("removes");
     let outcome = pass();
     assert_eq!((outcome.drained_files, out.join("md_step1.cpt").exists()), (0, true));
+}
+
+/// Mechanism: a namespace is read directory by directory. What was renamed meanwhile, from one that was not read yet into one that was,
+/// is nowhere in what was read.
+/// Consequence: its copy was removed, or replaced by that of the next file of the old name; of an absent file that was all there is.
+/// Fix: a copy stays while the file it is of has a name in the store.
+#[test]
+fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
+    let mut store = TestStore::new();
+    store.job.persist = Some(store.directory("out"));
+    let volumes = [Arc::clone(&store.volume)];
+    for name in ["moved", "replaced", "removed"] {
+        store.write(name, b"text", 0o644, 1);
+    }
+    let mut drainer = Drainer::new(&store.path, store.job.clone());
+    drainer.pass(&volumes, true, Reason::Routine, &Meter::default()).expect("passes");
+    let ledger = drainer.ledger.take().expect("a persist directory");
+    let (fs, caller) = (store.volume.fs(), store.volume.caller());
+    fs.unlink(&caller, ROOT, b"removed").expect("removes");
+    for (from, to) in [("moved", "elsewhere"), ("replaced", "aside")] {
+        let (from, to) = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
+        fs.rename(&caller, from, to, RenameMode::Replace).expect("renames");
+    }
+    store.write("replaced", b"other", 0o644, 2);
+    let all = store.volume.tree().expect("reads");
+    let seen: Tree =
+        all.clone().into_iter().filter(|(name, _)| *name == path("replaced")).collect();
+    let plan = |tree| planned(&store.volume, tree, ledger.manifest());
+    let (cautious, spared) = plan(&seen);
+    assert_eq!((cautious.remove, cautious.copies, spared), (vec![path("removed")], vec![], 2));
+    let (full, spared) = plan(&all);
+    assert_eq!(
+        (full.remove, full.copies, spared),
+        (vec![path("removed")], vec![path("replaced")], 0)
+    );
+    assert_eq!(full.renames.len(), 2);
+    // They are gone at last.
+    for name in ["elsewhere", "aside"] {
+        fs.unlink(&caller, ROOT, name.as_bytes()).expect("removes");
+    }
+    let (last, spared) = plan(&seen);
+    assert_eq!((last.remove.len(), last.copies.len(), spared), (2, 1, 0));
 }
