@@ -110,12 +110,21 @@ impl<'a> Carrier<'a> {
             self.step(path, |carrier| carrier.make_directory(path))?;
         }
         let mut copies = plan.copies.clone();
+        // Copies that have not moved although they are all that there is of absent files.
+        let mut kept = BTreeSet::new();
         for (from, to) in &plan.renames {
-            let renamed = self.step(to, |carrier| carrier.rename(from, to))?;
-            if renamed != Some(true) {
-                copies.push(to.clone());
+            let renamed = match kept.contains(to) {
+                true => None,
+                false => self.step(to, |carrier| carrier.rename(from, to))?,
+            };
+            let is_absent = self.tree.get(to).is_some_and(|node| node.absence.is_some());
+            match renamed == Some(true) {
+                true => {}
+                false if is_absent => drop(kept.insert(from)),
+                false => copies.push(to.clone()),
             }
         }
+        copies.retain(|path| !kept.contains(path));
         for path in &plan.symlinks {
             self.step(path, |carrier| carrier.make_symlink(path))?;
         }

@@ -12,7 +12,7 @@ use crate::plan::plan;
 use crate::sets::{Family, Name};
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
-use cairn_core::{ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
+use cairn_core::{Absence, ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::ops::Deref;
@@ -168,7 +168,7 @@ impl World {
 
     fn carry_out(&self, ledger: &mut Ledger, step: &Plan) -> Failures {
         let mut failures = Failures::default();
-        self.with_carrier(ledger, &mut failures, |carrier| {
+        self.with_carrier(ledger, &mut failures, &self.tree(), |carrier| {
             carrier.carry_out(step).expect("the directory is fine");
         });
         failures
@@ -178,9 +178,10 @@ impl World {
         &self,
         ledger: &mut Ledger,
         failures: &mut Failures,
+        tree: &Tree,
         act: impl FnOnce(&mut Carrier<'_>),
     ) {
-        let (tree, meter, marks) = (&self.tree(), &Meter::default(), &Marks::open(&self.scratch));
+        let (meter, marks) = (&Meter::default(), &Marks::open(&self.scratch));
         let (replaced, touched) = (Vec::new(), BTreeSet::new());
         let volume = &*self.volume;
         let overtaking = None;
@@ -511,7 +512,7 @@ fn directory_of_a_copy_is_made_durable_by_the_commit_that_names_the_copy() {
     }
     let (mut ledger, mut failures) = (world.ledger(), Failures::default());
     let directory = path("d");
-    world.with_carrier(&mut ledger, &mut failures, |carrier| {
+    world.with_carrier(&mut ledger, &mut failures, &world.tree(), |carrier| {
         for name in ["d/first", "d/second"] {
             let path = path(name);
             let source = Source { volume: carrier.volume, path: &path, node: &carrier.tree[&path] };
@@ -642,4 +643,45 @@ fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     assert_eq!(pass(&mut drainer), 0);
     assert_eq!(drainer.next_retry(), None, "it is open now");
     fs.release(world.volume.slot(), opened.handle, now()).expect("closes");
+}
+
+/// Mechanism: when a copy could not be renamed, what comes to its old name was copied there all the same.
+/// Consequence: the data of an absent file were lost, of which that copy was all there is.
+/// Fix: what comes to that name waits.
+#[test]
+fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
+    let world = World::new();
+    world.make_directory("old");
+    world.write("ckpt", 1, "first");
+    world.write("ckpt.1", 1, "other");
+    assert!(world.drain(), "everything is drained");
+    world.rename("ckpt", "old/ckpt");
+    world.rename("ckpt.1", "ckpt");
+    world.write("ckpt.1", 2, "third");
+    let mut ledger = world.ledger();
+    let mut tree = world.tree();
+    for (name, was) in [("old/ckpt", "ckpt"), ("ckpt", "ckpt.1")] {
+        let crc32c = ledger.entry(&path(was)).and_then(|entry| entry.crc32c).expect("a sum");
+        let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
+        tree.get_mut(&path(name)).expect("is there").absence = Some(absence);
+    }
+    // What is no file of ours, with something in it, cannot be replaced.
+    fs::create_dir_all(world.out().join("old/ckpt/foreign")).expect("makes");
+    let plan = |ledger: &Ledger| plan(&tree, ledger.manifest(), &FilePath::root());
+    let mut failures = Failures::default();
+    let mut pass = |ledger: &mut Ledger| {
+        let plan = plan(ledger);
+        failures.forgive();
+        world.with_carrier(ledger, &mut failures, &tree, |carrier| {
+            carrier.carry_out(&plan).expect("the directory is fine");
+        });
+        failures.list().len()
+    };
+    let content = |name: &str| fs::read_to_string(world.out().join(name)).expect("reads");
+    assert_eq!(pass(&mut ledger), 1);
+    assert_eq!((content("ckpt"), content("ckpt.1")), ("first".into(), "other".into()));
+    fs::remove_dir_all(world.out().join("old/ckpt")).expect("removes");
+    assert_eq!(pass(&mut ledger), 0);
+    let all = ["old/ckpt", "ckpt", "ckpt.1"].map(content);
+    assert_eq!(all, ["first", "other", "third"]);
 }
