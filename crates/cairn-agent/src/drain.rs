@@ -235,8 +235,8 @@ impl Drainer {
         let guards = result.as_ref().is_ok_and(|&guards| guards);
         let _at_work = meter.at(&manifest);
         if let Err(error) = result {
-            // What is verified stays verified; if this fails, too, the files are copied again.
-            let _ = ledger.commit();
+            // What is verified stays verified; if this fails, too, the next ledger finds it in the journal.
+            let _ = ledger.save();
             return Err(error);
         }
         outcome.changed = self.failures.take_changed();

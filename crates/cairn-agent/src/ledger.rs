@@ -355,14 +355,20 @@ impl Ledger {
         self.journal.clear()
     }
 
+    /// As `commit`, but what was announced stays in the journal: for whoever gives the ledger up after an error.
+    pub fn save(&mut self) -> Result<()> {
+        self.write_manifest()
+    }
+
     fn write_manifest(&mut self) -> Result<()> {
         let has_nothing_to_say = !self.is_on_disk && self.manifest.files.is_empty();
         if !self.dirty || has_nothing_to_say {
             return Ok(());
         }
         let started = Instant::now();
-        while let Some(directory) = self.touched.pop_last() {
-            self.destination.synchronise(&directory)?;
+        while let Some(directory) = self.touched.last() {
+            self.destination.synchronise(directory)?;
+            self.touched.pop_last();
         }
         self.manifest.commit(&self.destination)?;
         self.dirty = false;

@@ -645,6 +645,25 @@ fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     fs.release(world.volume.slot(), opened.handle, now()).expect("closes");
 }
 
+/// Mechanism: the name of a directory was taken for durable once that was asked for, whatever came of it.
+/// Consequence: the next commit named files whose names might not outlast a crash, and emptied the journal.
+/// Fix: it is asked again, until it succeeds.
+#[test]
+fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    assert!(world.drain(), "everything is drained");
+    let mut ledger = world.ledger();
+    let impossible = FilePath::root().join(&[b'x'; 300]);
+    ledger.touch(impossible.clone());
+    ledger.set_complete(false);
+    for _ in 0..2 {
+        assert!(ledger.commit().is_err());
+        assert!(ledger.is_touched(&impossible));
+    }
+    assert!(ledger.save().is_err());
+}
+
 /// Mechanism: when a copy could not be renamed, what comes to its old name was copied there all the same.
 /// Consequence: the data of an absent file were lost, of which that copy was all there is.
 /// Fix: what comes to that name waits.
