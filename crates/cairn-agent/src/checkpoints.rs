@@ -155,6 +155,11 @@ impl Checkpoints {
         self.save()
     }
 
+    /// To be called when a file of a checkpoint was replaced by a copy of itself, while there is no agent.
+    pub fn note_replaced(&mut self, path: &FilePath, inode: u32, version: u64) {
+        self.register.note_replaced(path, inode, version);
+    }
+
     /// Takes note of what `manifest` has of this store.
     pub fn compare(&mut self, manifest: &Manifest) {
         self.register.move_beyond(manifest.highest_id(&manifest.store));

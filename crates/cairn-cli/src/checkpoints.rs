@@ -82,6 +82,24 @@ pub fn adopt(
     Ok(checkpoints.adopt(&groves(volumes, &trees), &filled)?)
 }
 
+/// Those of a store that nobody else changes, as of now.
+pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
+    let trees = trees(volumes)?;
+    let mut checkpoints = Checkpoints::open(store.directory(), &store.job)?;
+    checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
+    Ok(checkpoints)
+}
+
+/// When one was brought into a store that has others: it consists of these files.
+pub fn take_up(
+    checkpoints: &mut Checkpoints,
+    volumes: &[Volume],
+    files: Vec<&FilePath>,
+) -> Result<()> {
+    let trees = trees(volumes)?;
+    Ok(checkpoints.adopt(&groves(volumes, &trees), &[files])?)
+}
+
 /// A checkpoint, as it is listed.
 #[derive(Debug, Serialize)]
 struct Row {

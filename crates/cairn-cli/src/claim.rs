@@ -8,6 +8,7 @@
 use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
+use crate::resumption;
 use crate::size;
 use crate::space::check_quota;
 use crate::staging;
@@ -63,7 +64,7 @@ pub struct Claim {
 pub struct Entrance<'a> {
     /// Takes the run lock of the store in a directory, of a job.
     pub take: &'a dyn Fn(&Path, &str) -> Result<File>,
-    /// Says in the directory of a new store who makes it, before that takes long.
+    /// Says in the directory of a store who makes it, or verifies it, before that takes long.
     pub sign: &'a dyn Fn(&Path) -> Result<()>,
     /// Says in the directory of a new store, before that is removed, why nothing came of it.
     pub give_up: &'a dyn Fn(&Path, &Error),
@@ -92,7 +93,7 @@ impl Claim {
             let claimed = match &directory {
                 Some(directory) => OpenStore::open(directory)
                     .and_then(|store| (entrance.take)(directory, &store.job.job))
-                    .and_then(|lock| Claim::resume(directory, request, lock)),
+                    .and_then(|lock| Claim::resume(directory, request, lock, entrance)),
                 None => Claim::create_by(roots, request, command, entrance),
             };
             match claimed {
@@ -105,7 +106,12 @@ impl Claim {
         }
     }
 
-    fn resume(directory: &Path, request: &Request, lock: File) -> Result<Claim> {
+    fn resume(
+        directory: &Path,
+        request: &Request,
+        lock: File,
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
         let store = OpenStore::open(directory)?;
         if staging::was_cut_off(directory) {
             // Nothing in it is only there.
@@ -137,6 +143,10 @@ impl Claim {
         }
         claim.begin_run(request)?;
         claim.take_up(&request.space)?;
+        if !joins && request.verify {
+            (entrance.sign)(directory)?;
+            resumption::verify(&claim, request.quiet)?;
+        }
         Ok(claim)
     }
 
@@ -195,7 +205,7 @@ impl Claim {
         let lock = (entrance.take)(&directory, &name)?;
         if request.job.is_some() && is_described(&directory) {
             // Somebody else was faster.
-            return Claim::resume(&directory, request, lock);
+            return Claim::resume(&directory, request, lock, entrance);
         }
         if !is_blank(&directory)? {
             return Err(Error::NotAStore { path: directory });
@@ -243,6 +253,9 @@ impl Claim {
         }
         made.and_then(|claim| {
             claim.say_what_was_recovered()?;
+            if !claim.is_new && request.verify {
+                resumption::verify(&claim, request.quiet)?;
+            }
             Ok(claim)
         })
     }

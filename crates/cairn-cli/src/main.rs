@@ -51,6 +51,7 @@ mod ranks;
 mod report;
 mod request;
 mod restore;
+mod resumption;
 mod rights;
 mod rm;
 mod room;

@@ -170,6 +170,8 @@ pub struct Request {
     pub space: SpacePolicy,
     /// What a new store is filled with.
     pub stage: Stage,
+    /// Compare the newest checkpoints of a store that has been there with their checksums.
+    pub verify: bool,
     /// Where complete checkpoints are archived, if that was said.
     pub archive: Option<ArchivePolicy>,
     /// Say nothing about what was chosen.
@@ -214,6 +216,7 @@ impl Request {
             drain: DrainRequest::default(),
             space: SpacePolicy::default(),
             stage: Stage::Nothing,
+            verify: true,
             archive: None,
             quiet: false,
         };

@@ -121,6 +121,11 @@ pub struct Arguments {
         hide_possible_values = false
     )]
     stage: Option<StageArgument>,
+    /// Go on in a store that has been there without comparing the newest checkpoint of each family with its checksums first.
+    /// Else a damaged file of it is put right from its copy in the persist directory, or, if there is none that is whole, the
+    /// checkpoint is set aside in .cairn-damaged, and the one before it is gone on from
+    #[arg(long, env = "CAIRN_RUN_NO_VERIFY")]
+    no_verify: bool,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
     /// Nothing in the store need be kept: remove it at the end, whatever happens
@@ -159,6 +164,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
         stage,
+        verify: !(arguments.no_verify || settings.run.no_verify.unwrap_or(false)),
         space: space::policy(&arguments.space, &settings.space)?,
         archive,
         ..Request::new(arguments.store, settings.run.clone())?

@@ -60,6 +60,8 @@ pub struct RunSettings {
     pub scope: Option<String>,
     /// `--stage`.
     pub stage: Option<StageSetting>,
+    /// `--no-verify`.
+    pub no_verify: Option<bool>,
     /// `--discard`.
     pub discard: Option<bool>,
     /// `--report-calls`.

@@ -248,6 +248,15 @@ impl Register {
         sets.iter().for_each(|set| self.add(set, None, rules, now_ns));
     }
 
+    /// The file at `path` is another one with the same data: what consists of it stays what it is.
+    pub fn note_replaced(&mut self, path: &crate::FilePath, inode: u32, version: u64) {
+        let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
+        let files = known.flat_map(|known| &mut known.files);
+        for file in files.filter(|file| file.path == *path) {
+            (file.inode, file.version) = (inode, version);
+        }
+    }
+
     /// The numbers up to `taken` were given before, by an agent that could not write them down.
     pub fn skip(&mut self, taken: u64) {
         self.next_id = self.next_id.max(taken + 1);
