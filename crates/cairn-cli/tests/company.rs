@@ -85,6 +85,23 @@ fn failure_of_any_rank_keeps_the_store_and_each_has_its_own_exit_code() {
 }
 
 #[test]
+fn one_rank_compares_the_newest_checkpoint_and_all_find_it_put_right() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["--job", "rot", "--persist", out.to_str().expect("UTF-8")];
+    let write = "[ $PMI_RANK = 0 ] && for step in 1 2; do
+        mkdir /cairn/new; head -c 300000 /dev/zero | tr '\\0' $step >/cairn/new/a
+        mv /cairn/new /cairn/ckpt-$step
+    done; exit 3";
+    let ran = ranks(&sandbox, "21.0", &options, write);
+    assert!(ran.iter().all(|ran| ran.code == Some(3)));
+    sandbox.flip("rot", &[b'2'; 64], 40_000);
+    let ran = ranks(&sandbox, "21.1", &options, "tr -d 2 </cairn/ckpt-2/a | wc -c; exit 3");
+    assert_eq!(ran.iter().map(|ran| &ran.stdout[..]).collect::<Vec<_>>(), ["0\n"; 3]);
+    ending(&ran, "/ckpt-2/a is put right from");
+}
+
+#[test]
 fn rank_that_runs_again_waits_for_the_others_to_end_the_first_run() {
     let sandbox = Sandbox::new();
     let round = "touch /cairn/$0.$PMI_RANK; until [ $(ls /cairn/$0.* | wc -l) = 3 ]; do :; done; echo >>/cairn/all";

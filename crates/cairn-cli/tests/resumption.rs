@@ -3,18 +3,19 @@
 
 mod common;
 
-use common::{Ran, Sandbox};
+use common::session::Session;
+use common::{Ran, Sandbox, eventually};
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Two checkpoints of two files each, and a single file for each step.
+/// Two checkpoints of two files each. Renamed into place they are complete, whenever the agent looks.
 const WRITE: &str = "
 for step in 1 2; do
-    mkdir /cairn/ckpt-$step
+    mkdir /cairn/new
     for rank in a b; do
-        head -c 300000 /dev/zero | tr '\\0' $step | sed s/^/$rank/ >/cairn/ckpt-$step/$rank
+        head -c 300000 /dev/zero | tr '\\0' $step | sed s/^/$rank/ >/cairn/new/$rank
     done
+    mv /cairn/new /cairn/ckpt-$step
 done
 exit 3";
 
@@ -28,14 +29,9 @@ done; exit 3";
 const FIRST: &str = "ckpt-1/a a1 0\nckpt-1/b b1 0\n";
 const BOTH: &str = "ckpt-1/a a1 0\nckpt-1/b b1 0\nckpt-2/a a2 0\nckpt-2/b b2 0\n";
 
-/// Flips a bit in the middle of the data that begin like this in the store's memory.
+/// Flips a bit in the middle of the data that begin like this.
 fn flip(sandbox: &Sandbox, job: &str, beginning: &[u8; 2]) {
-    let path = sandbox.store(job).join("node.ram0");
-    let content = fs::read(&path).expect("reads");
-    let begins = [&beginning[..], &[beginning[1]; 62]].concat();
-    let at = content.windows(64).position(|window| window == begins).expect("the data") + 40_000;
-    let file = fs::File::options().write(true).open(&path).expect("opens");
-    file.write_all_at(&[content[at] ^ 1], at as u64).expect("writes");
+    sandbox.flip(job, &[&beginning[..], &[beginning[1]; 62]].concat(), 40_000);
 }
 
 fn spoil(path: &Path) {
@@ -110,6 +106,22 @@ fn checkpoint_that_is_only_outside_takes_the_place_of_a_damaged_one() {
     let steps: Vec<_> = rows.as_array().expect("a list").iter().map(|row| &row["step"]).collect();
     assert!(steps.iter().filter(|step| **step == 1).count() == 1, "{rows}");
     assert_eq!(sandbox.manifest("rot")["checkpoints"][0]["step"], 1);
+}
+
+#[test]
+fn agent_that_a_killed_run_left_is_no_obstacle() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "rot", &[]);
+    session.shell(&WRITE.replace("exit 3", "true"));
+    eventually("both are drained", || {
+        let manifest = sandbox.manifest("rot");
+        manifest["checkpoints"].as_array().is_some_and(|known| known.len() == 2)
+    });
+    session.kill_all();
+    flip(&sandbox, "rot", b"b2");
+    let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
+    ran.says("/ckpt-2/b is put right from").prints(BOTH);
+    assert_eq!(sandbox.manifest("rot")["checkpoints"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]

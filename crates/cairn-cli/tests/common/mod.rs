@@ -14,6 +14,7 @@ pub mod target;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Once;
@@ -100,6 +101,16 @@ impl Sandbox {
     /// `cairn run` of a shell script as `job`, draining nowhere.
     pub fn run_undrained(&self, job: &str, script: &str) -> Ran {
         self.cairn(&["run", "--job", job, "--", "bash", "-c", script])
+    }
+
+    /// Flips a bit so many bytes behind where `content` begins in the memory of a store.
+    pub fn flip(&self, job: &str, content: &[u8], behind: usize) {
+        let path = self.store(job).join("node.ram0");
+        let memory = fs::read(&path).expect("reads");
+        let found = memory.windows(content.len()).position(|window| window == content);
+        let at = found.expect("it is in memory") + behind;
+        let file = fs::File::options().write(true).open(&path).expect("opens");
+        file.write_all_at(&[memory[at] ^ 1], at as u64).expect("writes");
     }
 
     /// The manifest of a job; null if there is none.
