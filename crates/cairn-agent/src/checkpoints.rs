@@ -77,6 +77,8 @@ pub struct View {
     pub held: HashSet<FilePath>,
     /// Those of them whose checkpoint is not complete.
     pub incomplete: HashSet<FilePath>,
+    /// Those that nobody will want outside, as things stand: not even when the run ends.
+    pub unneeded: HashSet<FilePath>,
     /// Every checkpoint, complete or not, without files that are drained in any case or in none.
     pub sets: Vec<Partial>,
     /// Place of each file of a checkpoint in the order of copying; the others come after them.
@@ -295,6 +297,17 @@ impl Checkpoints {
             held.extend(persistent_aside(&set.members, &purpose));
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
         }
+        let newest: HashMap<&Family, &[Member]> = self
+            .register
+            .checkpoints()
+            .iter()
+            .map(|known| (&known.name.family, &known.files[..]))
+            .collect();
+        let waiting = sets.iter().filter(|set| matches!(set.standing, Standing::Waiting(_)));
+        let awaited = waiting.map(|set| &set.members[..]).chain(newest.into_values()).flatten();
+        let awaited: HashSet<&FilePath> = awaited.map(|member| &member.path).collect();
+        let is_unneeded = |path: &&FilePath| unwanted.contains(*path) || !awaited.contains(*path);
+        let unneeded = held.iter().filter(is_unneeded).cloned().collect();
         let complete = self.register.checkpoints().iter().map(|known| (&known.name, &known.files));
         let others = sets.iter().filter(|set| !set.is_complete());
         let all = complete.chain(others.map(|set| (&set.name, &set.members)));
@@ -316,7 +329,15 @@ impl Checkpoints {
         });
         let look_again = waits.min().map(|left| Instant::now() + left);
         self.unwanted = unwanted;
-        View { held, incomplete, sets: all, order, unfinished: unfinished(sets, run), look_again }
+        View {
+            held,
+            incomplete,
+            unneeded,
+            sets: all,
+            order,
+            unfinished: unfinished(sets, run),
+            look_again,
+        }
     }
 
     /// Notes which checkpoints `ledger` has whole, in its manifest, too.

@@ -135,7 +135,8 @@ impl Drainer {
             self.seal_closed(volume, tree);
         }
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
-        let view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
+        let mut view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
+        meter.leave_out(std::mem::take(&mut view.unneeded));
         self.look_again = view.look_again;
         // Others read it: what is there does not depend on the directory.
         self.save_checkpoints()?;

@@ -36,7 +36,7 @@ pub struct Forecast {
     pub until: u64,
     /// Seconds until then.
     pub left_s: u64,
-    /// Bytes that are only in the store.
+    /// Bytes that are only in the store, of files that are to be drained.
     pub undrained_bytes: u64,
     /// Seconds to drain them as fast as possible, with a reserve; none if nothing was measured yet.
     pub needed_s: Option<u64>,
@@ -91,13 +91,16 @@ impl Lookout {
     }
 }
 
-/// Bytes of files that are only in the store, those that are still written included.
+/// Bytes of files that are only in the store and are to be drained, those that are still written included.
 fn undrained_bytes(shared: &Shared) -> Result<u64> {
+    let left_out = shared.meter.left_out();
     let mut bytes = 0;
     for volume in shared.volumes().0 {
         let tree = volume.tree()?;
-        let files = tree.values().filter(|node| node.kind == Kind::File && !node.unclean);
-        bytes += files.filter(|node| !node.drained).map(|node| node.bytes).sum::<u64>();
+        let files = tree.iter().filter(|(path, node)| {
+            node.kind == Kind::File && !node.unclean && !node.drained && !left_out.contains(*path)
+        });
+        bytes += files.map(|(_, node)| node.bytes).sum::<u64>();
     }
     Ok(bytes)
 }

@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use crate::pace::Pace;
 use crate::path::FilePath;
 use crate::protocol::{Progress, Stalled};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub struct Meter {
     bytes_ever: AtomicU64,
     stopping: AtomicBool,
     work: Mutex<Vec<Work>>,
+    left_out: Mutex<Arc<HashSet<FilePath>>>,
     /// How fast it may go.
     pub pace: Pace,
 }
@@ -41,6 +43,16 @@ impl Meter {
         for counter in [&self.files_total, &self.files_done, &self.bytes_total, &self.bytes_done] {
             counter.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// These files are not to be drained, now or later.
+    pub fn leave_out(&self, files: HashSet<FilePath>) {
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(files);
+    }
+
+    /// Files that are not to be drained, as of the last look.
+    pub fn left_out(&self) -> Arc<HashSet<FilePath>> {
+        Arc::clone(&self.left_out.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// So much more is to be copied.

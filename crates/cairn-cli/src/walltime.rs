@@ -184,7 +184,7 @@ pub fn line(forecast: &Forecast) -> String {
     let Forecast { left_s, undrained_bytes, needed_s, in_time, .. } = forecast;
     let left = format!("{} left", duration::human(*left_s as f64));
     if *undrained_bytes == 0 {
-        return format!("{left}; everything is safe");
+        return format!("{left}; all that is to be drained is safe");
     }
     let bytes = human(*undrained_bytes);
     match needed_s.map(|needed| duration::human(needed as f64)) {
