@@ -197,6 +197,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(note) = company::other_nodes(program, &claim.store.job.mount) {
         eprintln!("cairn: {note}");
     }
+    let job = &claim.store.job;
+    if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
+        eprintln!("cairn: {}: {note}", job.job);
+    }
     let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
     let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
     let last = match &company {

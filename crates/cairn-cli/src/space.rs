@@ -19,7 +19,8 @@ const RETAIN_SHAPE: &str = "what stays, as in count=3, bytes=20G or age=2h, or s
 pub struct SpaceArguments {
     /// Which complete checkpoints stay in the store: the newest N of those whose names differ in numbers only (count=N), up to
     /// so many bytes (bytes=20G), for so long (age=2h); all of what is given. Older ones leave it once they are drained and
-    /// verified, and the program finds them no more; their copies stay. The newest always stays [default: all]
+    /// verified, and the program finds them no more; their copies stay. The newest always stays. Without --persist nothing
+    /// leaves, also what is archived [default: all]
     #[arg(long, value_name = "WHAT", env = "CAIRN_SPACE_RETAIN", value_delimiter = ',')]
     pub retain: Vec<String>,
     /// How long a write waits for space, where --retain lets something leave, before it fails with ENOSPC; 0: not at all
@@ -70,6 +71,14 @@ pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<Sp
         wait_seconds: wait.map(|text| seconds(text)).transpose()?,
         quota_bytes: quota.map(|quota| bytes(quota)).transpose()?,
     })
+}
+
+/// What to say of a policy that has no effect on a store that drains nowhere.
+pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str> {
+    let is_said = policy.retains() || policy.wait_seconds.is_some();
+    (is_said && !drains).then_some(
+        "--retain and --space-wait have no effect without --persist: only what is drained leaves the store",
+    )
 }
 
 fn retain(parts: &[String]) -> Result<RetainSettings> {

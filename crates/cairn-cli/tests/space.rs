@@ -326,6 +326,17 @@ fn agent_that_is_killed_while_writers_wait_is_replaced_and_they_go_on() {
 }
 
 #[test]
+fn what_is_to_leave_a_store_that_drains_nowhere_is_said_to_stay() {
+    let sandbox = Sandbox::new();
+    for option in [["--retain", "count=1"], ["--space-wait", "1s"]] {
+        let run = ["run", "--job", "stays", option[0], option[1], "--", "true"];
+        sandbox.cairn(&run).succeeds().says("have no effect without --persist");
+    }
+    let ran = run(&sandbox, &["--retain", "count=1"], "").succeeds();
+    assert!(!ran.stderr.contains("no effect"), "{}", ran.stderr);
+}
+
+#[test]
 fn quota_limits_tiers_and_is_refused_where_they_are_larger() {
     let sandbox = Sandbox::new();
     let large = ["run", "--job", "q", "--quota", "8M", "--tier", "ram:16M", "--", "true"];
