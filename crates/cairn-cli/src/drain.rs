@@ -102,6 +102,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             let bytes = human(drain.outcome.drained_bytes);
             let (directory, manifest) = (directory.display(), manifest_name(&drain.job));
             output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
+            unclean(&drain.outcome).iter().for_each(|line| output::line(line));
         }
         archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
     }
@@ -113,6 +114,17 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             Err(Error::NotDrained { summary })
         }
     }
+}
+
+/// What is said of unclean files, if there are any.
+pub fn unclean(outcome: &Outcome) -> Option<String> {
+    let first = outcome.unclean.first()?;
+    let files = count(outcome.unclean.len() as u64, "file");
+    let more = if outcome.unclean.len() > 1 { ", ..." } else { "" };
+    Some(format!(
+        "{files} unclean, only in the store (the writer died, or a part is lost), and never drained: {first}{more}; cairn cp \
+         takes them out"
+    ))
 }
 
 /// Has the agent of `store` drain; shows progress unless `quiet`.

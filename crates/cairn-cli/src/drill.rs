@@ -50,14 +50,15 @@ The whole process group is killed with SIGKILL. What it is started again from is
 computed since is lost. The store is the drill's own, and removed when the run has ended well. Nothing is archived. Tiers that
 CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is there yet.
 
-Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept); 2 refused.";
+Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept), or it ended before it was killed as often
+as was asked for; 2 refused.";
 
 /// Kill a run at random times and see whether it comes back.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// How often it is killed
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
     /// When it is killed, counted from its start: between these two times
     #[arg(long, value_name = "TIME..TIME", default_value = "10s..60s", value_parser = span)]
@@ -151,9 +152,15 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         held => held?,
     };
     say(context, &report);
-    match report.ended_well {
-        true => drill.clear(),
-        false => Err(Error::Drill { job: report.job, code: report.exit_code }),
+    if !report.ended_well {
+        return Err(Error::Drill { job: report.job, code: report.exit_code });
+    }
+    drill.clear()?;
+    match report.kills.len() as u32 {
+        kills if kills < arguments.kills => {
+            Err(Error::TooFewKills { kills, wanted: arguments.kills })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -383,9 +390,6 @@ fn say(context: &Context, report: &DrillReport) {
         false => format!("the run ended with exit code {}", report.exit_code),
     };
     output::line(&format!("{kills} (--seed {}), {lost} of work lost: {end}", report.seed));
-    if report.ended_well && report.kills.is_empty() {
-        output::line("it ended before it could be killed: give shorter times with --after");
-    }
 }
 
 /// Numbers that a seed decides (splitmix64).

@@ -5,6 +5,7 @@ use crate::calls::CallReport;
 use crate::drain::DrainReport;
 use crate::output::{count, quoted};
 use crate::ranks;
+use crate::signals;
 use crate::size::human;
 use crate::standing::Standing;
 use crate::store::Roots;
@@ -117,6 +118,8 @@ pub struct Ending<'a> {
     pub command: Vec<String>,
     /// Its exit code.
     pub code: i32,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
     /// How safe its files are.
     pub safety: Safety,
     /// How the archive of its checkpoints stands, if there is one.
@@ -129,6 +132,8 @@ pub struct Ending<'a> {
     pub not_brought: Vec<Failed>,
     /// The store was removed.
     pub removed: bool,
+    /// It is said what can be done with a store that is kept.
+    pub offers: bool,
     /// What calls were made, if they were counted.
     pub calls: Option<CallReport>,
 }
@@ -140,7 +145,12 @@ impl Ending<'_> {
         let mut lines = Vec::new();
         if self.code != 0 {
             let command = self.command.first().map(String::as_str).unwrap_or_default();
-            lines.push(format!("{job}: {command} ended with exit code {}", self.code));
+            lines.push(match self.signal {
+                Some(signal) => {
+                    format!("{job}: {command} was killed by signal {}", signals::shown(signal))
+                }
+                None => format!("{job}: {command} ended with exit code {}", self.code),
+            });
         }
         let calls = self.calls.iter().flat_map(CallReport::lines);
         lines.extend(calls.map(|line| format!("{job}: {line}")));
@@ -163,6 +173,9 @@ impl Ending<'_> {
             if let Some(last) = lines.last_mut() {
                 last.push_str("; store removed");
             }
+            return lines;
+        }
+        if !self.offers {
             return lines;
         }
         lines.push(format!("{job}: the store is kept in {}", self.store.display()));

@@ -183,6 +183,14 @@ pub enum Error {
         /// The job.
         job: String,
     },
+    /// The store of a job that runs is to be removed.
+    #[error(
+        "job {job} is running already, and its store cannot be removed; end it first, or wait for it: cairn status {job}"
+    )]
+    InUse {
+        /// The job.
+        job: String,
+    },
     /// The rank of this node that made the store for all could not fill it.
     #[error(
         "job {job} has no store: the rank of this node that was to fill it could not: {reason}"
@@ -416,6 +424,20 @@ pub enum Error {
         /// How many files.
         files: usize,
     },
+    /// A store would lose what is only there and cannot be drained.
+    #[error(
+        "the store of job {job} has files that are nowhere else ({files}), {unclean} of them unclean: whoever wrote \
+         these died meanwhile, and they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
+         or give them up with: cairn rm {job} --discard"
+    )]
+    WouldLoseUnclean {
+        /// The job.
+        job: String,
+        /// How many files.
+        files: usize,
+        /// How many of them are unclean.
+        unclean: u64,
+    },
     /// A store would be removed before its checkpoints are archived.
     #[error(
         "the store of job {job} has checkpoints that are not in {url}: {reason}; send them with: cairn drain {job}, or give \
@@ -446,6 +468,17 @@ pub enum Error {
         job: String,
         /// How it ended.
         code: i32,
+    },
+    /// A run that ended before a drill had tested what it was to test.
+    #[error(
+        "the run ended before it was killed as often as was asked for ({kills} of {wanted} times); give shorter times \
+         with --after, or fewer --kills"
+    )]
+    TooFewKills {
+        /// How often it was killed.
+        kills: u32,
+        /// How often it was to be.
+        wanted: u32,
     },
     /// Somebody ended the drill.
     #[error("the drill was ended by signal {signal}; so was its run, and its store is removed")]
@@ -724,6 +757,7 @@ impl Error {
             | Error::NotFreed { .. }
             | Error::NotFilled { .. }
             | Error::Drill { .. }
+            | Error::TooFewKills { .. }
             | Error::Undead { .. }
             | Error::Damage { .. }
             | Error::TierDamaged { .. }

@@ -11,6 +11,7 @@ use crate::jobs::shown;
 use crate::output;
 use crate::rm::take_for_removal;
 use crate::size::human;
+use crate::standing::Standing;
 use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
 use cairn_agent::archive::fetch::Archive;
@@ -154,14 +155,25 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
         }
         State::Removed => None,
         State::LeftBehind => match row.not_safe {
-            Some(not_safe) if not_safe.files > 0 && !force => Some(format!(
-                "{} in it are nowhere else; drain them with: cairn drain {}{}",
-                shown(not_safe),
-                row.job,
-                if row.persist.is_some() { "" } else { " --persist DIR" },
-            )),
+            Some(not_safe) if not_safe.files > 0 && !force => {
+                Some(format!("{} in it are nowhere else; {}", shown(not_safe), advice(row)))
+            }
             _ => None,
         },
+    }
+}
+
+/// What to do with files that are nowhere else.
+fn advice(row: &StoreRow) -> String {
+    let job = &row.job;
+    let standing = OpenStore::open(&row.store).and_then(|store| Standing::of(&store));
+    match standing.map_or(0, |standing| standing.unclean_files) {
+        0 if row.persist.is_some() => format!("drain them with: cairn drain {job}"),
+        0 => format!("drain them with: cairn drain {job} --persist DIR"),
+        unclean => format!(
+            "{unclean} of them unclean: whoever wrote these died meanwhile, and they are never drained; save them with: \
+             cairn cp, or give them up with: cairn rm {job} --discard"
+        ),
     }
 }
 

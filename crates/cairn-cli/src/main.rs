@@ -23,6 +23,7 @@ mod drain;
 mod drain_options;
 mod drill;
 mod duration;
+mod earlier;
 mod elf;
 mod ending;
 mod error;
@@ -80,16 +81,16 @@ mod walltime;
 use crate::error::{EXIT_USAGE, Result};
 use crate::settings::Settings;
 use crate::store::Roots;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process;
 
 const OVERVIEW: &str = "\
 Start with:
-  cairn run --persist /scratch/out -- ./program
+  cairn run --job melt --persist /scratch/out -- ./program
 which lets the program write its checkpoints below /cairn at the speed of memory, and brings them
-to /scratch/out as plain, verified files while it goes on. `cairn COMMAND --help` has examples.";
+to /scratch/out as plain, verified files while it goes on. With the same --job it goes on from there. `cairn COMMAND --help` has examples.";
 
 /// Where the help of a command lists what every command takes.
 const BEHIND_THE_COMMANDS_OWN: usize = 900;
@@ -226,15 +227,50 @@ fn refuse_command_line(error: &clap::Error) -> ! {
         ErrorKind::MissingSubcommand => "a command is missing; start with: cairn run -- PROGRAM",
         _ => message.strip_prefix("error: ").unwrap_or(&message),
     };
-    eprintln!("cairn: {message}; see: {} --help", command_in(&text));
+    let command = command_in(&text);
+    let advice = advice(error, &command);
+    eprintln!("cairn: {message}; {}see: {command} --help", output::printable(&advice));
     process::exit(EXIT_USAGE)
 }
 
-/// The command whose usage an error of the command line shows.
+/// What was meant, as far as that can be guessed; with what sets it off from what follows.
+fn advice(error: &clap::Error, command: &str) -> String {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        _ => None,
+    };
+    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg].map(said);
+    if let Some(similar) = similar.into_iter().flatten().next() {
+        return format!("did you mean {similar}? ");
+    }
+    let program = said(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'));
+    let takes_program = ["cairn run", "cairn exec", "cairn drill"].contains(&command);
+    match program.filter(|_| takes_program && error.kind() == ErrorKind::UnknownArgument) {
+        Some(program) => {
+            let words = words_given().skip_while(|word| *word != program);
+            let words: Vec<String> = words.map(|word| output::quoted(&word)).collect();
+            format!("what is to be run follows --, write: {command} -- {}; ", words.join(" "))
+        }
+        None => String::new(),
+    }
+}
+
+/// What stands on the command line after `cairn`.
+fn words_given() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}
+
+/// The command that an error is about: whose usage it shows, else the one on the command line.
 fn command_in(text: &str) -> String {
-    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
-    let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase());
-    let words: Vec<&str> =
-        usage.unwrap_or("cairn").split_whitespace().take_while(is_name).collect();
-    words.join(" ")
+    if let Some(usage) = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")) {
+        let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase());
+        return usage.split_whitespace().take_while(is_name).collect::<Vec<_>>().join(" ");
+    }
+    let line = CommandLine::command();
+    let mut words = words_given();
+    match words.find_map(|word| Some(line.find_subcommand(&word)?.get_name().to_string())) {
+        Some(name) => format!("cairn {name}"),
+        None => "cairn".to_string(),
+    }
 }

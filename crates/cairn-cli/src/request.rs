@@ -46,7 +46,7 @@ const META_INODES_MIN: u32 = 1024;
 /// Options that describe a store.
 #[derive(Args, Debug, Default)]
 pub struct StoreArguments {
-    /// Name of the job; if it has a store, that is resumed [default: made from the command]
+    /// Name of the job; if it has a store, that is resumed [default: made from the command, another one each time]
     #[arg(long, value_name = "NAME", env = "CAIRN_RUN_JOB")]
     pub job: Option<String>,
     /// Prefix below which the program finds the store [default: /cairn]

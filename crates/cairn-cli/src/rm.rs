@@ -6,6 +6,7 @@ use crate::claim::{Claim, claim_existing};
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
+use crate::standing::Standing;
 use crate::store::{OpenStore, Place, locate};
 use crate::survey::Look;
 use cairn_agent::checkpoints::Told;
@@ -86,7 +87,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
 
 fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> Result<()> {
     let job = store.job.job.clone();
-    let (claim, files) = take_for_removal(store, discard)?;
+    let (claim, files) = take_for_removal(store, discard).map_err(|error| match error {
+        Error::Running { job } => Error::InUse { job },
+        other => other,
+    })?;
+    let unclean = Standing::of(&claim.store).map_or(0, |standing| standing.unclean_files);
+    if files > 0 && unclean > 0 {
+        return Err(Error::WouldLoseUnclean { job, files: files as usize, unclean });
+    }
     if files > 0 {
         return Err(Error::WouldLose { job, files: files as usize });
     }

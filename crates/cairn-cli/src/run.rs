@@ -12,6 +12,7 @@ use crate::claim::Claim;
 use crate::company::{self, Company, Last};
 use crate::drain::{DrainReport, drain_with};
 use crate::drain_options::{DrainArguments, DrainRequest};
+use crate::earlier;
 use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
@@ -55,9 +56,9 @@ const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn run -- ./simulate input.dat
-      files below /cairn live in memory; nothing is drained
-  cairn run --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
+  cairn run --job melt -- ./simulate input.dat
+      files below /cairn live in memory; nothing is drained; the same command again goes on in the store that is left
+  cairn run --job melt --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
       closed files arrive in /scratch/out as plain files, verified
   cairn run --persist /scratch/out --map /cairn/dump=dumps/run7 -- ./simulate
       what is written below /cairn/dump arrives in /scratch/out/dumps/run7
@@ -185,11 +186,18 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if discard {
         check_discard(request.persist.as_ref(), request.archive.as_ref())?;
     }
+    let earlier = match is_real && !context.json {
+        true => earlier::lines(roots, &request, &words),
+        false => Vec::new(),
+    };
     let mut company = Company::of_this_process(&request);
     let claim = match &mut company {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,
     };
+    if claim.is_new {
+        earlier.iter().for_each(|line| eprintln!("cairn: {line}"));
+    }
     if discard {
         check_discard(claim.store.job.persist.as_ref(), claim.store.job.archive.as_ref())?;
     }
@@ -214,7 +222,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     match executed {
         Ok(ran) => {
             let others_failed = last.others_failed;
-            let options = Options { discard, counts_calls, others_failed, words: &words };
+            let options = Options { discard, counts_calls, others_failed, words: &words, is_real };
             finish(context, claim, ran, &options)
         }
         Err(error) => {
@@ -329,13 +337,15 @@ struct Options<'a> {
     /// The command of another rank that ran in the store failed.
     others_failed: bool,
     words: &'a [String],
+    /// Not of a drill, which says itself what becomes of the store.
+    is_real: bool,
 }
 
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
 fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
-    let Options { discard, counts_calls, others_failed, words } = *options;
+    let Options { discard, counts_calls, others_failed, words, is_real } = *options;
     let code = exit_code(status);
     let safety = match discard {
         true => Safety::Discarded,
@@ -365,12 +375,14 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         store: claim.store.directory().to_path_buf(),
         command: words.to_vec(),
         code,
+        signal: status.signal(),
         safety,
         archive,
         launch,
         unserved: unserved::programs(claim.store.directory()),
         not_brought: not_brought(&claim),
         removed: removes,
+        offers: is_real,
         calls,
     };
     if removes {

@@ -28,6 +28,33 @@ const ASK: i32 = libc::SIGCHLD;
 /// A report of the witness that belongs to no signal of ours is forgotten after this time.
 const REPORT_LIFE: Duration = Duration::from_secs(1);
 
+/// Signals that end programs, by name.
+const NAMES: [(i32, &str); 15] = [
+    (libc::SIGHUP, "SIGHUP"),
+    (libc::SIGINT, "SIGINT"),
+    (libc::SIGQUIT, "SIGQUIT"),
+    (libc::SIGILL, "SIGILL"),
+    (libc::SIGTRAP, "SIGTRAP"),
+    (libc::SIGABRT, "SIGABRT"),
+    (libc::SIGBUS, "SIGBUS"),
+    (libc::SIGFPE, "SIGFPE"),
+    (libc::SIGKILL, "SIGKILL"),
+    (libc::SIGUSR1, "SIGUSR1"),
+    (libc::SIGSEGV, "SIGSEGV"),
+    (libc::SIGUSR2, "SIGUSR2"),
+    (libc::SIGPIPE, "SIGPIPE"),
+    (libc::SIGALRM, "SIGALRM"),
+    (libc::SIGTERM, "SIGTERM"),
+];
+
+/// A signal for people: its number, and its name if it is a usual one.
+pub fn shown(signal: i32) -> String {
+    match NAMES.iter().find(|(number, _)| *number == signal) {
+        Some((_, name)) => format!("{signal} ({name})"),
+        None => signal.to_string(),
+    }
+}
+
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -59,6 +59,8 @@ pub struct VerifyReport {
     /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
     /// node's memory was lost (of a tier).
     pub open_blocks: u64,
+    /// Files, intact, whose writer died, or of which a part is lost (of a store).
+    pub unclean_files: u64,
     /// Files whose data were not brought into the store yet (of a store or a tier): there is nothing to compare.
     pub absent_files: u64,
     /// Whether the manifests say that they are complete (of a persist directory).
@@ -121,6 +123,12 @@ fn print(report: &VerifyReport) {
         let blocks = count(report.open_blocks, "block");
         output::line(&format!("{blocks} being written, not compared"));
     }
+    if report.unclean_files > 0 {
+        let files = count(report.unclean_files, "file");
+        output::line(&format!(
+            "{files} unclean: the writer died, do not restart from these (cairn ls says which)"
+        ));
+    }
     if report.absent_files > 0 {
         let files = count(report.absent_files, "file");
         output::line(&format!("{files} yet to be brought in, not compared"));
@@ -140,7 +148,7 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
         let tree = volume.tree()?;
         let total = tree.values().map(|node| node.bytes).sum();
         let mut progress = Progress::new("verifying", total, context.json);
-        for (path, _) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
+        for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
             let Some(inner) = path.strip_prefix(volume.prefix()) else { continue };
             let read = volume.open_file(&inner).and_then(|file| {
                 read_whole(&file, &mut buffer, &mut |chunk| {
@@ -151,6 +159,7 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
             match read {
                 Ok(summary) => {
                     report.files += 1;
+                    report.unclean_files += u64::from(node.unclean);
                     report.bytes += summary.attributes.size;
                     report.checked_blocks += summary.checked_blocks;
                     report.open_blocks += summary.open_blocks;

@@ -56,8 +56,11 @@ fn run_that_cannot_go_on_fails_the_drill_and_keeps_its_store() {
 #[test]
 fn run_that_ends_before_it_is_killed_is_said_to() {
     let sandbox = Sandbox::new();
-    let ran = drill(&sandbox, &["--after", "60s..60s"], "echo x >/cairn/f").succeeds();
-    ran.says("0 kills").says("give shorter times");
+    let ran = drill(&sandbox, &["--after", "60s..60s"], "echo x >/cairn/f").ends_with(1);
+    assert!(!ran.stderr.contains("the store is kept"), "it is removed: {}", ran.stderr);
+    ran.says("0 kills").says("(0 of 3 times)").says("give shorter times");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
+    sandbox.cairn(&["drill", "--kills", "0", "--", "true"]).refused_with("0 is not in 1..");
     drill(&sandbox, &["--after", "60s..60s"], "exit 3").ends_with(1).says("exit code 3");
 }
 
@@ -112,8 +115,20 @@ fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
     // One that is not there yet is the drill's own.
     sandbox.cairn(&["rm", "melt", "--discard"]).succeeds();
     assert!(!path.exists());
-    in_tier("CAIRN_RUN_TIER", &drill).succeeds();
+    in_tier("CAIRN_RUN_TIER", &drill).ends_with(1).says("the run ended well");
     assert!(!path.exists());
+}
+
+/// Mechanism: a run that ended before it was killed counted as one that came back.
+/// Consequence: the drill succeeded, and nothing, or less than was asked for, had been tested.
+/// Fix: fewer kills than were asked for are no success.
+#[test]
+fn run_that_ends_before_the_second_kill_is_no_success() {
+    let sandbox = Sandbox::new();
+    let options = ["--kills", "2", "--after", "5s..5s", "--restart", "true"];
+    let ran = drill(&sandbox, &options, "sleep 1000").ends_with(1);
+    ran.says("the run ended well").says("(1 of 2 times)");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
 }
 
 /// Mechanism: the run is in a process group of its own, and nobody told it that the drill was ended.

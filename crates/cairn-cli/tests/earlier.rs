@@ -1,0 +1,118 @@
+//! What is said before a run begins of what earlier ones left, and of command lines that are not what was meant.
+
+mod common;
+
+use common::{Ran, Sandbox};
+use std::process::Stdio;
+
+const SCRIPT: [&str; 4] = ["--", "bash", "-c", "echo x >/cairn/f"];
+
+/// Mechanism: jobs that drain to one directory have manifests of their own and replace each other's files of the same names.
+/// Consequence: nobody said so, and a run without a name, which is a new job each time, did that to its own last start.
+/// Fix: a new store's run names the jobs whose files are there.
+#[test]
+fn files_of_other_jobs_in_the_directory_are_said() {
+    let sandbox = Sandbox::new();
+    let note = "has files of job";
+    let first = sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
+    assert!(!first.stderr.contains(note), "{}", first.stderr);
+    let again = sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
+    assert!(!again.stderr.contains(note), "its own: {}", again.stderr);
+    let other = sandbox.run("jb", "echo BBBB >/cairn/x; exit 3").ends_with(3);
+    other.says("has files of job ja, too").says("will be replaced").says("--job ja");
+    let resumed = sandbox.run("jb", ":").succeeds();
+    assert!(!resumed.stderr.contains(note), "nothing begins: {}", resumed.stderr);
+    let out = sandbox.out().display().to_string();
+    let quiet = [&["--json", "run", "--job", "jc", "--persist", &out], &SCRIPT[..]].concat();
+    let quiet = sandbox.cairn(&quiet).succeeds();
+    serde_json::from_str::<serde_json::Value>(&quiet.stderr).expect("nothing but a document");
+    sandbox.run("jd", ":").succeeds().says("has files of jobs ja, jb, jc, too");
+}
+
+#[test]
+fn ranks_of_a_launcher_may_share_a_directory_with_other_nodes() {
+    let sandbox = Sandbox::new();
+    sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
+    let out = sandbox.out().display().to_string();
+    let words = [&["run", "--job", "jb", "--persist", &out], &SCRIPT[..]].concat();
+    let mut command = sandbox.command(&words);
+    command.env("OMPI_COMM_WORLD_RANK", "0").env("OMPI_COMM_WORLD_SIZE", "2");
+    command.env("OMPI_COMM_WORLD_LOCAL_RANK", "0").env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+    let ran = Ran::of(command.output().expect("starts"), "run".to_string()).succeeds();
+    assert!(!ran.stderr.contains("has files of"), "{}", ran.stderr);
+}
+
+#[test]
+fn kept_store_of_the_same_command_is_said() {
+    let sandbox = Sandbox::new();
+    let run = |options: &[&str], script: &str| {
+        sandbox.cairn(&[&["run"], options, &["--", "bash", "-c", script]].concat()).succeeds()
+    };
+    let note = "the same command has left";
+    let first = run(&[], "echo x >/cairn/f");
+    assert!(!first.stderr.contains(note), "{}", first.stderr);
+    let job = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
+    let job = job[0]["job"].as_str().expect("a name").to_string();
+    let other = run(&[], "echo y >/cairn/f");
+    assert!(!other.stderr.contains(note), "another command: {}", other.stderr);
+    run(&[], "echo x >/cairn/f")
+        .says(&format!("{note} the store of job {job}; to go on in it: --job {job}"));
+    let named = run(&["--job", "named"], "echo x >/cairn/f");
+    assert!(!named.stderr.contains(note), "{}", named.stderr);
+}
+
+#[test]
+fn store_of_the_same_command_that_runs_is_not_said_to_be_left() {
+    let sandbox = Sandbox::new();
+    let words = ["run", "--job", "first", "--", "cat"];
+    let mut command = sandbox.command(&words);
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts");
+    common::eventually("it runs", || {
+        sandbox.cairn(&["ls", "--jobs", "--json"]).json()[0]["state"] == "running"
+    });
+    let second = sandbox.cairn(&["run", "--", "cat"]).succeeds();
+    assert!(!second.stderr.contains("the same command"), "{}", second.stderr);
+    drop(running.stdin.take());
+    assert!(running.wait().expect("ends").success());
+}
+
+#[test]
+fn command_lines_that_are_nearly_right_are_told_what_is() {
+    let sandbox = Sandbox::new();
+    let refused = |words: &[&str], part: &str| {
+        sandbox.cairn(words).refused_with(part);
+    };
+    refused(&["run", "ls", "-l"], "write: cairn run -- ls -l; see: cairn run --help");
+    refused(&["run", "--job", "x", "cat", "a b"], "write: cairn run -- cat 'a b'");
+    refused(&["drill", "./simulate"], "write: cairn drill -- ./simulate");
+    refused(&["exec", "--job", "x", "ls"], "write: cairn exec -- ls");
+    refused(&["run", "--persit", "out", "--", "true"], "did you mean --persist? see: cairn run");
+    refused(&["stauts"], "did you mean status? see: cairn --help");
+    refused(&["drill", "--kills", "x", "--", "true"], "see: cairn drill --help");
+}
+
+#[test]
+fn program_that_a_signal_killed_is_said_to_be() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run_undrained("killed", "kill -9 $$").ends_with(137);
+    ran.says("bash was killed by signal 9 (SIGKILL)");
+    sandbox.run_undrained("exits", "exit 137").ends_with(137).says("ended with exit code 137");
+}
+
+/// Mechanism: unclean files are never drained, and whoever wanted to remove their store was told to drain them.
+/// Consequence: that went round in a circle; `drain` and `verify` did not mention them.
+/// Fix: all of them say what these files are, and how to save them or give them up.
+#[test]
+fn unclean_files_are_said_to_be_and_nobody_is_told_to_drain_them() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    sandbox.run("k9", "exec 3>/cairn/half; echo x >&3; kill -9 $$").ends_with(137);
+    for words in [&["rm", "k9"][..], &["gc", "--older-than", "0", "--job", "k9"]] {
+        let ran = sandbox.cairn(words).says("1 of them unclean").says("cairn cp").says("--discard");
+        assert!(!ran.stderr.contains("drain them with"), "{}", ran.stderr);
+    }
+    sandbox.cairn(&["drain", "k9", "--persist", &out]).succeeds().says("never drained: half");
+    sandbox.cairn(&["verify", "k9"]).succeeds().says("1 file unclean: the writer died");
+    let report = sandbox.cairn(&["verify", "k9", "--json"]).succeeds().json();
+    assert_eq!(report["unclean_files"], 1, "{report}");
+}
