@@ -17,7 +17,9 @@ use crate::ranks;
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
-use crate::sets::{Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, survey};
+use crate::sets::{
+    Family, Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, survey,
+};
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
@@ -224,6 +226,9 @@ impl Checkpoints {
             unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
         }
         if run == Run::Failed {
+            // Those that are complete tell how large the others should be.
+            self.register.take(&sets, &self.rules, now().0);
+            sets = self.sets(groves, &marks, run)?;
             self.register.abandon(&sets);
         }
         self.register.set_open_run(under_way.filter(|_| told.succeeded.is_none()));

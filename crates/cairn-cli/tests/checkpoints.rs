@@ -229,6 +229,17 @@ fn program_that_keeps_one_checkpoint_has_one_in_so_many_drained() {
     session.kill_all();
 }
 
+/// Mechanism: what a failed run left was judged before it was known how large its checkpoints are. Consequence: the last one was
+/// given up as unfinished although it was as large as the one before. Fix: first those that are complete are known.
+#[test]
+fn last_checkpoint_of_a_run_that_failed_at_once_is_one() {
+    let sandbox = Sandbox::new();
+    let script = "mkdir /cairn/ckpt-1 /cairn/ckpt-2; for step in 1 2; do for part in a b; do \
+                  echo $step >/cairn/ckpt-$step/$part; done; done; exit 3";
+    sandbox.run("failed", script).ends_with(3);
+    assert_eq!(drained(&sandbox, "failed"), [1, 2]);
+}
+
 /// Mechanism: where the names of one step differ in their ranks only these were taken for steps. Consequence: with --pfs-every
 /// most parts were dropped at the end, and a restart got one of them. Fix: words before numbers tell.
 #[test]
