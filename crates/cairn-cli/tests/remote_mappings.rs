@@ -13,8 +13,8 @@ use common::Sandbox;
 use exported::{Target, exporting, lose_memory};
 use machine::{Machine, ran};
 use proxy::{Harm, Proxy};
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 /// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads it; `later(act)` waits for it.
 const TOOLS: &str = "
@@ -200,29 +200,102 @@ print(synced(), synced(), stored(b'stored.'))
 waits('refused')
 print(synced(), stored(b'stored.'))
 ";
-    let sandbox = exporting();
-    let target = Target::start(&sandbox, "127.0.0.1:0");
-    let proxy = Proxy::calm(target.address.parse().expect("an address"));
-    let tier = target.tier.replace(&target.address, &proxy.address.to_string());
-    let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
-    let run = ["run", "--tier", &tier, "--discard", "--", "python3", "-c", &program];
-    let mut command = sandbox.command(&run);
-    command.arg(&export).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("starts");
-    let mut answer = child.stdin.take().expect("it is a pipe");
-    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
-    let mut said = || lines.next().and_then(Result::ok).unwrap_or_default();
-    assert_eq!(said(), "mapped");
-    let content = std::fs::read(&export).expect("is there");
-    let first = content.windows(4096).position(|bytes| bytes.iter().all(|&byte| byte == b'.'));
-    let first = first.expect("was synced") as u64 / 4096;
-    proxy.arm(Harm::Refusal { first }, i64::MAX);
-    writeln!(answer).expect("it reads");
-    assert_eq!([said(), said()], [format!("{0} {0} False", libc::EIO), "refused".to_string()]);
-    proxy.disarm();
-    writeln!(answer).expect("it reads");
-    assert_eq!(said(), "0 True");
-    assert!(child.wait().expect("it is a child").success());
+    let mut dialogue = Dialogue::begin(program);
+    assert_eq!(dialogue.said(), "mapped");
+    let first = dialogue.first_block();
+    dialogue.proxy.arm(Harm::Refusal { first }, i64::MAX);
+    dialogue.answer();
+    let refused = [format!("{0} {0} False", libc::EIO), "refused".to_string()];
+    assert_eq!([dialogue.said(), dialogue.said()], refused);
+    dialogue.proxy.disarm();
+    dialogue.answer();
+    assert_eq!(dialogue.said(), "0 True");
+    dialogue.end();
+}
+
+/// Mechanism: `msync` noted that the file was stored to, wrote the bytes and had that note made durable; another process's `fsync`
+/// made it durable between. Consequence: nothing had the target make the bytes durable. Fix: `msync` has it do so.
+#[test]
+fn msync_has_the_target_make_durable_what_it_wrote_after_another_process_synced() {
+    let program = "
+other = open('/cairn/other', 'wb', buffering=0)
+m = mmap.mmap(file.fileno(), size)
+m[70000:70007] = b'stored.'
+print('mapped', flush=True)
+input()
+child = os.fork()
+if child == 0:
+    m.flush()
+    print('stored', flush=True)
+    os._exit(0)
+input()
+os.fchmod(other.fileno(), 0o600)
+os.fsync(other.fileno())
+print('synced', flush=True)
+os.waitpid(child, 0)
+";
+    let mut dialogue = Dialogue::begin(program);
+    assert_eq!(dialogue.said(), "mapped");
+    let first = dialogue.first_block();
+    dialogue.proxy.arm(Harm::Delay { first }, i64::MAX);
+    dialogue.answer();
+    while !dialogue.proxy.is_delaying() {
+        std::thread::yield_now();
+    }
+    dialogue.answer();
+    assert_eq!(dialogue.said(), "synced");
+    let before = dialogue.proxy.flushes();
+    dialogue.proxy.disarm();
+    assert_eq!(dialogue.said(), "stored");
+    assert!(dialogue.proxy.flushes() > before);
+    dialogue.end();
+}
+
+/// A program that has the tools and says how far it is, with a proxy before its target.
+struct Dialogue {
+    export: std::path::PathBuf,
+    proxy: Proxy,
+    child: Child,
+    answers: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    _target: Target,
+    _sandbox: Sandbox,
+}
+
+impl Dialogue {
+    fn begin(program: &str) -> Dialogue {
+        let sandbox = exporting();
+        let target = Target::start(&sandbox, "127.0.0.1:0");
+        let proxy = Proxy::calm(target.address.parse().expect("an address"));
+        let tier = target.tier.replace(&target.address, &proxy.address.to_string());
+        let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
+        let run = ["run", "--tier", &tier, "--discard", "--", "python3", "-c", &program];
+        let mut command = sandbox.command(&run);
+        command.arg(&export).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let answers = child.stdin.take().expect("it is a pipe");
+        let lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+        Dialogue { export, proxy, child, answers, lines, _target: target, _sandbox: sandbox }
+    }
+
+    fn said(&mut self) -> String {
+        self.lines.next().and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn answer(&mut self) {
+        writeln!(self.answers).expect("it reads");
+    }
+
+    /// Where the blocks of files begin.
+    fn first_block(&self) -> u64 {
+        let content = std::fs::read(&self.export).expect("is there");
+        let first = content.windows(4096).position(|bytes| bytes.iter().all(|&byte| byte == b'.'));
+        first.expect("was synced") as u64 / 4096
+    }
+
+    fn end(mut self) {
+        assert!(self.child.wait().expect("it is a child").success());
+    }
 }
 
 /// Mechanism: before a piece was fetched there had to be an eighth, and that piece came on top. Consequence: less than an eighth was

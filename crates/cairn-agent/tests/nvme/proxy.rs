@@ -4,8 +4,9 @@ use cairn_device::nvme::wire::pdu::COMMON_BYTES;
 use std::io::{Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What happens, once if not said otherwise, when so much has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,12 +25,20 @@ pub enum Harm {
     Deafness,
     /// As long as it is armed: the target refuses what is written to logical blocks from this one on.
     Refusal { first: u64 },
+    /// As long as it is armed: the target refuses what is to be read.
+    #[allow(dead_code)] // Not by every test program.
+    RefusalToRead,
+    /// As long as it is armed: what is written to logical blocks from this one on does not arrive yet.
+    #[allow(dead_code)] // Not by every test program.
+    Delay { first: u64 },
 }
 
 /// Type of the PDU that carries a command (NVMe/TCP 1.0).
 const COMMAND: u8 = 4;
-/// Write (NVM command set), and where such a PDU has the number of the first block.
+/// Flush, Write and Read (NVM command set), and where a PDU of the latter two has the number of the first block.
+const FLUSH: u8 = 0;
 const WRITE: u8 = 1;
+const READ: u8 = 2;
 const FIRST_BLOCK: Range<usize> = COMMON_BYTES + 40..COMMON_BYTES + 48;
 /// Type of the PDU by which a target asks for data (NVMe/TCP 1.0, R2T).
 const READY_TO_TRANSFER: u8 = 9;
@@ -47,6 +56,9 @@ struct State {
     /// How many bytes, or PDUs, are left until then.
     left: AtomicI64,
     is_silent: AtomicBool,
+    is_delaying: AtomicBool,
+    flushes: AtomicU64,
+    before_reads: Mutex<Option<Box<dyn Fn() + Send>>>,
     harm: Mutex<Harm>,
     target: Mutex<SocketAddr>,
 }
@@ -66,6 +78,9 @@ impl Proxy {
         let state = Arc::new(State {
             left: AtomicI64::new(NEVER),
             is_silent: AtomicBool::new(false),
+            is_delaying: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            before_reads: Mutex::default(),
             harm: Mutex::new(Harm::Break),
             target: Mutex::new(target),
         });
@@ -100,6 +115,25 @@ impl Proxy {
         *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
+    /// Whether something has not arrived yet that was to be delayed.
+    #[allow(dead_code)]
+    pub fn is_delaying(&self) -> bool {
+        self.state.is_delaying.load(Ordering::SeqCst)
+    }
+
+    /// Does something before the target is asked for what it has.
+    #[allow(dead_code)]
+    pub fn before_reads(&self, act: impl Fn() + Send + 'static) {
+        let mut before = self.state.before_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        *before = Some(Box::new(act));
+    }
+
+    /// How often the target was asked to make durable what it has.
+    #[allow(dead_code)]
+    pub fn flushes(&self) -> u64 {
+        self.state.flushes.load(Ordering::SeqCst)
+    }
+
     /// Whether harm was done.
     pub fn is_done(&self) -> bool {
         self.state.left.load(Ordering::SeqCst) <= 0
@@ -107,6 +141,10 @@ impl Proxy {
 }
 
 impl State {
+    fn harm(&self) -> Harm {
+        *self.harm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn target(&self) -> SocketAddr {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,12 +153,28 @@ impl State {
     fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = Vec::new();
         while receive(&mut from, &mut buffer).is_ok() {
-            let harm = *self.harm.lock().unwrap_or_else(PoisonError::into_inner);
+            while matches!(self.harm(), Harm::Delay { first } if writes_from(&buffer, first)) {
+                self.is_delaying.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let harm = self.harm();
+            if is_command(&buffer, FLUSH) {
+                self.flushes.fetch_add(1, Ordering::SeqCst);
+            }
             if harm == Harm::Deafness && buffer[0] == READY_TO_TRANSFER {
                 continue;
             }
             if let Harm::Refusal { first } = harm {
-                refuse(&mut buffer, first);
+                if writes_from(&buffer, first) {
+                    buffer[FIRST_BLOCK].fill(0xff);
+                }
+            }
+            if is_command(&buffer, READ) {
+                let before = self.before_reads.lock().unwrap_or_else(PoisonError::into_inner);
+                before.iter().for_each(|act| act());
+            }
+            if harm == Harm::RefusalToRead && is_command(&buffer, READ) {
+                buffer[FIRST_BLOCK].fill(0xff);
             }
             let count = if harm == Harm::BreakAfterPdus { 1 } else { buffer.len() as i64 };
             let before = self.left.fetch_sub(count, Ordering::SeqCst);
@@ -156,15 +210,13 @@ pub fn receive(from: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
     from.read_exact(&mut buffer[COMMON_BYTES..])
 }
 
-/// Has a command that writes from that block on write behind the end of the namespace.
-fn refuse(pdu: &mut [u8], first: u64) {
-    if pdu[0] != COMMAND || pdu[COMMON_BYTES] != WRITE {
-        return;
-    }
-    let place = &mut pdu[FIRST_BLOCK];
-    if u64::from_le_bytes(place.try_into().expect("eight bytes")) >= first {
-        place.fill(0xff);
-    }
+fn is_command(pdu: &[u8], opcode: u8) -> bool {
+    pdu[0] == COMMAND && pdu[COMMON_BYTES] == opcode
+}
+
+fn writes_from(pdu: &[u8], first: u64) -> bool {
+    let place = || pdu[FIRST_BLOCK].try_into().expect("eight bytes");
+    is_command(pdu, WRITE) && u64::from_le_bytes(place()) >= first
 }
 
 /// Takes what comes, until nothing does.

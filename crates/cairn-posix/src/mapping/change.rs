@@ -138,6 +138,10 @@ pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Resu
                 mount.write_back(part.inode, part.offset..part.end())?;
             }
         }
+        // Somebody else may have made durable what was noted, before what is noted was written.
+        if is_waited_for && mount.shows_copies() {
+            mount.flush_mapped_stores()?;
+        }
         match is_waited_for {
             false => Ok(()),
             true => Ok(mount.fs().sync()?),
