@@ -262,6 +262,22 @@ fn write_that_fails_into_pages_that_are_shown_is_everybodys_and_reaches_the_name
     expected(&shared);
 }
 
+/// Mechanism: the pages of who had died were brought back, and no Flush followed. Consequence: an `fsync` that found nothing mapped any
+/// more, and its note durable, returned before they were. Fix: they are flushed before nothing counts as mapped.
+#[test]
+fn what_was_brought_back_is_flushed_before_nothing_counts_as_mapped() {
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    shared.map(0, 0..PAGE).store(0, b"stored");
+    let is_mapped = || shared.device(0).mappable().expect("a place").copies;
+    let before = proxy.flushes();
+    shared.put_away(1, Some(PAGE as u64..2 * PAGE as u64));
+    assert!(is_mapped());
+    assert_eq!(proxy.flushes(), before, "it may be brought back again");
+    shared.put_away(1, None);
+    assert!(!is_mapped());
+    assert!(proxy.flushes() > before);
+}
+
 /// Mechanism: who put pages away ended at the first that could not be brought back. Consequence: no memory behind it was given back.
 /// Fix: it goes on, and says so at its end. And it went on although the agent was to end.
 #[test]

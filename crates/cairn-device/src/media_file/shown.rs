@@ -171,6 +171,8 @@ impl MediaFile {
             let is_last = self.put_away_all_but(&joined(mapped), mappings, goes_on)?;
             // Somebody who has just mapped something may not have marked it yet.
             if is_last && nothing_is_mapped {
+                // From then on nobody who syncs has it flushed because of what was mapped.
+                self.flush_by_kernel()?;
                 transit.nothing_is_mapped(mappings);
             }
             if is_last || transit.mappings() == mappings || !goes_on() {
