@@ -346,6 +346,22 @@ fn pages_that_cannot_be_brought_back_are_tried_in_turn() {
     assert!(!shared.device(0).mappable().expect("a place").copies);
 }
 
+/// Mechanism: pages that could not be read kept the memory that they were to have, and no mark. Consequence: nobody ever gave it back.
+/// Fix: who wanted to show them does.
+#[test]
+fn pages_that_cannot_be_shown_take_no_memory() {
+    const LARGE: usize = 1 << 20;
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    drop(shared.map(0, 0..PAGE));
+    let before = shared.memory();
+    proxy.arm(Harm::RefusalToRead, i64::MAX);
+    assert_eq!(shared.device(0).show(LARGE as u64, LARGE, true), Err(Error::Io));
+    // But that of their marks.
+    assert!(shared.memory() <= before + PAGE as u64);
+    proxy.disarm();
+    assert_eq!(shared.map(0, LARGE..2 * LARGE).load(0), 0);
+}
+
 #[test]
 fn range_outside_of_the_tier_is_not_shown() {
     let Some(shared) = Shared::new() else { return };

@@ -105,9 +105,14 @@ impl MediaFile {
             for (part, found) in self.marked(at, bytes)? {
                 let pages = pages_of(at + part.start as u64, part.len());
                 if found == ABSENT {
-                    self.fetch(remote, view, &pages)?;
-                }
-                if found < mark {
+                    let shown = self.fetch(remote, view, &pages);
+                    let shown = shown.and_then(|()| set_marks(view, &pages, mark));
+                    // Who puts pages away finds only those that have a mark.
+                    if shown.is_err() {
+                        let _ = self.let_memory_go(&pages);
+                    }
+                    shown?;
+                } else if found < mark {
                     set_marks(view, &pages, mark)?;
                 }
             }
@@ -274,11 +279,16 @@ impl MediaFile {
             }
             set_marks(view, &pages, ABSENT)?;
             transit.note_gone();
-            let (mode, place) =
-                (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, self.pages_at());
-            sys::fallocate(transit.descriptor(), mode, place + pages.start, part.len() as u64)?;
+            self.let_memory_go(&pages)?;
         }
         Ok(())
+    }
+
+    /// Gives back the memory of pages that have no mark, for which the caller has a turn.
+    fn let_memory_go(&self, pages: &Range<u64>) -> SysResult<()> {
+        let file = self.transit.as_ref().ok_or(Errno(libc::EIO))?.descriptor();
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        sys::fallocate(file, mode, self.pages_at() + pages.start, pages.end - pages.start)
     }
 
     /// As `MediaFile::put`, to a namespace on another machine and to what is shown of it.
