@@ -319,6 +319,21 @@ fn pages_of_several_mapped_files_stay() {
     assert_eq!(shared.read(0, 0..10), b"kept later");
 }
 
+/// Mechanism: what could not be brought back kept the pages behind it in the same piece that nobody had stored to. Consequence: up to
+/// 1 MiB for each such page was not given back. Fix: they go.
+#[test]
+fn page_that_cannot_be_brought_back_keeps_no_unchanged_ones_beside_it() {
+    const LARGE: usize = 1 << 20;
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    shared.map(0, 0..PAGE).store(0, b"stored");
+    drop(shared.mapped(0, PAGE..LARGE, libc::PROT_READ));
+    let before = shared.memory();
+    proxy.arm(Harm::Refusal { first: 0 }, i64::MAX);
+    assert_eq!(shared.try_put_away(1, None), Err(Error::Io));
+    assert_eq!(shared.memory(), before - (LARGE - PAGE) as u64);
+    assert_eq!(shared.read(1, 0..6), b"stored");
+}
+
 /// Mechanism: who put pages away tried all that could not be brought back, and counted them as gone. Consequence: a look took as long
 /// as hundreds of refusals, and behind enough of them no memory was given back. Fix: it ends after some, and the next begins there.
 #[test]

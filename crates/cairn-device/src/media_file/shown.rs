@@ -263,7 +263,8 @@ impl MediaFile {
         Ok(None)
     }
 
-    /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been more mappings.
+    /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been more mappings. From the first ones
+    /// that cannot be brought back on only those go that need not be.
     fn let_go(&self, first: u64, count: usize, mappings: u64) -> Result<()> {
         let Some((remote, transit)) = self.shown() else { return Ok(()) };
         let view = self.view()?;
@@ -272,16 +273,20 @@ impl MediaFile {
         if transit.mappings() != mappings {
             return Ok(());
         }
+        let mut brought = Ok(());
         for (part, mark) in self.marked(at, bytes)? {
             let pages = pages_of(at + part.start as u64, part.len());
             if mark == STORED_TO {
-                self.bring_pages(remote, &pages)?;
+                brought = brought.and_then(|()| self.bring_pages(remote, &pages));
+                if brought.is_err() {
+                    continue;
+                }
             }
             set_marks(view, &pages, ABSENT)?;
             transit.note_gone();
             self.let_memory_go(&pages)?;
         }
-        Ok(())
+        brought
     }
 
     /// Gives back the memory of pages that have no mark, for which the caller has a turn.
