@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 const PAGE: usize = 4096;
@@ -456,4 +456,27 @@ fn reader_of_pages_that_come_and_go_sees_what_they_had() {
             assert!(shared.read(0, 0..BYTES) == content);
         }
     });
+}
+
+/// Mechanism: who read began anew whenever any page of the tier had gone meanwhile, and gave up. Consequence: while the agent put away
+/// a large mapping, reads of everything on the tier failed. Fix: only what stood in shown pages is read again, in a turn at them when
+/// that was in vain.
+#[test]
+fn reads_succeed_while_other_pages_go_all_the_time() {
+    const BYTES: usize = 1 << 20;
+    let Some((shared, proxy)) = Shared::harmed() else { return };
+    let content = vec![b'x'; 2 * BYTES];
+    shared.write(0, 0, &content);
+    let _shown = shared.map(0, 0..BYTES / 2);
+    let descriptor = shared.device(0).mappable().expect("copies").descriptor;
+    let (protection, shared_with_all) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let area = sys::mmap(PAGE, protection, shared_with_all, descriptor, 0).expect("is mapped");
+    // Counts when pages go (`cairn_device::transit`).
+    // SAFETY: aligned, in a page that stays mapped, and nobody uses it otherwise than so.
+    let gone: &'static AtomicU64 = unsafe { AtomicU64::from_ptr(area.cast::<u64>().add(11)) };
+    proxy.before_reads(move || {
+        gone.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(shared.read(1, BYTES..2 * BYTES) == content[BYTES..], "not shown");
+    assert!(shared.read(1, 0..BYTES) == content[..BYTES], "shown in part");
 }

@@ -7,7 +7,8 @@
 //! While a page stands there, it is what the namespace has: every process of this machine reads it there, and writes to
 //! both. What programs store in it the namespace gets when it is written back.
 //! Must stay true: a page comes and goes, is written and written back in a turn at it; its mark is set when all of it is
-//! there, and goes before it does. Who reads has no turn, so it looks afterwards whether pages have gone, and reads again.
+//! there, and goes before it does. Who reads has no turn, so it looks afterwards whether pages have gone, and reads again, in a turn if
+//! pages go all the time.
 //! Does not know which pages programs have mapped.
 
 use core::ops::Range;
@@ -36,8 +37,8 @@ const LEFT_FREE: u64 = 8;
 const LEFT_FREE_MAX: u64 = 1 << 30;
 /// How often it looks which ones are mapped.
 const LOOKS_MAX: usize = 100;
-/// How often somebody reads pages of which some go meanwhile.
-const READS_MAX: usize = 100;
+/// How often somebody reads pages of which some may have gone meanwhile before it takes a turn at them.
+const READS_MAX: usize = 3;
 
 /// What the mark of a page says: that it is not there; that it is; that programs may have stored to it, too.
 const ABSENT: u8 = 0;
@@ -364,12 +365,16 @@ impl MediaFile {
         let pages = pages_of(at, bytes);
         let first = address.wrapping_sub((at - pages.start) as usize);
         let length = (pages.end - pages.start) as usize;
-        for _ in 0..READS_MAX {
+        for tried in 0.. {
             let Some((_, transit)) = self.shown() else {
                 // SAFETY: the pages of the piece are the caller's.
                 return unsafe { Pages::Remote(remote).read(first, length, pages.start) };
             };
-            let gone = transit.gone();
+            let turn = match tried >= READS_MAX {
+                true => self.turn(at, bytes).map_err(|_| Errno(libc::EIO))?,
+                false => None,
+            };
+            let (gone, mut is_sure) = (transit.gone(), true);
             for (part, mark) in self.marked(pages.start, length)? {
                 let (target, place) =
                     (first.wrapping_add(part.start), pages.start + part.start as u64);
@@ -380,12 +385,14 @@ impl MediaFile {
                         _ => self.get_shown(target, part.len(), place)?,
                     }
                 }
+                is_sure &= mark == ABSENT;
             }
-            if transit.gone() == gone {
-                return Ok(());
+            // In the turn none of them goes.
+            if is_sure || turn.is_some() || transit.gone() == gone {
+                break;
             }
         }
-        Err(Errno(libc::EIO))
+        Ok(())
     }
 
     /// # Safety
