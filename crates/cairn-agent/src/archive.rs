@@ -140,6 +140,11 @@ impl ArchiveStatus {
     }
 }
 
+/// Errors: this process has no credentials for an archive.
+pub fn check_credentials() -> crate::error::Result<()> {
+    credentials::find().map(drop)
+}
+
 /// What is asked of the archive, and how it stands.
 #[derive(Default)]
 pub(crate) struct State {

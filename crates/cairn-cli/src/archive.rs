@@ -147,10 +147,16 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
     let ArchiveStatus { url, checkpoints, bytes, pending, failed, .. } = status;
     let there = count(*checkpoints, "checkpoint");
     let mut lines = vec![format!("{there}, {}, in {url}, verified", human(*bytes))];
+    if *checkpoints == 0 && (status.reason.is_some() || *pending > 0) {
+        // Nobody may have asked.
+        lines.clear();
+    }
     match (&status.reason, status.phase) {
         (Some(reason), _) => {
             let wait = status.retry_in_ms.map(|left| left.div_ceil(1000));
-            let wait = wait.map(|wait| format!(" (tries again in {wait} s)")).unwrap_or_default();
+            let wait = wait
+                .map(|wait| format!(" (the agent tries again in {wait} s)"))
+                .unwrap_or_default();
             lines.push(format!("archive not complete: {}{wait}", output::printable(reason)));
         }
         (None, Phase::Uploading) => {
@@ -220,7 +226,10 @@ mod tests {
         assert_eq!(lines(&status)[1], "archive not complete: cannot list s3://b/x: \\x1b]0;x");
         status.reason = Some("cannot list s3://b/x: SlowDown".into());
         status.retry_in_ms = Some(1500);
-        let more = "archive not complete: cannot list s3://b/x: SlowDown (tries again in 2 s)";
+        let more =
+            "archive not complete: cannot list s3://b/x: SlowDown (the agent tries again in 2 s)";
         assert_eq!(lines(&status)[1], more);
+        status.checkpoints = 0;
+        assert_eq!(lines(&status), [more]);
     }
 }

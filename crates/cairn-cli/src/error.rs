@@ -751,6 +751,7 @@ impl Error {
             }
             Error::Execute { .. } => EXIT_NOT_EXECUTABLE,
             Error::NotDrained { .. } => EXIT_DRAIN,
+            Error::Agent(cairn_agent::Error::NoCredentials { .. }) => EXIT_USAGE,
             Error::DrillEnded { signal } => 128 + signal,
             Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }

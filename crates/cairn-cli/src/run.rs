@@ -27,7 +27,7 @@ use crate::standing::Standing;
 use crate::store::OpenStore;
 use crate::unserved;
 use crate::walltime::Walltime;
-use cairn_agent::archive::{ArchivePolicy, ArchiveStatus};
+use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -159,6 +159,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         true => archive::policy(arguments.archive, settings.archive.clone(), level)?,
         false => None,
     };
+    if archive.is_some() {
+        check_credentials()?;
+    }
     let request = Request {
         metrics: metrics.filter(|_| is_real).map(|path| absolute(&path)).transpose()?,
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
@@ -357,6 +360,11 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         true => None,
         false => settle_archive(context, &claim, (&mut signals, &walltime)),
     };
+    // Nothing is to be sent of a store without files, whatever the server says.
+    let has_nothing = |status: &ArchiveStatus| {
+        matches!(safety, Safety::Empty) && status.failed.is_empty() && status.abandoned.is_empty()
+    };
+    let archive = archive.filter(|status| status.is_complete() || !has_nothing(status));
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     let safe = safety.needs_no_store() && is_archived;
     let removes = discard || (code == 0 && !others_failed && safe);

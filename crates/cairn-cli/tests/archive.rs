@@ -73,13 +73,48 @@ fn server_that_refuses_leaves_the_store_with_the_reason_and_is_used_when_it_does
 }
 
 #[test]
-fn agent_without_credentials_says_so() {
+fn whoever_has_no_credentials_says_so() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    let without = |mut command: std::process::Command| {
+        command.env_remove("AWS_ACCESS_KEY_ID");
+        Ran::of(command.output().expect("cairn starts"), "without".to_string())
+    };
+    let ran = without(command(&sandbox, &server, SCRIPT));
+    ran.refused_with("there are no credentials for the archive");
+    assert!(!sandbox.store("melt").exists(), "nothing was begun");
+    let out = sandbox.out().display().to_string();
+    let words = ["run", "--job", "melt", "--persist", &out, "--drain", "none"];
+    let words = [&words[..], &["--archive", "s3://runs/deep/er"]].concat();
+    let words = [&words[..], &["--", "bash", "-c", SCRIPT]].concat();
+    cairn(&sandbox, &server, &words).succeeds();
+    let drained = without(client(&sandbox, &server, &["drain", "melt"])).ends_with(75);
+    drained.says("has no credentials for the archive");
+    assert!(server.names().is_empty());
+}
+
+/// Mechanism: the server is asked at the end of a run, also where nothing is to be sent.
+/// Consequence: a run without a file ended as if something were not safe, kept its store, and said that nothing there was verified.
+/// Fix: what has no files needs no server; and what nobody could ask is said to be nothing.
+#[test]
+fn run_without_files_needs_no_server() {
+    let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
+    server.set_mood(Mood::Away);
+    let ran = run(&sandbox, &server, "true").succeeds();
+    assert!(!ran.stderr.contains("verified"), "{}", ran.stderr);
+    assert!(!sandbox.store("melt").exists());
+    let ran = run(&sandbox, &server, SCRIPT).ends_with(75);
+    let address = server.url().replace("http://", "");
+    let ran = ran.says(&format!(" at {address}: "));
+    assert!(!ran.stderr.contains("0 checkpoints"), "{}", ran.stderr);
+}
+
+#[test]
+fn server_that_is_not_there_is_named() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
     let mut command = command(&sandbox, &server, SCRIPT);
-    command.env_remove("AWS_ACCESS_KEY_ID");
-    let ran = Ran::of(command.output().expect("cairn starts"), "run".to_string());
-    ran.ends_with(75).says("has no credentials for the archive");
-    assert!(server.names().is_empty());
+    command.env("CAIRN_ARCHIVE_ENDPOINT", "http://127.0.0.1:1");
+    let ran = Ran::of(command.output().expect("starts"), "run".to_string()).ends_with(75);
+    ran.says("at 127.0.0.1:1: connection refused (does a server listen there?)");
 }
 
 #[test]
@@ -323,11 +358,12 @@ fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
     let drill = drill.env("CAIRN_ARCHIVE_EVERY", "1").env("CAIRN_RUN_STAGE", "true");
     let figures = sandbox.work().join("melt.prom");
     drill.env("CAIRN_ARCHIVE_URL", "s3://runs/deep/er").env("CAIRN_RUN_METRICS_FILE", &figures);
-    Ran::of(drill.output().expect("starts"), "drill".to_string()).succeeds();
+    let ran = Ran::of(drill.output().expect("starts"), "drill".to_string());
+    ran.ends_with(1).says("the run ended well");
     let settings = "[archive]\nurl = \"s3://runs/deep/er\"\nevery = 1\n\
                     [run]\nmetrics_file = \"melt.prom\"\nstage = true\n";
     fs::write(sandbox.work().join("cairn.toml"), settings).expect("writes");
-    cairn(&sandbox, &server, &words).succeeds();
+    cairn(&sandbox, &server, &words).ends_with(1).says("the run ended well");
     assert!(server.names().is_empty() && server.begun() == 0, "{:?}", server.names());
     assert!(!figures.exists());
 }
@@ -416,7 +452,7 @@ fn object_that_the_server_refuses_for_good_keeps_no_other_checkpoint_from_the_ar
     for (script, reason) in [
         (
             SCRIPT.to_string(),
-            "not archived: state.200: cannot begin s3://runs/deep/er/melt/state.200: ParentIsObject",
+            "not archived: state.200: cannot begin s3://runs/deep/er/melt/state.200 at 127.0.0.1:",
         ),
         (format!("{SCRIPT}; {long}"), "names of objects have at most 1024 bytes"),
     ] {

@@ -167,7 +167,7 @@ fn job_is_named_where_there_are_several_and_what_is_not_there_is_refused() {
     let mut nobody = client(&sandbox, &server, &["restore", ARCHIVE]);
     nobody.env_remove("AWS_ACCESS_KEY_ID");
     let ran = Ran::of(nobody.output().expect("starts"), "restore".to_string());
-    ran.ends_with(1).says("there are no credentials for the archive");
+    ran.refused_with("there are no credentials for the archive");
     restore(&sandbox, &server, &["--job", "melt", "--only", "*.100"]).succeeds();
     assert_restored(&sandbox, &server, &["state.100"]);
 }

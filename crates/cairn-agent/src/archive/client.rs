@@ -443,7 +443,10 @@ impl<'a> Client<'a> {
     }
 
     fn error(&self, action: &'static str, key: &str, problem: String, refusal: Refusal) -> Error {
-        let object = format!("s3://{}/{key}", self.location.bucket);
+        let url = self.bucket.base_url();
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let server = url.host_str().unwrap_or_default();
+        let object = format!("s3://{}/{key} at {server}{port}", self.location.bucket);
         Error::Object { action, object, problem, refusal }
     }
 }
@@ -523,6 +526,7 @@ impl Answer {
         let message = tag(&text, "Message").filter(|message| *message != code);
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let advice = match self.status {
+            404 if code == "HTTP 404" => " (is the bucket there, and on this server?)",
             _ if code == "NoSuchBucket" => " (is the bucket there, and on this server?)",
             401 | 403 => " (are the credentials those of this bucket?)",
             301 | 307 => " (is the region the one of this bucket?)",
@@ -566,6 +570,9 @@ fn refusal_of(error: &ureq::Error) -> Refusal {
 /// Why there was no answer, without the URL.
 fn why(error: &ureq::Error) -> String {
     match error {
+        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            format!("{} (does a server listen there?)", crate::error::why(error))
+        }
         ureq::Error::Io(error) => crate::error::why(error),
         ureq::Error::BadUri(_) => "its address is no URL".to_string(),
         ureq::Error::BodyExceedsLimit(limit) => format!("it has more than {limit} bytes"),
