@@ -55,6 +55,9 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     if context.json {
         return output::json(&found);
     }
+    if found.is_empty() {
+        output::line(&format!("no subsystem is shown to this host at {address}"));
+    }
     for one in &found {
         let Found { nqn, transport, address, service } = one;
         output::line(&format!("{} {transport}://{address}:{service}", escaped(nqn.as_bytes())));

@@ -9,7 +9,7 @@ use cairn_device::{StoreError, nvme};
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Result of a command.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -69,7 +69,7 @@ pub enum Error {
         text: String,
     },
     /// A tier's file that cannot be made, or a device that cannot be used.
-    #[error("the tier {} {problem}; {advice}", path.display())]
+    #[error("the tier {} {problem}; {advice}", tier_shown(path))]
     TierFile {
         /// The file or device.
         path: PathBuf,
@@ -730,6 +730,12 @@ pub enum Error {
     /// Of the layers below.
     #[error("{0}")]
     Agent(#[from] cairn_agent::Error),
+}
+
+/// A tier's file or device, or its address with what that begins with on the command line.
+fn tier_shown(path: &Path) -> String {
+    let is_address = path.as_os_str().as_encoded_bytes().starts_with(b"//");
+    format!("{}{}", if is_address { "nvme-tcp:" } else { "" }, path.display())
 }
 
 /// The text of an error of NVMe, a system call's without its number.

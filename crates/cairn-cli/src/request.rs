@@ -379,8 +379,11 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
         if to.starts_with('/') {
             return Err(refuse("the place is relative to the persist directory"));
         }
-        let path = |bytes| FilePath::parse(bytes).ok_or_else(|| refuse("it is no path"));
-        Ok(Rule { from: path(inner.as_os_str().as_bytes())?, to: path(to.as_bytes())? })
+        let path = |bytes, problem| FilePath::parse(bytes).ok_or_else(|| refuse(problem));
+        Ok(Rule {
+            from: path(inner.as_os_str().as_bytes(), "the first part is no path")?,
+            to: path(to.as_bytes(), "the place must stay below the persist directory, without ..")?,
+        })
     };
     if values.is_empty() {
         return Ok(None);

@@ -134,17 +134,21 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     request.mount.get_or_insert(manifest.mount.clone());
     request.map.get_or_insert(manifest.map.clone());
     request.stage = Stage::Later;
+    let wanted = |path: &FilePath| {
+        let place = manifest.map.place(path);
+        let place = place.as_ref().unwrap_or(path).to_lossy();
+        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&place))
+    };
+    if !patterns.is_empty() && unreadable.is_empty() && !manifest.files.keys().any(wanted) {
+        let problem = format!("no file of job {job} matches; its manifest names them");
+        return Err(Error::Option { option: "--only", problem });
+    }
     let claim = Claim::create(&context.roots, &request, &[])?;
     let mut report = RestoreReport {
         job,
         store: claim.store.directory().to_path_buf(),
         unreadable,
         ..RestoreReport::default()
-    };
-    let wanted = |path: &FilePath| {
-        let place = manifest.map.place(path);
-        let place = place.as_ref().unwrap_or(path).to_lossy();
-        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&place))
     };
     let source = Source { origin: &*origin, manifest: &manifest, wanted: &wanted };
     let stage = if arguments.newest { Stage::Newest } else { Stage::All };

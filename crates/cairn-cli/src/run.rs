@@ -163,7 +163,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         check_credentials()?;
     }
     let request = Request {
-        metrics: metrics.filter(|_| is_real).map(|path| absolute(&path)).transpose()?,
+        metrics: metrics.filter(|_| is_real).map(|path| figures(&path)).transpose()?,
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
@@ -179,6 +179,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
         return Err(Error::NothingToStage);
+    }
+    if request.map.is_some()
+        && request.persist.is_none()
+        && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
+    {
+        let problem =
+            "it says where files land below the persist directory; name that with --persist";
+        return Err(Error::Option { option: "--map", problem: problem.to_string() });
     }
     if stage != Stage::Say && request.scope == Some(Scope::Rank) {
         return Err(Error::StageOfRanks);
@@ -323,9 +331,19 @@ fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> 
     }
 }
 
-/// The agent has another current directory.
-fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(Error::file("find", path))
+/// Where figures are written to; the agent has another current directory. Errors: its directory is not there.
+fn figures(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path).map_err(Error::file("find", path))?;
+    match path.parent().filter(|parent| !parent.is_dir()) {
+        None => Ok(path),
+        Some(parent) => Err(Error::Option {
+            option: "--metrics-file",
+            problem: format!(
+                "{} is no directory; create it first, with mkdir -p",
+                parent.display()
+            ),
+        }),
+    }
 }
 
 /// As a shell has it.

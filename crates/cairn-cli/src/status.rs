@@ -206,6 +206,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     if reports.is_empty() {
         output::line("no stores");
+        if let Some(root) = context.roots.explicit().filter(|root| !root.is_dir()) {
+            eprintln!("cairn: {} is no directory (--store-root, CAIRN_STORE_ROOT)", root.display());
+        }
     }
     for report in &reports {
         lines(report).iter().for_each(|line| output::line(line));

@@ -52,6 +52,13 @@ impl Roots {
     /// tell the user about that.
     pub fn for_new(&self, wanted_bytes: Option<u64>) -> Result<(PathBuf, Option<String>)> {
         if let Some(root) = &self.explicit {
+            if !root.is_dir() {
+                let problem = format!(
+                    "{} is no directory; create it first, or leave the option and CAIRN_STORE_ROOT out",
+                    root.display()
+                );
+                return Err(Error::Option { option: "--store-root", problem });
+            }
             return Ok((root.clone(), None));
         }
         let (place, passed_over) = find_candidate(wanted_bytes).map_err(refuse)?;

@@ -116,3 +116,29 @@ fn unclean_files_are_said_to_be_and_nobody_is_told_to_drain_them() {
     let report = sandbox.cairn(&["verify", "k9", "--json"]).succeeds().json();
     assert_eq!(report["unclean_files"], 1, "{report}");
 }
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_made() {
+    let sandbox = Sandbox::new();
+    sandbox.run("r4", "echo x >/cairn/f").succeeds();
+    let out = sandbox.out().display().to_string();
+    let only = ["restore", &out, "--only", "nomatch*"];
+    sandbox.cairn(&only).refused_with("--only: no file of job r4 matches");
+    assert!(!sandbox.store("r4").exists());
+    let figures = [&["run", "--metrics-file", "none/m.prom"], &SCRIPT[..]].concat();
+    sandbox.cairn(&figures).refused_with("none is no directory");
+    let map = [&["run", "--persist", &out, "--map", "/cairn/o=../x"], &SCRIPT[..]].concat();
+    sandbox.cairn(&map).refused_with("must stay below the persist directory");
+    let map = [&["run", "--map", "/cairn/o=x"], &SCRIPT[..]].concat();
+    sandbox.cairn(&map).refused_with("name that with --persist");
+    let tier = "nvme-tcp://127.0.0.1:1/nqn.2026-11.io.cairn:t";
+    let remote = [&["run", "--tier", tier], &SCRIPT[..]].concat();
+    sandbox.cairn(&remote).refused_with("the tier nvme-tcp://127.0.0.1:1/");
+    let nowhere = |words: &[&str]| {
+        let output = sandbox.command(words).env("CAIRN_STORE_ROOT", "/nonexist").output();
+        Ran::of(output.expect("starts"), words.join(" "))
+    };
+    nowhere(&["run", "--", "true"]).refused_with("/nonexist is no directory; create it first");
+    nowhere(&["status"]).succeeds().says("/nonexist is no directory");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
+}

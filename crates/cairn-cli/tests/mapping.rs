@@ -112,7 +112,7 @@ fn mappings_that_cannot_be_or_contradict_what_is_there_are_refused() {
         (&["--map", "out"][..], "write FROM=TO"),
         (&["--map", "/other/out=x"], "does not lie below /cairn"),
         (&["--map", "out=/x"], "relative to the persist directory"),
-        (&["--map", "out=../x"], "it is no path"),
+        (&["--map", "out=../x"], "must stay below the persist directory"),
         (&["--map", "/cairn=x"], "cannot have the place x"),
         (&["--map", "a=x,b=x/y"], "cannot have places in each other"),
         (&["--map", "a=x", "--scope", "rank"], "--scope rank"),
