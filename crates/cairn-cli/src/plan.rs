@@ -17,9 +17,13 @@ use cairn_agent::balancer::{
 use clap::Args;
 use description::Cluster;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// Machines named in a message at most.
+const NAMES_MAX: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,6 +119,8 @@ pub struct PlanReport {
     coefficient_of_variation: f64,
     /// Single failures that take processes and their data; empty if there are none.
     exposures: Vec<ExposureReport>,
+    /// Machines with processes or devices in use of which the topology says nothing: what they share with others is not known.
+    unknown: Vec<String>,
 }
 
 /// A device.
@@ -164,7 +170,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         let picture = picture::draw(&plan);
         fs::write(path, picture).map_err(Error::file("write", path))?;
     }
-    let report = report(&plan, &cluster.targets);
+    let report =
+        PlanReport { unknown: unknown(&cluster, &nodes, &plan), ..report(&plan, &cluster.targets) };
     if context.json {
         return output::json(&report);
     }
@@ -213,6 +220,13 @@ fn rank_nodes(arguments: &Arguments, nodes: usize) -> Result<Vec<u32>> {
     Ok(per_node.iter().enumerate().flat_map(of_node).collect())
 }
 
+/// The machines of a plan that no text about the topology names.
+fn unknown(cluster: &Cluster, nodes: &[String], plan: &Plan) -> Vec<String> {
+    let of_targets = plan.targets.iter().map(|planned| &cluster.targets[planned.offered].node);
+    let machines: BTreeSet<&String> = nodes.iter().chain(of_targets).collect();
+    machines.into_iter().filter(|node| !cluster.topology.knows(node)).cloned().collect()
+}
+
 fn report(plan: &Plan, offered: &[Target]) -> PlanReport {
     let target = |planned: &PlannedTarget| {
         let Target { address, node, capacity_bytes } = &offered[planned.offered];
@@ -238,6 +252,7 @@ fn report(plan: &Plan, offered: &[Target]) -> PlanReport {
         worst_load_ratio: plan.worst_load_ratio(),
         coefficient_of_variation: plan.coefficient_of_variation(),
         exposures: plan.exposures.iter().map(exposure).collect(),
+        unknown: Vec::new(),
     }
 }
 
@@ -272,7 +287,15 @@ fn print(report: &PlanReport) {
         report.worst_load_ratio,
         report.coefficient_of_variation,
     ));
-    if report.exposures.is_empty() {
+    if !report.unknown.is_empty() {
+        let named: Vec<&str> = report.unknown.iter().take(NAMES_MAX).map(String::as_str).collect();
+        let more = if report.unknown.len() > NAMES_MAX { ", ..." } else { "" };
+        output::line(&format!(
+            "The topology says nothing of {} ({}{more}): what they share with others, and would be lost with, is not known.",
+            count(report.unknown.len() as u64, "machine"),
+            named.join(", "),
+        ));
+    } else if report.exposures.is_empty() {
         output::line("No single failure takes a process and its data.");
     }
     for exposure in &report.exposures {

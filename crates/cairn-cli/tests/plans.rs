@@ -64,6 +64,21 @@ fn plan_says_who_writes_where() {
 }
 
 #[test]
+fn machine_that_the_topology_does_not_know_is_said_to_be_unknown() {
+    let only_switches =
+        CLUSTER.replace("\"s[1-8]\"\n[[switch]]\nname     =", "\"s[1-7]\"\n[[switch]]\nname     =");
+    assert_ne!(only_switches, CLUSTER);
+    let known_but_one = sandbox(&only_switches);
+    let ran = plan(&known_but_one, &["--ranks", "448"]).succeeds();
+    let ran = ran.says("The topology says nothing of 1 machine (s8)");
+    assert!(!ran.stdout.contains("No single failure"), "{}", ran.stdout);
+    let report = plan(&known_but_one, &["--ranks", "448", "--json"]).succeeds().json();
+    assert_eq!(report["unknown"], serde_json::json!(["s8"]));
+    let ran = plan(&sandbox(TARGETS), &["--ranks", "448"]).succeeds();
+    ran.says("nothing of 24 machines (n1, n10, n11, ...)");
+}
+
+#[test]
 fn topology_may_be_slurm_s() {
     let sandbox = sandbox(TARGETS);
     let slurm =

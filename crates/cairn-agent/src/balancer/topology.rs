@@ -321,6 +321,11 @@ impl Topology {
         std::iter::successors(Some(switch), next).take(LEVELS_MAX + 1)
     }
 
+    /// Whether any text named this machine.
+    pub fn knows(&self, name: &str) -> bool {
+        self.machines.contains_key(name)
+    }
+
     /// What the machine of this name depends on, itself among it. One that is not known yet is from now on.
     pub fn machine(&mut self, name: &str) -> Machine {
         let itself = self.component(Component { kind: Kind::Node, name: name.to_string() });
