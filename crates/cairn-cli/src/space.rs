@@ -46,7 +46,7 @@ pub struct SpaceSettings {
 
 /// What stays.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table, as in retain = { count = 3 }")]
 pub struct RetainSettings {
     /// `count=N`.
     pub count: Option<u64>,

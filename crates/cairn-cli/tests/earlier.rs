@@ -134,6 +134,10 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
     let tier = "nvme-tcp://127.0.0.1:1/nqn.2026-11.io.cairn:t";
     let remote = [&["run", "--tier", tier], &SCRIPT[..]].concat();
     sandbox.cairn(&remote).refused_with("the tier nvme-tcp://127.0.0.1:1/");
+    let settings = sandbox.work().join("cairn.toml");
+    std::fs::write(&settings, "[space]\nretain = \"count=3\"\n").expect("writes");
+    sandbox.cairn(&["run", "--", "true"]).refused_with("as in retain = { count = 3 }");
+    std::fs::remove_file(settings).expect("removes");
     let nowhere = |words: &[&str]| {
         let output = sandbox.command(words).env("CAIRN_STORE_ROOT", "/nonexist").output();
         Ran::of(output.expect("starts"), words.join(" "))

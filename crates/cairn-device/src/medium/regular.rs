@@ -19,7 +19,7 @@ use super::{Medium, MediumKind, PAGE, refused};
 pub(super) fn medium(path: &Path, ordinary: Descriptor, stat: &libc::stat) -> StoreResult<Medium> {
     if stat.st_uid != sys::geteuid() || stat.st_mode & 0o077 != 0 {
         return Err(StoreError::new("open tier", path, Errno(libc::EPERM))
-            .advise("others could have written it"));
+            .advise("others could have written it; if it is as you left it: chmod 600"));
     }
     let label_at = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(PAGE);
     if label_at == 0 || label_at % PAGE != 0 {
