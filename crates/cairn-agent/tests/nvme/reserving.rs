@@ -9,12 +9,12 @@ use cairn_device::nvme::claim::{self, Claim};
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::tcp::TcpFabric;
-use cairn_device::nvme::wire::reservation::Step;
+use cairn_device::nvme::wire::reservation::{Step, UNREGISTER};
 use cairn_device::nvme::wire::{Command, Status};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -238,4 +238,46 @@ fn host_that_has_lost_the_race_for_a_namespace_does_not_stay_registered() {
     let report = claim::report(&mut controller.queue(2).expect("a queue")).expect("a report");
     let hosts: Vec<_> = report.hosts.iter().map(|registrant| registrant.host).collect();
     assert_eq!(hosts, [winner.host_id]);
+}
+
+/// Mechanism: a process that was refused gave back the registration of its host, whichever process had made it. Consequence: one that
+/// took the namespace over at that moment lost it again. Fix: it gives back only what it has registered itself.
+#[test]
+fn process_that_was_refused_leaves_its_host_what_another_process_took_over() {
+    let Some(peer) = Peer::limited(Limits::default()) else { return };
+    let _holder = connect(peer.address, &wanting(Claim::Exclusive)).expect("claimed");
+    let heir = wanting(Claim::TakeOver);
+    let late = Settings { claim: Claim::Exclusive, ..heir.clone() };
+    let [(registered, is_registered), (go_on, goes_on), (taken_over, is_taken_over)] =
+        [(); 3].map(|()| mpsc::channel::<()>());
+    let [goes_on, is_taken_over] = [goes_on, is_taken_over].map(Mutex::new);
+    let heir_is_there = thread::spawn({
+        let fabric = peer.fabric();
+        move || {
+            let watched = Watched::new(fabric, move |command| {
+                if let Command::Reserve { step: Step::Acquire(_), .. } = command {
+                    let _ = registered.send(());
+                    let _ = goes_on.lock().expect("nobody panics").recv();
+                }
+            });
+            let heir = Remote::connect(watched, &subsystem(), 2, &heir, PATIENCE);
+            let _ = taken_over.send(());
+            heir.map(drop)
+        }
+    });
+    is_registered.recv().expect("is about to take it over");
+    let go_on_early = go_on.clone();
+    let watched = Watched::new(peer.fabric(), move |command| {
+        if let Command::Reserve { step: Step::Register(UNREGISTER), .. } = command {
+            let _ = go_on_early.send(());
+            let _ = is_taken_over.lock().expect("nobody panics").recv();
+        }
+    });
+    let refused = Remote::connect(watched, &subsystem(), 2, &late, PATIENCE).map(drop);
+    assert!(matches!(refused, Err(Error::Reserved { .. })), "{refused:?}");
+    drop(go_on);
+    heir_is_there.join().expect("ends").expect("taken over");
+    let mut controller: Controller<TcpFabric> = peer.controller();
+    let report = claim::report(&mut controller.queue(2).expect("a queue")).expect("a report");
+    assert_eq!(report.holder().map(|holder| holder.host), Some(late.host_id));
 }

@@ -91,6 +91,7 @@ pub fn claim<T: Transport>(
         return Ok(None);
     }
     let may_put_out = claim == Claim::TakeOver && before.is_none();
+    let mut registered = None;
     for round in 0..TRIES {
         let report = report(queue)?;
         let holder = report.holder().copied();
@@ -99,7 +100,8 @@ pub fn claim<T: Transport>(
                 return Ok(Some(Own { generation: report.generation, is_new: round > 0 }));
             }
             Some(Registrant { host: other, key, .. }) if !may_put_out => {
-                leave(queue, report.key_of(host).filter(|_| claim == Claim::Exclusive));
+                // Not what another process of this host has registered, which may be about to take the namespace over.
+                leave(queue, report.key_of(host).filter(|&key| registered == Some(key)));
                 return Err(Error::Reserved { holder: Holder { host: other, key } });
             }
             _ if claim == Claim::Beside => return Ok(None),
@@ -107,7 +109,15 @@ pub fn claim<T: Transport>(
                 return Err(Error::Unsuitable { why: PUT_OUT });
             }
             // Whoever was faster is seen in the next report.
-            _ => unless_conflict(advance(queue, report.key_of(host), holder))?,
+            _ => match report.key_of(host) {
+                Some(key) => unless_conflict(advance(queue, key, holder))?,
+                None => {
+                    let key = new_key()?;
+                    registered = Some(key);
+                    let register = Step::Register(reservation::REGISTER);
+                    unless_conflict(step(queue, register, [0, key]))?;
+                }
+            },
         }
     }
     Err(Error::Unsuitable { why: "hosts fight for the namespace" })
@@ -130,18 +140,11 @@ pub fn release<T: Transport>(queue: &mut Queue<T>, host: &[u8; 16]) -> Result<()
     }
 }
 
-/// One step to the reservation: registers, acquires, or puts the holder out.
-fn advance<T: Transport>(
-    queue: &mut Queue<T>,
-    key: Option<u64>,
-    holder: Option<Registrant>,
-) -> Result<()> {
-    match (key, holder) {
-        (None, _) => step(queue, Step::Register(reservation::REGISTER), [0, new_key()?]),
-        (Some(key), None) => {
-            step(queue, Step::Acquire(reservation::ACQUIRE | WRITE_EXCLUSIVE), [key, 0])
-        }
-        (Some(key), Some(holder)) => {
+/// Acquires the reservation, or puts its holder out.
+fn advance<T: Transport>(queue: &mut Queue<T>, key: u64, holder: Option<Registrant>) -> Result<()> {
+    match holder {
+        None => step(queue, Step::Acquire(reservation::ACQUIRE | WRITE_EXCLUSIVE), [key, 0]),
+        Some(holder) => {
             let preempt = reservation::PREEMPT_AND_ABORT | WRITE_EXCLUSIVE;
             step(queue, Step::Acquire(preempt), [key, holder.key])
         }
