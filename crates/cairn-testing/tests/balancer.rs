@@ -290,8 +290,12 @@ fn random_clusters_are_planned_safely_and_evenly() {
 }
 
 #[test]
-fn large_cluster_is_planned_evenly() {
-    let leaves = 50;
+fn clusters_of_a_hundred_thousand_and_a_million_ranks_are_planned_evenly() {
+    [50, 500].into_iter().for_each(large_cluster_is_planned_evenly);
+}
+
+fn large_cluster_is_planned_evenly(leaves: u32) {
+    let last = leaves * 20 - 1;
     let switch = |leaf: u32| {
         let (first, last) = (leaf * 20, leaf * 20 + 19);
         format!(r#"{{"name": "leaf{leaf}", "nodes": "n[{first}-{last}],s[{first}-{last}]"}}"#)
@@ -302,8 +306,10 @@ fn large_cluster_is_planned_evenly() {
         switches.join(","),
         leaves - 1
     );
-    let plan = Case::new(&description, "n[0-999]", 100, "s[0-999]").plan().expect("a plan");
-    assert_eq!(loads(&plan), [100; 1000]);
+    let plan =
+        Case::new(&description, &format!("n[0-{last}]"), 100, &format!("s[0-{last}]")).plan();
+    let plan = plan.expect("a plan");
+    assert_eq!(loads(&plan), vec![100; leaves as usize * 20]);
     assert_eq!(plan.coefficient_of_variation(), 0.0);
     assert_eq!(plan.exposures, []);
 }
