@@ -403,7 +403,11 @@ fn standing(
             false => Standing::Waiting(Reason::Ranks(there, ranks.count)),
         };
     }
-    let is_whole = is_single_file(&name.family, draft) || is_renamed || is_superseded;
+    // No more comes after a run that failed, and of parts that were all closed nothing says that others are missing.
+    let are_all_parts =
+        situation.run == Run::Failed && usual.is_none() && draft.directory.is_none();
+    let is_whole =
+        is_single_file(&name.family, draft) || is_renamed || is_superseded || are_all_parts;
     match is_whole || left.is_zero() {
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),

@@ -177,6 +177,19 @@ fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
 }
 
 #[test]
+fn parts_that_a_failed_run_has_closed_are_a_set_unless_there_were_more_before() {
+    let parts = |last: Node| [("rank.0", file(2, 99)), ("rank.1", last)];
+    let failed = |usual| Known { run: Run::Failed, usual, ..KNOWN };
+    assert_eq!(only(&parts(file(3, 99)), &KNOWN), unsettled(4));
+    assert_eq!(only(&parts(file(3, 99)), &failed(None)), Standing::Complete);
+    assert_eq!(only(&parts(file(3, 99)), &failed(Some(3))), unsettled(59));
+    let open = only(&parts(Node { open: true, ..file(3, 99) }), &failed(None));
+    assert!(matches!(open, Standing::Waiting(Reason::Open(_))), "{open:?}");
+    let directory = [("ckpt-7/a", file(2, 99)), ("ckpt-7/b", file(3, 99))];
+    assert_eq!(only(&directory, &failed(None)), unsettled(4));
+}
+
+#[test]
 fn what_a_program_marks_is_its_checkpoint_and_complete_when_all_are_done() {
     let mark = |begun, ended| Mark {
         name: Name { family: Family(b"melt".to_vec()), step: Some(5) },
