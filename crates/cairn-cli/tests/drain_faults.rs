@@ -149,7 +149,9 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
         trap 'fsfreeze -u "$OUT" 2>/dev/null || true' EXIT
         "$CAIRN" run --job hangs --persist "$OUT" --retain count=1 --space-wait 1s -- bash -c '
             # What is open keeps the manifest from saying that all is there, which would be taken back first.
-            set -e; exec 5>/cairn/open; echo one >/cairn/a; await test -e "$OUT/a"
+            set -e; exec 5>/cairn/open; echo one >/cairn/a
+            # Which is written after the copy.
+            await grep -qs "\"a\"" "$OUT/cairn-manifest.hangs.json"
             fsfreeze -f "$OUT"; head -c 1M /dev/zero >/cairn/b
             says() { "$CAIRN" status hangs | grep -q "^  hangs  *b: nothing has moved in the persist directory for"; }
             await says
