@@ -159,9 +159,6 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         true => archive::policy(arguments.archive, settings.archive.clone(), level)?,
         false => None,
     };
-    if archive.is_some() {
-        check_credentials()?;
-    }
     let request = Request {
         metrics: metrics.filter(|_| is_real).map(|path| figures(&path)).transpose()?,
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
@@ -196,6 +193,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     if discard {
         check_discard(request.persist.as_ref(), request.archive.as_ref())?;
+    }
+    if request.archive.is_some() {
+        check_credentials()?;
     }
     let earlier = match is_real && !context.json {
         true => earlier::lines(roots, &request, &words),
