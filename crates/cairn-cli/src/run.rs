@@ -80,8 +80,8 @@ Examples:
       the same, and the command starts at once: files come while it runs, those first that it opens
 
 Exit codes: those of the command (128 + N if signal N killed it); 127 command not found, 126 not
-executable; 75 the command succeeded but its files could not all be drained (the store is kept);
-2 the request was refused, nothing was changed.
+executable; 75 the command succeeded, as did those of the node's other ranks, but its files could
+not all be drained (the store is kept); 2 the request was refused, nothing was changed.
 
 The report at the end, on standard error, is one JSON document with --json.
 
@@ -418,7 +418,9 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         true => eprintln!("{}", ending.json()),
         false => ending.lines().iter().for_each(|line| eprintln!("cairn: {line}")),
     }
-    Ok(if code == 0 && (undrained || unarchived) && !discard { EXIT_DRAIN } else { code })
+    // Where another rank failed, its exit code says more.
+    let succeeded = code == 0 && !others_failed;
+    Ok(if succeeded && (undrained || unarchived) && !discard { EXIT_DRAIN } else { code })
 }
 
 /// Files whose data could not be brought in, as far as the agent is there to say so.

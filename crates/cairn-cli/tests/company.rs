@@ -84,6 +84,25 @@ fn failure_of_any_rank_keeps_the_store_and_each_has_its_own_exit_code() {
     sandbox.cairn(&["rm", "kept"]).succeeds();
 }
 
+/// Mechanism: whoever ended the store said 75 if something could not be drained, also where another rank had failed.
+/// Consequence: the exit codes of a run that failed depended on which rank ended last. Fix: 75 is of runs that succeeded.
+#[test]
+fn rank_that_succeeds_last_has_its_own_exit_code_where_another_failed() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["--job", "late", "--persist", out.to_str().expect("UTF-8")];
+    let company = sandbox.root().join("*/late/company.json");
+    let others = format!("grep -q '\"ended\":{{\"1\":1,\"2\":1}}' {}", company.display());
+    let script = format!(
+        "{TOGETHER}; [ $PMI_RANK = 0 ] || exit 1
+        until {others}; do :; done; mv {out} {out}.away; touch {out}",
+        out = out.display()
+    );
+    let ran = ranks(&sandbox, "22.0", &options, &script);
+    assert_eq!(ran.iter().map(|ran| ran.code).collect::<Vec<_>>(), [Some(0), Some(1), Some(1)]);
+    ending(&ran, "the drain to");
+}
+
 #[test]
 fn one_rank_compares_the_newest_checkpoint_and_all_find_it_put_right() {
     let sandbox = Sandbox::new();
