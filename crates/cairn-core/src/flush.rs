@@ -5,7 +5,8 @@
 //! Invariants: what a flush has taken is not changed any more (`LOG_FROZEN`), so a flush that died is repeated with the
 //! same words; a record is on the media only after the data and checksums it refers to.
 //! After a failed write or flush nobody knows what is on the media: nothing becomes durable any more, and every
-//! later call says so.
+//! later call says so; so nothing may become durable between a flush that failed and the note of it. Hence whoever
+//! flushes has the duty, whatever it flushes for.
 
 use crate::claim::{Claim, FLUSH, SNAPSHOT};
 use crate::error::{Error, Result};
@@ -16,10 +17,12 @@ use crate::layout::{
 };
 use crate::log_media::{self, PAYLOAD_WORDS, block_of};
 use crate::media::{MEDIA_BLOCK_BYTES, Media, write_words};
+use crate::memory::Memory;
 use crate::snapshot;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
 use crate::types::ProcessIdentity;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -273,8 +276,8 @@ impl Microfs {
         let before = self.transact_unlogged(|tx| Ok(tx.get(SNAPSHOT_NUMBER)))?;
         let written = |tx: &Transaction| tx.get(SNAPSHOT_NUMBER) != before;
         self.with_duty(durable, SNAPSHOT, &written, &|| {
-            let made =
-                snapshot::advance(durable.media.as_ref(), &durable.superblock, self.checksum())?;
+            let media = OneFlushAtATime { fs: self, durable };
+            let made = snapshot::advance(&media, &durable.superblock, self.checksum())?;
             self.transact_unlogged(|tx| {
                 tx.set(SNAPSHOT_NUMBER, made.number);
                 tx.set(LOG_START, made.position);
@@ -300,6 +303,39 @@ impl Microfs {
         self.durable.as_ref().is_none_or(|durable| {
             tx.log_has_room() && log_blocks_used(tx) + BLOCKS_SPARE < durable.superblock.log_blocks
         })
+    }
+}
+
+/// The media of a durable tier for who has another duty: each flush is done under that of flushing.
+struct OneFlushAtATime<'a> {
+    fs: &'a Microfs,
+    durable: &'a Durable,
+}
+
+impl Media for OneFlushAtATime<'_> {
+    fn bytes(&self) -> u64 {
+        self.durable.media.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.durable.media.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.durable.media.write(offset, source)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let is_done = Cell::new(false);
+        self.fs.with_duty(self.durable, FLUSH, &|_| is_done.get(), &|| {
+            self.durable.media.flush()?;
+            is_done.set(true);
+            Ok(())
+        })
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        self.durable.media.workspace(words)
     }
 }
 
