@@ -217,11 +217,12 @@ impl Manifest {
         manifest
     }
 
-    /// Files of the newest checkpoint of each family.
-    pub fn newest_files(&self) -> HashSet<FilePath> {
+    /// Files of the newest checkpoint of each family that `is_meant`.
+    pub fn newest_files(&self, is_meant: impl Fn(&Family) -> bool) -> HashSet<FilePath> {
         let newest: HashMap<&Family, &Checkpoint> =
             self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
-        let files = newest.into_values().flat_map(|checkpoint| &checkpoint.files);
+        let newest = newest.into_iter().filter(|(family, _)| is_meant(family));
+        let files = newest.flat_map(|(_, checkpoint)| &checkpoint.files);
         files.map(|file| file.path.clone()).collect()
     }
 
@@ -410,6 +411,15 @@ pub(crate) fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i6
     Ok(Timestamp::from_parts(sign * seconds, sign * decimals).0)
 }
 
+/// A number that others are counted from: what readers of JSON tell apart, and so small that counting does not end.
+pub(crate) fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    match number < 1 << 53 {
+        true => Ok(number),
+        false => Err(D::Error::custom(format_args!("{number} is beyond what is counted here"))),
+    }
+}
+
 /// An entry with its path, as it stands in the list.
 #[derive(Serialize, Deserialize)]
 struct Line<P, E> {
@@ -558,6 +568,22 @@ mod tests {
         }
         for wrong in ["\"5\"", "\"--5.000000000\"", "\"5.00000000x\"", "\"-.000000000\""] {
             read_time(&mut serde_json::Deserializer::from_str(wrong)).expect_err(wrong);
+        }
+    }
+
+    /// Mechanism: any number was taken from a manifest, and the next one counted from it. Consequence: one that ended counting ended
+    /// the agent. Fix: such a manifest is refused.
+    #[test]
+    fn numbers_that_nothing_can_be_counted_from_are_refused() {
+        let with = |id: u64, order: u64| {
+            let fields = r#""family": "f", "step": null, "mtime": "0.000000000", "files": []"#;
+            let text = format!(r#"{{"id": {id}, "order": {order}, {fields}}}"#);
+            serde_json::from_str::<Checkpoint>(&text)
+        };
+        let most = (1 << 53) - 1;
+        assert_eq!(with(most, most).expect("is read").id, most);
+        for (id, order) in [(most + 1, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            with(id, order).expect_err("is refused");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Must stay true: the name tells checkpoints of one store apart, and those of different stores of one job.
 
-use crate::manifest::{CheckpointFile, read_mode, read_time, write_mode, write_time};
+use crate::manifest::{CheckpointFile, read_mode, read_number, read_time, write_mode, write_time};
 use crate::path::FilePath;
 use crate::sets::{Member, Name, register};
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,11 @@ pub struct Manifest {
     /// Prefix below which the program found its files.
     pub mount: String,
     /// Its number in that store.
+    #[serde(deserialize_with = "read_number")]
     pub id: u64,
     /// Its place in the order of all, see [`crate::manifest::order`]; those of one store may have the same, in the order of their
     /// numbers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
     /// What it is called.
     #[serde(flatten)]
@@ -67,7 +68,7 @@ impl Manifest {
 
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.content.bytes).sum()
+        self.files.iter().map(|file| file.content.bytes).fold(0, u64::saturating_add)
     }
 
     /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the store gave up some of its

@@ -4,7 +4,7 @@
 //! one that is not whole is said to be so by the same manifest that names the file.
 
 use super::Manifest;
-use super::{read_checksum, read_time, write_checksum, write_time};
+use super::{read_checksum, read_number, read_time, write_checksum, write_time};
 use crate::path::FilePath;
 use crate::sets::{self, register};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,10 @@ pub struct Checkpoint {
     #[serde(default)]
     pub store: String,
     /// Its number in the store that has it, or had it last.
+    #[serde(deserialize_with = "read_number")]
     pub id: u64,
     /// Its place in the order of all, see [`super::order`].
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
     /// What it is called.
     #[serde(flatten)]
@@ -109,6 +110,6 @@ impl Checkpoint {
 
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
     }
 }
