@@ -83,6 +83,8 @@ pub struct View {
     pub unneeded: HashSet<FilePath>,
     /// Every checkpoint, complete or not, without files that are drained in any case or in none.
     pub sets: Vec<Partial>,
+    /// The files of those that are to be outside.
+    wanted: Vec<(Family, Member)>,
     /// Place of each file of a checkpoint in the order of copying; the others come after them.
     order: HashMap<FilePath, usize>,
     /// Checkpoints that are not complete.
@@ -95,6 +97,12 @@ impl View {
     /// Puts `paths` in the order of copying: newest checkpoint first; what belongs to none stays in its order, behind them.
     pub fn sort(&self, paths: &mut [FilePath]) {
         paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
+    }
+
+    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest` as it is in the store.
+    pub fn lacking(&self, manifest: &Manifest) -> HashSet<&Family> {
+        let wanted = self.wanted.iter();
+        wanted.filter(|(_, file)| !manifest.has(file)).map(|(family, _)| family).collect()
     }
 }
 
@@ -327,6 +335,14 @@ impl Checkpoints {
         wanted.sort_by_key(|checkpoint| Reverse(checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
+        let drained = wanted.iter().map(|known| (&known.name.family, &known.files));
+        let incomplete_ones = sets.iter().filter(|set| !set.is_complete());
+        let of_all = drained.chain(incomplete_ones.map(|set| (&set.name.family, &set.members)));
+        let files = of_all.flat_map(|(family, files)| files.iter().map(move |file| (family, file)));
+        let of_wanted = files
+            .filter(|(_, file)| !unwanted.contains(&file.path))
+            .map(|(family, file)| (family.clone(), file.clone()))
+            .collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {
             Standing::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
             Standing::Waiting(Reason::Ranks(..)) => Some(self.settle),
@@ -339,6 +355,7 @@ impl Checkpoints {
             incomplete,
             unneeded,
             sets: all,
+            wanted: of_wanted,
             order,
             unfinished: unfinished(sets, run),
             look_again,

@@ -224,22 +224,31 @@ impl Drainer {
         }
         drop(at_work);
         let mut outcome = Outcome::default();
-        let guarded = match reason {
-            // What a program removed that succeeded is to be gone.
-            Reason::Asked(Told { succeeded: Some(true), .. }) => HashSet::new(),
-            _ => ledger.manifest().newest_files(),
-        };
+        let guarded = ledger.manifest().newest_files(|_| true);
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
-        let result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
-        let guards = result.as_ref().is_ok_and(|&guards| guards);
-        let _at_work = meter.at(&manifest);
-        if let Err(error) = result {
-            // What is verified stays verified; if this fails, too, the next ledger finds it in the journal.
-            let _ = ledger.save();
-            return Err(error);
+        let mut result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
+        if result.is_ok() {
+            self.checkpoints()?.note_levels(&mut ledger);
         }
+        let has_succeeded = matches!(reason, Reason::Asked(Told { succeeded: Some(true), .. }));
+        if has_succeeded && matches!(result, Ok(true)) {
+            // What the program removed is to be gone, unless what it has left instead is not outside.
+            let lacking = view.lacking(ledger.manifest());
+            let guarded = ledger.manifest().newest_files(|family| lacking.contains(family));
+            let (look, mut again) = ((&view, &guarded), Outcome::default());
+            result = self.drain_into(&mut ledger, trees, look, None, meter, &mut again);
+        }
+        let _at_work = meter.at(&manifest);
+        let guards = match result {
+            Ok(guards) => guards && !has_succeeded,
+            Err(error) => {
+                // What is verified stays verified; if this fails, too, the next ledger finds it in the journal.
+                let _ = ledger.save();
+                return Err(error);
+            }
+        };
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
         let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
@@ -247,10 +256,9 @@ impl Drainer {
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
         count_drained(&ledger, trees, &mut outcome);
-        self.checkpoints()?.note_levels(&mut ledger);
         ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
-        if guards && ledger.manifest().newest_files() != guarded {
+        if guards && ledger.manifest().newest_files(|_| true) != guarded {
             // There is a newer one now: the copies of the other can go.
             self.look_again = Some(Instant::now());
         }

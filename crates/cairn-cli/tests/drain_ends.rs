@@ -126,3 +126,27 @@ fn whoever_follows_a_drain_that_fails_hears_why() {
     sandbox.run_undrained("nowhere", "echo x >/cairn/f").succeeds();
     sandbox.cairn(&["status", "--wait", "nowhere"]).refused_with("--persist");
 }
+
+/// Mechanism: of a run that succeeded everything was removed outside that the store did not have, before it was known whether what
+/// the program had written instead could be drained.
+/// Consequence: with the last checkpoint bad, none was left. Fix: the newest one outside stays until there is a newer one.
+#[test]
+fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "bad", &[]);
+    session.shell("echo one >/cairn/dump.1; echo two >/cairn/dump.2; echo one >/cairn/step1");
+    eventually("the older ones are outside", || {
+        sandbox.manifest("bad")["checkpoints"].as_array().is_some_and(|known| known.len() == 3)
+    });
+    let obstacle = sandbox.out().join("dump.3");
+    fs::create_dir(&obstacle).expect("makes");
+    session.shell(
+        "echo three >/cairn/dump.3; rm /cairn/dump.? /cairn/step1 -f; echo three >/cairn/dump.3",
+    );
+    assert_eq!(session.end(), Some(75));
+    assert_eq!(sandbox.drained_names(), ["dump.2", "dump.3"], "what was removed is gone");
+    fs::remove_dir(&obstacle).expect("removes");
+    sandbox.cairn(&["run", "--job", "bad", "--", "true"]).succeeds();
+    assert_eq!(sandbox.drained_names(), ["dump.3"]);
+    assert_eq!(sandbox.drained("dump.3"), "three\n");
+}
