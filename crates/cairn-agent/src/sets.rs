@@ -406,8 +406,9 @@ fn standing(
     // No more comes after a run that failed, and of parts that were all closed nothing says that others are missing.
     let are_all_parts =
         situation.run == Run::Failed && usual.is_none() && draft.directory.is_none();
+    let is_followed = is_superseded && usual.is_none();
     let is_whole =
-        is_single_file(&name.family, draft) || is_renamed || is_superseded || are_all_parts;
+        is_single_file(&name.family, draft) || is_renamed || is_followed || are_all_parts;
     match is_whole || left.is_zero() {
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),

@@ -3,7 +3,8 @@
 //! Pure, and decided from all names at once: a number behind a word for steps is the step, and one behind a word for parts,
 //! `rank3`, is none. Without such words, where one number varies it is the step; where several do, the step is the one
 //! that tells apart what was written together, and one that counts the ranks is the rank. Names that differ in as many
-//! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names.
+//! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names. A date and
+//! time is one number; names that differ in numbers with decimals are no series, because a step is a whole number.
 //! Must stay true: what is known to be a family of checkpoints stays one, down to its last member; what has more members than
 //! anybody keeps checkpoints is data, and no series.
 //! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells.
@@ -22,8 +23,34 @@ const SERIES_MAX: usize = 4096;
 /// Words for a step, and for one of several parts, before a number.
 const STEP_WORDS: &[&str] = &["step", "iter", "iteration", "epoch", "cycle"];
 const PART_WORDS: &[&str] = &[
-    "rank", "part", "shard", "chunk", "piece", "proc", "process", "pe", "worker", "node", "gpu",
+    "rank",
+    "part",
+    "shard",
+    "chunk",
+    "piece",
+    "proc",
+    "process",
+    "processor",
+    "pe",
+    "worker",
+    "node",
+    "host",
+    "task",
+    "thread",
+    "gpu",
     "device",
+    "domain",
+    "subdomain",
+    "block",
+    "tile",
+    "level",
+    "layer",
+    "replica",
+    "expert",
+    "mp",
+    "tp",
+    "pp",
+    "dp",
 ];
 
 /// A file by its name.
@@ -70,13 +97,15 @@ fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
     words.iter().any(|known| known.as_bytes() == word)
 }
 
-/// Runs of digits that are numbers.
+/// Runs of digits that are numbers, and dates.
 fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut at = 0;
     while at < path.len() {
-        let length = path[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        if (1..=DIGITS_MAX).contains(&length) {
+        let date = date_length(&path[at..]);
+        let digits = path[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let length = date.unwrap_or(digits);
+        if date.is_some() || (1..=DIGITS_MAX).contains(&digits) {
             places.push(at..at + length);
         }
         at += length.max(1);
@@ -84,8 +113,48 @@ fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-fn number(digits: &[u8]) -> u64 {
-    digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+/// How long the date is that `text` begins with, and the time of day behind it: `2026-11-23T17-05-09`, `20261123_170509`.
+fn date_length(text: &[u8]) -> Option<usize> {
+    let is_number = |at: usize, length: usize| {
+        let digits = text.get(at..at + length).unwrap_or_default();
+        let ends = !text.get(at + length).is_some_and(u8::is_ascii_digit);
+        digits.len() == length && digits.iter().all(u8::is_ascii_digit) && ends
+    };
+    let is_any =
+        |at: usize, separators: &[u8]| text.get(at).is_some_and(|it| separators.contains(it));
+    if !(text.starts_with(b"19") || text.starts_with(b"20")) {
+        return None;
+    }
+    if is_number(0, 8) && is_any(8, b"-_T") {
+        return [6, 4].into_iter().find(|&length| is_number(9, length)).map(|length| 9 + length);
+    }
+    let is_date = is_number(0, 4)
+        && is_any(4, b"-_")
+        && is_number(5, 2)
+        && text[7..].first() == Some(&text[4])
+        && is_number(8, 2);
+    let mut end = is_date.then_some(10)?;
+    while end < 19 && is_any(end, b"-_:.T") && is_number(end + 1, 2) {
+        end += 3;
+    }
+    Some(end)
+}
+
+/// The digits of `text`, which are as many as fit, as a number.
+fn number(text: &[u8]) -> u64 {
+    let digits = text.iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+}
+
+/// Whether the number at `place` counts the parts there are, or is one of so many: `model-00001-of-00005`.
+fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
+    let (before, behind) = (&path[..place.start], &path[place.end..]);
+    let ends = |word: &[u8]| before.ends_with(word);
+    let begins = |word: &[u8]| {
+        let digit = behind.strip_prefix(word).and_then(|rest| rest.first());
+        digit.is_some_and(u8::is_ascii_digit)
+    };
+    [&b"-of-"[..], b"_of_"].into_iter().any(|word| ends(word) || begins(word))
 }
 
 /// `path` with a word in place of each number that has one.
@@ -184,9 +253,15 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
     let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
     let varying = varying(members);
     let mut may_be_steps = varying.clone();
-    may_be_steps.retain(|index| !is_behind(index, PART_WORDS));
+    may_be_steps
+        .retain(|index| !is_behind(index, PART_WORDS) && !is_of_count(path, &places[*index]));
     let said: Vec<usize> = (0..places.len()).filter(|index| is_behind(index, STEP_WORDS)).collect();
     let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
+    let has_ranks = varying.iter().any(|&index| counts_ranks(index));
+    let is_decimal = |&index: &usize| !has_ranks && has_decimals(path, places, index, &varying);
+    if said.iter().chain(&may_be_steps).any(is_decimal) {
+        return None;
+    }
     let step = match (&said[..], &may_be_steps[..]) {
         (&[said], _) => Some(said),
         (_, []) => None,
@@ -194,6 +269,15 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
         _ => may_be_steps.into_iter().min_by_key(|&index| (spread(members, index), index)),
     };
     (step.is_some() || !varying.is_empty()).then(|| Roles::with(step, members, ranks))
+}
+
+/// Whether the number at `index` has decimals, and both vary; `dump.100.3` has none.
+fn has_decimals(path: &[u8], places: &[Range<usize>], index: usize, varying: &[usize]) -> bool {
+    let Some(behind) = places.get(index + 1) else { return false };
+    let start = places[index].start;
+    let begins = start == 0 || path[start - 1] != b'.';
+    let is_pair = behind.start == places[index].end + 1 && path[places[index].end] == b'.';
+    begins && is_pair && [index, index + 1].iter().all(|it| varying.contains(it))
 }
 
 /// Where the numbers are not the same in all names.
@@ -306,6 +390,36 @@ mod tests {
         let several = [("epoch1-step10", 1), ("epoch1-step20", 9)];
         let family = "epoch1-step{step}";
         assert_eq!(found(&several, None), [of_step(family, 10), of_step(family, 20)]);
+    }
+
+    #[test]
+    fn directories_and_files_of_processes_are_parts() {
+        let files =
+            ["processor0/100/U", "processor1/100/U", "processor0/200/U", "processor1/200/U"];
+        let files: Vec<(&str, i64)> = files.into_iter().zip([1, 9, 10, 11]).collect();
+        let part = |step| ("processor{any}/{step}".to_string(), Some(step), None);
+        assert_eq!(found(&files, None), [part(100), part(100), part(200), part(200)]);
+        let shards = [("m-00001-of-00002.bin", 1), ("m-00002-of-00002.bin", 9)];
+        let shard = ("m-{any}-of-00002.bin".to_string(), None, None);
+        assert_eq!(found(&shards, None), [shard.clone(), shard]);
+    }
+
+    /// Mechanism: of numbers with decimals, and of dates, one part was taken for the step. Consequence: checkpoints that had this part in
+    /// common were one. Fix: dates are numbers, and decimals are known.
+    #[test]
+    fn dates_are_numbers_and_numbers_with_decimals_no_steps() {
+        let dated = [("c-2026-11-23T17-05-09.pt", 1), ("c-2026-11-23T18-05-40.pt", 9)];
+        let of = |step| ("c-{step}.pt".to_string(), Some(step), None);
+        assert_eq!(found(&dated, None), [of(20_261_123_170_509), of(20_261_123_180_540)]);
+        let short = [("c-20261123_170509.pt", 1), ("c-20261123_180509.pt", 9)];
+        assert_eq!(found(&short, None), [of(20_261_123_170_509), of(20_261_123_180_509)]);
+        assert_eq!(found(&[("out_0.5.h5", 1), ("out_1.0.h5", 2), ("out_1.5.h5", 3)], None), []);
+        assert_eq!(found(&[("0.5/U", 1), ("1.5/U", 2), ("1.25/U", 3)], None), []);
+        let ranked = [("s100.0", 1), ("s100.1", 1), ("s200.0", 9), ("s200.1", 9)];
+        assert_eq!(found(&ranked, Some(2))[3], ("s{step}.{rank}".to_string(), Some(200), Some(1)));
+        for plain in ["2026-11", "2026-11-2", "12026-11-23", "202611231-170509", "1826-11-23"] {
+            assert_eq!(date_length(plain.as_bytes()), None, "{plain}");
+        }
     }
 
     /// Mechanism: one file alone was of no series, and what differed in its ranks was taken for steps once one step was left.

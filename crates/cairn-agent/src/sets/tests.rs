@@ -258,6 +258,18 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     assert_eq!(first(Known { run: Run::Failed, ..known() }), leaving(60), "which is given up then");
 }
 
+/// Mechanism: a set counted as complete as soon as the next one was begun, also with fewer files than the one before.
+/// Consequence: while some processes had begun the next one and another still wrote to this one, it was drained without that part.
+/// Fix: it waits as any smaller set does.
+#[test]
+fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
+    let files = [("ckpt-7/a", file(2, 97)), ("ckpt-10/a", file(3, 99)), ("ckpt-10/b", file(4, 99))];
+    let with = |now_s| sets(&files, &Known { now_s, usual: Some(2), ..KNOWN });
+    let standings = |found: Vec<(String, Standing)>| found.into_iter().map(|one| one.1);
+    assert!(standings(with(100)).eq([unsettled(57), Standing::Complete]));
+    assert!(standings(with(157)).eq([Standing::Complete, Standing::Complete]));
+}
+
 /// Mechanism: a set counted as complete as soon as there was one of a greater step.
 /// Consequence: a program that had gone back to an earlier step, and wrote one again of which a later one was there, had each of
 /// its files taken for a checkpoint as it was closed.
