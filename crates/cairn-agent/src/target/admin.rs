@@ -226,7 +226,7 @@ impl Admin {
     fn log_page(&self, page: u8, local: SocketAddr) -> Result<Vec<u8>, Status> {
         match (page, &self.directory) {
             (LOG_DISCOVERY, Some(directory)) => {
-                Ok(discovery_log(directory, self.controller.host(), local))
+                Ok(discovery_log(directory, &self.controller.host().name, local))
             }
             (LOG_CHANGED_NAMESPACES, None) => {
                 Ok(identify::encode_list(self.notices.changed()).to_vec())

@@ -76,7 +76,7 @@ impl Task {
             Command::Reserve { namespace, step } => {
                 let reservations = subsystem.namespace(namespace)?.reservations();
                 let put_out =
-                    reservations.execute(self.controller.host_id(), step, decode_keys(data))?;
+                    reservations.execute(self.controller.host(), step, decode_keys(data))?;
                 subsystem.end_controllers_of(&put_out);
                 Ok(0)
             }
@@ -93,7 +93,7 @@ impl Task {
             | Command::Deallocate { namespace, .. } => self.subsystem.namespace(namespace)?,
             _ => return Err(Status::INVALID_OPCODE.for_good()),
         };
-        let _permit = named.reservations().permit(self.controller.host_id())?;
+        let _permit = named.reservations().permit(self.controller.host())?;
         if !self.controller.is_enabled() {
             // Its host was put out, perhaps by one that has given the namespace back since.
             return Err(Status::RESERVATION_CONFLICT.for_good());

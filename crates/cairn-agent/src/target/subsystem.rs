@@ -1,13 +1,15 @@
 //! What all connections share: the namespaces, and which controllers there are.
 //!
-//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections.
+//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections. No two hosts
+//! that were let in have one identifier: reservations know them by it.
 
 use super::metrics::Counters;
-use super::reservation::HostId;
+use super::reservation::{Host, HostId};
 use super::socket::Socket;
 use super::{Guard, Namespace};
 use cairn_device::nvme::wire::fabrics::{
-    CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, STATUS_READY, STATUS_SHUT_DOWN,
+    CONFIGURATION_ENABLE, CONFIGURATION_SHUTDOWN_MASK, ConnectData, INVALID_HOST_ID, STATUS_READY,
+    STATUS_SHUT_DOWN,
 };
 use cairn_device::nvme::wire::{Command, Nqn, Status};
 use std::collections::HashMap;
@@ -51,6 +53,26 @@ impl Limits {
     /// Most data of a command, bytes.
     pub fn transfer_bytes(&self) -> u64 {
         4096 << self.transfer_shift
+    }
+}
+
+/// Why a host is not connected, and what it is told of that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) status: Status,
+    pub(super) result: u64,
+}
+
+impl Refusal {
+    /// The identifier that it presents is another host's.
+    fn of_impostor() -> Refusal {
+        Refusal { status: Status::CONNECT_INVALID.for_good(), result: INVALID_HOST_ID }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Refusal {
+        Refusal { status, result: 0 }
     }
 }
 
@@ -152,22 +174,27 @@ impl Subsystem {
         self.namespaces.get(index).ok_or(Status::INVALID_NAMESPACE.for_good())
     }
 
-    /// A new controller for this host. Errors: there are too many.
+    /// A new controller for this host, which is let in if it has nothing to prove. Errors: there are too many; the host's
+    /// identifier is another one's.
     pub(super) fn add_controller(
         &self,
         host: &ConnectData,
         keep_alive_ms: u32,
         admin: Arc<Socket>,
-    ) -> Result<Arc<Controller>, Status> {
+        is_let_in: bool,
+    ) -> Result<Arc<Controller>, Refusal> {
         let mut controllers = self.controllers();
         if self.is_closed.load(Ordering::Relaxed) {
-            return Err(Status::CONNECT_INVALID);
+            return Err(Status::CONNECT_INVALID.into());
         }
+        let host = Host { id: host.host_id, name: host.host.clone() };
+        self.check_identifier(&controllers, &host)?;
         let id = (1..=CONTROLLERS_MAX).find(|id| !controllers.contains_key(id));
         let id = id.ok_or(Status::INTERNAL_ERROR)?;
         let controller = Arc::new(Controller {
             id,
-            host: host.clone(),
+            host,
+            is_let_in: AtomicBool::new(is_let_in),
             keep_alive_ms,
             configuration: AtomicU32::new(0),
             admin,
@@ -177,11 +204,41 @@ impl Subsystem {
         Ok(controller)
     }
 
+    /// The host of a controller has proven who it is. Errors: its identifier is another host's by now.
+    pub(super) fn let_in(&self, controller: &Controller) -> Result<(), Refusal> {
+        let controllers = self.controllers();
+        self.check_identifier(&controllers, &controller.host)?;
+        controller.is_let_in.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Errors: a host of another name that was let in, or is registered, has the identifier of this one. Where there is nothing to
+    /// reserve anybody may call himself as he likes.
+    fn check_identifier(
+        &self,
+        controllers: &HashMap<u16, Arc<Controller>>,
+        host: &Host,
+    ) -> Result<(), Refusal> {
+        let has_it = |other: &Arc<Controller>| {
+            other.host.id == host.id
+                && other.host.name != host.name
+                && other.is_let_in.load(Ordering::Relaxed)
+        };
+        let registered = |namespace: &Arc<Namespace>| namespace.reservations().name_of(&host.id);
+        let is_taken = !self.namespaces.is_empty() && controllers.values().any(has_it)
+            || self.namespaces.iter().filter_map(registered).any(|name| name != host.name);
+        if is_taken {
+            self.counters.strangers.add(1);
+            return Err(Refusal::of_impostor());
+        }
+        Ok(())
+    }
+
     /// The controller of that number, if it is this host's.
     pub(super) fn controller(&self, host: &ConnectData) -> Option<Arc<Controller>> {
         let controllers = self.controllers();
         let controller = controllers.get(&host.controller)?;
-        let is_same = controller.host.host == host.host && controller.host.host_id == host.host_id;
+        let is_same = controller.host.name == host.host && controller.host.id == host.host_id;
         is_same.then(|| Arc::clone(controller))
     }
 
@@ -196,7 +253,7 @@ impl Subsystem {
         if hosts.is_empty() {
             return;
         }
-        let is_theirs = |controller: &&Arc<Controller>| hosts.contains(controller.host_id());
+        let is_theirs = |controller: &&Arc<Controller>| hosts.contains(&controller.host.id);
         let theirs: Vec<_> = self.controllers().values().filter(is_theirs).cloned().collect();
         // They go with their connections.
         theirs.iter().for_each(|controller| controller.end());
@@ -211,7 +268,9 @@ impl Subsystem {
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) id: u16,
-    host: ConnectData,
+    host: Host,
+    /// It has proven who it is, or need not.
+    is_let_in: AtomicBool,
     pub(super) keep_alive_ms: u32,
     configuration: AtomicU32,
     admin: Arc<Socket>,
@@ -240,14 +299,9 @@ impl Controller {
             | flag(configuration & CONFIGURATION_SHUTDOWN_MASK != 0, STATUS_SHUT_DOWN)
     }
 
-    /// HOSTNQN of the host.
-    pub(super) fn host(&self) -> &Nqn {
-        &self.host.host
-    }
-
-    /// HOSTID of the host.
-    pub(super) fn host_id(&self) -> &HostId {
-        &self.host.host_id
+    /// Whose it is.
+    pub(super) fn host(&self) -> &Host {
+        &self.host
     }
 
     pub(super) fn is_enabled(&self) -> bool {
@@ -305,6 +359,25 @@ mod tests {
         Arc::new(Socket::over(stream.into(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap())
     }
 
+    /// Two hosts may be proving who they are at the same time, under one identifier.
+    #[test]
+    fn identifier_is_of_the_host_that_was_let_in_first() {
+        let name = Nqn::new("nqn.2026-11.test:names").unwrap();
+        let namespace = Namespace::in_memory(1 << 16, 4096).unwrap();
+        let subsystem = Subsystem::new(name.clone(), vec![namespace], Limits::default());
+        let connect = |host, is_let_in| {
+            let (host_id, controller) = ([1; 16], ANY_CONTROLLER);
+            let host = Nqn::of_host(&[host; 16]);
+            let data = ConnectData { host_id, controller, subsystem: name.clone(), host };
+            subsystem.add_controller(&data, 0, socket(), is_let_in)
+        };
+        let [one, other] = [1, 2].map(|host| connect(host, false).unwrap());
+        subsystem.let_in(&other).unwrap();
+        assert_eq!(subsystem.let_in(&one), Err(Refusal::of_impostor()));
+        connect(1, false).expect_err("it is not asked for a proof any more");
+        connect(2, true).expect("another process");
+    }
+
     /// Mechanism: a host resets its controller and connects its queue again before the loop has found the end of the old connection,
     /// which then removed the number. Consequence: the new connection outlived its controller. Fix: only its own entry.
     #[test]
@@ -313,7 +386,7 @@ mod tests {
         let subsystem = Subsystem::new(name.clone(), Vec::new(), Limits::default());
         let (host_id, controller) = ([1; 16], ANY_CONTROLLER);
         let host = ConnectData { host_id, controller, subsystem: name.clone(), host: name };
-        let controller = subsystem.add_controller(&host, 0, socket()).unwrap();
+        let controller = subsystem.add_controller(&host, 0, socket(), true).unwrap();
         let [old, new] = [socket(), socket()];
         controller.configure(CONFIGURATION_ENABLED);
         controller.add_queue(1, Arc::clone(&old)).unwrap();

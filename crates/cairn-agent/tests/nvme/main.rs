@@ -13,6 +13,7 @@ mod devices;
 mod grants;
 mod habits;
 mod hostile;
+mod impostors;
 mod peer;
 mod proxy;
 mod reconnecting;

@@ -70,7 +70,7 @@ impl<T: Transport> Admin<T> {
         loop {
             match self.transport.poll(deadline)? {
                 Some(ended) if ended.command_id == id.0 => {
-                    check_status(name, ended.status)?;
+                    check_status(name, &ended)?;
                     return Ok(ended.result);
                 }
                 Some(ended) => self.take_event(&ended)?,
@@ -173,7 +173,7 @@ impl<T: Transport> Admin<T> {
             return Err(Error::Malformed { what: "an answer that nobody waits for" });
         }
         self.event_request = None;
-        check_status("asynchronous event request", ended.status)?;
+        check_status("asynchronous event request", ended)?;
         let [kind, information, log_page, ..] = ended.result.to_le_bytes();
         self.event = Some(Event { kind: kind & 7, information, log_page });
         self.request_event()

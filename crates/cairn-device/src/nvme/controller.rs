@@ -344,7 +344,7 @@ fn execute(
     // SAFETY: whoever made `data` lent it until this returns; without an answer the transport is abandoned.
     unsafe { transport.submit(command.encode(), data) }?;
     match transport.poll(deadline)? {
-        Some(ended) => check_status(name, ended.status).map(|()| ended.result),
+        Some(ended) => check_status(name, &ended).map(|()| ended.result),
         None => {
             transport.abandon();
             Err(Error::TimedOut { awaited: "answer on a new queue" })

@@ -11,11 +11,15 @@ use super::admin::Admin;
 use super::error::{Error, Result};
 use super::transport::{CommandId, Data, Limit, Transport};
 use super::wire::command::{self, Blocks, Command};
+use super::wire::fabrics::INVALID_HOST_ID;
 use super::wire::identify;
 use super::wire::{Completion, Status};
 
 /// How much a controller is told to forget at a time: no more than it does in the time of a command.
 const DISCARD_BYTES_MAX: u64 = 1 << 30;
+
+const IMPOSTOR: &str = "the target knows this machine by another name, under which it is connected or has claimed a namespace: \
+                        use that name, or give up what was claimed under it";
 
 /// What a queue needs to know of its namespace and controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -259,7 +263,7 @@ impl<T: Transport> Queue<T> {
     ) -> Result<()> {
         // SAFETY: the caller has lent the data until this returns; all errors end the connection.
         unsafe { self.transport.submit(command.encode(), data) }?;
-        check_status(name, self.wait()?.status)
+        check_status(name, &self.wait()?)
     }
 
     /// Has `submit` send the pieces of a range, as many at a time as the queue takes, and waits for all of them.
@@ -280,7 +284,7 @@ impl<T: Transport> Queue<T> {
                 continue;
             }
             let ended = self.wait()?;
-            result = result.and(check_status(name, ended.status));
+            result = result.and(check_status(name, &ended));
         }
         result
     }
@@ -305,9 +309,12 @@ impl<T: Transport> Queue<T> {
 }
 
 /// Errors: the command did not do what it says.
-pub(super) fn check_status(command: &'static str, status: Status) -> Result<()> {
-    match status.is_success() {
-        true => Ok(()),
-        false => Err(Error::Refused { command, status }),
+pub(super) fn check_status(command: &'static str, ended: &Completion) -> Result<()> {
+    match ended.status {
+        status if status.is_success() => Ok(()),
+        status if status.code() == Status::CONNECT_INVALID && ended.result == INVALID_HOST_ID => {
+            Err(Error::Unauthenticated { why: IMPOSTOR })
+        }
+        status => Err(Error::Refused { command, status }),
     }
 }

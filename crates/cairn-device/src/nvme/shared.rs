@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use cairn_core::Media;
 
+use crate::crypto::Hash;
 use crate::descriptor::Descriptor;
 use crate::{process, sys};
 
@@ -164,7 +165,10 @@ impl SharedRemote {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
         let secrets = place.secrets.clone().map(KeptSecrets::from);
         // Where they cannot be read it fails when it connects. Later the program may have changed its environment.
-        let _ = secrets.as_ref().map(KeptSecrets::get);
+        let host_id = match secrets.as_ref().map(KeptSecrets::get) {
+            Some(Ok(secrets)) => host_id_under(&secrets.name, host_id),
+            _ => host_id,
+        };
         let settings = Settings { claim, secrets, ..Settings::new(host_id) };
         let numbers = [tcp::reserve().map_err(failed)?, tcp::reserve().map_err(failed)?];
         let remote = make(fabric(place, &numbers), &settings)?;
@@ -391,6 +395,12 @@ impl SharedRemote {
     }
 }
 
+/// The identifier of a host that proves such a name: whoever proves another one is another host to targets.
+fn host_id_under(name: &Nqn, host_id: [u8; 16]) -> [u8; 16] {
+    let hash = Hash::Sha256.of(&[&host_id, name.as_str().as_bytes()]);
+    *hash.first_chunk().expect("it has 32 bytes")
+}
+
 fn look(queue: &mut Queue<TcpTransport>, range: Partition, check: &Check) -> Result<()> {
     let view = View { queue: Mutex::new(queue), range, failure: OnceLock::new() };
     check(&view).map_err(|_| view.failure.get().copied().unwrap_or(CHANGED))
@@ -533,6 +543,30 @@ mod tests {
         );
         assert_eq!(remote.with(|_| Ok(7)), Ok(7), "who comes later tries anew");
         assert_eq!(remote.with_since(began, |_| Ok(8)), Ok(8), "it has been reached since");
+    }
+
+    /// Mechanism: a machine had one identifier, whatever names it proved. Consequence: a target that knows a host by both took two
+    /// of its names for impostors of each other. Fix: a name that is proven has an identifier of its own.
+    #[test]
+    fn host_has_another_identifier_under_another_name_and_the_same_one_in_each_process() {
+        let id_of = |name: &str, number: u32| {
+            let file = format!("cairn-names-{}-{name}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(file);
+            let secret = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+            std::fs::write(&path, format!("nqn.2026-11.test:{name}\n{secret}\n")).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&path, mode).unwrap();
+            let text = format!("//127.0.0.1:4420/nqn.x?nsid=1&auth={}", path.display());
+            let place = RemotePath::parse(Path::new(&text)).unwrap();
+            let traits = *unreachable().traits();
+            let remote = SharedRemote::known(&place, [7; 16], Claim::None, &traits).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            *remote.host_id()
+        };
+        let [one, same, other] = [("one", 1), ("one", 2), ("other", 1)].map(|(a, b)| id_of(a, b));
+        assert_eq!(one, same);
+        assert!(one != other && one != [7; 16] && other != [7; 16]);
+        assert_eq!(unreachable().host_id(), &[1; 16], "without a name to prove");
     }
 
     #[test]

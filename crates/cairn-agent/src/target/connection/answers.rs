@@ -4,7 +4,7 @@ use super::{Connection, Role};
 use crate::target::event_loop::Hands;
 use crate::target::metrics::Counters;
 use crate::target::pool::Buffer;
-use crate::target::subsystem::Subsystem;
+use crate::target::subsystem::{Refusal, Subsystem};
 use cairn_device::checksum;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::pdu::{Header, Transfer};
@@ -23,11 +23,16 @@ impl Connection {
 
     /// Ends a command that returns no data.
     pub(super) fn answer(&mut self, entry: &Entry, result: Result<u64, Status>) {
+        self.answer_connect(entry, result.map_err(Refusal::from));
+    }
+
+    /// Ends a command that, if it fails, may say more than that.
+    pub(super) fn answer_connect(&mut self, entry: &Entry, result: Result<u64, Refusal>) {
         let (result, status) = match result {
             Ok(result) => (result, Status::SUCCESS),
-            Err(status) => {
+            Err(Refusal { status, result }) => {
                 self.counted(|counters| counters.errors.add(1));
-                (0, status)
+                (result, status)
             }
         };
         let queue_head = self.flow.end();

@@ -144,7 +144,7 @@ impl Connection {
         if let Command::Connect { .. } = command {
             let connected = self.connect(command, data.bytes(), hands.now);
             hands.pool.give(data.into_buffer());
-            self.answer(entry, connected);
+            self.answer_connect(entry, connected);
             return Ok(());
         }
         match std::mem::replace(&mut self.proof, Proof::None) {

@@ -7,7 +7,7 @@ use crate::target::admin::Admin;
 use crate::target::event_loop::Hands;
 use crate::target::guard::{Check, Progress};
 use crate::target::pool::Buffer;
-use crate::target::subsystem::Subsystem;
+use crate::target::subsystem::{Refusal, Subsystem};
 use crate::target::workers::{Begin, Lane};
 use cairn_device::nvme::wire::fabrics::{
     ANY_CONTROLLER, AUTHENTICATION_ALONE, CONNECT_DATA_BYTES, ConnectData,
@@ -79,7 +79,7 @@ impl Connection {
                 self.counted(|counters| counters.strangers.add(1));
                 return Err(End::Gone);
             }
-            Progress::Passed => self.let_in(),
+            Progress::Passed => self.let_in()?,
         }
         Ok(())
     }
@@ -90,21 +90,21 @@ impl Connection {
         command: &Command,
         data: &[u8],
         now: Instant,
-    ) -> Result<u64, Status> {
+    ) -> Result<u64, Refusal> {
         let invalid = Status::CONNECT_INVALID.for_good();
         let bytes: Option<&[u8; CONNECT_DATA_BYTES]> = data.first_chunk();
         let host = bytes.and_then(ConnectData::decode).ok_or(invalid)?;
         let &Command::Connect { queue, entries, without_flow_control, keep_alive_ms } = command
         else {
-            return Err(Status::INTERNAL_ERROR);
+            return Err(Status::INTERNAL_ERROR.into());
         };
         if !matches!(self.role, Role::New) {
-            return Err(Status::SEQUENCE_ERROR.for_good());
+            return Err(Status::SEQUENCE_ERROR.for_good().into());
         }
         let limits = self.limits();
         let entries_max = if queue == 0 { ADMIN_ENTRIES_MAX } else { limits.entries };
         if queue > limits.queues || entries > entries_max {
-            return Err(invalid);
+            return Err(invalid.into());
         }
         let subsystem = self.directory.find(&host.subsystem).ok_or(invalid)?;
         let check = match subsystem.guard() {
@@ -114,8 +114,8 @@ impl Connection {
             None => None,
         };
         let id = match queue {
-            0 if host.controller != ANY_CONTROLLER => return Err(invalid),
-            0 => self.connect_admin(subsystem, &host, keep_alive_ms)?,
+            0 if host.controller != ANY_CONTROLLER => return Err(invalid.into()),
+            0 => self.connect_admin(subsystem, &host, keep_alive_ms, check.is_none())?,
             _ => self.connect_io(subsystem, &host, queue)?,
         };
         let under_way = self.flow.under_way;
@@ -127,7 +127,7 @@ impl Connection {
                 Ok(u64::from(id) | AUTHENTICATION_ALONE)
             }
             None => {
-                self.let_in();
+                self.settle();
                 Ok(id.into())
             }
         }
@@ -138,9 +138,10 @@ impl Connection {
         subsystem: Arc<Subsystem>,
         host: &ConnectData,
         keep_alive_ms: u32,
-    ) -> Result<u16, Status> {
+        is_let_in: bool,
+    ) -> Result<u16, Refusal> {
         let socket = Arc::clone(&self.socket);
-        let controller = subsystem.add_controller(host, keep_alive_ms, socket)?;
+        let controller = subsystem.add_controller(host, keep_alive_ms, socket, is_let_in)?;
         let id = controller.id;
         self.role = Role::Admin(Admin::new(&self.directory, subsystem, controller));
         Ok(id)
@@ -159,8 +160,17 @@ impl Connection {
         Ok(id)
     }
 
+    /// The host has proven who it is. Errors: its identifier became another one's meanwhile.
+    fn let_in(&mut self) -> Result<(), End> {
+        if let Role::Admin(admin) = &self.role {
+            admin.subsystem().let_in(admin.controller()).map_err(|_| End::Gone)?;
+        }
+        self.settle();
+        Ok(())
+    }
+
     /// From now on the host may be silent as long as it said, which is for ever on I/O queues; not where anybody may be.
-    fn let_in(&mut self) {
+    fn settle(&mut self) {
         let keep_alive_ms = match &self.role {
             Role::Admin(admin) => admin.controller().keep_alive_ms,
             _ => 0,

@@ -18,6 +18,9 @@ pub const AUTHENTICATION_DEMANDED: u64 = 3 << 17;
 /// ATR: authentication, and no TLS.
 pub const AUTHENTICATION_ALONE: u64 = 1 << 17;
 
+/// The result of a Connect that fails with `Status::CONNECT_INVALID` because of HOSTID: IATTR, the data, and IPO, their beginning.
+pub const INVALID_HOST_ID: u64 = 1 << 16;
+
 /// Controller Capabilities (CAP).
 pub const PROPERTY_CAPABILITIES: u32 = 0x00;
 /// Version (VS).
