@@ -14,14 +14,11 @@ use crate::mapping::Mapping;
 use crate::policy::DrainPolicy;
 use crate::sets::policy::CheckpointPolicy;
 use crate::space_policy::SpacePolicy;
-use crate::store_file::{self, Version};
+use crate::store_file::{self, Outlives, Version};
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Format of `job.json` that this version writes, and the newest it reads.
@@ -184,19 +181,10 @@ impl Job {
     /// Replaces the description in `directory`.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let path = directory.join(JOB_FILE);
-        let temporary = directory.join(format!(".{JOB_FILE}.new"));
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| Error::Json { path: path.clone(), source })?;
         text.push(b'\n');
-        let write = || -> std::io::Result<()> {
-            let mut options = File::options();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)
-        };
-        write().map_err(Error::file("write", &path))
+        store_file::replace(&path, &text, Outlives::Node)
     }
 }
 
@@ -230,6 +218,7 @@ pub fn is_valid_job_name(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::sets::policy::Every;
+    use std::fs;
 
     fn scratch(name: &str) -> PathBuf {
         let directory =

@@ -7,13 +7,12 @@
 //! Marks go with the store: without it there is nothing to go on with.
 
 use crate::destination::{Destination, Temporary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::path::FilePath;
 use crate::plan::Node;
-use crate::store_file;
+use crate::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -114,10 +113,6 @@ impl Marks {
     /// Replaces the file. It outlives this process, and need not outlive the node.
     fn write(&self, marks: &BTreeMap<FilePath, Mark>) -> Result<()> {
         let list: Vec<_> = marks.iter().collect();
-        let text = serde_json::to_vec(&list)
-            .map_err(|source| Error::Json { path: self.path.clone(), source })?;
-        let temporary = self.path.with_extension("new");
-        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &self.path));
-        written.map_err(Error::file("write", &self.path))
+        store_file::replace_json(&self.path, &list, Outlives::Process)
     }
 }

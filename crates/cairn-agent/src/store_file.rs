@@ -1,14 +1,19 @@
 //! Small files in a store's directory, read by the tools. The directory is its user's alone, but other processes of that user
 //! may have put anything there.
 //!
-//! Must stay true: reading waits for nobody and takes no more memory than the caller allows, whatever stands there.
+//! Must stay true: reading waits for nobody and takes no more memory than the caller allows, whatever stands there; a file is
+//! replaced whole, so that who reads finds the old one or the new one, and of an attempt that failed nothing stays.
 
+use crate::error::{Error, Result};
 use cairn_device::descriptor::Descriptor;
 use cairn_device::directory::c_path;
 use cairn_device::{Errno, sys};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// What tells one version of a file that is replaced whole from another: inode, seconds and nanoseconds of its last change.
 pub type Version = (u64, i64, i64);
@@ -32,5 +37,100 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     match sys::fstat(file.raw()).map_err(system)?.st_size {
         size if size > bytes_max as i64 => Err(io::Error::other("it is too large to be Cairn's")),
         _ => file.read_up_to(bytes_max).map_err(system),
+    }
+}
+
+/// What a file that was replaced outlives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlives {
+    /// Whoever wrote it.
+    Process,
+    /// The node, where the directory does.
+    Node,
+}
+
+/// Replaces the file at `path` by `value` as JSON. Errors: `Json`, `File`.
+pub fn replace_json(path: &Path, value: &impl Serialize, outlives: Outlives) -> Result<()> {
+    let json = |source| Error::Json { path: path.to_path_buf(), source };
+    replace(path, &serde_json::to_vec(value).map_err(json)?, outlives)
+}
+
+/// Replaces the file at `path` by one of this user alone with these bytes. Errors: `File`.
+pub fn replace(path: &Path, bytes: &[u8], outlives: Outlives) -> Result<()> {
+    let unfinished = unfinished(path);
+    let replaced = write_new(&unfinished, bytes, outlives)
+        .and_then(|()| fs::rename(&unfinished, path))
+        .and_then(|()| match (outlives, path.parent()) {
+            (Outlives::Node, Some(directory)) => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        });
+    if replaced.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    replaced.map_err(Error::file("write", path))
+}
+
+/// What a file is called until all of it is there.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
+    // What somebody who was killed has left, or another process has put there, which may be no file at all.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed?,
+    }
+    let mut options = File::options();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    if outlives == Outlives::Node { file.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn scratch(name: &str) -> PathBuf {
+        let name = format!("cairn-store-file-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        directory
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        fs::read_dir(directory).expect("lists").flatten().map(|entry| entry.file_name()).collect()
+    }
+
+    /// Mechanism: the unfinished file was opened whatever had its name. Consequence: a FIFO there was waited for without end, and what
+    /// a link led to was overwritten. Fix: what has the name goes first.
+    #[test]
+    fn what_has_the_name_of_the_unfinished_file_is_neither_waited_for_nor_written_to() {
+        let directory = scratch("name");
+        let (path, other) = (directory.join("a.json"), directory.join("other"));
+        let made = Command::new("mkfifo").arg(unfinished(&path)).status().expect("starts");
+        assert!(made.success());
+        replace_json(&path, &[1], Outlives::Process).expect("replaces");
+        fs::write(&other, "precious").expect("writes");
+        std::os::unix::fs::symlink(&other, unfinished(&path)).expect("links");
+        replace_json(&path, &[1, 2], Outlives::Node).expect("replaces");
+        assert_eq!(fs::read(&path).expect("is there"), b"[1,2]");
+        assert_eq!(fs::read(&other).expect("is there"), b"precious");
+        assert_eq!(path.metadata().expect("is there").mode() & 0o777, 0o600);
+        fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn of_a_file_that_cannot_be_replaced_nothing_stays() {
+        let directory = scratch("nothing");
+        let path = directory.join("a.json");
+        fs::create_dir(&path).expect("is made");
+        assert!(matches!(replace(&path, b"x", Outlives::Process), Err(Error::File { .. })));
+        assert_eq!(names(&directory), ["a.json"]);
+        fs::remove_dir_all(directory).expect("removes");
     }
 }

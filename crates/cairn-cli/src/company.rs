@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::store::Roots;
 use cairn_agent::daemon;
 use cairn_agent::job::RUN_LOCK;
-use cairn_agent::store_file;
+use cairn_agent::store_file::{self, Outlives};
 use cairn_device::store::NAME_BYTES_MAX;
 use cairn_posix::rank::{self, Seat};
 use serde::{Deserialize, Serialize};
@@ -221,11 +221,7 @@ impl Members {
     }
 
     fn save(&self, directory: &Path) -> Result<()> {
-        let path = directory.join(FILE);
-        let unfinished = path.with_extension("new");
-        let text = serde_json::to_vec(self).expect("texts and numbers");
-        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &path));
-        written.map_err(Error::file("write", &path))
+        Ok(store_file::replace_json(&directory.join(FILE), self, Outlives::Process)?)
     }
 }
 

@@ -5,8 +5,8 @@
 //! not say which parts are there: the server does, and they are compared. Notes go with the store: without it there is nothing to send.
 
 use super::client::Content;
-use crate::error::{Error, Result};
-use crate::store_file;
+use crate::error::Result;
+use crate::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,10 +71,6 @@ impl Notes {
 
     /// Replaces the file. It outlives this process, and need not outlive the node.
     fn write(&self, notes: &BTreeMap<String, Begun>) -> Result<()> {
-        let text = serde_json::to_vec(notes)
-            .map_err(|source| Error::Json { path: self.path.clone(), source })?;
-        let temporary = self.path.with_extension("new");
-        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &self.path));
-        written.map_err(Error::file("write", &self.path))
+        store_file::replace_json(&self.path, notes, Outlives::Process)
     }
 }

@@ -8,12 +8,10 @@ use super::policy::Rules;
 use super::{Family, Member, Name, Reason, Set, Standing, is_part};
 use crate::error::{Error, Result};
 use crate::format;
-use crate::store_file;
+use crate::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -133,17 +131,7 @@ impl Register {
 
     /// Replaces the register of the store in `directory`. It is as durable as the store's directory, which lies in memory.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        let path = directory.join(REGISTER_FILE);
-        let temporary = directory.join(format!(".{REGISTER_FILE}.new"));
-        let json = |source| Error::Json { path: path.clone(), source };
-        let text = serde_json::to_vec(self).map_err(json)?;
-        let write = || -> io::Result<()> {
-            let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            options.open(&temporary)?.write_all(&text)?;
-            fs::rename(&temporary, &path)
-        };
-        write().map_err(Error::file("write", &path))
+        store_file::replace_json(&directory.join(REGISTER_FILE), self, Outlives::Process)
     }
 
     /// The complete checkpoints, in the order in which they were found so, which is that of their numbers: the newest is the last,
@@ -375,6 +363,7 @@ mod tests {
     use super::super::policy::{CheckpointPolicy, Every};
     use super::*;
     use crate::path::FilePath;
+    use std::fs;
 
     const SECOND: i64 = 1_000_000_000;
 
