@@ -195,12 +195,12 @@ impl Ledger {
         }
     }
 
-    /// Ties the copy at `path` to its file again.
+    /// Ties the copy at `path` to its file, which it is a copy of.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {
             entry.detached = false;
             entry.inode = node.inode;
-            if node.absence.is_some() {
+            if node.kind == Kind::File {
                 if let Some(copy) = entry.copy() {
                     entry.set_copy(copy);
                 }

@@ -7,6 +7,7 @@
 
 pub mod archived;
 mod on_demand;
+mod tie;
 
 use crate::checkpoints;
 use crate::claim::Claim;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -83,6 +84,12 @@ pub trait Origin: Sync {
     /// Extended attributes of a directory.
     fn extended(&self, directory: &FilePath) -> Extended;
 
+    /// Whether a store of `job` drains to it, and to the same places there.
+    fn is_persist_of(&self, job: &Job) -> bool {
+        let _ = job;
+        false
+    }
+
     /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not what `copy` says.
     /// Errors: others could not be brought, either.
     fn bring(
@@ -102,6 +109,14 @@ impl Origin for Destination {
 
     fn extended(&self, directory: &FilePath) -> Extended {
         Destination::extended(self, directory)
+    }
+
+    fn is_persist_of(&self, job: &Job) -> bool {
+        let is_it = |persist: &PathBuf| match (persist.canonicalize(), self.path().canonicalize()) {
+            (Ok(theirs), Ok(ours)) => theirs == ours && self.is_current(),
+            _ => false,
+        };
+        self.mapping() == &job.map && job.persist.as_ref().is_some_and(is_it)
     }
 
     fn bring(
@@ -231,8 +246,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
                 return bring(&destination, &manifest, stage);
             }
             let origin = OnDemand { destination: &destination, manifest: &manifest };
-            bring(&origin, &manifest, stage)?;
-            return on_demand::tie(claim);
+            return bring(&origin, &manifest, stage);
         }
         say(&format!("nothing to bring in from {}", persist.display()));
     }
@@ -280,7 +294,15 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
     }
     staging.tidy()?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
-    Ok(staging.staged)
+    let staged = staging.staged;
+    if source.origin.is_persist_of(&claim.store.job) {
+        let tied = tie::tie(&claim.store.job, &volumes);
+        // What is whole needs no copy: the agent compares it with that, and says what is wrong with the directory.
+        if stage == Stage::OnDemand {
+            tied?;
+        }
+    }
+    Ok(staged)
 }
 
 impl Staged {

@@ -49,6 +49,38 @@ fn newest_checkpoint_is_there_before_the_program_starts() {
     assert!(sandbox.drained_names().contains(&"ckpt-1/a".to_string()));
 }
 
+/// How many files a store has, and how many of them are drained, before an agent has looked.
+fn safe_files(ran: &Ran) -> (u64, u64) {
+    let files = &ran.json()[0]["files"];
+    let number = |what: &str| files[what].as_u64().expect("a number");
+    (number("total"), number("drained"))
+}
+
+/// Mechanism: only a drain pass marked files as drained. Consequence: a store that had just been filled from its own persist directory
+/// was said to have nothing safe until the agent had compared all of it again. Fix: what comes from there is tied to its copy at once.
+#[test]
+fn what_came_from_the_persist_directory_of_the_store_is_safe_at_once() {
+    let sandbox = drained();
+    let out = sandbox.out().display().to_string();
+    sandbox.cairn(&["restore", &out]).succeeds();
+    let status = sandbox.cairn(&["status", "job", "--json"]).succeeds();
+    assert_eq!(safe_files(&status), (33, 33));
+    assert_eq!(status.json()[0]["agent"], serde_json::Value::Null, "nobody had to look");
+    assert_eq!(sandbox.entry("job", "ckpt-3/a")["detached"], serde_json::Value::Null);
+    // The drain finds nothing to do, and a file that is removed goes there, too.
+    sandbox.run("job", "rm /cairn/many/q").succeeds().says("store removed");
+    assert!(!sandbox.out().join("many/q").exists());
+    let ran = staged(&sandbox, &format!("{} status job --json", common::CAIRN)).succeeds();
+    assert_eq!(safe_files(&ran), (28, 28));
+    // Of what is drained elsewhere that directory has nothing.
+    let elsewhere = sandbox.work().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("is made");
+    let elsewhere = elsewhere.display().to_string();
+    sandbox.cairn(&["restore", &out, "--persist", &elsewhere]).succeeds();
+    let status = sandbox.cairn(&["status", "job", "--json"]).succeeds();
+    assert_eq!(safe_files(&status), (32, 0));
+}
+
 #[test]
 fn older_checkpoint_takes_the_place_of_a_damaged_one() {
     let sandbox = drained();

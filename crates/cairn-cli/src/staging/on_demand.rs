@@ -1,14 +1,12 @@
 //! Files of a persist directory of which all but the data is brought into a new store: those the agent brings while programs run.
 //!
-//! Must stay true: before programs run the manifest says whose copies the absent files are, so that these go where the programs
-//! take the files. What is known to be damaged, or is not as long as it should be, is left out as if its data had been compared.
+//! Must stay true: what is known to be damaged, or is not as long as it should be, is left out as if its data had been compared.
 
 use super::{Origin, or_damaged};
-use crate::claim::Claim;
 use crate::error::Result;
 use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
-use cairn_agent::ledger::Ledger;
+use cairn_agent::job::Job;
 use cairn_agent::manifest::{Copy, Manifest};
 use cairn_agent::path::FilePath;
 use cairn_agent::volume::Volume;
@@ -30,6 +28,10 @@ impl Origin for OnDemand<'_> {
 
     fn extended(&self, directory: &FilePath) -> Extended {
         Origin::extended(self.destination, directory)
+    }
+
+    fn is_persist_of(&self, job: &Job) -> bool {
+        self.destination.is_persist_of(job)
     }
 
     fn bring(
@@ -67,19 +69,4 @@ impl OnDemand<'_> {
         AbsentFile::create(volume, inner, copy, &extended)?;
         Ok(true)
     }
-}
-
-/// Says in the manifest whose copies the absent files of a new store are.
-pub fn tie(claim: &Claim) -> Result<()> {
-    let job = &claim.store.job;
-    let Some(persist) = &job.persist else { return Ok(()) };
-    let mut ledger = Ledger::open(persist, job)?;
-    for volume in claim.store.volumes()? {
-        for (path, node) in volume.tree()? {
-            if node.absence.is_some() {
-                ledger.attach(&path, &node);
-            }
-        }
-    }
-    Ok(ledger.commit()?)
 }

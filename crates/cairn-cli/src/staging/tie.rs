@@ -1,0 +1,36 @@
+//! Saying whose copies the files of a new store are, which came, or will come, from the directory that it drains to.
+//!
+//! Must stay true: before programs run the manifest says so of absent files, so that the copies go where the programs take the
+//! files; a file is marked as drained only after the manifest names its copy.
+
+use crate::error::Result;
+use cairn_agent::job::Job;
+use cairn_agent::ledger::Ledger;
+use cairn_agent::manifest::Kind;
+use cairn_agent::plan::Tree;
+use cairn_agent::volume::{Volume, now};
+use cairn_core::InodeId;
+
+/// Ties every regular file of a new store to its copy in the persist directory. Errors: the directory cannot be read or written.
+pub fn tie(job: &Job, volumes: &[Volume]) -> Result<()> {
+    let Some(persist) = &job.persist else { return Ok(()) };
+    let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
+    let mut ledger = Ledger::open(persist, job)?;
+    for tree in &trees {
+        for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
+            ledger.attach(path, node);
+            if node.absence.is_none() {
+                // It was compared on its way: one that had been damaged was mended.
+                ledger.update(path, |entry| entry.damaged = false);
+            }
+        }
+    }
+    ledger.commit()?;
+    for (volume, tree) in volumes.iter().zip(&trees) {
+        for node in tree.values().filter(|node| node.kind == Kind::File) {
+            // What fails here is only the mark that is shown; the manifest is what counts.
+            let _ = volume.fs().mark_drained(InodeId(node.inode), node.version, now());
+        }
+    }
+    Ok(())
+}
