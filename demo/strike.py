@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Kills an MPI job in the middle of a checkpoint: strike.py CAIRN JOB LAUNCHER_PID STEP_MIN
 
-Waits until a restart file of step STEP_MIN or later is open for writing in the store of JOB, then sends
-SIGKILL to every rank that descends from LAUNCHER_PID. Prints what it did.
+Waits until there is a restart file of step STEP_MIN or later in the store of JOB, then lets the ranks that
+descend from LAUNCHER_PID run for a moment at a time until one is partly written, and sends SIGKILL to them.
+Prints what it did.
 
-What must stay true: the ranks die while the file is still open. Between seeing that and killing, a file
-may be finished; so the ranks are stopped first, the store is asked again, and they go on if it is too late.
+What must stay true: the ranks die while the file is still open, however busy the machine is; so they are
+stopped whenever the store is asked.
 """
 
 import json
@@ -18,7 +19,8 @@ import time
 
 RANK_PROGRAM = "lmp"
 SECONDS_MAX = 120
-STOPS_MAX = 1000
+# A checkpoint takes longer to write.
+MOMENT_S = 0.002
 
 
 def children(parent):
@@ -43,16 +45,17 @@ def ranks_of(launcher):
     return [pid for pid in children(launcher) if name_of(pid) == RANK_PROGRAM]
 
 
-def open_checkpoint(cairn, job, step_min):
-    """A restart file of `step_min` or later that somebody is writing, as `cairn ls` describes it."""
+def checkpoints(cairn, job, step_min):
+    """The restart files of `step_min` or later, as `cairn ls` describes them."""
     answer = subprocess.run([cairn, "ls", "--json", job], capture_output=True, text=True)
     if answer.returncode != 0:
-        return None
+        return []
+    found = []
     for entry in json.loads(answer.stdout):
-        found = re.fullmatch(r".*/melt\.(\d+)\.restart", entry["path"])
-        if found and entry["state"] == "open" and int(found[1]) >= step_min:
-            return entry
-    return None
+        name = re.fullmatch(r".*/melt\.(\d+)\.restart", entry["path"])
+        if name and int(name[1]) >= step_min:
+            found.append(entry)
+    return found
 
 
 def send(pids, number):
@@ -63,33 +66,23 @@ def send(pids, number):
             pass
 
 
-def caught_in_the_middle(cairn, job, step_min, ranks):
-    """Stops `ranks` while a checkpoint is open and partly written, and describes it; None if it is too late."""
-    for _ in range(STOPS_MAX):
-        send(ranks, signal.SIGSTOP)
-        entry = open_checkpoint(cairn, job, step_min)
-        if entry is not None and entry["bytes"] > 0:
-            return entry
-        send(ranks, signal.SIGCONT)
-        if entry is None:
-            break
-    return None
-
-
 def main():
     cairn, job, launcher, step_min = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     deadline = time.monotonic() + SECONDS_MAX
+    has_begun = False
     while time.monotonic() < deadline and os.path.exists(f"/proc/{launcher}"):
-        if open_checkpoint(cairn, job, step_min) is None:
-            continue
-        ranks = ranks_of(launcher)
-        entry = caught_in_the_middle(cairn, job, step_min, ranks)
-        if entry is None:
-            continue
-        send(ranks, signal.SIGKILL)
-        written = entry["bytes"] / 1e6
-        print(f"SIGKILL to {len(ranks)} ranks, {written:.1f} MB into {entry['path']}")
-        return 0
+        ranks = ranks_of(launcher) if has_begun else []
+        send(ranks, signal.SIGSTOP)
+        found = checkpoints(cairn, job, step_min)
+        has_begun = has_begun or found != []
+        caught = [entry for entry in found if entry["state"] == "open" and entry["bytes"] > 0]
+        if ranks and caught:
+            send(ranks, signal.SIGKILL)
+            written = caught[0]["bytes"] / 1e6
+            print(f"SIGKILL to {len(ranks)} ranks, {written:.1f} MB into {caught[0]['path']}")
+            return 0
+        send(ranks, signal.SIGCONT)
+        time.sleep(MOMENT_S)
     print("strike.py: the run ended before a checkpoint could be caught open", file=sys.stderr)
     return 1
 
