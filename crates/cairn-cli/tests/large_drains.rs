@@ -1,7 +1,9 @@
-//! Draining what is large: copies that go on where an agent was killed, and holes that nobody reads.
+//! Draining what is large: copies that go on where an agent was killed, holes that nobody reads, a checkpoint of very many files
+//! (100 000 if `CAIRN_SOAK` is set).
 
 mod common;
 
+use common::session::Session;
 use common::{Sandbox, eventually, kill};
 use serde_json::Value;
 use std::fs;
@@ -104,6 +106,36 @@ fn what_was_damaged_behind_a_mark_is_copied_again() {
     file.write_all_at(&[!byte[0]], MIB).expect("writes");
     let pace = slow.end();
     assert!(pace["admitted_bytes"].as_u64().expect("a number") > FILE_BYTES, "from the beginning");
+}
+
+#[test]
+fn very_many_files_are_one_checkpoint_however_often_the_agent_is_killed() {
+    let is_soak = std::env::var_os("CAIRN_SOAK").is_some();
+    let (files, tier) = if is_soak { (100_000, "ram:4G") } else { (1_500, "ram:128M") };
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "many", &["--tier", tier]);
+    session.begin(&format!(
+        "mkdir /cairn/new; for i in {{1..{files}}}; do echo $i >/cairn/new/part.$i; done
+        mv /cairn/new /cairn/ckpt-7"
+    ));
+    let drained = || fs::read_dir(sandbox.out().join("ckpt-7")).map_or(0, Iterator::count);
+    for part in 1..=3 {
+        let agent = i64::from(sandbox.agent("many"));
+        eventually("a part is drained", || drained() >= part * files / 8);
+        kill("KILL", agent);
+        eventually("there is another agent", || i64::from(sandbox.agent("many")) != agent);
+    }
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(drained(), files);
+    for part in [1, files / 2, files] {
+        assert_eq!(sandbox.drained(&format!("ckpt-7/part.{part}")), format!("{part}\n"));
+    }
+    let manifest = sandbox.manifest("many");
+    assert_eq!(manifest["complete"], true);
+    let known = manifest["checkpoints"].as_array().expect("a list");
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0]["files"].as_array().map(Vec::len), Some(files));
+    sandbox.cairn(&["verify", "--persist", sandbox.out().to_str().expect("UTF-8")]).succeeds();
 }
 
 #[test]

@@ -28,24 +28,23 @@ impl<'a> Session<'a> {
 
     /// Has the shell carry out `command`; returns when it is done.
     pub fn shell(&mut self, command: &str) {
-        self.commands += 1;
-        let work = self.sandbox.work();
-        let done = work.join(format!("done.{}", self.commands));
-        self.send(command);
+        self.begin(command);
+        let done = self.sandbox.work().join(format!("done.{}", self.commands));
         eventually(command, || done.exists());
     }
 
-    fn send(&self, command: &str) {
+    /// Has the shell carry out `command` once it is done with what came before.
+    pub fn begin(&mut self, command: &str) {
+        self.commands += 1;
         let work = self.sandbox.work();
-        let file = work.join(format!("do.{}", self.commands.max(1)));
+        let file = work.join(format!("do.{}", self.commands));
         fs::write(work.join("new"), command).expect("writes");
         fs::rename(work.join("new"), file).expect("renames");
     }
 
     /// Ends the shell; the exit code of the run.
     pub fn end(mut self) -> Option<i32> {
-        self.commands += 1;
-        self.send("exit 0");
+        self.begin("exit 0");
         self.child.wait().expect("ends").code()
     }
 
