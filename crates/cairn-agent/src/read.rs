@@ -121,8 +121,12 @@ pub fn read_from(
         if length == 0 {
             break;
         }
-        read_chunk(file, buffer, offset, length)?;
+        let is_doubted = read_chunk(file, buffer, offset, length)?;
         check_chunk(file, buffer, offset, length, &mut summary)?;
+        if is_doubted && summary.open_blocks > 0 {
+            // Nobody knows whether that is what was written.
+            return Err(file.failed("read", cairn_core::Error::Io));
+        }
         let is_hole = !buffer.written.contains(&true);
         let is_checked = summary.open_blocks == 0;
         let (memory, length, crc32c) = (&mut buffer.bytes, length as usize, summary.crc32c);
@@ -168,8 +172,9 @@ fn skip_hole(
     Ok(parts * part_bytes)
 }
 
-/// Fills the buffer with `length` bytes from `offset` and zeros the rest of the last block.
-fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<()> {
+/// Fills the buffer with `length` bytes from `offset` and zeros the rest of the last block. Whether any of them may be older than what
+/// was written.
+fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<bool> {
     let volume = file.volume;
     let failed = || volume.error("read", &file.path);
     let block_bytes = volume.hugeblock_bytes();
@@ -178,8 +183,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     buffer.written.resize(block_count, false);
     let padded = block_count * block_bytes as usize;
     buffer.bytes[length as usize..padded].fill(0);
-    let mut done = 0;
-    let mut attempts = 0;
+    let (mut done, mut attempts, mut is_doubted) = (0, 0, false);
     while done < length {
         let plan = volume
             .fs()
@@ -190,7 +194,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
         }
         file.let_go();
         let target = &mut buffer.bytes[done as usize..(done + plan.length) as usize];
-        transfer(volume, &plan, target).map_err(failed())?;
+        is_doubted |= transfer(volume, &plan, target).map_err(failed())?;
         if volume.fs().read_is_valid(&plan) {
             note_written(&plan, offset, block_bytes, &mut buffer.written);
             done += plan.length;
@@ -201,12 +205,12 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
             return Err(file.changed());
         }
     }
-    Ok(())
+    Ok(is_doubted)
 }
 
-/// Copies what `plan` names into `target`, which is exactly as long.
-fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::Result<()> {
-    let mut rest = target;
+/// Copies what `plan` names into `target`, which is exactly as long; whether any of it may be older than what was written.
+fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::Result<bool> {
+    let (mut rest, mut is_doubted) = (target, false);
     for run in plan.runs() {
         let (part, tail) = rest.split_at_mut(run.bytes as usize);
         match run.source {
@@ -215,12 +219,13 @@ fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::
                 let device = volume.tier(tier)?;
                 // SAFETY: `part` is writable for its whole length and no one else refers to it; the
                 // device checks that the range lies within the tier.
-                unsafe { device.read(offset, part.as_mut_ptr(), part.len())? };
+                is_doubted |=
+                    unsafe { device.read_doubted(offset, part.as_mut_ptr(), part.len())? };
             }
         }
         rest = tail;
     }
-    Ok(())
+    Ok(is_doubted)
 }
 
 /// Marks the blocks of the chunk at `chunk_offset` that have data on a tier.

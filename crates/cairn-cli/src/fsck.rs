@@ -274,7 +274,7 @@ fn carry_out(findings: &[Finding], tier: &mut TierFile) -> cairn_core::Result<()
         match part {
             "label" => {
                 let (bytes, identity) = (superblock.bytes, identity(&superblock));
-                file.write_label(Label { bytes, identity, claim: None })?;
+                file.write_label(Label { bytes, identity, ..Label::default() })?;
             }
             "snapshot" => {
                 // Recovery ends with a new snapshot, in the slot that does not hold the one it began with.

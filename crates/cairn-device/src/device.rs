@@ -83,6 +83,16 @@ pub trait Device: Send + Sync {
     /// no Rust reference to them is alive.
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()>;
 
+    /// As `read`, for who compares each byte with a checksum and uses no others: also where what was written may have been lost, so
+    /// that what stands there is older. Whether that is so.
+    ///
+    /// # Safety
+    /// As `read`.
+    unsafe fn read_doubted(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
+        // SAFETY: promised by the caller.
+        unsafe { self.read(offset, target, length) }.map(|()| false)
+    }
+
     /// Makes a range read as zeros. Errors: as `write`.
     fn zero(&self, offset: u64, length: usize) -> Result<()>;
 

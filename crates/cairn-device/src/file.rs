@@ -157,6 +157,20 @@ impl Device for FileTier {
         if is_there { Ok(()) } else { Err(Error::Fault) }
     }
 
+    unsafe fn read_doubted(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
+        // SAFETY: promised by the caller.
+        match unsafe { self.read(offset, target, length) } {
+            Err(Error::Io) if self.file.is_doubted() => {}
+            result => return result.map(|()| false),
+        }
+        let mut is_there = true;
+        self.file.load_doubted(self.place(offset, length)?, length, |buffer, done, bytes| {
+            // SAFETY: as in `read`.
+            is_there &= unsafe { copy_out(target.add(done), buffer, bytes) };
+        })?;
+        if is_there { Ok(true) } else { Err(Error::Fault) }
+    }
+
     fn zero(&self, offset: u64, length: usize) -> Result<()> {
         self.file.store(self.place(offset, length)?, length, |buffer, _, bytes| {
             // SAFETY: the buffer is ours alone and has room for the piece.

@@ -11,9 +11,10 @@ use crate::nvme::claim::Holder;
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// Magic of a label: "cairntr1".
 const MAGIC: [u8; 8] = *b"cairntr1";
-/// Versions of labels: of one without a claim, and with one.
+/// Versions of labels: of one without a claim, with one, and of one that says since when the tier is as it is known, with or without.
 const VERSION: u32 = 1;
 const VERSION_CLAIMED: u32 = 2;
+const VERSION_SINCE: u32 = 3;
 // Fields of the label, by their offsets.
 const AT_VERSION: usize = 8;
 const AT_BYTES: usize = 16;
@@ -21,6 +22,7 @@ const AT_IDENTITY: usize = 24;
 const AT_HOST: usize = 40;
 const AT_KEY: usize = 56;
 const AT_GENERATION: usize = 64;
+const AT_START: usize = 72;
 const AT_CHECKSUM: usize = PAGE - 4;
 
 /// What tells a tier from any other.
@@ -35,6 +37,8 @@ pub struct Label {
     pub identity: Identity,
     /// Which machine has it, where machines know that from here alone.
     pub claim: Option<Claimed>,
+    /// In which start of the machine that it is on the tier was made, or recovered; zeros if that machine does not say.
+    pub start: [u8; 16],
 }
 
 /// Whose a tier is.
@@ -57,7 +61,11 @@ pub fn words(identity: &Identity) -> [u64; 2] {
 pub fn encode(label: &Label) -> [u8; PAGE] {
     let mut page = [0; PAGE];
     page[..MAGIC.len()].copy_from_slice(&MAGIC);
-    let version = if label.claim.is_some() { VERSION_CLAIMED } else { VERSION };
+    let version = match label.claim {
+        _ if label.start != [0; 16] => VERSION_SINCE,
+        Some(_) => VERSION_CLAIMED,
+        None => VERSION,
+    };
     page[AT_VERSION..][..4].copy_from_slice(&version.to_le_bytes());
     page[AT_BYTES..][..8].copy_from_slice(&label.bytes.to_le_bytes());
     page[AT_IDENTITY..][..16].copy_from_slice(&label.identity);
@@ -66,6 +74,7 @@ pub fn encode(label: &Label) -> [u8; PAGE] {
         page[AT_KEY..][..8].copy_from_slice(&holder.key.to_le_bytes());
         page[AT_GENERATION..][..8].copy_from_slice(&generation.to_le_bytes());
     }
+    page[AT_START..][..16].copy_from_slice(&label.start);
     let sum = checksum::crc32c(0, &page[..AT_CHECKSUM]);
     page[AT_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     page
@@ -98,12 +107,10 @@ pub fn decode(page: &[u8; PAGE]) -> core::result::Result<Label, Wrong> {
     if page[..MAGIC.len()] != MAGIC {
         return Err(Wrong::Missing);
     }
-    let versions = [VERSION, VERSION_CLAIMED].map(u32::to_le_bytes);
-    let has_claim =
-        match versions.iter().position(|version| page[AT_VERSION..].starts_with(version)) {
-            None => return Err(Wrong::Newer),
-            Some(place) => place > 0,
-        };
+    let versions = [VERSION, VERSION_CLAIMED, VERSION_SINCE].map(u32::to_le_bytes);
+    if !versions.iter().any(|version| page[AT_VERSION..].starts_with(version)) {
+        return Err(Wrong::Newer);
+    }
     let number = |at: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&page[at..][..8]);
@@ -114,11 +121,13 @@ pub fn decode(page: &[u8; PAGE]) -> core::result::Result<Label, Wrong> {
         identity.copy_from_slice(&page[at..][..16]);
         identity
     };
-    let claim = has_claim.then(|| Claimed {
+    let claim = Some(Claimed {
         holder: Holder { host: identity(AT_HOST), key: number(AT_KEY) },
         generation: number(AT_GENERATION),
     });
-    let label = Label { bytes: number(AT_BYTES), identity: identity(AT_IDENTITY), claim };
+    let claim = claim.filter(|claim| claim.generation > 0);
+    let (bytes, start) = (number(AT_BYTES), identity(AT_START));
+    let label = Label { bytes, identity: identity(AT_IDENTITY), claim, start };
     match *page == encode(&label) {
         true => Ok(label),
         false => Err(Wrong::Damaged),
@@ -132,8 +141,9 @@ mod tests {
     #[test]
     fn label_is_read_back_and_any_other_page_is_refused() {
         let holder = Holder { host: *b"a machine's name", key: 1 << 40 };
-        for claim in [None, Some(Claimed { holder, generation: 3 })] {
-            let label = Label { bytes: 1 << 20, identity: *b"0123456789abcdef", claim };
+        let claims = [None, Some(Claimed { holder, generation: 3 })];
+        for (claim, start) in claims.into_iter().flat_map(|one| [(one, [0; 16]), (one, [7; 16])]) {
+            let label = Label { bytes: 1 << 20, identity: *b"0123456789abcdef", claim, start };
             let page = encode(&label);
             assert_eq!(decode(&page), Ok(label));
             for at in 0..PAGE {
@@ -142,7 +152,7 @@ mod tests {
                 assert!(decode(&other).is_err(), "{at}");
             }
             let mut newer = page;
-            newer[AT_VERSION] = 3;
+            newer[AT_VERSION] = 4;
             assert_eq!(decode(&newer), Err(Wrong::Newer));
         }
     }

@@ -190,6 +190,11 @@ impl MediaFile {
         Ok(())
     }
 
+    /// Which start of its machine a target is of; zeros if it does not say, and of everything else.
+    pub(crate) fn start(&self) -> [u8; 16] {
+        self.remote.as_ref().map_or([0; 16], |remote| remote.traits().shape.start)
+    }
+
     /// What others need to know of it who are not connected; none of anything but a namespace on another machine. Errors: `Io`.
     pub(crate) fn known(&self) -> Result<Option<Known>> {
         let Some(remote) = &self.remote else { return Ok(None) };
@@ -197,8 +202,14 @@ impl MediaFile {
         let page = page.first_chunk().expect("a page was read");
         let mut first_page = [0; PAGE];
         Media::read(self, 0, &mut first_page)?;
-        let known = |label| Known { traits: *remote.traits(), label, first_page };
-        Ok(label::decode(page).ok().map(known))
+        Ok(label::decode(page).ok().map(|label| {
+            let mut traits = *remote.traits();
+            if label.start != [0; 16] {
+                // What was stored since then must be there.
+                traits.shape.start = label.start;
+            }
+            Known { traits, label, first_page }
+        }))
     }
 
     /// Has a namespace on another machine pass this before it is used.

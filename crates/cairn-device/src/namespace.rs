@@ -38,6 +38,7 @@ use crate::transit::Transit;
 
 /// Tries for a free name in `void/`; other processes make names of their own.
 const STAND_IN_TRIES: u32 = 16;
+const FORGOTTEN: &str = "the machine that it is on was started again: what was written there and not made durable may be gone";
 
 /// An open namespace.
 pub struct Namespace {
@@ -141,6 +142,13 @@ fn create_durable(
         let files: Vec<&MediaFile> = opened.iter().flatten().collect();
         let file = files[0];
         let failed = |error: Error| StoreError::new("recover", path, error);
+        for (opened, place) in opened.iter().zip(&creation.places) {
+            if let (Some(file), TierPlace::Medium { kind: MediumKind::Remote, path, .. }) =
+                (opened, place)
+            {
+                file.begin_again(path)?;
+            }
+        }
         if is_new {
             format(file, creation).map_err(failed)?;
         }
@@ -350,10 +358,16 @@ fn open_remote(
         Some(known) => known,
         None => {
             let file = MediaFile::open(path)?;
-            if let Ok(Some(found)) = file.known() {
-                found.leave(directory, name);
-            }
-            let Some(known) = read() else { return Ok((file, None)) };
+            let found = file.known().ok().flatten();
+            found.iter().for_each(|found| found.leave(directory, name));
+            let Some(known) = read() else {
+                return match found.is_some_and(|found| found.traits.shape.start == file.start()) {
+                    true => Ok((file, None)),
+                    false => {
+                        Err(StoreError::new("open tier", path, Errno(libc::EIO)).advise(FORGOTTEN))
+                    }
+                };
+            };
             // Nor does this process keep a connection that it may never need again.
             known
         }

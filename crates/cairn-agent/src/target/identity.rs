@@ -1,4 +1,5 @@
-//! By what hosts know that a namespace is the same one, or another: its NGUID.
+//! By what hosts know that a namespace is the same one, or another: its NGUID; and that what was written there may be gone, because
+//! the machine was started again.
 //!
 //! Must stay true: a file or device keeps its identity when its target is started again, and by whatever name it is exported; on
 //! another machine, where the same numbers stand for other files, it is another one.
@@ -12,6 +13,20 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 const MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
 /// So that nobody else arrives at the same bytes, nor finds out from them what the machine's are.
 const PURPOSE: &[u8] = b"cairn namespace";
+
+/// What is another one whenever the machine is started.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const STARTED: &[u8] = b"cairn target's start";
+
+/// Which start of the machine this is: files and devices have what was written since, whichever target wrote it. Where that cannot be
+/// found out each target is a start of its own.
+pub(super) fn start() -> Result<[u8; 16]> {
+    let Some(boot) = std::fs::read(BOOT).ok().filter(|boot| !boot.is_empty()) else {
+        return new();
+    };
+    let hash = Hash::Sha256.of(&[STARTED, &boot]);
+    Ok(*hash.first_chunk().expect("it has 32 bytes"))
+}
 
 /// That of nothing that was there before.
 pub(super) fn new() -> Result<[u8; 16]> {

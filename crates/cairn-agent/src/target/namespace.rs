@@ -106,6 +106,7 @@ impl Namespace {
             is_write_protected: false,
             guid,
             access_group: 0,
+            start: identity::start()?,
         };
         let is_usable =
             block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
@@ -127,6 +128,12 @@ impl Namespace {
             }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
         }
+    }
+
+    /// The same, as on a machine that was started so.
+    pub fn since(mut self, start: [u8; 16]) -> Namespace {
+        self.shape.start = start;
+        self
     }
 
     /// What hosts are told of it.

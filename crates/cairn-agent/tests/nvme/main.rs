@@ -16,6 +16,7 @@ mod hostile;
 mod impostors;
 mod peer;
 mod proxy;
+mod rebooting;
 mod reconnecting;
 mod reserving;
 mod sharing;

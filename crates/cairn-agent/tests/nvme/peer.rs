@@ -161,8 +161,17 @@ pub struct Exported {
 
 impl Exported {
     pub fn start(path: &Path) -> Exported {
+        Exported::with(Namespace::in_file(path, 4096).expect("is there"))
+    }
+
+    /// On a machine that was started so.
+    pub fn since(path: &Path, start: [u8; 16]) -> Exported {
+        Exported::with(Namespace::in_file(path, 4096).expect("is there").since(start))
+    }
+
+    fn with(second: Namespace) -> Exported {
         let first = Namespace::in_memory(1 << 20, 512).expect("there is memory");
-        let namespaces = vec![first, Namespace::in_file(path, 4096).expect("is there")];
+        let namespaces = vec![first, second];
         let subsystem = Subsystem::new(subsystem(), namespaces, Limits::default());
         let target = Target::bind(ANYWHERE, Arc::new(subsystem)).expect("there is a port");
         let (address, stop) = (target.address().expect("it listens"), target.stop());

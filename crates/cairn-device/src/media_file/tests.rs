@@ -176,7 +176,7 @@ fn file_that_is_no_tier_is_not_opened() {
     put(
         &Descriptor::from_raw(dup(&file)),
         BYTES,
-        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, claim: None }),
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, ..Label::default() }),
     )
     .unwrap();
     refused("size was changed");
@@ -212,12 +212,12 @@ fn damaged_label_is_found_and_written_again() {
     put(
         &Descriptor::from_raw(dup(&file)),
         BYTES,
-        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, claim: None }),
+        &label::encode(&Label { bytes: BYTES + 1, identity: IDENTITY, ..Label::default() }),
     )
     .unwrap();
     let (mut file, wrong) = MediaFile::open_to_check(&path, Access::ReadWrite).unwrap();
     assert_eq!(wrong, Some(Wrong::Damaged));
-    file.write_label(Label { bytes: BYTES, identity: IDENTITY, claim: None }).unwrap();
+    file.write_label(Label { bytes: BYTES, identity: IDENTITY, ..Label::default() }).unwrap();
     drop(file);
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(MediaFile::open(&path).unwrap().identity(), &IDENTITY);
@@ -235,7 +235,7 @@ fn file_that_is_opened_to_read_cannot_be_written() {
     assert_eq!(page, [0; PAGE]);
     assert_eq!(Media::write(&file, 0, &[1; PAGE]), Err(Error::Io));
     assert_eq!(
-        file.write_label(Label { bytes: BYTES, identity: [1; 16], claim: None }),
+        file.write_label(Label { bytes: BYTES, identity: [1; 16], ..Label::default() }),
         Err(Error::Io)
     );
     assert_eq!(MediaFile::open(&path).unwrap_err().errno, libc::EWOULDBLOCK);

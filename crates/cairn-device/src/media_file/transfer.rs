@@ -13,6 +13,7 @@ use super::pages::{Pages, read_all, write_all};
 use super::{MediaFile, PAGE};
 use crate::descriptor::Descriptor;
 use crate::medium::MediumKind;
+use crate::nvme::shared::SharedRemote;
 use crate::staging::{Buffer, STAGING_BYTES};
 use crate::sys::{self, Errno, SysResult};
 use crate::transit::{Transit, Turn};
@@ -48,7 +49,7 @@ impl MediaFile {
         }
         self.kind.check_limit(offset + length as u64)?;
         self.settle(offset, length)?;
-        let stored = self.store_pieces(transit, offset, length, fill);
+        let stored = self.noted(self.store_pieces(transit, offset, length, fill));
         // Whatever of it was stored: what was read of the range before is old.
         if let Some(transit) = &self.transit {
             transit.forget(&(offset..offset + length as u64));
@@ -179,6 +180,15 @@ impl MediaFile {
         &self,
         offset: u64,
         length: usize,
+        take: impl FnMut(*const u8, usize, usize),
+    ) -> Result<()> {
+        self.noted(self.load_pieces(offset, length, take))
+    }
+
+    fn load_pieces(
+        &self,
+        offset: u64,
+        length: usize,
         mut take: impl FnMut(*const u8, usize, usize),
     ) -> Result<()> {
         self.check(offset, length)?;
@@ -205,6 +215,41 @@ impl MediaFile {
             };
         }
         Ok(())
+    }
+
+    /// As `load`, for who compares what he is handed with a checksum, though what was stored may be lost: what the target has, and
+    /// nothing that is on its way.
+    pub fn load_doubted(
+        &self,
+        offset: u64,
+        length: usize,
+        mut take: impl FnMut(*const u8, usize, usize),
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        let remote = self.remote.as_ref().ok_or(Error::Io)?;
+        for (at, done, bytes) in pieces(offset, length) {
+            let buffer = self.staging.take()?;
+            let pages = pages_of(at, bytes);
+            let whole = (pages.end - pages.start) as usize;
+            // SAFETY: a buffer has room for the pages of a piece, and is ours alone.
+            unsafe { remote.read_doubted(buffer.address(), whole, pages.start)? };
+            take(in_buffer(&buffer, at), done, bytes);
+        }
+        Ok(())
+    }
+
+    /// Whether this process has found out that what was stored on another machine, and not made durable, may be gone.
+    pub fn is_doubted(&self) -> bool {
+        self.remote.as_ref().is_some_and(SharedRemote::is_doubted)
+    }
+
+    /// What became of an access, after which every process of the store knows if what was stored before may be gone: then nothing
+    /// becomes durable any more.
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        if let (Err(_), Some(transit), true) = (&result, &self.transit, self.is_doubted()) {
+            transit.lose();
+        }
+        result
     }
 
     /// Hands out what was read ahead at `at`, and has what follows it read, up to `length` bytes.
@@ -256,7 +301,7 @@ impl MediaFile {
 
     /// Whether something that was to be written behind could not be.
     pub fn has_lost(&self) -> bool {
-        self.transit.as_ref().is_some_and(Transit::has_lost)
+        self.transit.as_ref().is_some_and(Transit::has_lost) || self.is_doubted()
     }
 
     /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
@@ -272,7 +317,7 @@ impl MediaFile {
         #[cfg(test)]
         super::tests::FLUSHES.set(super::tests::FLUSHES.get() + 1);
         if let Some(remote) = &self.remote {
-            return Ok(remote.flush()?);
+            return self.noted(remote.flush().map_err(Error::from));
         }
         loop {
             match sys::fdatasync(self.ordinary.raw()) {

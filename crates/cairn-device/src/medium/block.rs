@@ -206,17 +206,18 @@ impl MediaFile {
             Contents::Nothing => Ok(()),
             _ => device.clear_ends(up_to).map_err(failed),
         };
+        let label = Label { bytes, identity, start: device.start(), ..Label::default() };
         match device.claims_by_label() {
             Some(host) => {
                 device.divide(path, may_overwrite)?;
-                device.make_claimed_label(path, &host, Label { bytes, identity, claim: None })?;
+                device.make_claimed_label(path, &host, label)?;
                 device.check_divided(path)?;
                 // What is given up is this machine's only now.
                 clear(device.label_at())
             }
             None => {
                 clear(device.device_bytes().map_err(failed)?)?;
-                let page = label::encode(&Label { bytes, identity, claim: None });
+                let page = label::encode(&label);
                 let put = device.put_bytes(device.label_at(), &page);
                 put.and_then(|()| device.sync()).map_err(failed)
             }

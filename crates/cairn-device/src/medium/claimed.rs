@@ -70,6 +70,21 @@ impl MediaFile {
         })
     }
 
+    /// Has the label of a tier that was recovered say from which start of the target's machine on it is as it is known. Errors: as
+    /// `claim`, where the label says whose it is.
+    pub(crate) fn begin_again(&self, path: &Path) -> StoreResult<()> {
+        let start = self.start();
+        let with_start = |label: Label| (label.start != start).then_some(Label { start, ..label });
+        let wrong = |wrong: Wrong| refused(path, wrong.describe());
+        if self.claims_by_label().is_some() {
+            return self.settle_label(path, |label| Ok(with_start(label.map_err(wrong)?)));
+        }
+        let label = label::decode(&self.label_page(path)?).map_err(wrong)?;
+        let Some(label) = with_start(label) else { return Ok(()) };
+        let put = self.put_bytes(self.label_at(), &label::encode(&label));
+        put.and_then(|()| self.sync()).map_err(|errno| StoreError::new("write label", path, errno))
+    }
+
     /// Makes a device that holds nothing, or nothing that counts, a tier of this machine. Errors: another one was faster
     /// (`EBUSY`).
     pub(super) fn make_claimed_label(

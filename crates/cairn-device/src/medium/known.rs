@@ -169,6 +169,7 @@ mod tests {
             is_write_protected: false,
             guid: [7; 16],
             access_group: 0,
+            start: [3; 16],
         };
         let traits = Traits {
             namespace: 3,
@@ -179,7 +180,7 @@ mod tests {
             can_deallocate: true,
             can_reserve: false,
         };
-        let label = Label { bytes: 1 << 28, identity: [9; 16], claim: None };
+        let label = Label { bytes: 1 << 28, identity: [9; 16], claim: None, start: [3; 16] };
         Known { traits, label, first_page: [5; PAGE] }
     }
 

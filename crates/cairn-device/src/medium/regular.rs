@@ -58,7 +58,7 @@ impl MediaFile {
         // The label first: what a creator that dies leaves behind can be told from anybody else's file.
         let made = sys::fchmod(file.raw(), 0o600)
             .and_then(|()| {
-                put(&file, bytes, &label::encode(&Label { bytes, identity, claim: None }))
+                put(&file, bytes, &label::encode(&Label { bytes, identity, ..Label::default() }))
             })
             .and_then(|()| match allocation {
                 Allocation::AtOnce => allocate(&file, bytes),

@@ -61,7 +61,7 @@ fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
         place.make(bytes, false).unwrap();
         assert_eq!(
             place.contents(),
-            Contents::Tier(Label { bytes, identity: IDENTITY, claim: None })
+            Contents::Tier(Label { bytes, identity: IDENTITY, ..Label::default() })
         );
         assert_eq!(measure(place.path()), size(Some(bytes)));
         let file = MediaFile::open(place.path()).unwrap();
@@ -164,7 +164,7 @@ fn label_that_does_not_go_with_the_device_is_damaged() {
     for bytes in [0, 100, BYTES_MAX + PAGE, u64::MAX] {
         place.mark(
             BYTES_MAX,
-            &crate::label::encode(&Label { bytes, identity: IDENTITY, claim: None }),
+            &crate::label::encode(&Label { bytes, identity: IDENTITY, ..Label::default() }),
         );
         assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
         assert!(contents(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");

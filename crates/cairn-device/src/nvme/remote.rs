@@ -3,8 +3,9 @@
 //!
 //! Must stay true: a call succeeds only if all of it was done on one connection; what is repeated is the same bytes at the
 //! same place. After a new connection the namespace is the same one, still this host's, and looked at, or nothing is read or written
-//! any more.
-//! Does not notice that a target lost its memory between a write and the flush that follows on another connection.
+//! any more. Once the target's machine was started again nothing is read, written or flushed, but by who does not believe what he reads:
+//! what was not flushed before may be gone.
+//! Does not notice that where a target does not say which start of its machine it is of.
 //! Does not fence by itself: without a claim a write that was under way when a connection broke may still be done by the target, for as long as the
 //! network and the target hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
 
@@ -26,6 +27,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often the controller is asked what has happened, and told that we are there, if it is time: not with each command, for which
 /// that would be one system call more.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+
+const FORGOTTEN: Error = Error::Unsuitable {
+    why: "the target's machine was started again: what was written there before and not flushed may be gone",
+};
 
 /// How often who waits in line looks whether it is its turn, or tries.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -51,9 +56,18 @@ pub struct Remote<F: Fabric> {
     line: Option<(Arc<Line>, Duration)>,
 }
 
+/// Whether what was written before must be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    Kept,
+    Anything,
+}
+
 struct Connection<F: Fabric> {
     controller: Controller<F>,
     queue: Queue<F::Transport>,
+    /// It is to another start of the target's machine than that for which the namespace is known.
+    is_doubted: bool,
     /// When it was made, and when the controller was last asked what has happened.
     made: Instant,
     asked: Instant,
@@ -84,7 +98,7 @@ impl<F: Fabric> Connection<F> {
         controller.set_deadline(None);
         queue.set_deadline(None);
         let (made, asked) = (Instant::now(), Instant::now());
-        Ok((Connection { controller, queue, made, asked }, own))
+        Ok((Connection { controller, queue, is_doubted: false, made, asked }, own))
     }
 }
 
@@ -175,6 +189,9 @@ impl<F: Fabric + Clone> Remote<F> {
     /// Writes whole blocks on the connection that there is, and not again. Errors: they were not written at `deadline`.
     pub fn write_once(&mut self, offset: u64, source: &[u8], deadline: Instant) -> Result<()> {
         let Some(connection) = &mut self.connection else { return Err(Error::Closed) };
+        if connection.is_doubted {
+            return Err(FORGOTTEN);
+        }
         if Instant::now() >= deadline {
             return Err(Error::TimedOut { awaited: "chance to write" });
         }
@@ -192,6 +209,26 @@ impl<F: Fabric + Clone> Remote<F> {
     pub unsafe fn read_to(&mut self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.insist(|queue| unsafe { queue.read_to(offset, target, length) })
+    }
+
+    /// As `read_to`, for who compares what he reads with what he knows of it; whether it may be older than what was written there.
+    ///
+    /// # Safety
+    /// As `read_to`.
+    pub unsafe fn read_doubted(
+        &mut self,
+        offset: u64,
+        target: *mut u8,
+        length: usize,
+    ) -> Result<bool> {
+        // SAFETY: promised by the caller.
+        self.insist_on(Demand::Anything, |queue| unsafe { queue.read_to(offset, target, length) })?;
+        Ok(self.is_doubted())
+    }
+
+    /// Whether it was found out that the target's machine was started again.
+    pub fn is_doubted(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.is_doubted)
     }
 
     /// As `write`.
@@ -225,14 +262,14 @@ impl<F: Fabric + Clone> Remote<F> {
 
     /// To be called now and then while nothing else is: otherwise the controller forgets us.
     pub fn keep_alive(&mut self) -> Result<()> {
-        self.insist(|_| Ok(()))
+        self.insist_on(Demand::Anything, |_| Ok(()))
     }
 
     /// Lets other hosts have the namespace, and does not claim it any more.
     pub fn release(&mut self) -> Result<()> {
         (self.settings.claim, self.own) = (Claim::None, None);
         let host = self.settings.host_id;
-        self.insist(|queue| claim::release(queue, &host))
+        self.insist_on(Demand::Anything, |queue| claim::release(queue, &host))
     }
 
     /// Ends the connection in an orderly way.
@@ -240,15 +277,20 @@ impl<F: Fabric + Clone> Remote<F> {
         self.connection.take().map_or(Ok(()), |mut connection| connection.controller.shut_down())
     }
 
+    fn insist(&mut self, act: impl FnMut(&mut Queue<F::Transport>) -> Result<()>) -> Result<()> {
+        self.insist_on(Demand::Kept, act)
+    }
+
     /// Has `act` done on a sound connection, and again on another one if that breaks.
-    fn insist(
+    fn insist_on(
         &mut self,
+        demand: Demand,
         mut act: impl FnMut(&mut Queue<F::Transport>) -> Result<()>,
     ) -> Result<()> {
         let deadline = Instant::now() + self.patience;
         let mut pause = FIRST_PAUSE;
         loop {
-            let result = self.try_once(deadline, &mut act);
+            let result = self.try_once(demand, deadline, &mut act);
             if !result.is_err_and(|error| error.may_be_retried()) || Instant::now() >= deadline {
                 return result;
             }
@@ -261,6 +303,7 @@ impl<F: Fabric + Clone> Remote<F> {
 
     fn try_once(
         &mut self,
+        demand: Demand,
         deadline: Instant,
         act: &mut impl FnMut(&mut Queue<F::Transport>) -> Result<()>,
     ) -> Result<()> {
@@ -279,6 +322,7 @@ impl<F: Fabric + Clone> Remote<F> {
             }
         }
         match &mut self.connection {
+            Some(connection) if connection.is_doubted && demand == Demand::Kept => Err(FORGOTTEN),
             Some(connection) => act(&mut connection.queue),
             None => Err(Error::Closed),
         }
@@ -322,8 +366,10 @@ impl<F: Fabric + Clone> Remote<F> {
             look.as_ref().map_or(Ok(()), |look| look(queue))
         };
         let (subsystem, namespace) = (&self.subsystem, self.namespace);
-        let (connection, own) =
+        let (mut connection, own) =
             Connection::new(fabric, subsystem, namespace, &settings, self.own, check)?;
+        let [before, now] = [traits, connection.queue.traits()].map(|traits| traits.shape.start);
+        connection.is_doubted = before != [0; 16] && before != now;
         self.connection = Some(connection);
         self.own = own.or(self.own);
         Ok(())

@@ -9,7 +9,7 @@
 
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -116,6 +116,8 @@ pub struct SharedRemote {
     owner: AtomicU64,
     keeper: AtomicU64,
     connection: UnsafeCell<ManuallyDrop<Connection>>,
+    /// The target's machine was started again.
+    is_doubted: AtomicBool,
     /// For how long a call tries before it fails.
     patience: Duration,
     /// What must hold before anything is read or written on a connection.
@@ -188,6 +190,7 @@ impl SharedRemote {
             owner: AtomicU64::new(process::generation()),
             keeper: AtomicU64::new(0),
             connection: UnsafeCell::new(ManuallyDrop::new(Connection { remote, failure: None })),
+            is_doubted: AtomicBool::new(false),
             patience: PATIENCE,
             look: OnceLock::new(),
             line: OnceLock::new(),
@@ -300,6 +303,21 @@ impl SharedRemote {
         self.with(|remote| unsafe { remote.read_to(at, target, length) })
     }
 
+    /// As `read`, for who compares what he reads with what he knows of it; whether it may be older than what was stored there.
+    ///
+    /// # Safety
+    /// As `read`.
+    pub unsafe fn read_doubted(&self, target: *mut u8, length: usize, at: u64) -> Result<bool> {
+        let at = self.place(at, length as u64)?;
+        // SAFETY: promised by the caller.
+        self.with(|remote| unsafe { remote.read_doubted(at, target, length) })
+    }
+
+    /// Whether this process has found out that what was stored and not made durable may be gone: then nothing is fetched or stored.
+    pub fn is_doubted(&self) -> bool {
+        self.is_doubted.load(Ordering::Relaxed)
+    }
+
     /// Stores whole blocks.
     ///
     /// # Safety
@@ -359,6 +377,9 @@ impl SharedRemote {
         let idle = if self.is_kept() { self.settings.keep_alive } else { TURN_IDLE };
         self.line.get().into_iter().for_each(|line| remote.wait_in(line, idle));
         let done = act(remote);
+        if remote.is_doubted() {
+            self.is_doubted.store(true, Ordering::Relaxed);
+        }
         let now = Instant::now();
         *failure = match &done {
             Err(Error::Refused { .. }) | Ok(_) => None,
@@ -513,6 +534,7 @@ mod tests {
             is_write_protected: false,
             guid: [7; 16],
             access_group: 0,
+            start: [0; 16],
         };
         let traits = Traits {
             namespace: 1,

@@ -94,6 +94,11 @@ impl Transit {
         self.load(W_FAILED) != 0
     }
 
+    /// Something is lost that was in the file when its write returned.
+    pub fn lose(&self) {
+        self.word(W_FAILED).store(1, Ordering::SeqCst);
+    }
+
     fn check(&self) -> Result<()> {
         if self.has_lost() { Err(Error::Io) } else { Ok(()) }
     }
@@ -203,7 +208,7 @@ impl Slot<'_> {
                 return Err(error);
             }
             Err(_) => {
-                self.area.word(W_FAILED).store(1, Ordering::SeqCst);
+                self.area.lose();
                 self.set(LOST);
             }
             Ok(()) => self.set(FREE),

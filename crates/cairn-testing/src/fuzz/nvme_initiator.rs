@@ -245,6 +245,7 @@ impl Script {
                     is_write_protected,
                     guid,
                     access_group,
+                    start: [0; 16],
                 };
                 shape.encode().to_vec()
             }

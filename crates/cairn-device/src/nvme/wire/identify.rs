@@ -36,6 +36,10 @@ const HAS_RESERVATIONS: u16 = 1 << 5;
 const RESERVATION_TYPES: u8 = 1 << 1 | 1 << 7;
 /// CMIC: asymmetric access is reported.
 const HAS_ASYMMETRIC_ACCESS: u8 = 1 << 3;
+/// What is vendor specific in the page of a namespace begins so if it says which start of its machine a target is of: "cairnst1".
+const START_MAGIC: [u8; 8] = *b"cairnst1";
+const AT_START: usize = 384;
+
 /// Smallest and largest logical block, as powers of two.
 const BLOCK_SHIFTS: core::ops::RangeInclusive<u8> = 9..=16;
 
@@ -166,6 +170,9 @@ pub struct Namespace {
     pub guid: [u8; 16],
     /// ANAGRPID.
     pub access_group: u32,
+    /// Of which start of its machine the target is, by which what was written before and not flushed may be gone; zeros if it does
+    /// not say.
+    pub start: [u8; 16],
 }
 
 impl Namespace {
@@ -179,12 +186,14 @@ impl Namespace {
             && page[29] & 7 == 0
             && BLOCK_SHIFTS.contains(&block_shift)
             && (1..=u64::MAX >> block_shift).contains(&blocks);
+        let says_start = page[AT_START..].starts_with(&START_MAGIC);
         is_usable.then(|| Namespace {
             blocks,
             block_shift,
             is_write_protected: page[99] & 1 != 0,
             guid: array_at(page, 104),
             access_group: u32_at(page, 92),
+            start: if says_start { array_at(page, AT_START + 8) } else { [0; 16] },
         })
     }
 
@@ -201,6 +210,10 @@ impl Namespace {
         page[99] = u8::from(self.is_write_protected);
         put(&mut page, 104, &self.guid);
         page[130] = self.block_shift;
+        if self.start != [0; 16] {
+            put(&mut page, AT_START, &START_MAGIC);
+            put(&mut page, AT_START + 8, &self.start);
+        }
         page
     }
 
@@ -302,9 +315,12 @@ mod tests {
             is_write_protected: true,
             guid: [7; 16],
             access_group: 1,
+            start: [8; 16],
         };
         let page = namespace.encode();
         assert_eq!(Namespace::decode(&page), Some(namespace));
+        let silent = Namespace { start: [0; 16], ..namespace };
+        assert_eq!(Namespace::decode(&silent.encode()), Some(silent));
         // Metadata, protection, blocks of 256 bytes and 128 KiB, too many bytes, no bytes, another format.
         for (at, byte) in [(128, 8), (29, 1), (130, 8), (130, 17), (7, 0xff), (26, 0x21)] {
             let mut other = page;

@@ -1,0 +1,169 @@
+//! The machine of a target is started again under stores that use it: what the target was not told to make durable is gone there. That
+//! machine is a mount namespace here, with a file in the place of what the kernel says of its start. Where there are none, each test
+//! says so and passes.
+
+mod common;
+#[path = "common/exported.rs"]
+mod exported;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::{Ran, Sandbox, eventually};
+use exported::{NAME, Target, exporting, lose_memory};
+use machine::{Machine, ran};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Writes a file, which another process syncs when that is wanted.
+const WRITE: &str = "
+import os, sys
+file = os.open('/cairn/late', os.O_RDWR | os.O_CREAT)
+os.write(file, b'late' * (1 << 20))
+print('written', flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
+    try:
+        os.fsync(os.open('/cairn/late', os.O_RDWR))
+        print('synced', flush=True)
+    except OSError as error:
+        print(f'errno {error.errno}', flush=True)
+    os._exit(0)
+os.wait()
+";
+
+/// A target on a machine of its own, and what a store there is made of.
+struct Place {
+    sandbox: Sandbox,
+    machine: Machine,
+    target: Target,
+    starts: u32,
+}
+
+impl Place {
+    fn new() -> Option<Place> {
+        let machine = Machine::start()?;
+        let sandbox = exporting();
+        fs::write(sandbox.work().join("boot"), "1").expect("written");
+        let boot = sandbox.work().join("boot");
+        ran(machine.command("mount").arg("--bind").arg(boot).arg(BOOT)).succeeds();
+        let target = Place::target(&sandbox, &machine, "127.0.0.1:0");
+        Some(Place { sandbox, machine, target, starts: 1 })
+    }
+
+    fn target(sandbox: &Sandbox, machine: &Machine, address: &str) -> Target {
+        let export = format!("file:{}", sandbox.work().join("export").display());
+        let arguments = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
+        Target::spawn(&mut machine.cairn(sandbox, &arguments))
+    }
+
+    fn export(&self) -> PathBuf {
+        self.sandbox.work().join("export")
+    }
+
+    /// What is on the target's disk.
+    fn on_disk(&self) -> Vec<u8> {
+        fs::read(self.export()).expect("is there")
+    }
+
+    /// Whether the target has got some text that a program wrote.
+    fn has(&self, text: &str) -> bool {
+        ran(self.machine.command("grep").args(["-q", text]).arg(self.export())).code == Some(0)
+    }
+
+    /// The target's machine goes down, and has this on its disk when it comes up.
+    fn is_started_again(&mut self, on_disk: &[u8]) {
+        self.target.end();
+        self.starts += 1;
+        fs::write(self.sandbox.work().join("boot"), self.starts.to_string()).expect("written");
+        fs::write(self.export(), on_disk).expect("written");
+        self.target = Place::target(&self.sandbox, &self.machine, &self.target.address);
+    }
+
+    /// Removes what processes of a store know of the target from each other.
+    fn forget_what_is_known(&self, job: &str) {
+        let names = fs::read_dir(self.sandbox.store(job)).expect("is there");
+        let known = names.map(|entry| entry.expect("can be read").path());
+        let is_known = |path: &PathBuf| path.to_string_lossy().contains(".known");
+        let removed = known.filter(is_known).map(|path| fs::remove_file(path).expect("removed"));
+        assert!(removed.count() > 0);
+    }
+
+    fn run(&self, job: &str, options: &[&str], script: &str) -> Ran {
+        let tier = ["run", "--job", job, "--tier", &self.target.tier];
+        self.sandbox.cairn(&[&tier[..], options, &["--", "bash", "-c", script]].concat())
+    }
+}
+
+/// Mechanism: a flush on a new connection knew nothing of what the target's machine had forgotten. Consequence: a file that was
+/// synced by another process than had written it was gone, and recovery found a file with other bytes, or none. Fix: who has used the
+/// target before its machine was started again is told so: nothing becomes durable any more, and nothing is read.
+#[test]
+fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_synced() {
+    let Some(mut place) = Place::new() else { return };
+    let kept = "seq 1 200000 | md5sum; md5sum </cairn/kept";
+    place.run("job", &[], "seq 1 200000 >/cairn/kept && sync /cairn/kept").succeeds();
+    let on_disk = place.on_disk();
+    let run = ["run", "--job", "job", "--tier", &place.target.tier, "--", "python3", "-c", WRITE];
+    let mut run = place.sandbox.command(&run);
+    let run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut run = run.spawn().expect("starts");
+    let mut said = BufReader::new(run.stdout.take().expect("piped")).lines();
+    let mut says = || said.next().expect("says something").expect("text");
+    assert_eq!(says(), "written");
+    place.is_started_again(&on_disk);
+    run.stdin.take().expect("piped").write_all(b"\n").expect("is told");
+    assert_eq!(says(), format!("errno {}", libc::EIO));
+    assert!(run.wait().expect("ends").success());
+    let read = place.run("job", &["--no-verify"], "md5sum </cairn/kept || echo failed");
+    assert_eq!(read.stdout, "failed\n");
+    let written = place.run(
+        "job",
+        &["--no-verify"],
+        "echo new >/cairn/new && sync /cairn/new || echo failed",
+    );
+    assert_eq!(written.stdout, "failed\n");
+    place.sandbox.cairn(&["status", "job"]).succeeds().says("nothing becomes durable any more");
+    lose_memory(&place.sandbox, "job");
+    let recovered = place.run("another", &[], kept).succeeds().stdout;
+    let sums: Vec<&str> = recovered.lines().collect();
+    assert_eq!(sums[0], sums[1], "what was synced is there");
+    place
+        .run("another", &[], "seq 1 300000 >/cairn/late && sync /cairn/late && cat /cairn/kept")
+        .succeeds();
+}
+
+/// Mechanism: with metadata in memory nobody asks the target to make anything durable, and what a program reads is not compared.
+/// Consequence: after the target's machine was started again files held what had stood there before, and were drained so where they had
+/// no checksums. Fix: no program reads there any more, and the drain what it can compare.
+#[test]
+fn file_whose_bytes_a_target_may_have_forgotten_is_not_read_and_drained_only_where_it_is_what_was_written()
+ {
+    let Some(mut place) = Place::new() else { return };
+    let out = place.sandbox.out();
+    let persist = format!("--persist={}", out.display());
+    let options = ["--meta-tier", "ram", "--drain", "none", &persist];
+    place
+        .run("job", &options, "seq 1 200000 >/cairn/kept; echo end-of-kept >>/cairn/kept")
+        .succeeds();
+    eventually("the target has it", || place.has("^199999$") && place.has("end-of-kept"));
+    let on_disk = place.on_disk();
+    place
+        .run("job", &options, "seq 300000 500000 >/cairn/late; echo end-of-late >>/cairn/late")
+        .succeeds();
+    eventually("the target has it", || place.has("^499999$") && place.has("end-of-late"));
+    place.is_started_again(&on_disk);
+    let read = "md5sum </cairn/kept || echo failed; md5sum </cairn/late || echo failed";
+    let reads = || place.run("job", &[&options[..], &["--no-verify"]].concat(), read).stdout;
+    assert_eq!(reads(), "failed\nfailed\n");
+    place.forget_what_is_known("job");
+    assert_eq!(reads(), "failed\nfailed\n", "the label says it, too");
+    let drained = place.sandbox.cairn(&["drain", "job"]);
+    assert_ne!(drained.code, Some(0), "not all of it could be: {}", drained.stdout);
+    assert_eq!(place.sandbox.drained_names(), ["kept"]);
+    assert!(place.sandbox.drained("kept").ends_with("199999\n200000\nend-of-kept\n"));
+    place.sandbox.cairn(&["status", "job"]).succeeds().says("a write to it was lost");
+}
