@@ -117,11 +117,11 @@ impl Admin {
             }
             Command::GetLogPage { page, bytes, offset, retains_event } => {
                 let log = self.log_page(page, local)?;
-                if !retains_event {
-                    self.notices.acknowledge(page);
-                }
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(log.len());
                 let length = (bytes as usize).min(log.len() - start);
+                if !retains_event {
+                    self.notices.acknowledge(page, start..start + length);
+                }
                 answer.extend_from_slice(&log[start..start + length]);
                 // What is behind the end of a page is zero.
                 answer.resize(bytes as usize, 0);
@@ -228,9 +228,7 @@ impl Admin {
             (LOG_DISCOVERY, Some(directory)) => {
                 Ok(discovery_log(directory, &self.controller.host().name, local))
             }
-            (LOG_CHANGED_NAMESPACES, None) => {
-                Ok(identify::encode_list(self.notices.changed()).to_vec())
-            }
+            (LOG_CHANGED_NAMESPACES, None) => Ok(self.notices.changed().to_vec()),
             _ => Err(Status::INVALID_LOG_PAGE.for_good()),
         }
     }

@@ -1,7 +1,8 @@
 //! An admin queue: one command at a time, beside a request that is answered when something happens.
 //!
-//! Must stay true: the event request is sent again whenever it was answered.
+//! Must stay true: the event request is sent again whenever it was answered; an event that has come is kept until somebody asks.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::sys;
@@ -18,6 +19,8 @@ use super::wire::{Command, Completion};
 
 /// Feature: Asynchronous Event Configuration.
 const FEATURE_EVENTS: u8 = 0x0b;
+/// Most different events that have come and nobody has asked for: more than controllers have.
+const EVENTS_MAX: usize = 32;
 /// How often a controller that is being enabled is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -29,7 +32,7 @@ pub struct Admin<T> {
     /// After how long without a sign of life the controller forgets us; zero: never.
     keep_alive: Duration,
     event_request: Option<CommandId>,
-    event: Option<Event>,
+    events: VecDeque<Event>,
     last_contact: Instant,
 }
 
@@ -47,8 +50,8 @@ pub struct Event {
 impl<T: Transport> Admin<T> {
     /// The queue over a transport on which nothing was sent yet.
     pub fn new(transport: T, limit: Limit, keep_alive: Duration) -> Admin<T> {
-        let last_contact = Instant::now();
-        Admin { transport, limit, keep_alive, event_request: None, event: None, last_contact }
+        let (events, last_contact) = (VecDeque::new(), Instant::now());
+        Admin { transport, limit, keep_alive, event_request: None, events, last_contact }
     }
 
     /// Until when all commands must have ended from now on; None: each has its time.
@@ -158,14 +161,14 @@ impl<T: Transport> Admin<T> {
         self.request_event()
     }
 
-    /// An event that has come since the last time.
+    /// The next event that has come and was not told here yet.
     pub fn event(&mut self) -> Result<Option<Event>> {
-        if self.event.is_none() {
+        if self.events.is_empty() {
             if let Some(ended) = self.transport.poll(Instant::now())? {
                 self.take_event(&ended)?;
             }
         }
-        Ok(self.event.take())
+        Ok(self.events.pop_front())
     }
 
     fn take_event(&mut self, ended: &Completion) -> Result<()> {
@@ -175,7 +178,13 @@ impl<T: Transport> Admin<T> {
         self.event_request = None;
         check_status("asynchronous event request", ended)?;
         let [kind, information, log_page, ..] = ended.result.to_le_bytes();
-        self.event = Some(Event { kind: kind & 7, information, log_page });
+        let event = Event { kind: kind & 7, information, log_page };
+        if !self.events.contains(&event) {
+            if self.events.len() == EVENTS_MAX {
+                return Err(Error::Malformed { what: "more events than there are" });
+            }
+            self.events.push_back(event);
+        }
         self.request_event()
     }
 
@@ -185,5 +194,72 @@ impl<T: Transport> Admin<T> {
         let id = unsafe { self.transport.submit(request, Data::None) }?;
         self.event_request = Some(id);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvme::wire::Entry;
+
+    /// Answers in the order in which it is told, whatever it is asked.
+    #[derive(Default)]
+    struct Script {
+        submitted: u16,
+        ended: VecDeque<Completion>,
+    }
+
+    impl Transport for Script {
+        fn depth(&self) -> usize {
+            4
+        }
+
+        fn under_way(&self) -> usize {
+            0
+        }
+
+        unsafe fn submit(&mut self, _: Entry, _: Data) -> Result<CommandId> {
+            self.submitted += 1;
+            Ok(CommandId(self.submitted))
+        }
+
+        fn poll(&mut self, _: Instant) -> Result<Option<Completion>> {
+            Ok(self.ended.pop_front())
+        }
+
+        fn abandon(&mut self) {}
+    }
+
+    fn ended(command_id: u16, result: u64) -> Completion {
+        Completion { command_id, result, ..Completion::default() }
+    }
+
+    /// Mechanism: there was room for one event that had come. Consequence: when another one came before anybody asked, the first was
+    /// forgotten; the controller does not tell it again before its log page was read, and a namespace that had become smaller was
+    /// used on. Fix: each is kept.
+    #[test]
+    fn events_that_come_before_anybody_asks_are_all_told_once() {
+        let limit = Limit { each: Duration::from_secs(1), all: None };
+        let mut admin = Admin::new(Script::default(), limit, Duration::ZERO);
+        admin.transport.ended.push_back(ended(1, 0));
+        admin.ask_for_events(1 << 8 | 1 << 11).unwrap();
+        let [namespaces, access] = [0x04_0002, 0x0c_0302];
+        // Two events, and the first again, before a command has ended.
+        let answers = [(2, namespaces), (4, access), (5, namespaces), (3, 0)];
+        admin.transport.ended.extend(answers.map(|(id, result)| ended(id, result)));
+        admin.execute("keep alive", &Command::KeepAlive, Data::None).unwrap();
+        let told: Vec<_> = (0..3).map(|_| admin.event().unwrap()).collect();
+        let event = |information, log_page| Some(Event { kind: 2, information, log_page });
+        assert_eq!(told, [event(0, 4), event(3, 0x0c), None]);
+        let endless = (0..).map(|number| ended(6 + number, u64::from(number) << 8 | 2));
+        admin.transport.ended.extend(endless.take(2 * EVENTS_MAX));
+        let refused = (0..2 * EVENTS_MAX).find_map(|_| {
+            admin
+                .transport
+                .poll(Instant::now())
+                .unwrap()
+                .and_then(|one| admin.take_event(&one).err())
+        });
+        assert!(matches!(refused, Some(Error::Malformed { .. })), "{refused:?}");
     }
 }

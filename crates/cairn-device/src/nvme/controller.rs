@@ -33,6 +33,8 @@ const CHANGED_BYTES: usize = 4096;
 /// An event that is a notice, and what it says if namespaces have changed.
 const NOTICE: u8 = 2;
 const NAMESPACES_CHANGED: u8 = 0;
+/// How many events are looked at in one call, of however many a controller tells.
+const EVENTS_AT_ONCE: u32 = 8;
 /// Commands of an admin queue under way: the event request and one more.
 const ADMIN_DEPTH: usize = 4;
 /// Entries of an admin queue.
@@ -279,14 +281,16 @@ impl<F: Fabric> Controller<F> {
     pub fn keep_alive(&mut self) -> Result<bool> {
         let mut admin = self.admin();
         admin.keep_alive()?;
-        match admin.event()? {
-            Some(event) if event.kind == NOTICE && event.information == NAMESPACES_CHANGED => {
+        let mut has_changed = false;
+        for _ in 0..EVENTS_AT_ONCE {
+            let Some(event) = admin.event()? else { break };
+            if event.kind == NOTICE && event.information == NAMESPACES_CHANGED {
                 let mut changed = vec![0; CHANGED_BYTES];
                 admin.log_page(LOG_CHANGED_NAMESPACES, 0, &mut changed)?;
-                Ok(true)
+                has_changed = true;
             }
-            _ => Ok(false),
         }
+        Ok(has_changed)
     }
 
     /// Ends what the controller does for us, in an orderly way.
