@@ -14,6 +14,7 @@ use crate::manifest::{Manifest, Partial};
 use crate::path::FilePath;
 use crate::protocol::Unfinished;
 use crate::ranks;
+use crate::repair::Repair;
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
@@ -91,6 +92,8 @@ pub struct View {
     pub unfinished: Vec<Unfinished>,
     /// When it should be looked again, although nothing may have changed.
     pub look_again: Option<Instant>,
+    /// What is being moved, which nobody else is to touch.
+    pub repair: Option<Repair>,
 }
 
 impl View {
@@ -156,7 +159,9 @@ impl Checkpoints {
     pub fn adopt(&mut self, groves: &[Grove<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
         let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
-        let sets = self.sets(groves, &marks::marks(&marks::read(&self.store)?), Run::Running)?;
+        let marks = marks::marks(&marks::read(&self.store)?);
+        // Also while that is what a repair is about.
+        let sets = self.sets(groves, &marks, Run::Running, None)?;
         let place = |set: &&Set| {
             let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
             places.get(&paths[..]).copied()
@@ -201,8 +206,9 @@ impl Checkpoints {
     /// Sets that are complete there and not known to be, while no run has ended. Errors: the register or the notes of programs cannot
     /// be read.
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
-        let mut sets =
-            self.sets(groves, &marks::marks(&marks::read(&self.store)?), Run::Running)?;
+        let marks = marks::marks(&marks::read(&self.store)?);
+        let repair = Repair::load(&self.store)?;
+        let mut sets = self.sets(groves, &marks, Run::Running, repair.as_ref())?;
         let is_known = self.register.knows();
         sets.retain(|set| set.is_complete() && !is_known(set));
         Ok(sets)
@@ -213,6 +219,7 @@ impl Checkpoints {
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
+        let repair = Repair::load(&self.store)?;
         let under_way = self.run_under_way()?;
         let run = match (told.succeeded, self.register.open_run()) {
             (Some(true), _) => Run::Succeeded,
@@ -221,7 +228,7 @@ impl Checkpoints {
             (None, Some(open)) if under_way != Some(open) => Run::Failed,
             (None, _) => Run::Running,
         };
-        let mut sets = self.sets(groves, &marks, run)?;
+        let mut sets = self.sets(groves, &marks, run, repair.as_ref())?;
         let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
         if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
             let is_known = self.register.knows();
@@ -236,7 +243,7 @@ impl Checkpoints {
         if run == Run::Failed {
             // Those that are complete tell how large the others should be.
             self.register.take(&sets, &self.rules, now().0);
-            sets = self.sets(groves, &marks, run)?;
+            sets = self.sets(groves, &marks, run, repair.as_ref())?;
             self.register.abandon(&sets);
         }
         self.register.set_open_run(under_way.filter(|_| told.succeeded.is_none()));
@@ -246,7 +253,7 @@ impl Checkpoints {
             Wanted::Newest => self.register.want_newest(),
             Wanted::All => self.register.want_all(),
         }
-        Ok(self.view(groves, &sets, &notes, run))
+        Ok(self.view(groves, &sets, &notes, run, repair))
     }
 
     /// Which of the store's runs goes on, if one does.
@@ -257,7 +264,13 @@ impl Checkpoints {
         }
     }
 
-    fn sets(&self, groves: &[Grove<'_>], marks: &[Mark], run: Run) -> Result<Vec<Set>> {
+    fn sets(
+        &self,
+        groves: &[Grove<'_>],
+        marks: &[Mark],
+        run: Run,
+        repair: Option<&Repair>,
+    ) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
         // Then it is no program that removes files, one after another.
         let is_idle = run == Run::Running && self.run_under_way()?.is_none();
@@ -282,10 +295,25 @@ impl Checkpoints {
             },
             was_abandoned: &|name, files| self.register.was_abandoned(name, files),
         };
-        Ok(survey(groves, self.rules.patterns(), &situation))
+        let mut sets = survey(groves, self.rules.patterns(), &situation);
+        let is_repaired = |set: &Set| {
+            let mut paths = set.members.iter().map(|member| &member.path);
+            repair.is_some_and(|repair| paths.any(|path| repair.touches(path)))
+        };
+        for set in sets.iter_mut().filter(|set| is_repaired(set)) {
+            set.standing = Standing::Broken(Reason::Repair);
+        }
+        Ok(sets)
     }
 
-    fn view(&mut self, groves: &[Grove<'_>], sets: &[Set], notes: &[Note], run: Run) -> View {
+    fn view(
+        &mut self,
+        groves: &[Grove<'_>],
+        sets: &[Set],
+        notes: &[Note],
+        run: Run,
+        repair: Option<Repair>,
+    ) -> View {
         let purpose = |path: &FilePath| {
             let seen = format!("{}/", self.mount).into_bytes();
             self.rules.purpose(path.as_bytes(), &[&seen, path.as_bytes()].concat(), notes)
@@ -359,6 +387,7 @@ impl Checkpoints {
             order,
             unfinished: unfinished(sets, run),
             look_again,
+            repair,
         }
     }
 

@@ -22,8 +22,9 @@ use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
+use crate::repair::Repair;
 use crate::sets::register::{Checkpoint, Level};
-use crate::sets::{Grove, Member};
+use crate::sets::{self, Grove, Member};
 use crate::volume::Volume;
 use cairn_core::{Attributes, InodeId, ROOT};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -285,6 +286,10 @@ impl Drainer {
             let (mut plan, spared) = planned(volume, tree, ledger.manifest());
             self.failures.leave(spared);
             guards |= plan.guard(guarded);
+            if let Some(repair) = &view.repair {
+                plan.leave(&|path| repair.touches(path));
+                outcome.failed.extend(being_repaired(repair, tree));
+            }
             let held = plan.hold(&view.held, tree);
             let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
             outcome.kept_files += kept.count() as u64;
@@ -574,6 +579,16 @@ fn planned(volume: &Volume, tree: &Tree, manifest: &Manifest) -> (Plan, u64) {
 fn waiting(path: &FilePath) -> Failed {
     let reason = "it waits for files that are yet to be brought in".to_string();
     Failed { path: path.clone(), reason, quarantined: false }
+}
+
+/// Why files are not drained that a repair is about.
+fn being_repaired(repair: &Repair, tree: &Tree) -> impl Iterator<Item = Failed> {
+    let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
+    let files = files.filter(|(path, _)| repair.touches(path));
+    files.map(|(path, _)| {
+        let reason = sets::Reason::Repair.to_string();
+        Failed { path: path.clone(), reason, quarantined: false }
+    })
 }
 
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {

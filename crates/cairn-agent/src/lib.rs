@@ -53,6 +53,7 @@ mod queue;
 pub mod ranks;
 pub mod read;
 mod reaper;
+pub mod repair;
 pub mod retention;
 pub mod service;
 pub mod sets;

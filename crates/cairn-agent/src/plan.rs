@@ -156,6 +156,17 @@ impl Plan {
         self.postponed.sort();
     }
 
+    /// Does nothing about what `is_left` says, here or there.
+    pub fn leave(&mut self, is_left: &dyn Fn(&FilePath) -> bool) {
+        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        renames.retain(|(from, to)| !is_left(from) && !is_left(to));
+        let first = [remove, forget, directories, symlinks, unclean];
+        let Plan { attach, damaged, attributes, copies, .. } = self;
+        for list in first.into_iter().chain([attach, damaged, attributes, copies]) {
+            list.retain(|path| !is_left(path));
+        }
+    }
+
     /// Paths for which there is something to do.
     pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;

@@ -4,7 +4,8 @@
 //! set is on its own and does not appear here.
 //! Must stay true: a set with an open file, or with one whose writer died, is never complete; nor is one that was unfinished
 //! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run; where files
-//! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none.
+//! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none,
+//! and what was set aside because it is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
 pub mod marks;
@@ -16,6 +17,7 @@ pub mod register;
 use crate::manifest::Kind;
 use crate::path::{FilePath, deserialize_bytes, serialize_bytes};
 use crate::plan::{Node, Tree};
+use crate::repair;
 use marks::Mark;
 use pattern::{Patterns, Position};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -112,6 +114,8 @@ pub enum Reason {
     Leaving(Duration),
     /// It was unfinished when the run failed.
     Abandoned,
+    /// Files of it are being replaced or set aside.
+    Repair,
 }
 
 impl fmt::Display for Reason {
@@ -124,6 +128,9 @@ impl fmt::Display for Reason {
             Reason::Unsettled(_) => f.write_str("more files may come"),
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
+            Reason::Repair => f.write_str(
+                "what is damaged of it was being put right or set aside; the next run of the job goes on with that",
+            ),
         }
     }
 }
@@ -281,13 +288,14 @@ struct Candidate<'a> {
     rank: Option<u64>,
 }
 
-/// The regular files of a namespace.
+/// The regular files of a namespace, without those that were set aside.
 fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'a>> {
     let digits: String = prefix.to_lossy().chars().filter(char::is_ascii_digit).collect();
     let rank = digits.parse().ok();
     let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
     files.filter_map(move |(path, node)| {
-        Some(Candidate { path, node, inner: path.strip_prefix(prefix)?, rank })
+        let inner = path.strip_prefix(prefix).filter(|inner| !repair::is_aside(inner))?;
+        Some(Candidate { path, node, inner, rank })
     })
 }
 

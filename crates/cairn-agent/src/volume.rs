@@ -11,6 +11,7 @@ use crate::job::Scope;
 use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Node, Tree};
+use crate::repair;
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
     PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
@@ -183,7 +184,7 @@ impl Volume {
         }
     }
 
-    /// Everything in the namespace, by outer path. The root itself is there if it has a name, that
+    /// Everything in the namespace, by outer path, but for what a repair builds. The root itself is there if it has a name, that
     /// is a prefix. Names that come or go meanwhile may be missed; the log then asks for another
     /// look.
     pub fn tree(&self) -> Result<Tree> {
@@ -193,6 +194,7 @@ impl Volume {
             let extended = self.extended(&FilePath::root(), &root)?;
             tree.insert(self.prefix.clone(), node(&root, Vec::new(), extended));
         }
+        let building_place = repair::building_place();
         let mut waiting = vec![(FilePath::root(), ROOT, 0)];
         while let Some((directory, inode, depth)) = waiting.pop() {
             if depth > DEPTH_MAX {
@@ -202,6 +204,9 @@ impl Volume {
             for (name, child) in self.names(&directory, inode)? {
                 let path = directory.join(&name);
                 let Some((attributes, target)) = self.look(&path, child)? else { continue };
+                if path == building_place {
+                    continue;
+                }
                 if attributes.is_directory() {
                     waiting.push((path.clone(), child, depth + 1));
                 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::repair::{self, Move, REPAIR_FORMAT};
 use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
@@ -180,4 +181,65 @@ fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
     }
     let (last, spared) = plan(&seen);
     assert_eq!((last.remove.len(), last.copies.len(), spared), (2, 1, 0));
+}
+
+/// Mechanism: nobody knew of a repair that was cut off. Consequence: the rest of a checkpoint that was being set aside was a checkpoint,
+/// and the copies outside were torn apart like the files. Fix: what the note of a repair names is left alone until that is over.
+#[test]
+fn what_a_repair_names_is_left_alone_until_it_is_over() {
+    let mut store = TestStore::new();
+    let out = store.directory("out");
+    store.job.persist = Some(out.clone());
+    for name in ["restart.1.a", "restart.1.b", "restart.2.a", "restart.2.b"] {
+        store.write(name, name.as_bytes(), 0o644, 1);
+    }
+    let volumes = [Arc::clone(&store.volume)];
+    let mut drainer = Drainer::new(&store.path, store.job.clone());
+    let mut pass = || {
+        let reason = Reason::Asked(Told { succeeded: Some(true), ..Told::default() });
+        let outcome = drainer.pass(&volumes, true, reason, &Meter::default()).expect("passes");
+        let steps: Vec<_> = drainer.known().iter().filter_map(|known| known.name.step).collect();
+        let manifest = Ledger::open(&out, &store.job).expect("opens").manifest().clone();
+        let outside = manifest.whole().iter().filter_map(|known| known.name.step).collect();
+        (outcome, steps, outside)
+    };
+    let whole: (_, _, Vec<u64>) = pass();
+    assert_eq!((whole.0.complete, whole.1, whole.2), (true, vec![1, 2], vec![1, 2]));
+    let volume = &store.volume;
+    let (fs, caller) = (volume.fs(), volume.caller_as_user());
+    for directory in [".cairn-damaged", ".cairn-damaged/new"] {
+        fs.make_directory(&caller, ROOT, directory.as_bytes(), 0o755).expect("makes");
+    }
+    store.write(".cairn-damaged/new/restart.0.a", b"half of it", 0o644, 1);
+    let set_aside = |name: &str| Move {
+        inode: volume.attributes(&path(name)).expect("is there").inode.0,
+        from: path(name),
+        to: path(&format!(".cairn-damaged/{name}")),
+        replaces: None,
+    };
+    let moves = vec![set_aside("restart.2.a"), set_aside("restart.2.b")];
+    let carry_out = |one: &Move| {
+        let (from, to) = ((ROOT, one.from.as_bytes()), (ROOT, one.to.as_bytes()));
+        fs.rename(&caller, from, to, RenameMode::NoReplace).expect("moves");
+    };
+    let (aside, brought) = (Vec::new(), Vec::new());
+    let repair = Repair { format: REPAIR_FORMAT, aside, goes_on: None, brought, moves };
+    repair.save(&store.path).expect("saves");
+    carry_out(&repair.moves[0]);
+    let (outcome, steps, outside) = pass();
+    assert_eq!((steps, outside), (vec![1], vec![1, 2]));
+    assert!(!outcome.complete && outcome.failed.len() == 2, "{outcome:?}");
+    let names = |directory: &Path| -> BTreeSet<_> {
+        let listed = std::fs::read_dir(directory).expect("lists").flatten();
+        listed.map(|entry| entry.file_name().into_string().expect("UTF-8")).collect()
+    };
+    assert!(names(&out).contains("restart.2.a"));
+    assert_eq!(names(&out.join(".cairn-damaged")).len(), 0, "what is built is no file yet");
+    carry_out(&repair.moves[1]);
+    Repair::forget(&store.path).expect("forgets");
+    let (outcome, steps, outside) = pass();
+    assert_eq!((outcome.complete, steps, outside), (true, vec![1], vec![1]));
+    let aside = names(&out.join(".cairn-damaged"));
+    assert_eq!(aside.into_iter().collect::<Vec<_>>(), ["restart.2.a", "restart.2.b"]);
+    assert!(repair::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
