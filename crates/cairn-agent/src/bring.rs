@@ -5,8 +5,9 @@
 //! the next one begins anew.
 //! Neither the drain nor its pace have a part in it: threads of its own, which take what programs leave, but for one that only
 //! brings what somebody waits for.
-//! Which copy has the data of a file is `source.rs`, what is next `queue.rs`.
+//! Which copy has the data of a file is `source.rs`, what is next `queue.rs`, what has come so far `part.rs`.
 
+mod part;
 mod queue;
 mod source;
 #[cfg(test)]
@@ -171,11 +172,11 @@ fn beat(volumes: &[Arc<Volume>]) {
 struct Bringer<'a> {
     shared: &'a Shared,
     volumes: &'a [Arc<Volume>],
-    source: Source,
+    source: Source<'a>,
     queue: Mutex<Queue>,
 }
 
-impl Bringer<'_> {
+impl<'a> Bringer<'a> {
     /// A thread that panicked changed only whole values here.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -279,7 +280,10 @@ impl Bringer<'_> {
 
     fn bring_any(&self) {
         priority::lower_this_thread();
-        self.work(|queue| queue.take());
+        self.work(|queue| match self.source.lacks_room() {
+            true => queue.take_wanted(),
+            false => queue.take(),
+        });
     }
 
     fn bring_wanted(&self) {
@@ -302,7 +306,7 @@ impl Bringer<'_> {
     /// Brings a file. Meanwhile, unless somebody waits for it, whatever somebody waits for.
     fn bring(&self, item: &Item) {
         let is_wanted = self.queue().is_wanted(item.key);
-        let volume = &self.volumes[item.key.volume];
+        let volume: &'a Volume = &self.volumes[item.key.volume];
         let goes_on = || {
             while !is_wanted && !self.queue().is_wanted(item.key) {
                 let Some(first) = self.queue().take_wanted() else { break };
@@ -314,19 +318,24 @@ impl Bringer<'_> {
         let _ = volume.fs().try_absent(item.key.inode);
         let verdict = self.source.bring(volume, item, &goes_on);
         let has_failed = matches!(verdict, Verdict::Failed { .. });
+        let is_put_off = matches!(verdict, Verdict::PutOff);
         self.conclude(volume, item, verdict);
-        match has_failed {
-            true => self.note_failed(item),
+        match has_failed || is_put_off {
+            true => self.note_absent(item, is_put_off),
             false => self.queue().done(item.key),
         }
     }
 
-    /// A thread is done with a file that it could not bring, which is next again if somebody began to wait meanwhile.
-    fn note_failed(&self, item: &Item) {
+    /// A thread is done with a file that is absent still. It is next again if somebody began to wait meanwhile, and comes later if it
+    /// was put off.
+    fn note_absent(&self, item: &Item, is_put_off: bool) {
+        let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         let mut queue = self.queue();
         queue.done(item.key);
-        if is_waited_for(&self.volumes[item.key.volume], item.key.inode) {
+        if is_wanted || is_put_off {
             queue.add(item.clone());
+        }
+        if is_wanted {
             queue.want(item.key);
         }
     }
@@ -343,13 +352,13 @@ impl Bringer<'_> {
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
             }
-            Verdict::Gone | Verdict::Stopped => {}
+            Verdict::Gone | Verdict::PutOff | Verdict::Stopped => {}
             Verdict::Failed { reason, damaged } => {
                 log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
                 let failed = Failed { path: path.clone(), reason, quarantined: damaged };
                 // Whoever is told by the file may ask for the reason at once.
                 self.shared.state().bringing.fail(volume, key.inode, failed);
-                source::drop_part(volume, path, key.inode);
+                part::drop_all(volume, key.inode);
                 // One that was removed meanwhile needs nothing more.
                 if volume.fs().fail_absent(key.inode, damaged) == Ok(false) {
                     self.shared.state().bringing.forget(volume, key.inode);

@@ -4,19 +4,17 @@
 //! them the drain, have renamed it, the manifest says which copies it may be.
 //! Must stay true: a copy is said to be damaged only if the manifest says that it has the data of this file, as of now.
 
+use super::part::Parts;
+use super::path_of;
 use super::queue::Item;
-use super::{is_absent, path_of};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::manifest::{Entry, Manifest};
 use crate::path::FilePath;
 use crate::volume::Volume;
-use crate::write::AbsentFile;
 use cairn_core::Error::NoSpace;
-use cairn_core::{Hope, InodeId, Moment};
 use cairn_device::checksum;
-use cairn_device::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -28,23 +26,22 @@ use std::thread;
 use std::time::Duration;
 
 /// Bytes brought at a time, unless a hugeblock is larger.
-const CHUNK_BYTES: u64 = 4 << 20;
+pub const CHUNK_BYTES: u64 = 4 << 20;
 /// How often and how long is looked for a copy that is renamed just now.
 const ATTEMPTS_MAX: u32 = 25;
 const RETRY_EVERY: Duration = Duration::from_millis(200);
 /// How often is looked whether a copy is still leased to somebody.
 const LEASE_EVERY: Duration = Duration::from_millis(20);
-/// How often is looked for room.
-const ROOM_EVERY: Duration = Duration::from_millis(20);
 /// What is said of a copy that is not what the manifest says.
 pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone";
 
 /// The persist directory of a job.
-pub struct Source {
+pub struct Source<'a> {
     persist: PathBuf,
     job: Job,
     copies: Mutex<Arc<Copies>>,
     moved_bytes: AtomicU64,
+    parts: Parts<'a>,
 }
 
 /// What is there.
@@ -61,6 +58,8 @@ pub enum Verdict {
     Brought,
     /// Nobody needs its data any more.
     Gone,
+    /// A file that somebody waits for has its room: it is to be brought later.
+    PutOff,
     /// The agent ends.
     Stopped,
     /// It cannot be had.
@@ -79,12 +78,18 @@ enum Tried {
     Other,
 }
 
-impl Source {
+impl<'a> Source<'a> {
     /// Errors: there is none, it cannot be opened, or its manifest cannot be read.
-    pub fn open(job: &Job) -> Result<Source> {
+    pub fn open(job: &Job) -> Result<Source<'a>> {
         let persist = job.persist.clone().unwrap_or_default();
         let copies = Mutex::new(Arc::new(Copies::load(&persist, job)?));
-        Ok(Source { persist, job: job.clone(), copies, moved_bytes: AtomicU64::new(0) })
+        let (job, moved_bytes, parts) = (job.clone(), AtomicU64::new(0), Parts::default());
+        Ok(Source { persist, job, copies, moved_bytes, parts })
+    }
+
+    /// Whether a file that somebody waits for lacks room.
+    pub fn lacks_room(&self) -> bool {
+        self.parts.are_short()
     }
 
     /// Bytes that came from there so far, also those of no use.
@@ -112,7 +117,7 @@ impl Source {
     }
 
     /// Brings a file, as long as `goes_on` says so, which is asked before each part.
-    pub fn bring(&self, volume: &Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Verdict {
+    pub fn bring(&self, volume: &'a Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Verdict {
         let failed = |reason: String| Verdict::Failed { reason, damaged: false };
         match self.try_all(volume, item, goes_on) {
             Ok(verdict) => verdict,
@@ -121,7 +126,12 @@ impl Source {
         }
     }
 
-    fn try_all(&self, volume: &Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Result<Verdict> {
+    fn try_all(
+        &self,
+        volume: &'a Volume,
+        item: &Item,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Verdict> {
         let mut copies = self.copies();
         let mut path = item.path.clone();
         for attempt in 0..ATTEMPTS_MAX {
@@ -157,7 +167,7 @@ impl Source {
     /// Brings a file from the copy at `candidate`, if that has its data.
     fn pour(
         &self,
-        volume: &Volume,
+        volume: &'a Volume,
         item: &Item,
         destination: &Destination,
         candidate: &FilePath,
@@ -183,7 +193,7 @@ impl Source {
         if !metadata.is_file() || metadata.len() != item.bytes {
             return Ok(Tried::Other);
         }
-        let Some(mut target) = open_absent(volume, item, goes_on)? else {
+        let Some(mut target) = self.parts.open(volume, item, goes_on)? else {
             return Ok(Tried::Done(if goes_on() { Verdict::Gone } else { Verdict::Stopped }));
         };
         let chunk_bytes = CHUNK_BYTES.max(volume.hugeblock_bytes()).min(item.bytes);
@@ -197,18 +207,17 @@ impl Source {
             if !read_exact(&file, chunk, offset).map_err(Error::file("read", &full_path))? {
                 return Ok(Tried::Other);
             }
-            if let Some(ended) = append(volume, item, &mut target, chunk, goes_on)? {
+            offset += chunk.len() as u64;
+            if let Some(ended) = target.append(chunk, offset, goes_on)? {
                 return Ok(Tried::Done(ended));
             }
             crc32c = checksum::crc32c(crc32c, chunk);
-            offset += chunk.len() as u64;
             self.moved_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         }
         if crc32c != item.crc32c {
             return Ok(Tried::Other);
         }
-        let verdict = if target.finish()? { Verdict::Brought } else { Verdict::Gone };
-        Ok(Tried::Done(verdict))
+        Ok(Tried::Done(target.finish()?))
     }
 }
 
@@ -245,67 +254,6 @@ impl Copies {
     }
 }
 
-/// None if nobody needs the data any more, or the agent ends.
-fn open_absent<'a>(
-    volume: &'a Volume,
-    item: &Item,
-    goes_on: &dyn Fn() -> bool,
-) -> Result<Option<AbsentFile<'a>>> {
-    use cairn_core::Error::{Busy, NotFound};
-    for _ in 0..ATTEMPTS_MAX {
-        let inner = item.path.strip_prefix(volume.prefix()).unwrap_or_else(|| item.path.clone());
-        match AbsentFile::open(volume, &inner, item.key.inode) {
-            Err(Error::Store { source: NotFound, .. }) => return Ok(None),
-            // An agent that died was bringing it: it is looked after in a moment.
-            Err(Error::Store { source: Busy, .. }) if goes_on() => thread::sleep(RETRY_EVERY),
-            Err(Error::Store { source: Busy, .. }) => return Ok(None),
-            opened => {
-                // What was brought of it before is free again.
-                crate::reaper::reclaim(volume, None)?;
-                return opened.map(Some);
-            }
-        }
-    }
-    Err(volume.error("bring", &item.path)(Busy))
-}
-
-/// Appends a part; where there is no room for it, waits for some as a writer does. None if it is there. Errors: `NoSpace` where
-/// there is no hope any more.
-fn append(
-    volume: &Volume,
-    item: &Item,
-    target: &mut AbsentFile<'_>,
-    part: &[u8],
-    goes_on: &dyn Fn() -> bool,
-) -> Result<Option<Verdict>> {
-    let (fs, now) = (volume.fs(), || Moment(monotonic_ms()));
-    let end = target.bytes() + part.len() as u64;
-    let is_offered = fs.space_patience_ms() > 0;
-    let mut waiter = None;
-    let ended = loop {
-        // Asked first: what was made before the hope ended is found.
-        let has_hope =
-            waiter.as_ref().map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Hope::Some);
-        let left = (end - target.bytes()) as usize;
-        match target.append(&part[part.len() - left..]) {
-            Err(Error::Store { source: NoSpace, .. }) if has_hope => {}
-            appended => break appended.map(|is_there| (!is_there).then_some(Verdict::Gone)),
-        }
-        fs.keep_waiting(waiter.get_or_insert_with(|| fs.begin_waiting(now())), now());
-        if !goes_on() {
-            break Ok(Some(Verdict::Stopped));
-        }
-        if !is_absent(volume, item.key.inode) {
-            break Ok(Some(Verdict::Gone));
-        }
-        thread::sleep(ROOM_EVERY);
-    };
-    if let Some(waiter) = waiter {
-        fs.end_waiting(waiter);
-    }
-    ended
-}
-
 /// False if the file ends before.
 fn read_exact(file: &File, target: &mut [u8], offset: u64) -> std::io::Result<bool> {
     match file.read_exact_at(target, offset) {
@@ -318,11 +266,4 @@ fn read_exact(file: &File, target: &mut [u8], offset: u64) -> std::io::Result<bo
 fn is_about_nothing_there(error: &std::io::Error) -> bool {
     let raw = error.raw_os_error();
     error.kind() == ErrorKind::NotFound || matches!(raw, Some(libc::ENOTDIR | libc::ELOOP))
-}
-
-/// Frees what was brought of a file that cannot be had.
-pub fn drop_part(volume: &Volume, path: &FilePath, inode: InodeId) {
-    // What stays goes with the next attempt, or with the file.
-    drop(AbsentFile::open(volume, path, inode));
-    let _ = crate::reaper::reclaim(volume, None);
 }

@@ -5,19 +5,28 @@ use crate::test_store::{TestStore, path};
 use crate::write::AbsentFile;
 use cairn_core::{OpenOptions, ROOT};
 use cairn_device::checksum;
+use source::CHUNK_BYTES;
+use std::cell::Cell;
 use std::fs;
+use std::sync::Barrier;
 
 /// A store with absent files of these names, whose content that is, and an agent without threads.
 fn store(names: &[&str]) -> (TestStore, Shared) {
+    let files: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
+    store_of(&files)
+}
+
+/// The same, with files of these names and contents.
+fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
     let mut store = TestStore::new();
     store.job.persist = Some(store.directory("out"));
     store.job.save(&store.path).expect("saves");
-    for name in names {
-        let (bytes, crc32c) = (name.len() as u64, checksum::crc32c(0, name.as_bytes()));
+    for (name, content) in files {
+        let (bytes, crc32c) = (content.len() as u64, checksum::crc32c(0, content));
         let copy = Copy { bytes, crc32c, mode: 0o644, mtime_ns: 7, version: 1, extended: None };
         AbsentFile::create(&store.volume, &path(name), &copy, &Extended::default())
             .expect("creates");
-        fs::write(store.directory("out").join(name), name).expect("writes");
+        fs::write(store.directory("out").join(name), content).expect("writes");
     }
     let shared = Shared::new(&store.path, &store.job).expect("opens");
     shared.refresh_volumes().expect("opens");
@@ -31,6 +40,14 @@ fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]
 
 fn inode(store: &TestStore, name: &str) -> InodeId {
     store.volume.attributes(&path(name)).expect("it is there").inode
+}
+
+/// Takes the file of this name out of the queue.
+fn item_of(bringer: &Bringer<'_>, store: &TestStore, name: &str) -> Item {
+    let key = Key { volume: 0, inode: inode(store, name) };
+    let mut queue = bringer.queue();
+    assert!(queue.want(key));
+    queue.take_wanted().expect("it is there")
 }
 
 /// Mechanism: after all was brought it was looked ten times a second whether somebody waits, until the agent ended.
@@ -67,24 +84,30 @@ fn failure_is_forgotten_once_the_file_is_not_absent() {
 
 /// Fills a store with one file.
 fn fill(store: &TestStore) {
+    fill_but(store, 0);
+}
+
+/// Fills a store with one file, but for so many bytes.
+fn fill_but(store: &TestStore, left_bytes: u64) {
     let usage = store.volume.fs().usage().expect("reads");
     let free_blocks = usage.total_blocks[0] - usage.used_blocks[0];
-    store.write("big", &vec![1; (free_blocks * usage.hugeblock_bytes) as usize], 0o644, 1);
+    let free_bytes = free_blocks * usage.hugeblock_bytes;
+    store.write("big", &vec![1; (free_bytes - left_bytes) as usize], 0o644, 1);
 }
 
 /// So long is waited for room if nothing ends it before.
 const PATIENCE_MS: u32 = 300_000;
 
 /// Brings "a" into a full store that offers to make room; `meanwhile` is called when that is waited for. What became of it.
-fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Shared)) -> Verdict {
-    let (store, shared) = store(&["a"]);
+fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict {
+    let (store, shared) = store(&["a", "b"]);
     fill(&store);
     let fs = store.volume.fs();
     fs.offer_space(PATIENCE_MS);
     let volumes = shared.volumes().0;
     let bringer = bringer(&store, &shared, &volumes);
     bringer.look_for_all().expect("reads");
-    let item = bringer.queue().take().expect("one is absent");
+    let item = item_of(&bringer, &store, "a");
     let now = || Moment(monotonic_ms());
     thread::scope(|scope| {
         let brings =
@@ -93,7 +116,7 @@ fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Shared)) -> Verdict {
             thread::yield_now();
         }
         assert!(!brings.is_finished(), "it waits for room");
-        meanwhile(&store, &shared);
+        meanwhile(&store, &bringer);
         while !brings.is_finished() {
             fs.space_is_made(now());
             thread::sleep(LOOK_EVERY);
@@ -141,7 +164,7 @@ fn file_that_is_emptied_needs_no_room() {
 
 #[test]
 fn agent_that_ends_does_not_wait_for_room() {
-    let verdict = bring_into_full(|_, shared| shared.stop());
+    let verdict = bring_into_full(|_, bringer| bringer.shared.stop());
     assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}");
 }
 
@@ -192,7 +215,7 @@ fn who_waits_since_a_failure_was_told_is_not_forgotten() {
     fs.want_absent(absent).expect("it is there");
     bringer.look_for_wishes(&mut [None]).expect("looks");
     assert_eq!(bringer.queue().take_wanted(), None, "a thread has it");
-    bringer.note_failed(&item);
+    bringer.note_absent(&item, false);
     assert_eq!(bringer.queue().take_wanted(), Some(item));
 }
 
@@ -211,4 +234,62 @@ fn path_of_a_file_is_the_one_it_has_now() {
     assert_eq!(now(), Some(path("c")), "another file has its name");
     fs.unlink(&caller, ROOT, b"c").expect("removes");
     assert_eq!(now(), None);
+}
+
+/// Mechanism: what had come of a file stayed in the store while its copy hung, though nobody waited for it.
+/// Consequence: a program that opened another file got EIO for want of the room, or waited for checkpoints to leave that could stay.
+#[test]
+fn file_that_hangs_and_nobody_waits_for_gives_its_room_to_one_that_somebody_waits_for() {
+    let content = vec![7; 3 * CHUNK_BYTES as usize];
+    let (store, shared) = store_of(&[("hangs", &content), ("wanted", &content)]);
+    fill_but(&store, content.len() as u64 + CHUNK_BYTES);
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    bringer.look_for_all().expect("reads");
+    let [hangs, wanted] = ["hangs", "wanted"].map(|name| item_of(&bringer, &store, name));
+    let (has_parts, comes_back) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let asked = Cell::new(0);
+        let hanging = scope.spawn({
+            let (bringer, volume) = (&bringer, &volumes[0]);
+            let (hangs, has_parts, comes_back) = (&hangs, &has_parts, &comes_back);
+            move || {
+                let goes_on = || {
+                    if asked.replace(asked.get() + 1) == 2 {
+                        has_parts.wait();
+                        comes_back.wait();
+                    }
+                    true
+                };
+                bringer.source.bring(volume, hangs, &goes_on)
+            }
+        });
+        has_parts.wait();
+        store.volume.fs().want_absent(wanted.key.inode).expect("it is there");
+        let verdict = bringer.source.bring(&volumes[0], &wanted, &|| true);
+        comes_back.wait();
+        let verdicts = (verdict, hanging.join().expect("ends"));
+        let is_so = matches!(&verdicts, (Verdict::Brought, Verdict::PutOff));
+        assert!(is_so, "{verdicts:?}");
+    });
+    bringer.conclude(&volumes[0], &hangs, Verdict::PutOff);
+    bringer.note_absent(&hangs, true);
+    assert_eq!(bringer.queue().take(), Some(hangs), "it comes later");
+}
+
+#[test]
+fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebody_waits_for() {
+    let verdict = bring_into_full(|store, bringer| {
+        let (fs, caller) = (store.volume.fs(), store.volume.caller());
+        fs.want_absent(inode(store, "a")).expect("it is there");
+        while !bringer.source.lacks_room() {
+            thread::yield_now();
+        }
+        let other = item_of(bringer, store, "b");
+        let verdict = bringer.source.bring(&bringer.volumes[0], &other, &|| true);
+        assert!(matches!(verdict, Verdict::PutOff), "{verdict:?}");
+        assert!(bringer.source.lacks_room());
+        fs.unlink(&caller, ROOT, b"big").expect("removes");
+    });
+    assert!(matches!(verdict, Verdict::Brought), "{verdict:?}");
 }

@@ -1,0 +1,213 @@
+//! What has come of the absent files that are brought just now, and the room that it takes.
+//!
+//! Must stay true: no file that somebody waits for lacks room which part of a file has that nobody waits for. Such a part is taken
+//! away without asking the thread that brings it, whose copy may hang for ever: it learns of that with its next bytes. As long as
+//! there is such a lack nothing more comes of files that nobody waits for.
+//! Does not know where data come from.
+
+use super::queue::{Item, Key};
+use super::source::Verdict;
+use super::{is_absent, is_waited_for};
+use crate::error::{Error, Result};
+use crate::path::FilePath;
+use crate::volume::Volume;
+use crate::write::AbsentFile;
+use cairn_core::Error::{Busy, NoSpace, NotFound};
+use cairn_core::{Hope, InodeId, Moment};
+use cairn_device::sys::monotonic_ms;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How often and how long is waited for an agent that died while it brought a file.
+const ATTEMPTS_MAX: u32 = 25;
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+/// How often is looked for room.
+const ROOM_EVERY: Duration = Duration::from_millis(20);
+
+/// The files that are brought just now.
+#[derive(Default)]
+pub struct Parts<'a> {
+    files: Mutex<HashMap<Key, Arc<Place<'a>>>>,
+    /// How many of them lack room that somebody waits for.
+    short: AtomicUsize,
+}
+
+/// A file on its way, until its room is taken away.
+type Place<'a> = Mutex<Option<AbsentFile<'a>>>;
+
+/// A file that its thread brings. What came of it is of no use unless it is finished.
+pub struct Part<'p, 'a> {
+    parts: &'p Parts<'a>,
+    volume: &'a Volume,
+    key: Key,
+    place: Arc<Place<'a>>,
+    is_short: bool,
+}
+
+/// What came of a try to add to a file.
+enum Added {
+    All,
+    /// It was emptied.
+    Nothing,
+    /// What had come before is gone.
+    TakenAway,
+}
+
+impl<'a> Parts<'a> {
+    /// Whether a file that somebody waits for lacks room.
+    pub fn are_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed) > 0
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<Key, Arc<Place<'a>>>> {
+        // A thread that panicked changed only whole entries.
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to bring a file. None if nobody needs the data any more, or the agent ends.
+    pub fn open(
+        &self,
+        volume: &'a Volume,
+        item: &Item,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Part<'_, 'a>>> {
+        let inner = item.path.strip_prefix(volume.prefix()).unwrap_or_else(|| item.path.clone());
+        for _ in 0..ATTEMPTS_MAX {
+            match AbsentFile::open(volume, &inner, item.key.inode) {
+                Err(Error::Store { source: NotFound, .. }) => return Ok(None),
+                // An agent that died was bringing it: it is looked after in a moment.
+                Err(Error::Store { source: Busy, .. }) if goes_on() => thread::sleep(RETRY_EVERY),
+                Err(Error::Store { source: Busy, .. }) => return Ok(None),
+                opened => {
+                    // What was brought of it before is free again.
+                    crate::reaper::reclaim(volume, None)?;
+                    let place = Arc::new(Mutex::new(Some(opened?)));
+                    self.files().insert(item.key, Arc::clone(&place));
+                    let (parts, key, is_short) = (self, item.key, false);
+                    return Ok(Some(Part { parts, volume, key, place, is_short }));
+                }
+            }
+        }
+        Err(volume.error("bring", &item.path)(Busy))
+    }
+}
+
+impl Part<'_, '_> {
+    /// Adds `bytes`, behind which the file has `end`; where there is no room for them, waits for some as a writer does. None if they
+    /// are there. Errors: `NoSpace` where there is no hope any more.
+    pub fn append(
+        &mut self,
+        bytes: &[u8],
+        end: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Verdict>> {
+        let (fs, now) = (self.volume.fs(), || Moment(monotonic_ms()));
+        let is_offered = fs.space_patience_ms() > 0;
+        let mut waiter = None;
+        let ended = loop {
+            // Asked first: what was made before the hope ended is found.
+            let has_hope = waiter
+                .as_ref()
+                .map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Hope::Some);
+            match self.add(bytes, end) {
+                Err(Error::Store { source: NoSpace, .. }) if self.take_room() => continue,
+                Err(Error::Store { source: NoSpace, .. }) if has_hope => {}
+                Ok(Added::All) => break Ok(None),
+                Ok(Added::Nothing) => break Ok(Some(Verdict::Gone)),
+                Ok(Added::TakenAway) => break Ok(Some(Verdict::PutOff)),
+                Err(error) => break Err(error),
+            }
+            fs.keep_waiting(waiter.get_or_insert_with(|| fs.begin_waiting(now())), now());
+            if !goes_on() {
+                break Ok(Some(Verdict::Stopped));
+            }
+            if !is_absent(self.volume, self.key.inode) {
+                break Ok(Some(Verdict::Gone));
+            }
+            thread::sleep(ROOM_EVERY);
+        };
+        if let Some(waiter) = waiter {
+            fs.end_waiting(waiter);
+        }
+        ended
+    }
+
+    /// Adds what is not there yet of `bytes`, behind which the file has `end`.
+    fn add(&self, bytes: &[u8], end: u64) -> Result<Added> {
+        if self.parts.are_short() && !is_waited_for(self.volume, self.key.inode) {
+            take_away(self.volume, self.key.inode, &self.place);
+        }
+        let mut place = lock(&self.place);
+        let Some(file) = place.as_mut() else { return Ok(Added::TakenAway) };
+        let left = (end - file.bytes()) as usize;
+        let is_there = file.append(&bytes[bytes.len() - left..])?;
+        Ok(if is_there { Added::All } else { Added::Nothing })
+    }
+
+    /// If somebody waits for this file, takes away what has come of one that nobody waits for; whether there was any.
+    fn take_room(&mut self) -> bool {
+        if !is_waited_for(self.volume, self.key.inode) {
+            return false;
+        }
+        if !self.is_short {
+            self.is_short = true;
+            self.parts.short.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_other = |key: &Key| *key != self.key && key.volume == self.key.volume;
+        let files = self.parts.files();
+        let others: Vec<_> = files
+            .iter()
+            .filter(|(key, _)| is_other(key))
+            .map(|(key, place)| (key.inode, Arc::clone(place)))
+            .collect();
+        drop(files);
+        others.iter().any(|(inode, place)| {
+            !is_waited_for(self.volume, *inode) && take_away(self.volume, *inode, place)
+        })
+    }
+
+    /// All was brought, and is what it should be.
+    pub fn finish(self) -> Result<Verdict> {
+        match lock(&self.place).take().map(AbsentFile::finish).transpose()? {
+            Some(true) => Ok(Verdict::Brought),
+            Some(false) => Ok(Verdict::Gone),
+            None => Ok(Verdict::PutOff),
+        }
+    }
+}
+
+impl Drop for Part<'_, '_> {
+    fn drop(&mut self) {
+        self.parts.files().remove(&self.key);
+        // Somebody may be about to take it away.
+        drop(lock(&self.place).take());
+        if self.is_short {
+            self.parts.short.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Held only while bytes are put into the store, never while a copy is read. A thread that panicked left a file that is as good as
+/// any other part of one.
+fn lock<'p, 'a>(place: &'p Place<'a>) -> MutexGuard<'p, Option<AbsentFile<'a>>> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes away what has come of a file; whether there was any.
+fn take_away(volume: &Volume, inode: InodeId, place: &Place<'_>) -> bool {
+    let Some(file) = lock(place).take() else { return false };
+    let had_any = file.bytes() > 0;
+    drop(file);
+    drop_all(volume, inode);
+    had_any
+}
+
+/// Frees what was brought of a file that nobody brings.
+pub fn drop_all(volume: &Volume, inode: InodeId) {
+    // What stays goes with the next attempt, or with the file.
+    drop(AbsentFile::open(volume, &FilePath::root(), inode));
+    let _ = crate::reaper::reclaim(volume, None);
+}
