@@ -4,12 +4,13 @@
 //! compared; what cannot be had is said, to whoever waits for it at once; copies are only read. What an agent that died has begun
 //! the next one begins anew.
 //! Neither the drain nor its pace have a part in it: threads of its own, which take what programs leave, but for one that only
-//! brings what somebody waits for.
+//! brings what somebody waits for, and more of its kind where all hang.
 //! Which copy has the data of a file is `source.rs`, what is next `queue.rs`, what has come so far `part.rs`.
 
 mod part;
 mod queue;
 mod source;
+mod standstill;
 #[cfg(test)]
 mod tests;
 
@@ -26,14 +27,18 @@ use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use queue::{Item, Key, Queue};
 use source::{Source, Verdict};
+use standstill::Standstill;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Files that nobody waits for which are brought at the same time, at most.
 const WORKERS_MAX: usize = 4;
+/// Threads that are started when all that there are hang while somebody waits for other files, at most.
+const MORE_MAX: usize = 32;
 /// How often it is looked whether somebody waits, while files are brought, while there are none that can be, and where all have
 /// their data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -143,7 +148,7 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
             return Err(error);
         }
     };
-    let bringer = Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) };
+    let bringer = Bringer::new(shared, volumes, source);
     bringer.look_for_all()?;
     bringer.work_off()?;
     has_absent(volumes)
@@ -174,9 +179,16 @@ struct Bringer<'a> {
     volumes: &'a [Arc<Volume>],
     source: Source<'a>,
     queue: Mutex<Queue>,
+    /// Threads that were started because all others hung.
+    more: AtomicUsize,
 }
 
 impl<'a> Bringer<'a> {
+    fn new(shared: &'a Shared, volumes: &'a [Arc<Volume>], source: Source<'a>) -> Bringer<'a> {
+        let (queue, more) = (Mutex::new(Queue::default()), AtomicUsize::new(0));
+        Bringer { shared, volumes, source, queue, more }
+    }
+
     /// A thread that panicked changed only whole values here.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -219,19 +231,31 @@ impl<'a> Bringer<'a> {
             for _ in 0..workers {
                 started |= start("bring", Self::bring_any);
             }
+            let mut standstill = Standstill::default();
             let mut wishes: Vec<Option<u64>> = vec![None; self.volumes.len()];
             let began = Instant::now();
             while started && !self.shared.is_stopping() {
                 let looked = self.look_for_wishes(&mut wishes);
-                let left = self.queue().left();
+                let queue = self.queue();
+                let (left, is_awaited, takings) =
+                    (queue.left(), queue.is_awaited(), queue.takings());
+                drop(queue);
                 let is_over = left.files == 0 || looked.is_err();
-                let rate = self.source.moved_bytes() as f64 / began.elapsed().as_secs_f64();
+                let moved_bytes = self.source.moved_bytes();
+                let rate = moved_bytes as f64 / began.elapsed().as_secs_f64();
                 let rate = if is_over { 0 } else { rate as u64 };
                 self.shared.state().bringing.note_left(left, rate);
                 if is_over {
                     // The others see that nothing is left, or finish what they have.
                     self.queue().end();
                     return looked;
+                }
+                let stands = standstill.look((moved_bytes, takings), is_awaited, Instant::now());
+                if stands && self.more.load(Ordering::Relaxed) < MORE_MAX {
+                    self.more.fetch_add(1, Ordering::Relaxed);
+                    if !start("bring-more", Self::bring_awaited) {
+                        self.more.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
                 self.shared.sleep(LOOK_EVERY);
             }
@@ -288,6 +312,16 @@ impl<'a> Bringer<'a> {
 
     fn bring_wanted(&self) {
         self.work(Queue::take_wanted);
+    }
+
+    /// Until there is none.
+    fn bring_awaited(&self) {
+        while !self.shared.is_stopping() {
+            let taken = self.queue().take_wanted();
+            let Some(item) = taken else { break };
+            self.bring(&item);
+        }
+        self.more.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn work(&self, take: impl Fn(&mut Queue) -> Option<Item>) {

@@ -42,6 +42,7 @@ pub struct Queue {
     wanted: HashSet<Key>,
     /// Files that a thread has, and their bytes.
     taken: HashMap<Key, u64>,
+    takings: u64,
     has_ended: bool,
 }
 
@@ -97,7 +98,18 @@ impl Queue {
     fn note_taken(&mut self, item: Item) -> Option<Item> {
         self.places.remove(&item.key);
         self.taken.insert(item.key, item.bytes);
+        self.takings += 1;
         Some(item)
+    }
+
+    /// Whether somebody waits for a file that no thread has.
+    pub fn is_awaited(&self) -> bool {
+        self.first.iter().any(|key| self.places.contains_key(key))
+    }
+
+    /// How often a thread took a file.
+    pub fn takings(&self) -> u64 {
+        self.takings
     }
 
     /// A thread is done with a file.
@@ -160,8 +172,11 @@ mod tests {
         let left = queue.left();
         assert_eq!((left.files, left.bytes, left.waited_for), (4, 10, 3));
         assert_eq!(taken(queue.take_wanted()), Some(4));
+        assert!(queue.is_awaited());
         assert_eq!(taken(queue.take()), Some(3));
+        assert!(!queue.is_awaited());
         assert_eq!(taken(queue.take()), Some(2));
+        assert_eq!(queue.takings(), 4);
         assert_eq!((queue.take(), queue.take_wanted()), (None, None));
         for inode in 1..=4 {
             queue.done(key(inode));

@@ -7,7 +7,8 @@ use cairn_core::{OpenOptions, ROOT};
 use cairn_device::checksum;
 use source::CHUNK_BYTES;
 use std::cell::Cell;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 
 /// A store with absent files of these names, whose content that is, and an agent without threads.
@@ -35,7 +36,7 @@ fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
 
 fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]) -> Bringer<'a> {
     let source = Source::open(&store.job).expect("opens");
-    Bringer { shared, volumes, source, queue: Mutex::new(Queue::default()) }
+    Bringer::new(shared, volumes, source)
 }
 
 fn inode(store: &TestStore, name: &str) -> InodeId {
@@ -292,4 +293,48 @@ fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebo
         fs.unlink(&caller, ROOT, b"big").expect("removes");
     });
     assert!(matches!(verdict, Verdict::Brought), "{verdict:?}");
+}
+
+/// Opens a copy so that no other open of it comes through; none where that cannot be had.
+fn lease(store: &TestStore, name: &str) -> Option<File> {
+    let file = File::options().read(true).write(true).open(store.directory("out").join(name));
+    let file = file.expect("opens");
+    // SAFETY: both calls take plain numbers; the signal is sent to whoever has a lease that somebody else wants.
+    let leased = unsafe {
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    (leased == 0).then_some(file)
+}
+
+/// Mechanism: threads that bring what somebody waits for were as many as there were at first, whatever they hung in.
+/// Consequence: after a few files whose copies hang had been opened no other one came, also if nobody waited for these any more.
+#[test]
+fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_were_wanted() {
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let (store, shared) = store(&names);
+    let hanging = &names[..names.len() - 1];
+    let leases: Vec<_> = hanging.iter().filter_map(|name| lease(&store, name)).collect();
+    if leases.len() < hanging.len() {
+        return;
+    }
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    bringer.look_for_all().expect("reads");
+    for name in names {
+        let inode = inode(&store, name);
+        store.volume.fs().want_absent(inode).expect("it is there");
+        assert!(bringer.queue().want(Key { volume: 0, inode }));
+    }
+    thread::scope(|scope| {
+        let works = scope.spawn(|| bringer.work_off());
+        while is_absent(&store.volume, inode(&store, "g")) {
+            thread::sleep(LOOK_EVERY);
+        }
+        let left = bringer.queue().left();
+        assert_eq!((left.files, left.waited_for), (6, 6));
+        drop(leases);
+        works.join().expect("ends").expect("works");
+    });
+    assert!(!has_absent(&volumes).expect("looks"));
 }
