@@ -60,7 +60,12 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     one("is_draining", "gauge", "Whether files are copied.", phase(Phase::Draining));
     one("is_retrying", "gauge", "Whether the persist directory is away.", phase(Phase::Retrying));
     one("open_files", "gauge", "Files that somebody may write to.", last.open.len() as u64);
-    one("unclean_files", "gauge", "Files whose writer died.", last.unclean.len() as u64);
+    one(
+        "unclean_files",
+        "gauge",
+        "Files whose writer died or found no room.",
+        last.unclean.len() as u64,
+    );
     one("failed_files", "gauge", "Files that could not be drained.", last.failed.len() as u64);
     let bringing = status.bringing.clone().unwrap_or_default();
     one("absent_files", "gauge", "Files that are yet to be brought in.", bringing.files);

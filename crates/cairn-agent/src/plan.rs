@@ -30,7 +30,7 @@ pub struct Node {
     pub changed_ns: i64,
     /// Version of the data.
     pub version: u64,
-    /// A writer died.
+    /// A writer died, or found no room.
     pub unclean: bool,
     /// Somebody may write to it.
     pub open: bool,

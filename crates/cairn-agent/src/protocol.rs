@@ -124,7 +124,7 @@ pub struct Outcome {
     pub drained_bytes: u64,
     /// Files that somebody may still write to.
     pub open: Vec<FilePath>,
-    /// Files whose writer died.
+    /// Files whose writer died, or found no room.
     pub unclean: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,

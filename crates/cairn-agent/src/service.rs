@@ -417,7 +417,10 @@ fn give_back_memory() {
 /// Says which files a pass left undrained that the one before did not, and why.
 fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
     let failed = outcome.failed.iter().map(|one| (one.path.clone(), one.reason.clone()));
-    let unclean = outcome.unclean.iter().map(|path| (path.clone(), "its writer died".to_string()));
+    let unclean = outcome
+        .unclean
+        .iter()
+        .map(|path| (path.clone(), "its writer died, or found no room".to_string()));
     let now: BTreeSet<_> = failed.chain(unclean).collect();
     let mut fresh = now.difference(left);
     for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {

@@ -2,7 +2,7 @@
 //!
 //! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
 //! set is on its own and does not appear here.
-//! Must stay true: a set with an open file, or with one whose writer died, is never complete; nor is one that was unfinished
+//! Must stay true: a set with an open file, or with an unclean one, is never complete; nor is one that was unfinished
 //! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run; where files
 //! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none,
 //! and what was set aside because it is damaged is part of none.
@@ -102,7 +102,7 @@ pub enum Standing {
 pub enum Reason {
     /// Somebody may write to this file.
     Open(FilePath),
-    /// The writer of this file died.
+    /// This file is unclean: its writer died, or found no room.
     Unclean(FilePath),
     /// Parts of so many ranks are there, of so many.
     Ranks(u32, u32),
@@ -122,7 +122,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Open(path) => write!(f, "{path} is open"),
-            Reason::Unclean(path) => write!(f, "the writer of {path} died"),
+            Reason::Unclean(path) => write!(f, "the writer of {path} died, or found no room"),
             Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),

@@ -543,7 +543,9 @@ fn print_content(content: &Content) {
     let records = count(content.records, "record");
     output::line(&format!("  recovery    {records} replayed, up to operation {}", content.lsn));
     for path in &content.unclean {
-        output::line(&format!("  unclean     {path}: not closed, or its writer died"));
+        output::line(&format!(
+            "  unclean     {path}: not closed, or its writer died or found no room"
+        ));
     }
     for path in &content.lost {
         output::line(&format!("  lost        {path}: a part of it was in memory only"));

@@ -90,6 +90,36 @@ fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Chil
     (child, away)
 }
 
+/// Mechanism: a file was whole that its program had closed. Consequence: the newest checkpoint was one that had found no room, its copy
+/// verified, and a restart took it. Fix: it is unclean.
+#[test]
+fn checkpoint_that_found_no_room_is_none() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let script =
+        "head -c 3M /dev/urandom >/cairn/dump.1; head -c 64M /dev/zero >/cairn/dump.2; true";
+    let ran = sandbox.cairn(&[
+        "run",
+        "--job",
+        "full",
+        "--tier",
+        "ram:16M",
+        "--persist",
+        &out,
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    ran.ends_with(0).says("1 file unclean, only in the store (the writer died, or found no room");
+    assert_eq!(sandbox.drained_names(), ["dump.1"]);
+    sandbox.cairn(&["ls", "full", "--newest", "dump.*"]).prints("/cairn/dump.1\n");
+    let again = ["exec", "--job", "full", "--", "bash", "-c", "echo whole >/cairn/dump.2"];
+    sandbox.cairn(&again).succeeds();
+    sandbox.cairn(&["drain", "full"]).succeeds();
+    assert_eq!(sandbox.drained("dump.2"), "whole\n");
+}
+
 #[test]
 fn writes_wait_until_older_checkpoints_are_drained_and_given_up() {
     let sandbox = Sandbox::new();

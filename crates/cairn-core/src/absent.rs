@@ -138,7 +138,9 @@ impl Microfs {
             }
             inode.clear_flags(tx, UNAVAILABLE | DAMAGED);
             inode.add_flags(tx, wanted);
-            Ok(tx.new_handle(slot, inode, MAY_WRITE)?.id)
+            let handle = tx.new_handle(slot, inode, MAY_WRITE)?;
+            handle.lack_nothing(tx);
+            Ok(handle.id)
         })
     }
 

@@ -33,6 +33,9 @@ const STATUS_SHIFT: u32 = 8;
 // The number of a handle is half of its id, and none is all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
 
+/// What is kept as lacking of a description that nobody misses anything of.
+const LACKS_NOTHING: u64 = u64::MAX;
+
 /// An open-file description in use.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle {
@@ -52,6 +55,9 @@ fields!(Handle {
     log_position, set_log_position: word 4;
     // Of a mapping that may be stored to: pin epoch since which it is.
     stored_to_since, set_stored_to_since: word 5;
+    // Of any other description: one more than the first byte that found no room, as long as it has found none; else 0.
+    // All ones of one that brings an absent file: whatever it lacks is brought by another.
+    lacking, set_lacking: word 5;
     // Leases in a row that were recalled before they were used; and writes until there may be another one.
     vain_leases, set_vain_leases: high 6;
     lease_after, set_lease_after: low 6;
@@ -68,6 +74,34 @@ impl Handle {
     pub(crate) fn add_reference(self, tx: &mut Transaction) {
         let references = self.references(tx);
         self.set_references(tx, references.wrapping_add(1));
+    }
+
+    /// First byte that a write through the handle found no room for, as long as no other has found some.
+    pub(crate) fn lacks_from(self, tx: &Transaction) -> Option<u64> {
+        match self.lacking(tx) {
+            _ if self.flags(tx) & MAPPED != 0 => None,
+            LACKS_NOTHING => None,
+            lacking => lacking.checked_sub(1),
+        }
+    }
+
+    /// A write to `offset` found no room.
+    pub(crate) fn note_lack(self, tx: &mut Transaction, offset: u64) {
+        if self.lacking(tx) != LACKS_NOTHING {
+            self.set_lacking(tx, offset.saturating_add(1));
+        }
+    }
+
+    /// Whatever finds no room from now on is nobody's loss.
+    pub(crate) fn lack_nothing(self, tx: &mut Transaction) {
+        self.set_lacking(tx, LACKS_NOTHING);
+    }
+
+    /// Bytes from `offset` to `end` have found room.
+    pub(crate) fn note_brought(self, tx: &mut Transaction, offset: u64, end: u64) {
+        if self.lacks_from(tx).is_some_and(|at| (offset..end).contains(&at)) {
+            self.set_lacking(tx, 0);
+        }
     }
 
     /// The open file, if the handle allows all of `wanted`; no lease is on it.
@@ -141,8 +175,8 @@ impl Transaction<'_> {
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
-    /// died without an orderly end, which marks a file it wrote to as unclean. True: a description through which was written
-    /// is closed.
+    /// died without an orderly end, which marks a file it wrote to as unclean; so does a write that found no room, unless it has found
+    /// some since, or was to be behind what is the end now. True: a description through which was written is closed.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
@@ -184,6 +218,7 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let flags = handle.flags(self);
+        let is_cut_short = handle.lacks_from(self).is_some_and(|at| at <= inode.size(self));
         self.set(handle.at, 0);
         self.give_back(SlabKind::Handle, handle.id.number());
         let opens = inode.opens(self);
@@ -194,7 +229,7 @@ impl Transaction<'_> {
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.saturating_sub(1));
-            if !clean && flags & WROTE != 0 {
+            if !clean && flags & WROTE != 0 || is_cut_short {
                 inode.add_flags(self, UNCLEAN);
             }
             let unclean = inode.flags(self) & UNCLEAN != 0;

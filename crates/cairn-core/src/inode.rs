@@ -15,7 +15,7 @@ use crate::types::{
 };
 use crate::write::lease::LEASES_PER_SLOT;
 
-/// A writer died by a signal.
+/// A writer died by a signal, or left something out that there was no room for.
 pub(crate) const UNCLEAN: u32 = 1;
 /// Some blocks may be stale (their checksum must be recomputed).
 pub(crate) const MAYBE_STALE: u32 = 2;

@@ -55,7 +55,7 @@ pub struct Survey {
     pub undrained_files: u64,
     /// Their bytes.
     pub undrained_bytes: u64,
-    /// Of the undrained ones, those that never will be: the writer died, or a part is lost.
+    /// Of the undrained ones, those that never will be: the writer died, or found no room, or a part is lost.
     pub unclean_files: u64,
     /// Files whose data are still where they were drained to; they count as drained.
     pub absent_files: u64,

@@ -143,7 +143,8 @@ pub struct Attributes {
     pub version: u64,
     /// The version that was last drained and verified; 0 if none. That of an absent file is.
     pub drained_version: u64,
-    /// A writer died by a signal since the file was last truncated: never offered for restart.
+    /// A writer died by a signal, or was closed without what it found no room for, since the file was last truncated: never
+    /// offered for restart.
     pub unclean: bool,
     /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and writing give `Io` until it is
     /// truncated to 0.

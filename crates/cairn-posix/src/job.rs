@@ -191,7 +191,7 @@ pub fn settle() -> Result<()> {
 }
 
 /// Waits until a file, or all, are drained and verified.
-/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never will be, because its writer died
+/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never will be, because its writer died or found no room
 /// or a part of it is lost; `EISDIR`; `ETIMEDOUT`; `EINTR`: a signal handler is waiting to run.
 pub fn wait_drained(place: Option<&Place>, timeout: Option<Duration>) -> PathResult<()> {
     let mount = mount::current()?;

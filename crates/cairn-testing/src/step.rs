@@ -163,7 +163,12 @@ impl Reference {
             }
             Step::Stat { base, path, follow } => {
                 let base = self.base(*base)?;
-                self.model.stat(caller, base, path, *follow).map(Outcome::Facts)
+                let node = self.model.resolve(caller, base, path, *follow)?;
+                let seen = match seen {
+                    Some(Outcome::Facts(seen)) => Some(seen),
+                    _ => None,
+                };
+                Ok(Outcome::Facts(self.model.facts_beside(node, seen)))
             }
             Step::Access { base, path, mask } => {
                 let base = self.base(*base)?;
@@ -252,6 +257,9 @@ impl Reference {
             _ => (None, bytes.len() as u64),
         };
         let write = self.place_write(place, at, known)?;
+        if count < bytes.len() as u64 {
+            self.model.note_short(write.node);
+        }
         let bytes = &bytes[..(count as usize).min(bytes.len())];
         self.model.content(write.node)?.write(write.offset, bytes, write.append);
         self.model.touch(caller, write.node);

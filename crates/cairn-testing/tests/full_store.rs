@@ -93,6 +93,50 @@ fn tier_is_filled_by_one_file_then_a_short_count_and_enospc_follow_and_all_reads
     });
 }
 
+/// Mechanism: nobody knew of a file's write that it had found no room. Consequence: what a program left that gave up, or went on
+/// regardless, was taken for a whole checkpoint, drained, and preferred to the one before. Fix: `Handle::lacks_from`.
+#[test]
+fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
+    let (_turn, empty) = turn();
+    let is_unclean = |name| stat(name).expect("there").unclean;
+    let full = || {
+        let file = create("short");
+        let length = fill(file, &mut Random::new(1), 300_000).len() as u64;
+        (file, length)
+    };
+    let (file, length) = full();
+    close(file);
+    assert!(is_unclean("short"));
+    close(create("short"));
+    assert!(!is_unclean("short"), "it was emptied");
+
+    let (file, length_again) = full();
+    assert_eq!(length_again, length);
+    let other = create("other");
+    assert_eq!(write(other, b"x"), Err(NO_SPACE));
+    close(other);
+    assert!(is_unclean("other"), "of what it was to be nothing is there");
+    file::truncate_handle(table::lookup(file).expect("ours"), length as i64 / 2).expect("cuts");
+    close(file);
+    assert!(!is_unclean("short"), "what is missing is not to be there any more");
+    remove("short");
+
+    let (file, length) = full();
+    remove("other");
+    let freed = create("freed");
+    assert_eq!(write(freed, b"x"), Err(NO_SPACE));
+    file::truncate_handle(table::lookup(file).expect("ours"), 0).expect("cuts");
+    assert_eq!(write(freed, b"xy"), Ok(2), "there is room now");
+    close(freed);
+    assert!(!is_unclean("freed"));
+    assert_eq!(write_at(file, b"z", At::Offset(length)), Ok(1));
+    close(file);
+    assert!(!is_unclean("short"), "it was brought");
+    remove("short");
+    remove("freed");
+    assert_eq!(check(), empty);
+}
+
 #[test]
 fn write_larger_than_the_space_left_is_made_then_the_count_is_what_fits() {
     let (_turn, empty) = turn();

@@ -446,6 +446,10 @@ impl Transaction<'_> {
             handle.set_lease_after(self, wait - 1);
             return Ok(None);
         }
+        if handle.lacks_from(self).is_some() {
+            // Each write is to be looked at.
+            return Ok(None);
+        }
         let is_alone =
             inode.writers(self) == 1 && inode.pins(self) == 0 && inode.flags(self) & NO_LEASE == 0;
         let continued = offset > 0
