@@ -117,6 +117,18 @@ impl Volume {
         device.map(Box::as_ref).ok_or(cairn_core::Error::Io)
     }
 
+    /// Whether there is a tier that cannot be read at all: neither where it begins, nor in the middle, nor where it ends.
+    pub fn has_unreadable_tier(&self) -> bool {
+        let block_bytes = self.hugeblock_bytes();
+        self.namespace.tiers.iter().any(|device| {
+            let blocks = device.bytes() / block_bytes;
+            let probes = [0, blocks / 2, blocks.saturating_sub(1)];
+            let is_read =
+                |block| device.checksum(block * block_bytes, block_bytes as usize).is_ok();
+            blocks > 0 && !probes.into_iter().any(is_read)
+        })
+    }
+
     /// This process, now, with the rights to see everything.
     pub fn caller(&self) -> Caller {
         let group = rustix::process::getegid().as_raw();

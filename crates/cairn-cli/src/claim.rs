@@ -135,6 +135,9 @@ impl Claim {
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
         let joins = daemon::is_shared(&claim.lock);
+        if !joins {
+            resumption::settle(&claim, &volumes)?;
+        }
         if !joins && !daemon::is_locked(directory, AGENT_LOCK)? {
             checkpoints::begin_run(&claim.store, &volumes)?;
         }
@@ -253,6 +256,9 @@ impl Claim {
         }
         made.and_then(|claim| {
             claim.say_what_was_recovered()?;
+            if !claim.is_new {
+                resumption::settle(&claim, &claim.store.volumes()?)?;
+            }
             if !claim.is_new && request.verify {
                 resumption::verify(&claim, request.quiet)?;
             }
@@ -368,18 +374,32 @@ impl Claim {
     /// Ends the agent; false if it does not end.
     pub fn end_agent(&self) -> Result<bool> {
         let directory = self.store.directory();
+        let has_ended = || Ok((!daemon::is_locked(directory, AGENT_LOCK)?).then_some(()));
+        Ok(self.stop_agent_until(has_ended)?.is_some())
+    }
+
+    /// Ends the agent, and keeps another one from beginning as long as the file that is returned is open. Errors: it does not end.
+    pub fn without_agent(&self) -> Result<File> {
+        let directory = self.store.directory();
+        let lock = self.stop_agent_until(|| Ok(daemon::try_lock(directory, AGENT_LOCK)?))?;
+        let late = || std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
+        lock.ok_or_else(|| Error::file("end the agent of", directory)(late()))
+    }
+
+    /// Tells agents to end until there is what is waited for; None if that takes too long.
+    fn stop_agent_until<T>(&self, wanted: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
         let started = Instant::now();
-        while daemon::is_locked(directory, AGENT_LOCK)? {
-            if started.elapsed() >= AGENT_PATIENCE {
-                return Ok(false);
+        loop {
+            let found = wanted()?;
+            if found.is_some() || started.elapsed() >= AGENT_PATIENCE {
+                return Ok(found);
             }
-            if let Some(mut agent) = Client::connect(directory) {
+            if let Some(mut agent) = Client::connect(self.store.directory()) {
                 // One that hangs up is ending already, which is what is wanted.
                 let _ = agent.stop();
             }
             thread::sleep(LOOK_EVERY);
         }
-        Ok(true)
     }
 
     /// Ends the agent and removes the store with everything in it.

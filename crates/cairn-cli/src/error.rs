@@ -680,6 +680,28 @@ pub enum Error {
         /// Where it was looked for.
         looked_for: String,
     },
+    /// Whether checkpoints are what was written could not be found out, or what is damaged of them not be put right.
+    #[error(
+        "the newest checkpoints of job {job} could not all be compared with their checksums, or put right: {reason}; nothing was \
+         started: run it again when that is mended, or go on with what there is: --no-verify"
+    )]
+    NotCompared {
+        /// The job.
+        job: String,
+        /// Why.
+        reason: String,
+    },
+    /// A run was killed while it moved checkpoints, and nobody can go on with that.
+    #[error(
+        "a run of job {job} was killed while it put checkpoints right or set them aside, and that cannot be ended: {reason}; \
+         nothing was started: run it again when that is mended"
+    )]
+    NotSettled {
+        /// The job.
+        job: String,
+        /// Why.
+        reason: String,
+    },
     /// Programs would not be served.
     #[error(
         "files below the prefix cannot be served: {}: {reason}; install that again with the command, or start the \
@@ -771,6 +793,8 @@ impl Error {
             | Error::NoPreload { .. }
             | Error::NotInstalled { .. }
             | Error::Unserved { .. }
+            | Error::NotCompared { .. }
+            | Error::NotSettled { .. }
             | Error::PreloadPath { .. }
             | Error::Listen { .. }
             | Error::Control { .. }

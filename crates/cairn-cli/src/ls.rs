@@ -12,6 +12,7 @@ use cairn_agent::clock::utc_time;
 use cairn_agent::job::Scope;
 use cairn_agent::path::{FilePath, serialize_bytes};
 use cairn_agent::read::{Buffer, read_whole};
+use cairn_agent::repair;
 use cairn_agent::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
 use cairn_posix::configuration;
@@ -309,6 +310,10 @@ fn newest(
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
     let incomplete = Found::look(store, volumes)?.incomplete;
+    // Who looks there wants nothing else.
+    let is_aside =
+        |path: &FilePath| locate(volumes, path).is_some_and(|(_, inner)| repair::is_aside(&inner));
+    let sees_aside = is_aside(directory);
     let mut candidates = Vec::new();
     for row in list(store, volumes, directory, true)? {
         let Some(attributes) = row.attributes else { continue };
@@ -316,7 +321,8 @@ fn newest(
         let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
         let matches = compiled.matches_with(&below.to_lossy(), options);
         let is_clean = matches!(row.state, Some("clean" | "drained" | "absent"));
-        if matches && is_clean && !incomplete.contains(&path) {
+        let is_damaged = is_aside(&path) && !sees_aside;
+        if matches && is_clean && !is_damaged && !incomplete.contains(&path) {
             candidates.push((attributes.modified, attributes.born, row, path));
         }
     }

@@ -7,7 +7,7 @@
 
 pub mod archived;
 mod on_demand;
-mod tie;
+pub mod tie;
 
 use crate::checkpoints;
 use crate::claim::Claim;
@@ -151,7 +151,7 @@ fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
 
 /// Whether an error in reading a file says something of that file alone: not that the directory is gone, nor that there is
 /// nothing left to read with.
-fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
+pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
     const OF_ALL: [i32; 10] = [
         libc::ESTALE,
         libc::ENODEV,

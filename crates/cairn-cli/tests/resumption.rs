@@ -4,9 +4,12 @@
 mod common;
 
 use common::session::Session;
-use common::{Ran, Sandbox, eventually};
-use std::fs;
+use common::{Ran, Sandbox, eventually, kill};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::Stdio;
 
 /// Two checkpoints of two files each. Renamed into place they are complete, whenever the agent looks.
 const WRITE: &str = "
@@ -132,4 +135,284 @@ fn nothing_is_compared_where_that_is_not_wanted() {
     let ran = again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(3);
     assert!(!ran.stderr.contains("is damaged"), "{}", ran.stderr);
     ran.prints(&BOTH.replace("b2 0", "b2 1"));
+}
+
+/// Two checkpoints of two files each, in no directory of their own.
+const WRITE_FLAT: &str = "
+for step in 1 2; do
+    for rank in a b; do
+        head -c 300000 /dev/zero | tr '\\0' $step | sed s/^/$rank/ >/cairn/restart.$step.$rank
+    done
+done
+exit 3";
+const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
+
+/// Carries out a script in a store, while no run has it.
+fn exec(sandbox: &Sandbox, job: &str, script: &str) -> Ran {
+    sandbox.cairn(&["exec", "--job", job, "--", "bash", "-c", script]).succeeds()
+}
+
+fn inode(sandbox: &Sandbox, job: &str, path: &str) -> u64 {
+    let ran = exec(sandbox, job, &format!("stat -c %i /cairn/{path}"));
+    ran.stdout.trim().parse().expect("a number")
+}
+
+/// What a run that was killed in the middle of a repair leaves in the store's directory.
+fn leave_note(sandbox: &Sandbox, job: &str, note: &Value) {
+    fs::write(sandbox.store(job).join("repair.json"), note.to_string()).expect("writes");
+}
+
+/// The step of each checkpoint in the store, and whether it is complete.
+fn checkpoints(sandbox: &Sandbox, job: &str) -> Vec<(u64, bool)> {
+    let rows = sandbox.cairn(&["ls", "--checkpoints", job, "--json"]).succeeds().json();
+    let rows = rows.as_array().expect("a list").iter().filter(|row| row["level"] != "pfs-only");
+    rows.map(|row| (row["step"].as_u64().expect("a number"), !row["id"].is_null())).collect()
+}
+
+fn name(step: u64) -> Value {
+    json!({ "family": "restart.{step}.{any}", "step": step })
+}
+
+/// Mechanism: files of a checkpoint were set aside one by one, and nobody else knew. Consequence: what was left after a kill was there
+/// and in .cairn-damaged, and was drained and offered as a checkpoint. Fix: a note says what is moved, and the next run ends it.
+#[test]
+fn run_that_is_killed_while_it_sets_a_checkpoint_aside_leaves_no_half_of_it() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE_FLAT).ends_with(3);
+    let aside = |rank: &str| {
+        let from = format!("restart.2.{rank}");
+        let to = format!(".cairn-damaged/{from}");
+        json!({ "inode": inode(&sandbox, "rot", &from), "from": from, "to": to, "replaces": null })
+    };
+    let moves = [aside("a"), aside("b")];
+    let note = json!({ "format": 1, "aside": [name(2)], "goes_on": name(1), "brought": [], "moves": moves });
+    leave_note(&sandbox, "rot", &note);
+    exec(&sandbox, "rot", "cd /cairn; mkdir .cairn-damaged; mv restart.2.a .cairn-damaged");
+    assert_eq!(checkpoints(&sandbox, "rot"), [(1, true), (2, false)]);
+    let ran = sandbox.cairn(&["ls", "--checkpoints", "--newest", "restart.*", "rot"]).succeeds();
+    ran.prints("/cairn/restart.1.a\n/cairn/restart.1.b\n");
+    sandbox.cairn(&["ls", "--newest", "**/restart.2.*", "rot"]).ends_with(1);
+    sandbox.cairn(&["drain", "rot"]).ends_with(75).says("was being put right or set aside");
+    let known = sandbox.manifest("rot")["checkpoints"].clone();
+    let sizes: Vec<_> = known.as_array().expect("a list").iter().map(|it| &it["files"]).collect();
+    assert!(sizes.iter().all(|files| files.as_array().map(Vec::len) == Some(2)), "{known}");
+    sandbox.cairn(&["verify", "rot"]).succeeds().says("4 intact");
+    let ran = again(&sandbox, "rot", &[], SHOW_FLAT).ends_with(3).says("goes on from restart.1");
+    ran.says("set aside").prints("restart.1.a a1\nrestart.1.b b1\n");
+    assert_eq!(checkpoints(&sandbox, "rot"), [(1, true)]);
+    exec(&sandbox, "rot", "ls /cairn/.cairn-damaged").prints("restart.2.a\nrestart.2.b\n");
+    assert!(!sandbox.store("rot").join("repair.json").exists());
+    sandbox.cairn(&["drain", "rot"]).succeeds();
+}
+
+#[test]
+fn run_that_is_killed_while_it_puts_a_checkpoint_right_leaves_the_rest_to_the_next() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE_FLAT).ends_with(3);
+    let of = |path: &str| sandbox.entry("rot", path);
+    let damaged = ["restart.2.a", "restart.2.b"].map(|path| {
+        let entry = of(path);
+        json!([entry["inode"], entry["version"]])
+    });
+    exec(
+        &sandbox,
+        "rot",
+        "cd /cairn; mkdir -p .cairn-damaged/new; for rank in a b; do cp -p restart.2.$rank .cairn-damaged/new; done",
+    );
+    let put = |rank: &str, replaces: &Value| {
+        let to = format!("restart.2.{rank}");
+        let from = format!(".cairn-damaged/new/{to}");
+        let inode = inode(&sandbox, "rot", &from);
+        json!({ "inode": inode, "from": from, "to": to, "replaces": replaces })
+    };
+    let moves = [put("a", &damaged[0]), put("b", &damaged[1])];
+    let note =
+        json!({ "format": 1, "aside": [], "goes_on": name(2), "brought": [], "moves": moves });
+    leave_note(&sandbox, "rot", &note);
+    exec(&sandbox, "rot", "cd /cairn; mv .cairn-damaged/new/restart.2.a restart.2.a");
+    assert_eq!(checkpoints(&sandbox, "rot"), [(1, true), (2, false)]);
+    sandbox.cairn(&["drain", "rot"]).ends_with(75);
+    assert_eq!(of("restart.2.a")["inode"], damaged[0][0], "the copy is of the file that was there");
+    let ran = again(&sandbox, "rot", &[], SHOW_FLAT).ends_with(3);
+    let ran = ran.says("what an earlier run had begun to put right or set aside is done");
+    ran.prints("restart.1.a a1\nrestart.1.b b1\nrestart.2.a a2\nrestart.2.b b2\n");
+    // It is the checkpoint that it was, and its copies are those they were.
+    let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
+    let row = |at: usize| (rows[at]["id"].as_u64(), rows[at]["level"].as_str());
+    assert_eq!([row(0), row(1)], [(Some(1), Some("pfs")), (Some(2), Some("pfs"))]);
+    assert_eq!(of("restart.2.b")["inode"], moves[1]["inode"]);
+    exec(&sandbox, "rot", "ls -A /cairn | grep -c damaged || true").prints("0\n");
+}
+
+#[test]
+fn run_that_is_killed_while_it_brings_an_older_checkpoint_in_leaves_the_rest_to_the_next() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", &WRITE.replace("exit 3", "exit 0")).succeeds().says("store removed");
+    let out = sandbox.out().display().to_string();
+    again(&sandbox, "rot", &["--persist", &out, "--stage"], "exit 3").ends_with(3);
+    let build = format!(
+        "cd /cairn; mkdir -p .cairn-damaged/new/ckpt-1; cp -p {out}/ckpt-1/* .cairn-damaged/new/ckpt-1"
+    );
+    exec(&sandbox, "rot", &build);
+    let one = |from: &str, to: &str| json!({ "inode": inode(&sandbox, "rot", from), "from": from, "to": to, "replaces": null });
+    let moves =
+        [one("ckpt-2", ".cairn-damaged/ckpt-2"), one(".cairn-damaged/new/ckpt-1", "ckpt-1")];
+    let name = |step: u64| json!({ "family": "ckpt-{step}", "step": step });
+    let brought = ["ckpt-1/a", "ckpt-1/b"];
+    let note = json!({
+        "format": 1, "aside": [name(2)], "goes_on": name(1), "brought": brought, "moves": moves
+    });
+    leave_note(&sandbox, "rot", &note);
+    exec(&sandbox, "rot", "mv /cairn/ckpt-2 /cairn/.cairn-damaged");
+    assert_eq!(checkpoints(&sandbox, "rot"), []);
+    let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
+    ran.says("goes on from ckpt-1, which was brought in").prints(FIRST);
+    assert_eq!(checkpoints(&sandbox, "rot"), [(1, true)]);
+    assert_eq!(sandbox.manifest("rot")["checkpoints"][0]["step"], 1);
+}
+
+#[test]
+fn what_a_run_that_was_killed_had_only_built_goes() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE).ends_with(3);
+    let build =
+        "mkdir -p /cairn/.cairn-damaged/new/ckpt-2; echo half >/cairn/.cairn-damaged/new/ckpt-2/b";
+    exec(&sandbox, "rot", build);
+    sandbox.cairn(&["drain", "rot"]).succeeds();
+    assert!(!sandbox.drained_names().iter().any(|name| name.starts_with(".cairn-damaged/")));
+    again(&sandbox, "rot", &[], "ls -A /cairn; exit 3").ends_with(3).prints("ckpt-1\nckpt-2\n");
+    // One that a newer version has begun is left to that.
+    leave_note(&sandbox, "rot", &json!({ "format": 2 }));
+    let ran = again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(1);
+    ran.says("cannot be ended").says("has format 2");
+}
+
+/// Mechanism: files were moved, and directories that were empty then were removed. Consequence: a directory with a link in it, or an
+/// empty one, stayed, and looked like the newest checkpoint. Fix: it is moved as a whole.
+#[test]
+fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
+    let sandbox = Sandbox::new();
+    let write = WRITE.replace(
+        "mv /cairn/new",
+        "ln -s a /cairn/new/latest; mkdir /cairn/new/logs; mv /cairn/new",
+    );
+    sandbox.run_undrained("rot", &write).ends_with(3);
+    flip(&sandbox, "rot", b"b2");
+    let ran = again(&sandbox, "rot", &[], "cd /cairn; ls; ls .cairn-damaged/ckpt-2; exit 3");
+    ran.ends_with(3).says("goes on from ckpt-1").prints("ckpt-1\na\nb\nlatest\nlogs\n");
+    // One of the same name that is damaged later has a place of its own.
+    again(&sandbox, "rot", &[], &write.replace("1 2", "2").replace(" $step |", " 7 |"))
+        .ends_with(3);
+    flip(&sandbox, "rot", b"b7");
+    let ran =
+        again(&sandbox, "rot", &[], "cd /cairn; ls; ls .cairn-damaged .cairn-damaged/2; exit 3");
+    ran.ends_with(3)
+        .says("goes on from ckpt-1")
+        .prints("ckpt-1\n.cairn-damaged:\n2\nckpt-2\n\n.cairn-damaged/2:\nckpt-2\n");
+}
+
+/// Puts another copy, which is whole, in the place of one, as if the drain had not come to the newest version yet.
+fn make_older(sandbox: &Sandbox, job: &str, path: &str, other: &str) {
+    let copied = fs::copy(sandbox.out().join(other), sandbox.out().join(path)).expect("copies");
+    assert!(copied > 0);
+    let mut manifest = sandbox.manifest(job);
+    let (crc32c, mtime) =
+        (sandbox.entry(job, other)["crc32c"].clone(), sandbox.entry(job, other)["mtime"].clone());
+    for entry in manifest["files"].as_array_mut().expect("a list") {
+        if entry["path"] == path {
+            entry["version"] = json!(entry["version"].as_u64().expect("a number") - 1);
+            (entry["crc32c"], entry["mtime"]) = (crc32c.clone(), mtime.clone());
+        }
+    }
+    let text = serde_json::to_vec(&manifest).expect("JSON");
+    fs::write(sandbox.out().join(format!("cairn-manifest.{job}.json")), text).expect("writes");
+}
+
+#[test]
+fn copy_of_another_version_of_a_file_is_not_taken() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE).ends_with(3);
+    kill("KILL", i64::from(sandbox.agent("rot")));
+    make_older(&sandbox, "rot", "ckpt-2/b", "ckpt-1/b");
+    flip(&sandbox, "rot", b"b2");
+    let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
+    ran.says("set aside").says("goes on from ckpt-1").prints(FIRST);
+}
+
+/// A file that nobody else opens until this is dropped; none if its file system has no leases.
+fn lease(path: &Path) -> Option<File> {
+    let file = File::options().read(true).write(true).open(path).expect("it is there");
+    // SAFETY: asks for a lease on a file of ours; the signal that says that somebody wants it is ignored by default.
+    let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+    (taken == 0).then_some(file)
+}
+
+/// Mechanism: whatever went wrong with a copy counted as damage of it. Consequence: one that could not be opened for a moment was
+/// taken for damaged from then on. Fix: that is said, and changes nothing about the copy.
+#[test]
+fn copy_that_cannot_be_read_is_not_taken_for_a_damaged_one() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE).ends_with(3);
+    flip(&sandbox, "rot", b"b2");
+    // SAFETY: sets a signal to be ignored, which is what it is by default in a test that has none for it.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    let Some(held) = lease(&sandbox.out().join("ckpt-2/b")) else {
+        eprintln!("not tested: no leases on files here");
+        return;
+    };
+    let ran = again(&sandbox, "rot", &["--drain", "none"], SHOW).ends_with(3);
+    let ran = ran.says("ckpt-2/b cannot be read: resource temporarily unavailable");
+    ran.says("goes on from ckpt-1").prints(FIRST);
+    drop(held);
+    let manifest = sandbox.manifest("rot");
+    let files = manifest["files"].as_array().expect("a list");
+    assert!(files.iter().all(|entry| entry["damaged"] != true), "{manifest}");
+}
+
+#[test]
+fn checkpoint_that_there_is_no_room_to_put_right_is_set_aside() {
+    let sandbox = Sandbox::new();
+    let fill = "head -c 100000000 /dev/zero >/cairn/filler; exit 3";
+    sandbox.run("rot", &WRITE.replace("exit 3", fill)).ends_with(3);
+    flip(&sandbox, "rot", b"b2");
+    let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
+    let ran = ran.says("the store has no room for another /ckpt-2/b: 320 KiB are needed");
+    ran.says("goes on from ckpt-1").prints(FIRST);
+}
+
+/// Mechanism: what kept checkpoints from being compared was said as it was. Consequence: nobody knew what to do, and that a run can do
+/// without. Fix: that is said, too.
+#[test]
+fn run_whose_checkpoints_cannot_be_compared_is_given_up() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE).ends_with(3);
+    sandbox.agent("rot");
+    fs::write(sandbox.store("rot").join("checkpoints.json"), "{").expect("writes");
+    let ran = again(&sandbox, "rot", &[], SHOW).ends_with(1);
+    let ran = ran.says("could not all be compared").says("checkpoints.json is damaged");
+    ran.says("go on with what there is: --no-verify").prints("");
+    again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(3).prints(BOTH);
+}
+
+#[test]
+fn of_two_runs_that_go_on_in_a_store_one_repairs_and_the_other_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.run("rot", WRITE).ends_with(3);
+    flip(&sandbox, "rot", b"b2");
+    kill("KILL", i64::from(sandbox.agent("rot")));
+    let path = sandbox.store("rot").join("agent.lock");
+    let agents = File::options().write(true).open(path).expect("is there");
+    // SAFETY: locks a file of ours, or does not.
+    let locks = |how| unsafe { libc::flock(agents.as_raw_fd(), how | libc::LOCK_NB) == 0 };
+    eventually("the agent is gone", || locks(libc::LOCK_EX));
+    // As long as somebody seems to be the agent nothing is repaired.
+    let mut command = sandbox.command(&["run", "--job", "rot", "--", "bash", "-c", SHOW]);
+    let first = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    eventually("it has the store", || {
+        sandbox.cairn(&["status", "rot", "--json"]).json()[0]["state"] == "running"
+    });
+    again(&sandbox, "rot", &[], "exit 4").refused_with("rot");
+    assert!(locks(libc::LOCK_UN));
+    let ran = Ran::of(first.wait_with_output().expect("ends"), "run".to_string());
+    ran.ends_with(3).says("/ckpt-2/b is put right from").prints(BOTH);
 }

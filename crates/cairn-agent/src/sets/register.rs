@@ -231,9 +231,20 @@ impl Register {
         self.rests = sets.iter().filter(leaves).map(rest).collect();
     }
 
-    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say.
+    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say. One that is known stays what it is:
+    /// somebody who was killed took note of it before.
     pub fn adopt(&mut self, sets: &[&Set], rules: &Rules, now_ns: i64) {
-        sets.iter().for_each(|set| self.add(set, None, rules, now_ns));
+        for set in sets {
+            let is_it = |known: &Checkpoint| known.name == set.name && known.files == set.members;
+            if self.checkpoints.iter().any(is_it) {
+                continue;
+            }
+            match self.rewritten.iter().position(is_it) {
+                Some(index) => self.checkpoints.push(self.rewritten.remove(index)),
+                None => self.add(set, None, rules, now_ns),
+            }
+        }
+        self.checkpoints.sort_by_key(|known| known.id);
     }
 
     /// The file at `path` is another one with the same data: what consists of it stays what it is.
@@ -400,6 +411,24 @@ mod tests {
         register.want_newest();
         assert_eq!(known(&register)[2], (5, 50, Level::Pfs));
         assert_eq!(known(&register)[0], (3, 30, Level::Node));
+    }
+
+    #[test]
+    fn checkpoint_that_is_adopted_twice_is_one_with_the_number_it_had() {
+        let rules = rules(Every::Count(1));
+        let [set] = &complete(&[10])[..] else { panic!("one was made") };
+        let mut register = Register::default();
+        register.adopt(&[set], &rules, 1);
+        register.adopt(&[set], &rules, 2);
+        assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
+        // Somebody looked meanwhile, for whom it was none.
+        let broken = Set { standing: Standing::Broken(Reason::Repair), ..set.clone() };
+        register.take(std::slice::from_ref(&broken), &rules, 3);
+        assert_eq!(known(&register), []);
+        register.adopt(&[&broken], &rules, 4);
+        assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
+        register.take(std::slice::from_ref(set), &rules, 5);
+        assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
     }
 
     /// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the highest number.

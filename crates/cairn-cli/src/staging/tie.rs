@@ -7,27 +7,37 @@ use crate::error::Result;
 use cairn_agent::job::Job;
 use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::Kind;
-use cairn_agent::plan::Tree;
+use cairn_agent::path::FilePath;
+use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
 
 /// Ties every regular file of a new store to its copy in the persist directory. Errors: the directory cannot be read or written.
 pub fn tie(job: &Job, volumes: &[Volume]) -> Result<()> {
-    let Some(persist) = &job.persist else { return Ok(()) };
+    match &job.persist {
+        Some(persist) => tie_files(&mut Ledger::open(persist, job)?, volumes, &|_| true),
+        None => Ok(()),
+    }
+}
+
+/// Ties those files to their copies that `are_meant`, whose data came from these, or are to.
+pub fn tie_files(
+    ledger: &mut Ledger,
+    volumes: &[Volume],
+    are_meant: &dyn Fn(&FilePath) -> bool,
+) -> Result<()> {
     let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
-    let mut ledger = Ledger::open(persist, job)?;
-    for tree in &trees {
-        for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
-            ledger.attach(path, node);
-            if node.absence.is_none() {
-                // It was compared on its way: one that had been damaged was mended.
-                ledger.update(path, |entry| entry.damaged = false);
-            }
+    let is_meant = |(path, node): &(&FilePath, &Node)| node.kind == Kind::File && are_meant(path);
+    for (path, node) in trees.iter().flatten().filter(is_meant) {
+        ledger.attach(path, node);
+        if node.absence.is_none() {
+            // It was compared on its way: one that had been damaged was mended.
+            ledger.update(path, |entry| entry.damaged = false);
         }
     }
     ledger.commit()?;
     for (volume, tree) in volumes.iter().zip(&trees) {
-        for node in tree.values().filter(|node| node.kind == Kind::File) {
+        for (_, node) in tree.iter().filter(is_meant) {
             // What fails here is only the mark that is shown; the manifest is what counts.
             let _ = volume.fs().mark_drained(InodeId(node.inode), node.version, now());
         }

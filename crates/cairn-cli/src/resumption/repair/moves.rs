@@ -1,0 +1,224 @@
+//! The moves of a repair: each is one rename, and which are done shows in the store.
+//!
+//! Must stay true: they can be carried out, or taken back, by somebody else who finds them done up to any point; what programs have
+//! changed meanwhile stays. Nothing here is removed but what was built, or was replaced by that.
+
+use crate::error::Result;
+use crate::store::locate;
+use cairn_agent::path::FilePath;
+use cairn_agent::repair::{ASIDE, Move, Repair, building_place};
+use cairn_agent::volume::Volume;
+use cairn_core::{Attributes, Caller, ROOT, RenameMode};
+
+/// Carries out what is not done yet, and makes it durable. Errors: some of it may be done.
+pub fn carry_out(volumes: &[Volume], repair: &Repair) -> Result<()> {
+    repair.moves.iter().try_for_each(|one| carry_out_one(volumes, one))?;
+    make_durable(volumes)
+}
+
+/// Takes back what is done, and makes that durable. Errors: some of it may still be done.
+pub fn take_back(volumes: &[Volume], repair: &Repair) -> Result<()> {
+    repair.moves.iter().rev().try_for_each(|one| take_back_one(volumes, one))?;
+    make_durable(volumes)
+}
+
+/// Makes what was done in the store durable, where it is.
+pub fn make_durable(volumes: &[Volume]) -> Result<()> {
+    for volume in volumes {
+        volume.fs().sync().map_err(volume.error("make durable", &FilePath::root()))?;
+    }
+    Ok(())
+}
+
+fn carry_out_one(volumes: &[Volume], one: &Move) -> Result<()> {
+    let Some(place) = Place::of(volumes, one) else { return Ok(()) };
+    if place.is(&place.to, one.inode) || !place.is(&place.from, one.inode) {
+        return Ok(());
+    }
+    match (one.replaces, place.look(&place.to)) {
+        (Some(damaged), Some(found)) if (found.inode.0, found.version) == damaged => {
+            place.rename(&place.from, &place.to, RenameMode::Exchange)
+        }
+        (None, None) => place.rename(&place.from, &place.to, RenameMode::NoReplace),
+        // Somebody has written, removed or made something there.
+        _ => Ok(()),
+    }
+}
+
+fn take_back_one(volumes: &[Volume], one: &Move) -> Result<()> {
+    let Some(place) = Place::of(volumes, one) else { return Ok(()) };
+    if place.is(&place.from, one.inode) || !place.is(&place.to, one.inode) {
+        return Ok(());
+    }
+    match (one.replaces, place.look(&place.from)) {
+        (Some((damaged, _)), Some(found)) if found.inode.0 == damaged => {
+            place.rename(&place.to, &place.from, RenameMode::Exchange)
+        }
+        (None, None) => place.rename(&place.to, &place.from, RenameMode::NoReplace),
+        _ => Ok(()),
+    }
+}
+
+/// Both places of a move, in the namespace that they lie in.
+struct Place<'a> {
+    volume: &'a Volume,
+    from: FilePath,
+    to: FilePath,
+}
+
+impl<'a> Place<'a> {
+    fn of(volumes: &'a [Volume], one: &Move) -> Option<Place<'a>> {
+        let (volume, from) = locate(volumes, &one.from)?;
+        Some(Place { volume, from, to: one.to.strip_prefix(volume.prefix())? })
+    }
+
+    fn look(&self, path: &FilePath) -> Option<Attributes> {
+        self.volume.attributes(path).ok()
+    }
+
+    fn is(&self, path: &FilePath, inode: u32) -> bool {
+        self.look(path).is_some_and(|found| found.inode.0 == inode)
+    }
+
+    fn rename(&self, from: &FilePath, to: &FilePath, mode: RenameMode) -> Result<()> {
+        let (fs, caller) = (self.volume.fs(), self.volume.caller());
+        match fs.rename(&caller, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), mode) {
+            // The directory that it was in is gone.
+            Err(cairn_core::Error::NotFound) => Ok(()),
+            renamed => Ok(renamed.map_err(self.volume.error("move", from))?),
+        }
+    }
+}
+
+/// Removes what was built, or replaced by that, and the directory of what is set aside if that is empty. What cannot be removed now
+/// is later: nobody sees it.
+pub fn clear(volumes: &[Volume]) {
+    for volume in volumes {
+        remove_all(volume, &building_place());
+        let (fs, caller) = (volume.fs(), volume.caller());
+        let _ = fs.remove_directory(&caller, ROOT, ASIDE);
+        // Its space is needed for what is built next.
+        while matches!(fs.reclaim(None), Ok(true)) {}
+    }
+}
+
+fn remove_all(volume: &Volume, path: &FilePath) {
+    let Ok(found) = volume.attributes(path) else { return };
+    let (fs, caller): (_, Caller) = (volume.fs(), volume.caller());
+    if !found.is_directory() {
+        let _ = fs.unlink(&caller, ROOT, path.as_bytes());
+        return;
+    }
+    for (name, _) in volume.names(path, found.inode).unwrap_or_default() {
+        remove_all(volume, &path.join(&name));
+    }
+    let _ = fs.remove_directory(&caller, ROOT, path.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::Scratch;
+    use super::*;
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    /// A file of a checkpoint that is put right, one that is set aside by itself, a directory that is, and one that is brought.
+    fn prepared() -> (Scratch, Repair) {
+        let scratch = Scratch::new();
+        for (name, content) in [
+            ("state.2.a", "damaged"),
+            ("state.2.b", "whole"),
+            ("state.3", "damaged"),
+            ("ckpt-10/x", "other"),
+            ("ckpt-1/x", "damaged"),
+            (".cairn-damaged/new/state.2.a", "built"),
+            (".cairn-damaged/new/ckpt-0/x", "brought"),
+        ] {
+            scratch.write(name, content.as_bytes());
+        }
+        let found = |name: &str| scratch.volume.attributes(&path(name)).expect("is there");
+        let one = |from: &str, to: &str, replaces| Move {
+            inode: found(from).inode.0,
+            from: path(from),
+            to: path(to),
+            replaces,
+        };
+        let damaged = found("state.2.a");
+        let moves = vec![
+            one("state.3", ".cairn-damaged/state.3", None),
+            one("ckpt-1", ".cairn-damaged/ckpt-1", None),
+            one(".cairn-damaged/new/ckpt-0", "ckpt-0", None),
+            one(
+                ".cairn-damaged/new/state.2.a",
+                "state.2.a",
+                Some((damaged.inode.0, damaged.version)),
+            ),
+        ];
+        let (aside, brought) = (Vec::new(), Vec::new());
+        (scratch, Repair { format: 1, aside, goes_on: None, brought, moves })
+    }
+
+    const BEFORE: [(&str, &str); 5] = [
+        ("ckpt-1/x", "damaged"),
+        ("ckpt-10/x", "other"),
+        ("state.2.a", "damaged"),
+        ("state.2.b", "whole"),
+        ("state.3", "damaged"),
+    ];
+    const AFTER: [(&str, &str); 6] = [
+        (".cairn-damaged/ckpt-1/x", "damaged"),
+        (".cairn-damaged/state.3", "damaged"),
+        ("ckpt-0/x", "brought"),
+        ("ckpt-10/x", "other"),
+        ("state.2.a", "built"),
+        ("state.2.b", "whole"),
+    ];
+
+    fn of(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|(name, content)| (name.to_string(), content.to_string())).collect()
+    }
+
+    #[test]
+    fn moves_that_are_cut_off_anywhere_are_carried_out_or_taken_back_as_a_whole() {
+        let count = prepared().1.moves.len();
+        for done in 0..=count {
+            for goes_on in [true, false] {
+                let (scratch, repair) = prepared();
+                let volumes = std::slice::from_ref(&scratch.volume);
+                for one in &repair.moves[..done] {
+                    carry_out_one(volumes, one).expect("moves");
+                }
+                match goes_on {
+                    true => carry_out(volumes, &repair).expect("carries out"),
+                    false => take_back(volumes, &repair).expect("takes back"),
+                }
+                clear(volumes);
+                let expected = if goes_on { of(&AFTER) } else { of(&BEFORE) };
+                assert_eq!(scratch.contents(), expected, "{done} done, goes on: {goes_on}");
+                assert_eq!(scratch.volume.attributes(&path(".cairn-damaged")).is_ok(), goes_on);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_changed_since_stays_as_it_is() {
+        let (scratch, repair) = prepared();
+        scratch.write("state.2.a", b"written again");
+        scratch.write("ckpt-0/y", b"made");
+        let volume = &scratch.volume;
+        volume.fs().unlink(&volume.caller(), ROOT, b"state.3").expect("removes");
+        let volumes = std::slice::from_ref(volume);
+        carry_out(volumes, &repair).expect("carries out");
+        clear(volumes);
+        let expected = [
+            (".cairn-damaged/ckpt-1/x", "damaged"),
+            ("ckpt-0/y", "made"),
+            ("ckpt-10/x", "other"),
+            ("state.2.a", "written again"),
+            ("state.2.b", "whole"),
+        ];
+        assert_eq!(scratch.contents(), of(&expected));
+    }
+}
