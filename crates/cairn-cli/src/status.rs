@@ -19,6 +19,7 @@ use cairn_agent::manifest::Kind;
 use cairn_agent::mapping::{Mapping, Rule};
 use cairn_agent::protocol::{Bringing, Phase, SpaceStatus, Stalled, Status};
 use cairn_agent::ranks::Launch;
+use cairn_agent::repair::Repair;
 use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Timestamp};
@@ -296,9 +297,14 @@ fn report(store: &OpenStore) -> StoreReport {
     report
 }
 
-/// The complete checkpoints; none if their list cannot be read, of which the agent complains.
+/// The complete checkpoints, but for those that a repair is about; none if their list cannot be read, of which the agent complains.
 fn sets(store: &OpenStore) -> Vec<SetReport> {
     let register = Register::load(store.directory()).unwrap_or_default();
+    let repair = Repair::load(store.directory()).ok().flatten();
+    let is_whole = |one: &&register::Checkpoint| {
+        let mut paths = one.files.iter().map(|file| &file.path);
+        !repair.as_ref().is_some_and(|repair| paths.any(|path| repair.touches(path)))
+    };
     let set = |one: &register::Checkpoint| SetReport {
         id: one.id,
         name: one.name.to_string(),
@@ -307,7 +313,7 @@ fn sets(store: &OpenStore) -> Vec<SetReport> {
         level: one.level,
         wanted: one.wanted,
     };
-    register.checkpoints().iter().map(set).collect()
+    register.checkpoints().iter().filter(is_whole).map(set).collect()
 }
 
 fn is_zero(bytes: &u64) -> bool {

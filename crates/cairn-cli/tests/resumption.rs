@@ -186,7 +186,10 @@ fn run_that_is_killed_while_it_sets_a_checkpoint_aside_leaves_no_half_of_it() {
     };
     let moves = [aside("a"), aside("b")];
     let note = json!({ "format": 1, "aside": [name(2)], "goes_on": name(1), "brought": [], "moves": moves });
+    kill("KILL", i64::from(sandbox.agent("rot")));
     leave_note(&sandbox, "rot", &note);
+    let status = sandbox.cairn(&["status", "rot", "--json"]).succeeds().json();
+    assert_eq!(status[0]["sets"].as_array().map(Vec::len), Some(1), "nobody has looked yet");
     exec(&sandbox, "rot", "cd /cairn; mkdir .cairn-damaged; mv restart.2.a .cairn-damaged");
     assert_eq!(checkpoints(&sandbox, "rot"), [(1, true), (2, false)]);
     let ran = sandbox.cairn(&["ls", "--checkpoints", "--newest", "restart.*", "rot"]).succeeds();

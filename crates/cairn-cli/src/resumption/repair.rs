@@ -111,6 +111,8 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         moves::make_durable(self.volumes)?;
+        // Whoever ends this looks at nothing that is half done.
+        self.checkpoints.save()?;
         note.save(self.claim.store.directory())?;
         self.finish(&note)?;
         built.lines.iter().for_each(|line| self.say(line));
