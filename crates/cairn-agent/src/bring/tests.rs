@@ -1,5 +1,6 @@
 use super::*;
 use crate::extended::Extended;
+use crate::ledger::Ledger;
 use crate::manifest::Copy;
 use crate::test_store::{TestStore, path};
 use crate::write::AbsentFile;
@@ -337,4 +338,68 @@ fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_wer
         works.join().expect("ends").expect("works");
     });
     assert!(!has_absent(&volumes).expect("looks"));
+}
+
+/// A lack of room says nothing of a copy, wherever in a file it comes.
+#[test]
+fn whole_copy_for_which_there_is_no_room_is_not_taken_for_damaged() {
+    let content = vec![7; 3 * CHUNK_BYTES as usize];
+    let (store, shared) = store_of(&[("a", &content)]);
+    fill_but(&store, 2 * CHUNK_BYTES);
+    let volumes = shared.volumes().0;
+    let bringer = bringer(&store, &shared, &volumes);
+    let (fs, absent) = (store.volume.fs(), inode(&store, "a"));
+    name_copy(&store, "a", &content);
+    bringer.look_for_all().expect("reads");
+    let item = item_of(&bringer, &store, "a");
+    bringer.bring(&item);
+    let known = fs.absence(absent).expect("it is there").expect("it is absent");
+    assert_eq!((known.unavailable, known.damaged), (true, false));
+    let failed = shared.status().bringing.expect("one failed").failed;
+    assert_eq!((failed[0].quarantined, failed.len()), (false, 1));
+    fs.unlink(&store.volume.caller(), ROOT, b"big").expect("removes");
+    fs.want_absent(absent).expect("it is there");
+    bringer.look_for_wishes(&mut [None]).expect("looks");
+    let item = bringer.queue().take_wanted().expect("it is tried again");
+    bringer.bring(&item);
+    assert_eq!(fs.absence(absent), Ok(None));
+}
+
+/// Has the manifest say that the copy of this name has this content.
+fn name_copy(store: &TestStore, name: &str, content: &[u8]) {
+    let node = store.volume.tree().expect("reads").remove(&path(name)).expect("it is there");
+    let (bytes, crc32c) = (content.len() as u64, checksum::crc32c(0, content));
+    let copy = Copy { bytes, crc32c, mode: 0o644, mtime_ns: 7, version: 1, extended: None };
+    let mut ledger = Ledger::open(&store.directory("out"), &store.job).expect("opens");
+    ledger.put(path(name), node.drained_entry(copy));
+    ledger.commit().expect("commits");
+}
+
+#[test]
+fn copy_that_was_too_short_is_made_good_by_nothing_but_the_data_of_its_file() {
+    let (own, other) = (vec![1; 100], vec![2; 100]);
+    let (store, shared) = store_of(&[("a", &own), ("b", &other)]);
+    let volumes = shared.volumes().0;
+    let bring = |attempts: u32| {
+        let bringer = bringer(&store, &shared, &volumes);
+        bringer.look_for_all().expect("reads");
+        let (item, left) = (item_of(&bringer, &store, "a"), Cell::new(attempts));
+        let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
+        bringer.source.bring(&volumes[0], &item, &goes_on)
+    };
+    let is_damaged = |verdict: Verdict| matches!(verdict, Verdict::Failed { damaged: true, .. });
+    let write = |content: &[u8]| fs::write(store.directory("out").join("a"), content);
+
+    name_copy(&store, "a", &own);
+    write(&own[..99]).expect("writes");
+    assert!(is_damaged(bring(9)), "it is too short");
+    write(&other).expect("writes");
+    assert!(is_damaged(bring(9)), "these are another's data");
+    // As after a later file of that name was drained, which may be as long.
+    name_copy(&store, "a", &other);
+    name_copy(&store, "b", &other);
+    let verdict = bring(3);
+    assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}: it is looked for elsewhere");
+    write(&own).expect("writes");
+    assert!(matches!(bring(9), Verdict::Brought));
 }
