@@ -144,17 +144,25 @@ impl Domains {
             }
             flow.augment();
         }
+        if flow.left() == 0 {
+            return Ok(flow);
+        }
+        // A copy of a large cluster's flow takes as long as all the rest.
         let with = |most: u64| {
             let mut flow = flow.clone();
             raise(&mut flow, least, most);
             flow.augment();
             flow
         };
+        let evenly = with(most);
+        if evenly.left() == 0 {
+            return Ok(evenly);
+        }
         let unplaced = with(ranks).left();
         if unplaced > 0 {
             return Err(unplaced);
         }
-        let (mut too_few, mut enough) = (most - 1, ranks);
+        let (mut too_few, mut enough) = (most, ranks);
         while enough - too_few > 1 {
             let middle = too_few + (enough - too_few) / 2;
             match with(middle).left() {
@@ -176,6 +184,8 @@ impl Domains {
         let mut next_rank = vec![0; self.ranks.len()];
         let mut next_device = vec![0; self.targets.len()];
         let mut by_offered: Vec<Vec<u32>> = vec![Vec::new(); request.targets.len()];
+        let devices = chosen.iter().map(|&count| count as usize).sum::<usize>().max(1);
+        let each = request.rank_nodes.len().div_ceil(devices);
         let mut hops = vec![Some(0); request.targets.len()];
         for edge in flow.edges() {
             let (from, to) = (edge.source as usize, edge.sink as usize);
@@ -183,6 +193,9 @@ impl Domains {
             let way = topology.hops(ranks.machine.leaf, devices.machine.leaf);
             for _ in 0..edge.amount {
                 let device = devices.members[next_device[to]] as usize;
+                if by_offered[device].is_empty() {
+                    by_offered[device].reserve(each);
+                }
                 by_offered[device].push(ranks.members[next_rank[from]]);
                 hops[device] = hops[device].zip(way).map(|(one, other): (u32, u32)| one.max(other));
                 next_rank[from] += 1;
