@@ -8,12 +8,14 @@ use cairn_device::nvme::Error;
 use cairn_device::nvme::claim::{self, Claim};
 use cairn_device::nvme::controller::{Controller, Settings};
 use cairn_device::nvme::remote::Remote;
+use cairn_device::nvme::shared::{RemotePath, SharedRemote};
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::reservation::{Step, UNREGISTER};
 use cairn_device::nvme::wire::{Command, Status};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -215,6 +217,42 @@ fn host_whose_target_was_started_again_claims_the_namespace_again() {
     proxy.arm(Harm::Break, 1);
     host.write(0, &pattern(1, PIECE)).expect("its own");
     connect(again.address, &wanting(Claim::Exclusive)).map(drop).expect_err("it is claimed");
+    std::fs::remove_file(&path).expect("is there");
+}
+
+/// Mechanism: who connected anew claimed the namespace before it looked whether it was still its own. Consequence: after a namespace was
+/// taken over and its target started again, who had been put out had it for a moment, and the heir failed that connected just then.
+/// Fix: it looks first, and claims nothing that is not its own.
+#[test]
+fn host_that_was_put_out_claims_nothing_of_a_target_that_was_started_again() {
+    if !Peer::is_ours() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("cairn-nvme-out-{}", std::process::id()));
+    std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("has room");
+    let exported = Exported::start(&path);
+    let proxy = Proxy::calm(exported.address);
+    let place = format!("//{}/{}?nsid=2", proxy.address, subsystem());
+    let place = RemotePath::parse(Path::new(&place)).expect("a path");
+    let late = SharedRemote::open(&place, [9; 16], Claim::Exclusive).expect("claimed");
+    let is_anothers = Arc::new(AtomicBool::new(false));
+    let found = Arc::clone(&is_anothers);
+    late.check_first(Box::new(move |_| match found.load(Ordering::SeqCst) {
+        true => Err(cairn_core::Error::Corrupt { what: "label of another store" }),
+        false => Ok(()),
+    }));
+    late.flush().expect("its own");
+    exported.end();
+    let again = Exported::start(&path);
+    proxy.retarget(again.address);
+    proxy.arm(Harm::Break, 1);
+    is_anothers.store(true, Ordering::SeqCst);
+    let refused = late.flush();
+    assert!(matches!(refused, Err(Error::Unsuitable { .. })), "{refused:?}");
+    let fabric = TcpFabric::new(again.address);
+    let mut controller = Controller::connect(fabric, &subsystem(), &settings()).expect("there");
+    let report = claim::report(&mut controller.queue(2).expect("a queue")).expect("a report");
+    assert_eq!((report.generation, report.hosts.len()), (0, 0), "nobody has registered there");
     std::fs::remove_file(&path).expect("is there");
 }
 

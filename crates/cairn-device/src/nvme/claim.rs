@@ -15,7 +15,7 @@ use super::wire::reservation::{
 use super::wire::{Command, Status};
 
 /// How often a claim begins anew because others register or release at the same time.
-const TRIES: u32 = 16;
+const TRIES: u32 = 17;
 /// A key has the second of its making above these bits, and chance below.
 const KEY_CHANCE_BITS: u32 = 24;
 
@@ -79,13 +79,14 @@ impl core::fmt::Display for Holder {
     }
 }
 
-/// Makes the namespace of a queue this host's, which has claimed it `before` or not; what it is to remember of that. Errors:
-/// `Reserved` if it is another one's; it was another one's since then.
+/// Makes the namespace of a queue this host's, which has claimed it `before` or not; what it is to remember of that. Unless it is, has
+/// `look` say first whether it may be. Errors: `Reserved` if it is another one's; it was another one's since then; those of `look`.
 pub fn claim<T: Transport>(
     queue: &mut Queue<T>,
     host: &[u8; 16],
     claim: Claim,
     before: Option<Own>,
+    look: impl Fn(&mut Queue<T>) -> Result<()>,
 ) -> Result<Option<Own>> {
     if claim == Claim::None || !queue.traits().can_reserve {
         return Ok(None);
@@ -97,7 +98,7 @@ pub fn claim<T: Transport>(
         let holder = report.holder().copied();
         match holder {
             Some(holder) if holder.host == *host => {
-                return Ok(Some(Own { generation: report.generation, is_new: round > 0 }));
+                return Ok(Some(Own { generation: report.generation, is_new: round > 1 }));
             }
             Some(Registrant { host: other, key, .. }) if !may_put_out => {
                 // Not what another process of this host has registered, which may be about to take the namespace over.
@@ -108,6 +109,7 @@ pub fn claim<T: Transport>(
             None if before.is_some_and(|own| own.was_put_out(host, &report)) => {
                 return Err(Error::Unsuitable { why: PUT_OUT });
             }
+            _ if round == 0 => look(queue)?,
             // Whoever was faster is seen in the next report.
             _ => match report.key_of(host) {
                 Some(key) => unless_conflict(advance(queue, key, holder))?,

@@ -81,13 +81,13 @@ impl<F: Fabric> Connection<F> {
         namespace: u32,
         settings: &Settings,
         before: Option<Own>,
-        check: impl FnOnce(&mut Queue<F::Transport>) -> Result<()>,
+        check: impl Fn(&mut Queue<F::Transport>) -> Result<()>,
     ) -> Result<(Self, Option<Own>)> {
         let deadline = Instant::now() + settings.timeout;
         let mut controller = Controller::connect_by(fabric, subsystem, settings, deadline)?;
         let mut queue = controller.queue(namespace)?;
         queue.set_deadline(Some(deadline));
-        let own = claim::claim(&mut queue, &settings.host_id, settings.claim, before)?;
+        let own = claim::claim(&mut queue, &settings.host_id, settings.claim, before, &check)?;
         if let Err(error) = check(&mut queue) {
             if own.is_some_and(|own| own.is_new) && !error.may_be_retried() {
                 // It is somebody else's by now, who finds out what is claimed.
