@@ -25,6 +25,7 @@ use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Placement, Superblock};
 use cairn_device::MediumKind;
 use cairn_device::numa::Topology;
+use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -84,8 +85,8 @@ pub struct StoreArguments {
     #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
     pub scope: Option<ScopeArgument>,
     /// Mount even where this hides an existing file or directory
-    #[arg(long, env = "CAIRN_RUN_FORCE")]
-    pub force: bool,
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_FORCE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub force: Option<bool>,
     /// Take a device for a new tier even if it holds something, which is lost
     #[arg(long)]
     pub yes: bool,
@@ -98,8 +99,8 @@ pub struct StoreArguments {
     pub numa: Option<String>,
     /// Move what is read on a tier to an earlier one that has room, in the background, so that the next read is faster; a
     /// quarter of each tier is left to writes. Only with metadata in memory: what is durable stays where it is
-    #[arg(long, env = "CAIRN_RUN_PROMOTE")]
-    pub promote: bool,
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_PROMOTE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub promote: Option<bool>,
 }
 
 /// A scope, as an option.
@@ -203,13 +204,13 @@ impl Request {
                 None => None,
             },
             scope: scope(arguments.scope, settings.scope)?,
-            force: arguments.force || settings.force.unwrap_or(false),
+            force: arguments.force.or(settings.force).unwrap_or(false),
             // Not from the environment or a file: those are forgotten, and then a disk is lost.
             may_overwrite: arguments.yes,
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
             durability: durability(arguments.durability, settings.durability)?,
             placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
-            promote: arguments.promote || settings.promote.unwrap_or(false),
+            promote: arguments.promote.or(settings.promote).unwrap_or(false),
             metrics: None,
             log: None,
             checkpoint: CheckpointPolicy::default(),
@@ -564,7 +565,7 @@ mod tests {
         };
         let promote = |meta: Option<&str>, tiers: &[&str]| StoreArguments {
             meta_tier: meta.map(str::to_string),
-            promote: true,
+            promote: Some(true),
             ..tier(tiers)
         };
         for (arguments, part) in [

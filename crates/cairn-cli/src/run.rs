@@ -36,6 +36,7 @@ use cairn_agent::policy::AtEnd;
 use cairn_agent::protocol::Failed;
 use cairn_agent::ranks;
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -125,17 +126,17 @@ pub struct Arguments {
     /// Go on in a store that has been there without comparing the newest checkpoint of each family with its checksums first.
     /// Else a damaged file of it is put right from its copy in the persist directory, or, if there is none that is whole, the
     /// checkpoint is set aside in .cairn-damaged, and the one before it is gone on from
-    #[arg(long, env = "CAIRN_RUN_NO_VERIFY")]
-    no_verify: bool,
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NO_VERIFY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    no_verify: Option<bool>,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
     /// Nothing in the store need be kept: remove it at the end, whatever happens
-    #[arg(long, env = "CAIRN_RUN_DISCARD")]
-    discard: bool,
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_DISCARD", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    discard: Option<bool>,
     /// Count calls about files, by function and by how they end, and say at the end which were not served; all of them:
     /// cairn calls
-    #[arg(long, env = "CAIRN_RUN_REPORT_CALLS")]
-    report_calls: bool,
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    report_calls: Option<bool>,
     /// Of `cairn drill`: nothing is touched but the store, and what the command line names
     #[arg(long, hide = true)]
     rehearsal: bool,
@@ -148,8 +149,8 @@ pub struct Arguments {
 pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
     let is_real = !arguments.rehearsal;
-    let discard = is_real && (arguments.discard || settings.run.discard.unwrap_or(false));
-    let counts_calls = arguments.report_calls || settings.run.report_calls.unwrap_or(false);
+    let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
+    let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone())?;
     let stage = if is_real { stage } else { Stage::Say };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
@@ -165,7 +166,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
         stage,
-        verify: !(arguments.no_verify || settings.run.no_verify.unwrap_or(false)),
+        verify: !arguments.no_verify.or(settings.run.no_verify).unwrap_or(false),
         space: space::policy(&arguments.space, &settings.space)?,
         archive,
         ..Request::new(arguments.store, settings.run.clone())?
