@@ -101,7 +101,10 @@ pub fn policy(
     files: FileSettings,
 ) -> Result<CheckpointPolicy> {
     if settings.levels.node.is_some_and(|count| count != 1) {
-        return Err(refused("levels.node", "every checkpoint is written to the node: it is 1"));
+        return Err(refused(
+            "checkpoint.levels.node",
+            "every checkpoint is written to the node: it is 1",
+        ));
     }
     let patterns = either(arguments.checkpoint_pattern, settings.pattern);
     for pattern in &patterns {
@@ -114,9 +117,9 @@ pub fn policy(
         Err(problem) => Err(refused("--settle", &problem)),
     });
     let tags = [
-        (either(arguments.persistent, files.persistent), Purpose::Persistent),
-        (either(arguments.reusable, files.reusable), Purpose::Reusable),
-        (either(arguments.temporary, files.temporary), Purpose::Temporary),
+        ("--persistent", either(arguments.persistent, files.persistent), Purpose::Persistent),
+        ("--reusable", either(arguments.reusable, files.reusable), Purpose::Reusable),
+        ("--temporary", either(arguments.temporary, files.temporary), Purpose::Temporary),
     ];
     Ok(CheckpointPolicy {
         patterns,
@@ -147,10 +150,13 @@ pub fn every(option: &'static str, text: &str) -> Result<Every> {
     }
 }
 
-fn tagged((globs, purpose): (Vec<String>, Purpose)) -> Result<Vec<Tag>> {
+fn tagged((option, globs, purpose): (&'static str, Vec<String>, Purpose)) -> Result<Vec<Tag>> {
     let tag = |files: String| match glob::Pattern::new(&files) {
         Ok(_) => Ok(Tag { files, purpose }),
-        Err(error) => Err(Error::Pattern { pattern: files, problem: error.msg.to_string() }),
+        Err(error) => {
+            let problem = error.msg.to_string();
+            Err(Error::of(option)(Error::Pattern { pattern: files, problem }))
+        }
     };
     globs.into_iter().map(tag).collect()
 }

@@ -107,18 +107,18 @@ impl DrainRequest {
             priority: choice(
                 arguments.drain_priority,
                 settings.priority,
-                "drain.priority",
+                "--drain-priority",
                 "idle or normal",
             )?
             .map(Priority::from),
             verify: choice(
                 arguments.drain_verify,
                 settings.verify,
-                "drain.verify",
+                "--drain-verify",
                 "read or write",
             )?
             .map(Verify::from),
-            at_end: choice(arguments.drain, settings.end, "drain.end", "wait, background or none")?
+            at_end: choice(arguments.drain, settings.end, "--drain", "wait, background or none")?
                 .map(AtEnd::from),
             until: walltime::until(arguments.until.or(settings.until))?,
         })
@@ -144,8 +144,8 @@ impl DrainRequest {
     }
 }
 
-fn refused(name: &'static str, value: String, expected: &'static str) -> Error {
-    Error::Value { name, value, expected }
+fn refused(option: &'static str, value: String, expected: &'static str) -> Error {
+    Error::Value { option, value, expected }
 }
 
 fn rate(value: String) -> Result<Option<u64>> {
@@ -153,7 +153,7 @@ fn rate(value: String) -> Result<Option<u64>> {
     match size::parse(number) {
         _ if value == "none" => Ok(None),
         Some(bytes) if bytes > 0 => Ok(Some(bytes)),
-        _ => Err(refused("drain.rate", value, "bytes a second as in 500M, or none")),
+        _ => Err(refused("--drain-rate", value, "bytes a second as in 500M, or none")),
     }
 }
 
@@ -161,7 +161,7 @@ fn share(value: String) -> Result<Option<u8>> {
     match value.strip_suffix('%').unwrap_or(&value).parse() {
         _ if value == "none" => Ok(None),
         Ok(percent @ 1..=100) => Ok(Some(percent)),
-        _ => Err(refused("drain.share", value, "1 to 100 percent, or none")),
+        _ => Err(refused("--drain-share", value, "1 to 100 percent, or none")),
     }
 }
 
@@ -169,11 +169,11 @@ fn share(value: String) -> Result<Option<u8>> {
 fn choice<T: ValueEnum>(
     argument: Option<T>,
     setting: Option<String>,
-    name: &'static str,
+    option: &'static str,
     expected: &'static str,
 ) -> Result<Option<T>> {
     let parse =
-        |value: String| T::from_str(&value, false).map_err(|_| refused(name, value, expected));
+        |value: String| T::from_str(&value, false).map_err(|_| refused(option, value, expected));
     argument.map(Ok).or_else(|| setting.map(parse)).transpose()
 }
 

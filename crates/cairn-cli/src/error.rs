@@ -324,11 +324,11 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
-    /// A value of the configuration or the environment.
-    #[error("{name} is {value:?}, but must be {expected}")]
+    /// The value of an option, which may come from elsewhere.
+    #[error("{option} is {value:?}, but must be {expected}")]
     Value {
-        /// The variable or key.
-        name: &'static str,
+        /// The option.
+        option: &'static str,
         /// What it is.
         value: String,
         /// What it must be.
@@ -388,6 +388,14 @@ pub enum Error {
         path: String,
         /// What is wrong with it.
         problem: &'static str,
+    },
+    /// The same, where what is wrong does not say which option has it.
+    #[error("{source}")]
+    Setting {
+        /// The option.
+        option: &'static str,
+        /// What is wrong.
+        source: Box<Error>,
     },
     /// An option whose value means nothing.
     #[error("{option}: {problem}")]
@@ -771,9 +779,38 @@ fn why_remote(source: &nvme::Error) -> String {
 }
 
 impl Error {
+    /// Pairs with `map_err`: the error is about the value of an option.
+    pub fn of(option: &'static str) -> impl FnOnce(Error) -> Error {
+        move |source| match source {
+            // Said already, and closer to it.
+            Error::Setting { .. } => source,
+            _ => Error::Setting { option, source: Box::new(source) },
+        }
+    }
+
+    /// The option whose value this is about, wherever that came from; or a key of the configuration file that has no option.
+    pub fn setting(&self) -> Option<&'static str> {
+        match self {
+            Error::Setting { option, .. }
+            | Error::Value { option, .. }
+            | Error::Option { option, .. }
+            | Error::Contradiction { option, .. } => Some(option),
+            Error::Map { .. } | Error::MappedOtherwise { .. } => Some("--map"),
+            Error::Mount { .. } | Error::MountHides { .. } => Some("--mount"),
+            Error::MetaWithoutSize { .. } | Error::MetaTooSmall { .. } => Some("--meta-tier"),
+            Error::NoSuchNode { .. } => Some("--numa"),
+            Error::Quota { .. } => Some("--quota"),
+            Error::Promote { .. } => Some("--promote"),
+            Error::DiscardPersist { .. } | Error::DiscardArchive { .. } => Some("--discard"),
+            Error::NothingToStage | Error::StageOfRanks => Some("--stage"),
+            _ => None,
+        }
+    }
+
     /// The process's exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self {
+            Error::Setting { source, .. } => source.exit_code(),
             Error::Execute { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 EXIT_NOT_FOUND
             }
@@ -812,6 +849,7 @@ impl Error {
             Error::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
             Error::Store { source, .. } | Error::Agent(source) => is_about_nothing(source),
             Error::NotAStore { .. } => true,
+            Error::Setting { source, .. } => source.is_about_nothing_there(),
             _ => false,
         }
     }

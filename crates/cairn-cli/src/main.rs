@@ -42,6 +42,7 @@ mod net;
 mod notes;
 mod numa;
 mod offline;
+mod origin;
 mod output;
 mod pace;
 mod placement;
@@ -82,7 +83,7 @@ use crate::error::{EXIT_USAGE, Result};
 use crate::settings::Settings;
 use crate::store::Roots;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -158,11 +159,16 @@ struct Context {
 }
 
 fn main() {
-    let line = CommandLine::try_parse().unwrap_or_else(|error| refuse_command_line(&error));
+    let command = CommandLine::command();
+    let given = command.clone().try_get_matches();
+    let given = given.unwrap_or_else(|error| refuse_command_line(&error));
+    let line = CommandLine::from_arg_matches(&given);
+    let line = line.unwrap_or_else(|error| refuse_command_line(&error));
     let code = match act(line) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("cairn: {}", output::printable(&error.to_string()));
+            let text = origin::told(&error, &command, &given);
+            eprintln!("cairn: {}", output::printable(&text));
             error.exit_code()
         }
     };
@@ -228,8 +234,16 @@ fn refuse_command_line(error: &clap::Error) -> ! {
         _ => message.strip_prefix("error: ").unwrap_or(&message),
     };
     let command = command_in(&text);
+    let subcommand = command.strip_prefix("cairn ").unwrap_or_default();
+    let origin = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(shown)) => {
+            origin::of_unread(shown, &CommandLine::command(), subcommand, words_given())
+        }
+        _ => None,
+    };
+    let origin = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
     let advice = advice(error, &command);
-    eprintln!("cairn: {message}; {}see: {command} --help", output::printable(&advice));
+    eprintln!("cairn: {origin}{message}; {}see: {command} --help", output::printable(&advice));
     process::exit(EXIT_USAGE)
 }
 

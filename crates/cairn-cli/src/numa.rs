@@ -16,7 +16,7 @@ pub fn placement(policy: Option<String>, machine: &Topology) -> Result<Placement
         Some(text) => {
             let node = text.strip_prefix("node:").and_then(|number| number.parse().ok());
             let expected = "local, interleave or node:N";
-            let refused = || Error::Value { name: "run.numa", value: text.to_string(), expected };
+            let refused = || Error::Value { option: "--numa", value: text.to_string(), expected };
             (NumaPolicy::Node, node.ok_or_else(refused)?)
         }
     };

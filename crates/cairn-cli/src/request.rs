@@ -197,10 +197,14 @@ impl Request {
             job: arguments.job.or(settings.job),
             map: mapping(&map, mount.as_deref().unwrap_or(MOUNT_DEFAULT))?,
             mount,
-            tiers: tier::parse_all(&tiers)?,
-            meta: meta.as_deref().map(tier::parse_meta).transpose()?,
+            tiers: tier::parse_all(&tiers).map_err(Error::of("--tier"))?,
+            meta: meta
+                .as_deref()
+                .map(tier::parse_meta)
+                .transpose()
+                .map_err(Error::of("--meta-tier"))?,
             persist: match arguments.persist.or(settings.persist) {
-                Some(path) => Some(checked_persist(&path)?),
+                Some(path) => Some(checked_persist(&path).map_err(Error::of("--persist"))?),
                 None => None,
             },
             scope: scope(arguments.scope, settings.scope)?,
@@ -222,17 +226,20 @@ impl Request {
             quiet: false,
         };
         if let Some(job) = &request.job {
-            check_job_name(job)?;
+            check_job_name(job).map_err(Error::of("--job"))?;
         }
         if request.scope == Some(Scope::Rank) && request.map.is_some() {
             let problem = "each rank has a directory of its own with --scope rank".to_string();
             return Err(Error::Map { value: map.join(","), problem });
         }
         if request.scope == Some(Scope::Rank) {
-            request.meta.iter().chain(&request.tiers).try_for_each(tier::check_divisible)?;
+            let checked = request.meta.iter().try_for_each(tier::check_divisible);
+            checked.map_err(Error::of("--meta-tier"))?;
+            let checked = request.tiers.iter().try_for_each(tier::check_divisible);
+            checked.map_err(Error::of("--tier"))?;
         }
         if let Some(meta) = &request.meta {
-            tier::check_beside(meta, &request.tiers)?;
+            tier::check_beside(meta, &request.tiers).map_err(Error::of("--meta-tier"))?;
         }
         let media = request.meta.as_ref().or(request.tiers.first());
         match media.filter(|media| request.promote && media.path.is_some()) {
@@ -250,11 +257,11 @@ impl Request {
             return Err(Error::MountHides { mount: mount.to_string() });
         }
         if let Some(persist) = persist.filter(|persist| persist.starts_with(mount)) {
-            return Err(Error::Persist {
+            return Err(Error::of("--persist")(Error::Persist {
                 path: persist.to_path_buf(),
                 problem: format!("lies below the mount prefix {mount}"),
                 advice: "choose another with --persist or --mount",
-            });
+            }));
         }
         Ok(())
     }
@@ -312,14 +319,18 @@ impl Request {
             _ => room.for_memory(tier),
         };
         if let Some(meta) = self.meta.as_ref().filter(|meta| meta.path.is_some()) {
-            place(meta)?;
+            place(meta).map_err(Error::of("--meta-tier"))?;
         }
         let mut quota = Quota::of(&self.space, &wanted)?;
         let limited = |tier: &TierRequest| match &mut quota {
             Some(quota) => place(tier).and_then(|spec| quota.limit(tier, spec)),
             None => place(tier),
         };
-        let tiers: Vec<TierSpec> = wanted.iter().map(limited).collect::<Result<_>>()?;
+        let tiers: Result<Vec<TierSpec>> = wanted.iter().map(limited).collect();
+        let tiers = tiers.map_err(|error| match error {
+            Error::Quota { .. } => error,
+            _ => Error::of("--tier")(error),
+        })?;
         let unsaid = wanted.iter().zip(&tiers).filter(|(wanted, _)| wanted.bytes.is_none());
         let notes = unsaid.map(|(_, tier)| chosen(tier)).collect();
         Ok((tiers, notes))
@@ -327,9 +338,12 @@ impl Request {
 
     /// What an earlier store has left where metadata are to stand.
     fn kept_namespace(&self) -> Result<Option<Superblock>> {
+        let option = if self.meta.is_some() { "--meta-tier" } else { "--tier" };
         let media = self.meta.as_ref().or(self.wanted().first());
         match media.and_then(|media| Some((media.device.medium()?, media.path.as_deref()?))) {
-            Some((kind, path)) => tier::kept_namespace(kind, path, self.may_overwrite),
+            Some((kind, path)) => {
+                tier::kept_namespace(kind, path, self.may_overwrite).map_err(Error::of(option))
+            }
             None => Ok(None),
         }
     }
@@ -509,7 +523,7 @@ fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Opt
         (Some(ScopeArgument::Rank), _) | (None, Some("rank")) => Ok(Some(Scope::Rank)),
         (None, None) => Ok(None),
         (None, Some(value)) => Err(Error::Value {
-            name: "run.scope",
+            option: "--scope",
             value: value.to_string(),
             expected: "node or rank",
         }),
@@ -521,7 +535,7 @@ fn durability(argument: Option<DurabilityArgument>, setting: Option<String>) -> 
         (Some(DurabilityArgument::Op), _) | (None, Some("op")) => Ok(Durability::Operation),
         (Some(DurabilityArgument::Fsync), _) | (None, None | Some("fsync")) => Ok(Durability::Sync),
         (None, Some(value)) => Err(Error::Value {
-            name: "run.durability",
+            option: "--durability",
             value: value.to_string(),
             expected: "fsync or op",
         }),
@@ -533,7 +547,7 @@ fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bo
         (Some(HugePages::Never), _) | (None, Some("never")) => Ok(false),
         (Some(HugePages::Auto), _) | (None, None | Some("auto")) => Ok(true),
         (None, Some(value)) => Err(Error::Value {
-            name: "run.huge_pages",
+            option: "--huge-pages",
             value: value.to_string(),
             expected: "auto or never",
         }),

@@ -122,6 +122,19 @@ impl Settings {
     }
 }
 
+/// The keys of the configuration file that mean the same as a variable; of several that are there the first counts.
+pub fn keys_of(variable: &str) -> Vec<String> {
+    let keys: &[&str] = match variable {
+        "CAIRN_CHECKPOINT_PFS_EVERY" => &["checkpoint.levels.pfs"],
+        "CAIRN_ARCHIVE_EVERY" => &["archive.every", "checkpoint.levels.archive"],
+        _ => {
+            let name = variable.strip_prefix("CAIRN_").unwrap_or(variable);
+            return vec![name.to_lowercase().replacen('_', ".", 1)];
+        }
+    };
+    keys.iter().map(ToString::to_string).collect()
+}
+
 /// The content of a file that somebody wrote by hand.
 pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(|error| unreadable(path, &error))

@@ -66,10 +66,23 @@ pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<Sp
     let quota = arguments.quota.as_ref().or(settings.quota.as_ref());
     Ok(SpacePolicy {
         retain_count: retain.count,
-        retain_bytes: retain.bytes.as_deref().map(bytes).transpose()?,
-        retain_seconds: retain.age.as_ref().map(|text| seconds(text)).transpose()?,
-        wait_seconds: wait.map(|text| seconds(text)).transpose()?,
-        quota_bytes: quota.map(|quota| bytes(quota)).transpose()?,
+        retain_bytes: retain
+            .bytes
+            .as_deref()
+            .map(bytes)
+            .transpose()
+            .map_err(Error::of("--retain"))?,
+        retain_seconds: retain
+            .age
+            .as_deref()
+            .map(seconds)
+            .transpose()
+            .map_err(Error::of("--retain"))?,
+        wait_seconds: wait
+            .map(|text| seconds(text))
+            .transpose()
+            .map_err(Error::of("--space-wait"))?,
+        quota_bytes: quota.map(|quota| bytes(quota)).transpose().map_err(Error::of("--quota"))?,
     })
 }
 
@@ -84,7 +97,8 @@ pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str
 fn retain(parts: &[String]) -> Result<RetainSettings> {
     let mut retain = RetainSettings::default();
     for part in parts {
-        let bad = || Error::Value { name: "--retain", value: part.clone(), expected: RETAIN_SHAPE };
+        let bad =
+            || Error::Value { option: "--retain", value: part.clone(), expected: RETAIN_SHAPE };
         match part.split_once('=').ok_or_else(bad)? {
             ("count", count) => retain.count = Some(count.parse().map_err(|_| bad())?),
             ("bytes", bytes) => retain.bytes = Some(bytes.to_string()),

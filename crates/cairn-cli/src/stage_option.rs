@@ -35,7 +35,7 @@ pub fn stage(argument: Option<StageArgument>, setting: Option<StageSetting>) -> 
         Some(StageSetting::Whether(true)) => StageArgument::Whole,
         Some(StageSetting::When(text)) => {
             StageArgument::from_str(&text, true).map_err(|_| Error::Value {
-                name: "run.stage",
+                option: "--stage",
                 value: text,
                 expected: "true, false, \"whole\" or \"on-demand\"",
             })?

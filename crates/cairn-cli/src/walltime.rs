@@ -34,7 +34,7 @@ pub fn until(said: Option<String>) -> Result<Option<u64>> {
     match parse(&text, now_s() as i64, &local) {
         Some(until) => Ok(Some(until as u64)),
         None => Err(Error::Value {
-            name: "drain.until",
+            option: "--until",
             value: text,
             expected: "a time as in 14:30, +2h or 2026-05-01T14:30:00Z, or none",
         }),

@@ -108,7 +108,7 @@ fn what_is_no_rate_is_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     let before = sandbox.fingerprint();
     let refused = sandbox.cairn(&["run", "--drain-rate", "fast", "--", "true"]);
-    refused.refused_with("drain.rate");
+    refused.refused_with("--drain-rate");
     assert_eq!(sandbox.fingerprint(), before);
 }
 

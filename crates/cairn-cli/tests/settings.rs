@@ -11,6 +11,12 @@ fn run(sandbox: &Sandbox, options: &[&str], variables: &[(&str, &str)], file: &s
     let out = sandbox.out().display().to_string();
     let words = [&["run", "--persist", &out], options, &["--", "true"]].concat();
     let mut command = sandbox.command(&words);
+    // What all tests have would go before the file.
+    for (key, name) in [("tier", "CAIRN_RUN_TIER"), ("root", "CAIRN_STORE_ROOT")] {
+        if file.contains(key) {
+            command.env_remove(name);
+        }
+    }
     command.envs(variables.iter().copied());
     Ran::of(command.output().expect("cairn starts"), words.join(" "))
 }
@@ -35,4 +41,60 @@ fn switch_is_turned_on_or_off_by_usual_words_and_what_is_said_nearer_counts() {
     discard(&["--discard"], Some("no"), "").refused_with("--discard contradicts");
     discard(&[], None, "[run]\ndiscard = true\n").refused_with("--discard contradicts");
     discard(&[], Some("maybe"), "").refused_with("maybe");
+}
+
+#[test]
+fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
+    let sandbox = Sandbox::new();
+    let line = |options: &[&str]| run(&sandbox, options, &[], "");
+    let variable = |name: &str, value: &str| run(&sandbox, &[], &[(name, value)], "");
+    let file = |text: &str| run(&sandbox, &[], &[], text);
+
+    line(&["--drain-rate", "x"]).refused_with("cairn: --drain-rate is \"x\", but must be");
+    line(&["--quota", "8GX"]).refused_with("cairn: --quota: \"8GX\" is not a size");
+    line(&["--space-wait=-1"]).refused_with("cairn: --space-wait: \"-1\"");
+    line(&["--drain", "x"]).refused_with("cairn: invalid value 'x' for '--drain <HOW>'");
+
+    for (name, value, part) in [
+        ("CAIRN_RUN_JOB", "a/b", "\"a/b\" cannot name a job"),
+        ("CAIRN_RUN_MOUNT", "x", "the mount prefix \"x\" is relative"),
+        ("CAIRN_RUN_TIER", "ram:8GX", "\"8GX\" is not a size"),
+        ("CAIRN_RUN_TIER", "ram:9999T", "a RAM tier of 9.76 PiB is larger"),
+        ("CAIRN_RUN_META_TIER", "x", "\"x\" is not a tier"),
+        ("CAIRN_RUN_MAP", "x", "--map x: write FROM=TO"),
+        ("CAIRN_RUN_NUMA", "x", "--numa is \"x\", but must be"),
+        ("CAIRN_RUN_STAGE", "x", "invalid value 'x' for '--stage"),
+        ("CAIRN_RUN_DISCARD", "x", "invalid value 'x' for '--discard"),
+        ("CAIRN_RUN_DISCARD", "1", "--discard contradicts"),
+        ("CAIRN_DRAIN_END", "x", "invalid value 'x' for '--drain <HOW>'"),
+        ("CAIRN_DRAIN_UNTIL", "x", "--until is \"x\", but must be"),
+        ("CAIRN_SPACE_RETAIN", "x", "--retain is \"x\", but must be"),
+        ("CAIRN_SPACE_RETAIN", "age=x", "\"x\" is not a length of time"),
+        ("CAIRN_CHECKPOINT_SETTLE", "x", "--settle: "),
+        ("CAIRN_FILES_TEMPORARY", "[", "\"[\" is not a pattern"),
+        ("CAIRN_ARCHIVE_URL", "x", "--archive: "),
+        ("CAIRN_STORE_ROOT", "/nowhere", "--store-root: /nowhere is no directory"),
+    ] {
+        variable(name, value).refused_with(&format!("cairn: {name}: {part}"));
+    }
+    run(&sandbox, &["--mount", "y"], &[("CAIRN_RUN_MOUNT", "x")], "")
+        .refused_with("cairn: the mount prefix \"y\"");
+    run(&sandbox, &["--drain=y"], &[("CAIRN_DRAIN_END", "x")], "")
+        .refused_with("cairn: invalid value 'y'");
+
+    for (text, place) in [
+        ("\n[run]\njob = \"a/b\"\n", "line 3: run.job: \"a/b\" cannot name a job"),
+        ("[run]\nscope = \"x\"\n", "line 2: run.scope: --scope is \"x\""),
+        ("[run]\ntier = [\"ram:1G\",\n\"ram:x\"]\n", "line 2: run.tier: \"x\" is not a size"),
+        ("[run]\ndiscard = true\n", "line 2: run.discard: --discard contradicts"),
+        ("[drain]\n\nend = \"x\"\n", "line 3: drain.end: --drain is \"x\""),
+        ("[space]\nquota = \"x\"\n", "line 2: space.quota: \"x\" is not a size"),
+        ("[space.retain]\nage = \"x\"\n", "line 1: space.retain: \"x\" is not a length"),
+        ("[checkpoint.levels]\npfs = 0\n", "line 2: checkpoint.levels.pfs: --pfs-every: "),
+        ("[checkpoint.levels]\nnode = 2\n", "line 2: checkpoint.levels.node: "),
+        ("[store]\nroot = \"/nowhere\"\n", "line 2: store.root: --store-root: /nowhere"),
+        ("[run]\njob = 3\n", "line 2: "),
+    ] {
+        file(text).refused_with(&format!("cairn: ./cairn.toml: {place}"));
+    }
 }
