@@ -103,6 +103,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             let (directory, manifest) = (directory.display(), manifest_name(&drain.job));
             output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
             unclean(&drain.outcome).iter().for_each(|line| output::line(line));
+            for unfinished in &drain.outcome.unfinished {
+                output::line(&format!(
+                    "checkpoint not complete, {} only in the store: {}; cairn cp takes them out",
+                    count(unfinished.files, "file"),
+                    unfinished.told()
+                ));
+            }
         }
         archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
     }

@@ -270,6 +270,7 @@ impl Microfs {
             }
             let flags = handle.flags(tx);
             handle.set_flags(tx, flags & !MAPPED);
+            handle.lack_nothing(tx);
             tx.mapping_ended(inode, flags & MAY_WRITE != 0, now);
             Ok((flags & MAY_WRITE != 0).then_some(inode.id))
         })
