@@ -141,7 +141,7 @@ fn run_that_was_killed_with_its_agent_leaves_nothing_that_passes_for_complete() 
 #[test]
 fn one_in_so_many_checkpoints_is_drained_and_the_newest_at_the_end() {
     let sandbox = Sandbox::new();
-    let script = "for i in 1 2 3 4 5 6 7; do echo $i >/cairn/dump.$i; done; echo x >/cairn/log";
+    let script = "for i in 1 2 3 4 5 6 7; do echo $i >/cairn/step.$i; done; echo x >/cairn/log";
     let out = sandbox.out().display().to_string();
     let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
     let mut session = Session::start(&sandbox, "levels", &["--pfs-every", "3"]);
@@ -150,7 +150,7 @@ fn one_in_so_many_checkpoints_is_drained_and_the_newest_at_the_end() {
     let levels: Vec<String> = listed(&sandbox, "levels").into_iter().map(|row| row.1).collect();
     assert_eq!(levels, ["node", "node", "pfs", "node", "node", "pfs", "node"]);
     assert_eq!(session.end(), Some(0));
-    assert_eq!(sandbox.drained_names(), ["dump.3", "dump.6", "dump.7", "log"]);
+    assert_eq!(sandbox.drained_names(), ["log", "step.3", "step.6", "step.7"]);
     // What the user asks for himself is all.
     let failing = format!("{script}; exit 1");
     let again = [&first[..], &["bash", "-c", &failing]].concat();
@@ -163,20 +163,20 @@ fn one_in_so_many_checkpoints_is_drained_and_the_newest_at_the_end() {
 fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "kept", &["--pfs-every", "3"]);
-    session.shell("for i in 1 2 3; do echo $i >/cairn/dump.$i; done");
+    session.shell("for i in 1 2 3; do echo $i >/cairn/step.$i; done");
     eventually("the third arrives", || drained(&sandbox, "kept") == [3]);
     // A program that keeps its newest two.
     session.shell(
-        "for i in 4 5; do echo $i >/cairn/dump.$i; done; rm /cairn/dump.[123]; echo x >/cairn/log",
+        "for i in 4 5; do echo $i >/cairn/step.$i; done; rm /cairn/step.[123]; echo x >/cairn/log",
     );
     eventually("the log arrives", || sandbox.out().join("log").exists());
-    assert_eq!(sandbox.drained("dump.3"), "3\n");
-    session.shell("echo 6 >/cairn/dump.6");
+    assert_eq!(sandbox.drained("step.3"), "3\n");
+    session.shell("echo 6 >/cairn/step.6");
     eventually("the sixth replaces it", || {
-        drained(&sandbox, "kept") == [6] && !sandbox.out().join("dump.3").exists()
+        drained(&sandbox, "kept") == [6] && !sandbox.out().join("step.3").exists()
     });
     // What a program removes that succeeds goes.
-    session.shell("rm /cairn/dump.*");
+    session.shell("rm /cairn/step.*");
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained_names(), ["log"]);
 }
@@ -213,18 +213,18 @@ fn newest_checkpoint_outside_stays_whole_while_a_program_removes_it() {
 fn program_that_keeps_one_checkpoint_has_one_in_so_many_drained() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "one", &["--pfs-every", "3"]);
-    session.shell("for i in 1 2 3; do echo $i >/cairn/dump.$i; done");
+    session.shell("for i in 1 2 3; do echo $i >/cairn/step.$i; done");
     eventually("the third arrives", || drained(&sandbox, "one") == [3]);
-    session.shell("rm /cairn/dump.[12]");
+    session.shell("rm /cairn/step.[12]");
     for (step, other) in [(4, "a"), (5, "b")] {
         let before = step - 1;
-        session.shell(&format!("echo {step} >/cairn/dump.{step}; rm /cairn/dump.{before}"));
+        session.shell(&format!("echo {step} >/cairn/step.{step}; rm /cairn/step.{before}"));
         session.shell(&format!("echo x >/cairn/{other}"));
         eventually("the other arrives", || sandbox.out().join(other).exists());
         assert_eq!(drained(&sandbox, "one"), [3]);
-        assert!(!sandbox.out().join(format!("dump.{step}")).exists());
+        assert!(!sandbox.out().join(format!("step.{step}")).exists());
     }
-    session.shell("echo 6 >/cairn/dump.6; rm /cairn/dump.5");
+    session.shell("echo 6 >/cairn/step.6; rm /cairn/step.5");
     eventually("the sixth arrives", || drained(&sandbox, "one") == [6]);
     session.kill_all();
 }
