@@ -75,6 +75,7 @@ mod tier;
 mod top;
 mod trial;
 mod unserved;
+mod variables;
 mod verify;
 mod verify_tier;
 mod walltime;
@@ -148,6 +149,17 @@ enum Action {
     Man(completions::ManArguments),
 }
 
+impl Action {
+    /// Whether more than what all commands have comes from the environment. The runs of a drill leave that to it.
+    fn has_settings(&self) -> bool {
+        match self {
+            Action::Run(arguments) => !arguments.is_rehearsal(),
+            Action::Restore(_) | Action::Drill(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// What every command needs to know.
 struct Context {
     /// Where stores are.
@@ -186,6 +198,9 @@ fn act(line: CommandLine) -> Result<i32> {
     let settings = Settings::load(Path::new("."))?;
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
     let context = Context { roots, settings, json: line.json };
+    if line.action.has_settings() && !line.json {
+        variables::warn(&CommandLine::command());
+    }
     let done = match line.action {
         Action::Run(arguments) => return run::run(&context, *arguments),
         Action::Check(arguments) => return check::run(&context, &arguments),

@@ -145,10 +145,17 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
+impl Arguments {
+    /// Whether it is one of the runs of a drill.
+    pub fn is_rehearsal(&self) -> bool {
+        self.rehearsal
+    }
+}
+
 /// Carries out the command; its exit code.
 pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
-    let is_real = !arguments.rehearsal;
+    let is_real = !arguments.is_rehearsal();
     let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
     let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone())?;

@@ -98,3 +98,21 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
         file(text).refused_with(&format!("cairn: ./cairn.toml: {place}"));
     }
 }
+
+#[test]
+fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
+    let sandbox = Sandbox::new();
+    let wrong = ("CAIRN_DRAIN_RTE", "1G");
+    let note = "cairn: CAIRN_DRAIN_RTE is no setting, and ignored; did you mean CAIRN_DRAIN_RATE?";
+    let ran = run(&sandbox, &[], &[wrong], "").succeeds();
+    assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
+    let ran = run(&sandbox, &["--json"], &[wrong], "").succeeds();
+    assert!(!ran.stderr.contains("CAIRN_DRAIN_RTE"), "{}", ran.stderr);
+    // Inside a run there are those that programs are told.
+    let script = "\"$CAIRN\" run -- true; \"$CAIRN\" ls / >/dev/null";
+    let words = ["run", "--", "bash", "-c", script];
+    let mut command = sandbox.command(&words);
+    command.env("CAIRN", common::CAIRN).env("CAIRN_RUN_PROBE", "never").env("CAIRN_SITE", "x");
+    let ran = Ran::of(command.output().expect("cairn starts"), words.join(" "));
+    assert!(!ran.succeeds().stderr.contains("is no setting"));
+}
