@@ -91,7 +91,7 @@ fn what_is_never_drained_is_not_foretold() {
     // One in ten goes there, and the newest at the end.
     session.shell(
         "head -c 4M /dev/urandom >/cairn/scratch.tmp
-        for i in 1 2 3 4; do head -c $((i * 100)) /dev/zero >/cairn/dump.$i; done",
+        for i in 1 2 3 4; do head -c $((i * 100)) /dev/zero >/cairn/step.$i; done",
     );
     eventually("only the newest is left", || {
         let status = sandbox.cairn(&["status", "kept"]).succeeds();
@@ -117,8 +117,8 @@ fn run_that_is_told_to_end_lifts_the_limit() {
 #[test]
 fn checkpoint_that_a_program_writes_when_it_is_told_to_end_is_outside_at_the_end() {
     let sandbox = Sandbox::new();
-    let script = "trap 'head -c 4M /dev/urandom >/cairn/dump.3; exit 143' TERM
-        for i in 1 2; do head -c 4M /dev/urandom >/cairn/dump.$i; done
+    let script = "trap 'head -c 4M /dev/urandom >/cairn/step.3; exit 143' TERM
+        for i in 1 2; do head -c 4M /dev/urandom >/cairn/step.$i; done
         : >written; while :; do sleep 0.05; done";
     let options = ["--drain-rate", "1K", "--until", "+30s", "--pfs-every", "10"];
     let mut command = command(&sandbox, "last", &options, script);
