@@ -138,9 +138,7 @@ impl Microfs {
             }
             inode.clear_flags(tx, UNAVAILABLE | DAMAGED);
             inode.add_flags(tx, wanted);
-            let handle = tx.new_handle(slot, inode, MAY_WRITE)?;
-            handle.lack_nothing(tx);
-            Ok(handle.id)
+            Ok(tx.new_handle(slot, inode, MAY_WRITE)?.id)
         })
     }
 

@@ -33,8 +33,16 @@ const STATUS_SHIFT: u32 = 8;
 // The number of a handle is half of its id, and none is all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
 
-/// What is kept as lacking of a description that nobody misses anything of.
-const LACKS_NOTHING: u64 = u64::MAX;
+/// Bits of a lack's offset.
+const LACK_BITS: u32 = 48;
+
+/// What a program wanted to write and was refused for want of room.
+struct Lack {
+    /// Its first byte, the lowest one of several.
+    offset: u64,
+    /// The file was cut since.
+    was_cut: bool,
+}
 
 /// An open-file description in use.
 #[derive(Clone, Copy)]
@@ -55,8 +63,7 @@ fields!(Handle {
     log_position, set_log_position: word 4;
     // Of a mapping that may be stored to: pin epoch since which it is.
     stored_to_since, set_stored_to_since: word 5;
-    // Of any other description: one more than the first byte that found no room, as long as it has found none; else 0.
-    // All ones of one that brings an absent file: whatever it lacks is brought by another.
+    // Of any other description: what it lacks, see `Lack`; else 0.
     lacking, set_lacking: word 5;
     // Leases in a row that were recalled before they were used; and writes until there may be another one.
     vain_leases, set_vain_leases: high 6;
@@ -76,30 +83,22 @@ impl Handle {
         self.set_references(tx, references.wrapping_add(1));
     }
 
-    /// First byte that a write through the handle found no room for, as long as no other has found some.
-    pub(crate) fn lacks_from(self, tx: &Transaction) -> Option<u64> {
-        match self.lacking(tx) {
-            _ if self.flags(tx) & MAPPED != 0 => None,
-            LACKS_NOTHING => None,
-            lacking => lacking.checked_sub(1),
-        }
+    /// Whether a write through the handle was refused for want of room, and has not been repeated.
+    pub(crate) fn lacks(self, tx: &Transaction) -> bool {
+        self.lacking(tx) != 0 && self.flags(tx) & MAPPED == 0
     }
 
-    /// A write to `offset` found no room.
-    pub(crate) fn note_lack(self, tx: &mut Transaction, offset: u64) {
-        if self.lacking(tx) != LACKS_NOTHING {
-            self.set_lacking(tx, offset.saturating_add(1));
-        }
+    fn lack(self, tx: &Transaction, inode: Inode) -> Option<Lack> {
+        let kept = Some(self.lacking(tx)).filter(|_| self.lacks(tx))?;
+        let offset = (kept & ((1 << LACK_BITS) - 1)) - 1;
+        Some(Lack { offset, was_cut: (kept >> LACK_BITS) as u16 != inode.moves(tx) as u16 })
     }
 
-    /// Whatever finds no room from now on is nobody's loss.
-    pub(crate) fn lack_nothing(self, tx: &mut Transaction) {
-        self.set_lacking(tx, LACKS_NOTHING);
-    }
-
-    /// Bytes from `offset` to `end` have found room.
-    pub(crate) fn note_brought(self, tx: &mut Transaction, offset: u64, end: u64) {
-        if self.lacks_from(tx).is_some_and(|at| (offset..end).contains(&at)) {
+    /// A write from `offset` to `end` is under way: if that is refused, too, it is noted again.
+    pub(crate) fn note_write(self, tx: &mut Transaction, inode: Inode, offset: u64, end: u64) {
+        let Some(lack) = self.lack(tx, inode) else { return };
+        let appends = self.flags(tx) & APPEND != 0;
+        if appends || (offset..end).contains(&lack.offset) {
             self.set_lacking(tx, 0);
         }
     }
@@ -175,8 +174,8 @@ impl Transaction<'_> {
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
-    /// died without an orderly end, which marks a file it wrote to as unclean; so does a write that found no room, unless it has found
-    /// some since, or was to be behind what is the end now. True: a description through which was written is closed.
+    /// died without an orderly end, which marks a file it wrote to as unclean; so does a write that was refused for want of room and
+    /// not repeated, unless the file was cut since and ends before it. True: a description through which was written is closed.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
@@ -218,7 +217,8 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let flags = handle.flags(self);
-        let is_cut_short = handle.lacks_from(self).is_some_and(|at| at <= inode.size(self));
+        let lack = handle.lack(self, inode);
+        let is_short = lack.is_some_and(|lack| !lack.was_cut || lack.offset < inode.size(self));
         self.set(handle.at, 0);
         self.give_back(SlabKind::Handle, handle.id.number());
         let opens = inode.opens(self);
@@ -229,7 +229,7 @@ impl Transaction<'_> {
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.saturating_sub(1));
-            if !clean && flags & WROTE != 0 || is_cut_short {
+            if !clean && flags & WROTE != 0 || is_short {
                 inode.add_flags(self, UNCLEAN);
             }
             let unclean = inode.flags(self) & UNCLEAN != 0;
@@ -320,6 +320,33 @@ impl Microfs {
     pub fn note_change(&self, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             tx.handle(handle)?.add_flags(tx, WROTE);
+            Ok(())
+        })
+    }
+
+    /// What a program wanted to write through this handle at `offset` was refused for want of room: unless that is repeated, or the
+    /// file is cut before it, the file is unclean once the handle is closed.
+    pub fn note_lack(&self, handle: HandleId, offset: u64) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            let inode = tx.inode(InodeId(handle.inode(tx)))?;
+            let lower = handle.lack(tx, inode).filter(|lack| !lack.was_cut);
+            let offset = lower.map_or(offset, |lack| lack.offset.min(offset));
+            if handle.flags(tx) & MAPPED == 0 {
+                let offset = offset.min((1 << LACK_BITS) - 2);
+                handle.set_lacking(tx, u64::from(inode.moves(tx)) << LACK_BITS | (offset + 1));
+            }
+            Ok(())
+        })
+    }
+
+    /// What was refused to a program was written in another way.
+    pub fn forget_lack(&self, handle: HandleId) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            if handle.lacks(tx) {
+                handle.set_lacking(tx, 0);
+            }
             Ok(())
         })
     }

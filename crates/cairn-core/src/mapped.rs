@@ -270,7 +270,8 @@ impl Microfs {
             }
             let flags = handle.flags(tx);
             handle.set_flags(tx, flags & !MAPPED);
-            handle.lack_nothing(tx);
+            // The word means something else from now on.
+            handle.set_lacking(tx, 0);
             tx.mapping_ended(inode, flags & MAY_WRITE != 0, now);
             Ok((flags & MAY_WRITE != 0).then_some(inode.id))
         })

@@ -45,7 +45,7 @@ impl Microfs {
             let inode = handle.file(tx, MAY_WRITE)?;
             inode.require_whole(tx)?;
             let is_alone = inode.pins(tx) == 0
-                && handle.lacks_from(tx).is_none()
+                && !handle.lacks(tx)
                 && inode.flags(tx) & (SETTLING | WANTS_SETTLE | HAS_WAITING) == 0;
             let wrote = handle.flags(tx) & (WROTE | APPEND) == WROTE;
             let start = offset & (tx.layout.hugeblock_bytes - 1);

@@ -43,7 +43,7 @@ impl Microfs {
             let inode = handle.file(tx, MAY_WRITE)?;
             inode.require_whole(tx)?;
             let alone = inode.pins(tx) == 0
-                && handle.lacks_from(tx).is_none()
+                && !handle.lacks(tx)
                 && tx.may_change_in_place(inode)
                 && inode.flags(tx) & (SETTLING | WANTS_SETTLE | HAS_WAITING) == 0;
             let offset = tx.write_offset(inode, handle, at);

@@ -177,7 +177,7 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Plans a write of up to `length` > 0 bytes.
-    /// Errors: `NoSpace` if no byte of it fits, and the file is unclean if they have not come when it is closed; `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this process are in
+    /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_lack`); `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this process are in
     /// flight or the file's tail is being settled: try again; `Unsettled`: settle the tail first.
     pub fn plan_write(
         &self,
@@ -186,30 +186,14 @@ impl Microfs {
         at: Position,
         length: u64,
     ) -> Result<WritePlan> {
-        let mut planned = self.plan_write_once(caller, handle, at, length);
-        if planned.as_ref().err() == Some(&Error::NoSpace) {
-            if self.durable.is_some() && self.orphans() > 0 {
+        match self.plan_write_once(caller, handle, at, length) {
+            Err(Error::NoSpace) if self.durable.is_some() && self.orphans() > 0 => {
                 self.sync()?;
                 while self.reclaim(Some(caller.slot))? {}
-                planned = self.plan_write_once(caller, handle, at, length);
+                self.plan_write_once(caller, handle, at, length)
             }
-            if planned.as_ref().err() == Some(&Error::NoSpace) {
-                self.note_lack(handle, at)?;
-            }
+            result => result,
         }
-        planned
-    }
-
-    /// Bytes that were to be written at `at` have found no room.
-    #[cold]
-    fn note_lack(&self, handle: HandleId, at: Position) -> Result<()> {
-        self.transact(|tx| {
-            let handle = tx.handle(handle)?;
-            let inode = handle.file(tx, MAY_WRITE)?;
-            let offset = tx.write_offset(inode, handle, at);
-            handle.note_lack(tx, offset);
-            Ok(())
-        })
     }
 
     fn plan_write_once(
@@ -298,7 +282,7 @@ impl Microfs {
             if at == Position::Cursor {
                 handle.set_cursor(tx, end);
             }
-            handle.note_brought(tx, offset, end);
+            handle.note_write(tx, inode, offset, end);
             if !brings {
                 handle.add_flags(tx, WROTE);
             }

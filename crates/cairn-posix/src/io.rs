@@ -179,11 +179,25 @@ fn shorten(
 }
 
 /// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
-pub fn write(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
+pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
+    write_for(Some(handle), handle, buffers, at)
+}
+
+/// As `write`; what finds no room is missed by whoever wrote through `owner`.
+fn write_for(
+    owner: Option<HandleId>,
+    handle: HandleId,
+    mut buffers: Buffers,
+    at: At,
+) -> Result<usize> {
     let mut most = TRANSFER_BYTES_MAX;
     let written = loop {
-        match write_bytes(handle, &mut buffers, at, most) {
+        match write_bytes(owner, handle, &mut buffers, at, most) {
             Err(Errno(libc::EFAULT)) => most = readable(handle, &buffers, most)?,
+            Err(Errno(libc::ENOSPC)) => {
+                note_lack(owner, handle, at.after(0))?;
+                return Err(Errno(libc::ENOSPC));
+            }
             written => break written?,
         }
     };
@@ -199,7 +213,8 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
         return Err(Errno(libc::EBADF));
     }
     file::opened_once_more(mount, info.inode, true, |own| {
-        let written = write(own, buffers, At::Cursor)?;
+        let written = write_for(Some(handle), own, buffers, At::Cursor)?;
+        mount.fs().forget_lack(handle)?;
         if moves && written > 0 {
             let end = i64::try_from(mount.fs().handle(own)?.cursor);
             file::seek(handle, end.map_err(|_| Errno(libc::EFBIG))?, libc::SEEK_SET)?;
@@ -223,7 +238,13 @@ fn readable(handle: HandleId, buffers: &Buffers, most: usize) -> Result<usize> {
 
 /// Writes at most so many bytes; after a failure the buffers are as before.
 #[inline]
-fn write_bytes(handle: HandleId, buffers: &mut Buffers, at: At, most: usize) -> Result<usize> {
+fn write_bytes(
+    owner: Option<HandleId>,
+    handle: HandleId,
+    buffers: &mut Buffers,
+    at: At,
+    most: usize,
+) -> Result<usize> {
     buffers.prefetch();
     let mount = mount::current()?;
     let caller = mount.caller();
@@ -262,11 +283,26 @@ fn write_bytes(handle: HandleId, buffers: &mut Buffers, at: At, most: usize) -> 
     while done < wanted {
         match request.write_slice(buffers, at.after(done), (wanted - done) as u64) {
             Ok(bytes) => done += bytes,
+            Err(Errno(libc::ENOSPC)) if done > 0 => {
+                note_lack(owner, handle, at.after(done))?;
+                break;
+            }
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }
     }
     Ok(done)
+}
+
+/// A write through `handle` at `at` found no room.
+#[cold]
+fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<()> {
+    let (Some(owner), mount) = (owner, mount::current()?) else { return Ok(()) };
+    let offset = match at {
+        Position::At(offset) | Position::Again(offset) => offset,
+        Position::Cursor => mount.fs().handle(handle)?.cursor,
+    };
+    Ok(mount.fs().note_lack(owner, offset)?)
 }
 
 /// How much of a write the process's limit on file sizes leaves. Errors: `EFBIG`, with the signal that goes with it.
@@ -304,7 +340,7 @@ pub(crate) fn write_zero(handle: HandleId, offset: u64) -> Result<()> {
     let entry =
         libc::iovec { iov_base: (&raw const zero).cast_mut().cast(), iov_len: size_of_val(&zero) };
     // SAFETY: the entry describes the local, which writing only reads.
-    write(handle, unsafe { Buffers::one(&entry) }, At::Offset(offset)).map(drop)
+    write_for(None, handle, unsafe { Buffers::one(&entry) }, At::Offset(offset)).map(drop)
 }
 
 /// Writes zeros from `offset` to before `end`.
@@ -315,7 +351,7 @@ pub(crate) fn write_zeros(handle: HandleId, offset: u64, end: u64) -> Result<()>
         let length = (end - at).min(ZEROS.len() as u64) as usize;
         let entry = libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: length };
         // SAFETY: the entry describes a part of the static, which writing only reads.
-        at += write(handle, unsafe { Buffers::one(&entry) }, At::Offset(at))? as u64;
+        at += write_for(None, handle, unsafe { Buffers::one(&entry) }, At::Offset(at))? as u64;
     }
     Ok(())
 }

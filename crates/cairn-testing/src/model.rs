@@ -55,8 +55,6 @@ pub struct Node {
     pub changed: i64,
     /// Its writer died.
     pub unclean: bool,
-    /// A write to it found no room: whether it is unclean depends on what came of that later.
-    pub was_short: bool,
     /// Extended attributes.
     pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Its data are elsewhere.
@@ -192,7 +190,6 @@ impl Model {
             modified: now,
             changed: now,
             unclean: false,
-            was_short: false,
             extended: BTreeMap::new(),
             absent: false,
         };
@@ -257,16 +254,9 @@ impl Model {
         }
     }
 
-    /// The same, beside what the namespace shows, which is believed where the model does not know.
-    pub fn facts_beside(&self, id: NodeId, seen: Option<&Facts>) -> Facts {
-        let facts = self.facts(id);
-        let seen = seen.filter(|_| self.node(id).was_short);
-        Facts { unclean: seen.map_or(facts.unclean, |seen| seen.unclean), ..facts }
-    }
-
-    /// A write to `node` found no room.
-    pub fn note_short(&mut self, node: NodeId) {
-        self.node_mut(node).was_short = true;
+    /// Attributes of what `path` names.
+    pub fn stat(&self, caller: &Caller, base: NodeId, path: &[u8], follow: bool) -> Result<Facts> {
+        self.resolve(caller, base, path, follow).map(|id| self.facts(id))
     }
 
     /// As `access(2)`.

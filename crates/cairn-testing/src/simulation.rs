@@ -233,10 +233,8 @@ impl Simulation {
             }
             if is_exhaustion(error) {
                 self.expect_exhausted(index, error);
-                match step {
-                    Step::Truncate { open, size } => self.adopt_size(&caller, *open, *size),
-                    Step::Write { open, .. } => self.note_short(*open),
-                    _ => {}
+                if let Step::Truncate { open, size } = step {
+                    self.adopt_size(&caller, *open, *size);
                 }
                 return self.note(format!("    {error:?}"));
             }
@@ -388,12 +386,6 @@ impl Simulation {
             || self.absentees.brought.iter().any(|brought| brought.is_busy(inode))
     }
 
-    /// A write found no room.
-    fn note_short(&mut self, place: Place) {
-        let node = self.reference.node(place).expect("it was open for the write");
-        self.reference.model.note_short(node);
-    }
-
     /// A truncation that could not go on may have cut the file before.
     fn adopt_size(&mut self, caller: &Caller, place: Place, target: u64) {
         let inode = self.inode(place).expect("it was open for the truncation");
@@ -429,10 +421,7 @@ impl Simulation {
         let expected = self.reference.place_write(place, at, offset);
         let write = match begun {
             Ok(write) => write,
-            Err(error) if is_exhaustion(error) => {
-                self.note_short(place);
-                return self.expect_exhausted(index, error);
-            }
+            Err(error) if is_exhaustion(error) => return self.expect_exhausted(index, error),
             Err(Error::Busy) => {
                 let inode = self.inode(place).expect("it was open");
                 return assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
@@ -506,12 +495,7 @@ impl Simulation {
                 assert!(self.is_busy(inode), "{inode:?} is kept busy by nobody");
                 return self.writes.push(pending);
             }
-            Err(error @ Error::NoSpace) => {
-                if self.reference.model.exists(pending.node) {
-                    self.reference.model.note_short(pending.node);
-                }
-                self.expect_exhausted(index, error);
-            }
+            Err(error @ Error::NoSpace) => self.expect_exhausted(index, error),
             Err(error) => assert_eq!(error, Error::BadHandle, "continuing a write"),
             Ok(true) => {}
         }
@@ -729,9 +713,8 @@ impl Simulation {
 
     fn verify_node(&mut self, node: NodeId, inode: InodeId) {
         let attributes = self.inspector.fs.attributes(inode).expect("it is reachable");
-        let seen = facts(&attributes);
-        let expected = self.reference.model.facts_beside(node, Some(&seen));
-        assert_eq!(seen, expected, "attributes of {inode:?}");
+        let expected = self.reference.model.facts(node);
+        assert_eq!(facts(&attributes), expected, "attributes of {inode:?}");
         let opens = self.reference.model.opens_of(node);
         assert_eq!(attributes.opens as usize, opens, "open descriptions of {inode:?}");
         let absent = attributes.absence.map(|absence| absence.crc32c);

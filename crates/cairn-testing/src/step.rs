@@ -163,12 +163,7 @@ impl Reference {
             }
             Step::Stat { base, path, follow } => {
                 let base = self.base(*base)?;
-                let node = self.model.resolve(caller, base, path, *follow)?;
-                let seen = match seen {
-                    Some(Outcome::Facts(seen)) => Some(seen),
-                    _ => None,
-                };
-                Ok(Outcome::Facts(self.model.facts_beside(node, seen)))
+                self.model.stat(caller, base, path, *follow).map(Outcome::Facts)
             }
             Step::Access { base, path, mask } => {
                 let base = self.base(*base)?;
@@ -257,9 +252,6 @@ impl Reference {
             _ => (None, bytes.len() as u64),
         };
         let write = self.place_write(place, at, known)?;
-        if count < bytes.len() as u64 {
-            self.model.note_short(write.node);
-        }
         let bytes = &bytes[..(count as usize).min(bytes.len())];
         self.model.content(write.node)?.write(write.offset, bytes, write.append);
         self.model.touch(caller, write.node);

@@ -94,7 +94,7 @@ fn tier_is_filled_by_one_file_then_a_short_count_and_enospc_follow_and_all_reads
 }
 
 /// Mechanism: nobody knew of a file's write that it had found no room. Consequence: what a program left that gave up, or went on
-/// regardless, was taken for a whole checkpoint, drained, and preferred to the one before. Fix: `Handle::lacks_from`.
+/// regardless, was taken for a whole checkpoint, drained, and preferred to the one before. Fix: `Handle::lack`.
 #[test]
 fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
     let (_turn, empty) = turn();
@@ -112,6 +112,7 @@ fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
 
     let (file, length_again) = full();
     assert_eq!(length_again, length);
+    assert_eq!(write_at(file, b"x", At::Offset(2 * length)), Err(NO_SPACE));
     let other = create("other");
     assert_eq!(write(other, b"x"), Err(NO_SPACE));
     close(other);
@@ -133,6 +134,18 @@ fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
     close(file);
     assert!(!is_unclean("short"), "it was brought");
     remove("short");
+
+    let appending = open("log", libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND).expect("creates");
+    let (file, _) = full();
+    assert_eq!(write(appending, b"x"), Err(NO_SPACE));
+    assert_eq!(write_at(file, b"x", At::Offset(2 * length)), Err(NO_SPACE), "behind a gap");
+    close(file);
+    assert!(is_unclean("short"), "whatever the file's length");
+    remove("short");
+    assert_eq!(write(appending, b"xy"), Ok(2));
+    close(appending);
+    assert!(!is_unclean("log"), "an appended record may be anywhere");
+    remove("log");
     remove("freed");
     assert_eq!(check(), empty);
 }

@@ -446,7 +446,7 @@ impl Transaction<'_> {
             handle.set_lease_after(self, wait - 1);
             return Ok(None);
         }
-        if handle.lacks_from(self).is_some() {
+        if handle.lacks(self) {
             // Each write is to be looked at.
             return Ok(None);
         }
