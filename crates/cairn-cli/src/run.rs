@@ -110,9 +110,9 @@ pub struct Arguments {
     log_level: Option<LevelArgument>,
     /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
     /// what belongs to no checkpoint, or, if there is nothing, with what it archived; every file is compared with the
-    /// manifest, and an older checkpoint is taken if one is damaged [default: whole]. With on-demand the command starts at once,
-    /// and who opens a file waits for its data; damage is found too late for an older checkpoint then: opening that file fails
-    /// (EIO), and the next run takes the older one. What was archived comes as a whole
+    /// manifest, and an older checkpoint is taken if one is damaged; --stage alone is whole. With on-demand the command starts at
+    /// once, and who opens a file waits for its data; damage is found too late for an older checkpoint then: opening that file
+    /// fails (EIO), and the next run takes the older one. What was archived comes as a whole [default: nothing comes]
     #[arg(
         long,
         value_name = "WHEN",

@@ -158,6 +158,9 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CommandLine;
+    use clap::CommandFactory;
+    use std::collections::BTreeSet;
 
     fn load(text: &str) -> Result<Settings> {
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -170,6 +173,77 @@ mod tests {
         let settings = Settings::load(&directory);
         fs::remove_dir_all(directory).expect("removes");
         settings
+    }
+
+    /// The keys in a section of the file, those of sections in it with their path.
+    fn keys_in(section: &str) -> Option<BTreeSet<String>> {
+        let text = match section {
+            "" => "nothing = 1".to_string(),
+            section => format!("[{section}]\nnothing = 1"),
+        };
+        let refused = toml::from_str::<Settings>(&text).expect_err("no key has that name");
+        let (_, names) = refused.message().split_once("unknown field `nothing`, expected ")?;
+        let names = names.split('`').skip(1).step_by(2);
+        let keys = names.flat_map(|name| match section {
+            "" => keys_in(name).unwrap_or_default(),
+            section => {
+                let key = format!("{section}.{name}");
+                keys_in(&key).unwrap_or_else(|| BTreeSet::from([key]))
+            }
+        });
+        Some(keys.collect())
+    }
+
+    fn in_table(names: impl IntoIterator<Item = String>) -> String {
+        let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+        if names.is_empty() { "—".to_string() } else { names.join(", ") }
+    }
+
+    /// The line of the table about an option, up to what it means.
+    fn line_of(option: &clap::Arg, keys: &BTreeSet<String>) -> String {
+        let help = option.get_long_help().or(option.get_help()).expect("it has").to_string();
+        let default = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+        let names = option.get_value_names().map(|names| names[0].as_str());
+        let is_switch = !option.get_action().takes_values() || names == Some("YES|NO");
+        let default = default.map(|(default, _)| default);
+        let default = default.unwrap_or(if is_switch { "no" } else { "—" });
+        let variable = option.get_env().map(|name| name.to_str().expect("UTF-8").to_string());
+        let wanted = variable.iter().flat_map(|variable| keys_of(variable));
+        // One option may be a table of the file.
+        let own = wanted.flat_map(|wanted| {
+            let is_in = move |key: &&String| {
+                key.strip_prefix(&wanted)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            keys.iter().filter(is_in).cloned()
+        });
+        let long = option.get_long().expect("it has");
+        let (variable, keys) = (in_table(variable.clone()), in_table(own));
+        format!("| `--{long}` | {variable} | {keys} | {default} | ")
+    }
+
+    /// Fails where `docs/SETTINGS.md` lacks something, has more, or says otherwise.
+    #[test]
+    fn page_of_settings_has_each_option_variable_and_key() {
+        let page = include_str!("../../../docs/SETTINGS.md");
+        let (_, table) = page.split_once("|---|---|---|---|---|\n").expect("there is a table");
+        let lines: Vec<&str> = table.lines().take_while(|line| !line.is_empty()).collect();
+        let command = CommandLine::command();
+        let run = command.find_subcommand("run").expect("it is there");
+        let options = run.get_arguments().chain(command.get_arguments());
+        let options = options.filter(|option| option.get_long().is_some() && !option.is_hide_set());
+        let keys = keys_in("").expect("there are sections");
+        let mut known: Vec<String> = options.map(|option| line_of(option, &keys)).collect();
+        let with_options = known.concat();
+        let alone = keys.iter().filter(|key| !with_options.contains(&format!("`{key}`")));
+        known.extend(alone.map(|key| format!("| — | — | `{key}` | 1 | ")));
+        for known in &known {
+            let is_it =
+                |line: &&&str| line.strip_prefix(known.as_str()).is_some_and(|rest| rest.len() > 9);
+            assert_eq!(lines.iter().filter(is_it).count(), 1, "docs/SETTINGS.md: {known}");
+        }
+        assert_eq!(lines.len(), known.len(), "docs/SETTINGS.md has more");
+        assert!(known.len() > 40, "{known:?}");
     }
 
     #[test]

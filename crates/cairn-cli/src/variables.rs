@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 /// What all names begin with.
 const OURS: &str = "CAIRN_";
-/// Variables that are no settings of a command: what programs of a job are told, and what tests and other commands are.
-const OTHERS: [&str; 8] = [
+/// Variables that are no options: what programs of a job are told, and what whoever mends an installation says.
+const OTHERS: [&str; 7] = [
     "CAIRN_CALLS",
     "CAIRN_JOB",
     "CAIRN_MOUNT",
@@ -18,7 +18,6 @@ const OTHERS: [&str; 8] = [
     "CAIRN_RUN_PROBE",
     "CAIRN_SCOPE",
     "CAIRN_STORE",
-    "CAIRN_TARGET_CONTROL",
 ];
 /// So many letters are wrong at most in a name outside all sections.
 const WRONG_MAX: usize = 2;
