@@ -14,7 +14,7 @@ use crate::manifest::{Manifest, Partial};
 use crate::path::FilePath;
 use crate::protocol::Unfinished;
 use crate::ranks;
-use crate::repair::Repair;
+use crate::repair::{Places, Repair};
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
 use crate::sets::register::{Checkpoint, Level, Register};
@@ -93,7 +93,7 @@ pub struct View {
     /// When it should be looked again, although nothing may have changed.
     pub look_again: Option<Instant>,
     /// What is being moved, which nobody else is to touch.
-    pub repair: Option<Repair>,
+    pub repair: Option<Places>,
 }
 
 impl View {
@@ -207,7 +207,7 @@ impl Checkpoints {
     /// be read.
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
-        let repair = Repair::load(&self.store)?;
+        let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let mut sets = self.sets(groves, &marks, Run::Running, repair.as_ref())?;
         let is_known = self.register.knows();
         sets.retain(|set| set.is_complete() && !is_known(set));
@@ -219,7 +219,7 @@ impl Checkpoints {
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
-        let repair = Repair::load(&self.store)?;
+        let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let under_way = self.run_under_way()?;
         let run = match (told.succeeded, self.register.open_run()) {
             (Some(true), _) => Run::Succeeded,
@@ -269,7 +269,7 @@ impl Checkpoints {
         groves: &[Grove<'_>],
         marks: &[Mark],
         run: Run,
-        repair: Option<&Repair>,
+        repair: Option<&Places>,
     ) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
         // Then it is no program that removes files, one after another.
@@ -298,7 +298,7 @@ impl Checkpoints {
         let mut sets = survey(groves, self.rules.patterns(), &situation);
         let is_repaired = |set: &Set| {
             let mut paths = set.members.iter().map(|member| &member.path);
-            repair.is_some_and(|repair| paths.any(|path| repair.touches(path)))
+            repair.is_some_and(|repair| paths.any(|path| repair.have(path)))
         };
         for set in sets.iter_mut().filter(|set| is_repaired(set)) {
             set.standing = Standing::Broken(Reason::Repair);
@@ -312,7 +312,7 @@ impl Checkpoints {
         sets: &[Set],
         notes: &[Note],
         run: Run,
-        repair: Option<Repair>,
+        repair: Option<Places>,
     ) -> View {
         let purpose = |path: &FilePath| {
             let seen = format!("{}/", self.mount).into_bytes();

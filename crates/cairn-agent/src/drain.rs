@@ -22,7 +22,7 @@ use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
-use crate::repair::Repair;
+use crate::repair::Places;
 use crate::sets::register::{Checkpoint, Level};
 use crate::sets::{self, Grove, Member};
 use crate::volume::Volume;
@@ -287,7 +287,7 @@ impl Drainer {
             self.failures.leave(spared);
             guards |= plan.guard(guarded);
             if let Some(repair) = &view.repair {
-                plan.leave(&|path| repair.touches(path));
+                plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));
             }
             let held = plan.hold(&view.held, tree);
@@ -582,9 +582,9 @@ fn waiting(path: &FilePath) -> Failed {
 }
 
 /// Why files are not drained that a repair is about.
-fn being_repaired(repair: &Repair, tree: &Tree) -> impl Iterator<Item = Failed> {
+fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> {
     let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
-    let files = files.filter(|(path, _)| repair.touches(path));
+    let files = files.filter(|(path, _)| repair.have(path));
     files.map(|(path, _)| {
         let reason = sets::Reason::Repair.to_string();
         Failed { path: path.clone(), reason, quarantined: false }

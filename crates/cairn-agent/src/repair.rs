@@ -11,6 +11,7 @@ use crate::path::FilePath;
 use crate::sets::Name;
 use crate::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -24,7 +25,7 @@ const BYTES_MAX: usize = 1 << 30;
 /// The directory of a namespace that damaged checkpoints are set aside to. What lies there is part of no checkpoint.
 pub const ASIDE: &[u8] = b".cairn-damaged";
 /// The directory in that one where content is built.
-pub const NEW: &[u8] = b"new";
+pub const NEW: &[u8] = b".cairn-building";
 
 /// What is to be done to the checkpoints of a family. Paths are those of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,10 +82,21 @@ impl Repair {
         durable.map_err(Error::file("remove", &path))
     }
 
-    /// Whether what is at `path`, before or afterwards, is part of it.
-    pub fn touches(&self, path: &FilePath) -> bool {
-        let is_in = |place: &FilePath| path.strip_prefix(place).is_some();
-        self.moves.iter().any(|one| is_in(&one.from) || is_in(&one.to))
+    /// Where something is part of it, before or afterwards.
+    pub fn places(&self) -> Places {
+        let places = self.moves.iter().flat_map(|one| [one.from.clone(), one.to.clone()]);
+        Places(places.collect())
+    }
+}
+
+/// What a repair moves, with all that lies in it.
+pub struct Places(HashSet<FilePath>);
+
+impl Places {
+    /// Whether what is at `path` is part of it.
+    pub fn have(&self, path: &FilePath) -> bool {
+        let parents = std::iter::successors(Some(path.clone()), |path| Some(path.split()?.0));
+        parents.into_iter().any(|place| self.0.contains(&place))
     }
 }
 
@@ -126,12 +138,12 @@ mod tests {
 
     #[test]
     fn directory_is_touched_with_all_in_it_and_no_other_that_begins_alike() {
-        let repair = note("ckpt-1", ".cairn-damaged/ckpt-1");
+        let places = note("ckpt-1", ".cairn-damaged/ckpt-1").places();
         for touched in ["ckpt-1", "ckpt-1/a", ".cairn-damaged/ckpt-1/a"] {
-            assert!(repair.touches(&path(touched)), "{touched}");
+            assert!(places.have(&path(touched)), "{touched}");
         }
         for other in ["ckpt-10/a", "ckpt-2/a", "a/ckpt-1", ".cairn-damaged/ckpt-10/a"] {
-            assert!(!repair.touches(&path(other)), "{other}");
+            assert!(!places.have(&path(other)), "{other}");
         }
     }
 }

@@ -300,10 +300,10 @@ fn report(store: &OpenStore) -> StoreReport {
 /// The complete checkpoints, but for those that a repair is about; none if their list cannot be read, of which the agent complains.
 fn sets(store: &OpenStore) -> Vec<SetReport> {
     let register = Register::load(store.directory()).unwrap_or_default();
-    let repair = Repair::load(store.directory()).ok().flatten();
+    let repair = Repair::load(store.directory()).ok().flatten().map(|repair| repair.places());
     let is_whole = |one: &&register::Checkpoint| {
         let mut paths = one.files.iter().map(|file| &file.path);
-        !repair.as_ref().is_some_and(|repair| paths.any(|path| repair.touches(path)))
+        !repair.as_ref().is_some_and(|repair| paths.any(|path| repair.have(path)))
     };
     let set = |one: &register::Checkpoint| SetReport {
         id: one.id,

@@ -220,11 +220,11 @@ fn run_that_is_killed_while_it_puts_a_checkpoint_right_leaves_the_rest_to_the_ne
     exec(
         &sandbox,
         "rot",
-        "cd /cairn; mkdir -p .cairn-damaged/new; for rank in a b; do cp -p restart.2.$rank .cairn-damaged/new; done",
+        "cd /cairn; mkdir -p .cairn-damaged/.cairn-building; for rank in a b; do cp -p restart.2.$rank .cairn-damaged/.cairn-building; done",
     );
     let put = |rank: &str, replaces: &Value| {
         let to = format!("restart.2.{rank}");
-        let from = format!(".cairn-damaged/new/{to}");
+        let from = format!(".cairn-damaged/.cairn-building/{to}");
         let inode = inode(&sandbox, "rot", &from);
         json!({ "inode": inode, "from": from, "to": to, "replaces": replaces })
     };
@@ -232,7 +232,7 @@ fn run_that_is_killed_while_it_puts_a_checkpoint_right_leaves_the_rest_to_the_ne
     let note =
         json!({ "format": 1, "aside": [], "goes_on": name(2), "brought": [], "moves": moves });
     leave_note(&sandbox, "rot", &note);
-    exec(&sandbox, "rot", "cd /cairn; mv .cairn-damaged/new/restart.2.a restart.2.a");
+    exec(&sandbox, "rot", "cd /cairn; mv .cairn-damaged/.cairn-building/restart.2.a restart.2.a");
     assert_eq!(checkpoints(&sandbox, "rot"), [(1, true), (2, false)]);
     sandbox.cairn(&["drain", "rot"]).ends_with(75);
     assert_eq!(of("restart.2.a")["inode"], damaged[0][0], "the copy is of the file that was there");
@@ -254,12 +254,14 @@ fn run_that_is_killed_while_it_brings_an_older_checkpoint_in_leaves_the_rest_to_
     let out = sandbox.out().display().to_string();
     again(&sandbox, "rot", &["--persist", &out, "--stage"], "exit 3").ends_with(3);
     let build = format!(
-        "cd /cairn; mkdir -p .cairn-damaged/new/ckpt-1; cp -p {out}/ckpt-1/* .cairn-damaged/new/ckpt-1"
+        "cd /cairn; mkdir -p .cairn-damaged/.cairn-building/ckpt-1; cp -p {out}/ckpt-1/* .cairn-damaged/.cairn-building/ckpt-1"
     );
     exec(&sandbox, "rot", &build);
     let one = |from: &str, to: &str| json!({ "inode": inode(&sandbox, "rot", from), "from": from, "to": to, "replaces": null });
-    let moves =
-        [one("ckpt-2", ".cairn-damaged/ckpt-2"), one(".cairn-damaged/new/ckpt-1", "ckpt-1")];
+    let moves = [
+        one("ckpt-2", ".cairn-damaged/ckpt-2"),
+        one(".cairn-damaged/.cairn-building/ckpt-1", "ckpt-1"),
+    ];
     let name = |step: u64| json!({ "family": "ckpt-{step}", "step": step });
     let brought = ["ckpt-1/a", "ckpt-1/b"];
     let note = json!({
@@ -278,8 +280,7 @@ fn run_that_is_killed_while_it_brings_an_older_checkpoint_in_leaves_the_rest_to_
 fn what_a_run_that_was_killed_had_only_built_goes() {
     let sandbox = Sandbox::new();
     sandbox.run("rot", WRITE).ends_with(3);
-    let build =
-        "mkdir -p /cairn/.cairn-damaged/new/ckpt-2; echo half >/cairn/.cairn-damaged/new/ckpt-2/b";
+    let build = "mkdir -p /cairn/.cairn-damaged/.cairn-building/ckpt-2; echo half >/cairn/.cairn-damaged/.cairn-building/ckpt-2/b";
     exec(&sandbox, "rot", build);
     sandbox.cairn(&["drain", "rot"]).succeeds();
     assert!(!sandbox.drained_names().iter().any(|name| name.starts_with(".cairn-damaged/")));

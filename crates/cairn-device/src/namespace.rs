@@ -358,14 +358,14 @@ fn open_remote(
         Some(known) => known,
         None => {
             let file = MediaFile::open(path)?;
-            let found = file.known().ok().flatten();
+            let failed = |error: Error| StoreError::new("open tier", path, error);
+            let found = file.known().map_err(failed)?;
             found.iter().for_each(|found| found.leave(directory, name));
             let Some(known) = read() else {
-                return match found.is_some_and(|found| found.traits.shape.start == file.start()) {
-                    true => Ok((file, None)),
-                    false => {
-                        Err(StoreError::new("open tier", path, Errno(libc::EIO)).advise(FORGOTTEN))
-                    }
+                let is_other = |found: &Known| found.traits.shape.start != file.start();
+                return match found.as_ref().is_some_and(is_other) {
+                    true => Err(failed(Error::Io).advise(FORGOTTEN)),
+                    false => Ok((file, None)),
                 };
             };
             // Nor does this process keep a connection that it may never need again.

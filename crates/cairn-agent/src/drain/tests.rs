@@ -1,5 +1,5 @@
 use super::*;
-use crate::repair::{self, Move, REPAIR_FORMAT};
+use crate::repair::{self, Move, REPAIR_FORMAT, Repair};
 use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
@@ -207,10 +207,10 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert_eq!((whole.0.complete, whole.1, whole.2), (true, vec![1, 2], vec![1, 2]));
     let volume = &store.volume;
     let (fs, caller) = (volume.fs(), volume.caller_as_user());
-    for directory in [".cairn-damaged", ".cairn-damaged/new"] {
+    for directory in [".cairn-damaged", ".cairn-damaged/.cairn-building"] {
         fs.make_directory(&caller, ROOT, directory.as_bytes(), 0o755).expect("makes");
     }
-    store.write(".cairn-damaged/new/restart.0.a", b"half of it", 0o644, 1);
+    store.write(".cairn-damaged/.cairn-building/restart.0.a", b"half of it", 0o644, 1);
     let set_aside = |name: &str| Move {
         inode: volume.attributes(&path(name)).expect("is there").inode.0,
         from: path(name),

@@ -35,7 +35,7 @@ pub enum Level {
 /// A complete checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Its number, which no other of the store has or had.
+    /// Its number, which no other of the store has or had, but this one before its files changed.
     pub id: u64,
     /// What it is called.
     #[serde(flatten)]
@@ -212,10 +212,20 @@ impl Register {
         for set in fresh {
             // One that only has more files by now was counted already.
             let before = self.rewritten.iter().find(|known| known.name == set.name);
-            let before = before.filter(|known| is_part(&known.files, &set.members));
-            let ordinal = before.map(|known| known.ordinal);
-            self.add(set, ordinal, rules, now_ns);
+            let grown = before.filter(|known| is_part(&known.files, &set.members));
+            let ordinal = grown.map(|known| known.ordinal);
+            // One that was found complete a little too early stands where it stood, however late that is found out.
+            let is_later = |known: &Checkpoint, other: &Checkpoint| {
+                other.id > known.id && (set.newest_ns..=now_ns).contains(&other.modified_ns)
+            };
+            let later = |known: &&Checkpoint| self.checkpoints.iter().any(|it| is_later(known, it));
+            let early = before.filter(later).map(|known| (known.id, known.ordinal));
+            match early {
+                Some((id, ordinal)) => self.add(set, Some(ordinal), Some(id), rules, now_ns),
+                None => self.add(set, ordinal, None, rules, now_ns),
+            }
         }
+        self.checkpoints.sort_by_key(|known| known.id);
         let unfinished = sets.iter().filter(|set| !set.is_complete());
         let unfinished: BTreeSet<&Name> = unfinished.map(|set| &set.name).collect();
         self.rewritten.retain(|known| unfinished.contains(&known.name));
@@ -241,7 +251,7 @@ impl Register {
             }
             match self.rewritten.iter().position(is_it) {
                 Some(index) => self.checkpoints.push(self.rewritten.remove(index)),
-                None => self.add(set, None, rules, now_ns),
+                None => self.add(set, None, None, rules, now_ns),
             }
         }
         self.checkpoints.sort_by_key(|known| known.id);
@@ -275,10 +285,17 @@ impl Register {
         self.next_id
     }
 
-    fn add(&mut self, set: &Set, ordinal: Option<u64>, rules: &Rules, now_ns: i64) {
+    fn add(
+        &mut self,
+        set: &Set,
+        ordinal: Option<u64>,
+        id: Option<u64>,
+        rules: &Rules,
+        now_ns: i64,
+    ) {
         let ordinal = ordinal.unwrap_or_else(|| self.count(&set.name.family));
         let mut known = Checkpoint {
-            id: self.next_id,
+            id: id.unwrap_or(self.next_id),
             name: set.name.clone(),
             ordinal,
             completed_ns: now_ns,
@@ -287,7 +304,7 @@ impl Register {
             level: Level::Node,
             files: set.members.clone(),
         };
-        self.next_id += 1;
+        self.next_id += u64::from(id.is_none());
         let wanted_ns = self.wanted_ns_of(&set.name.family);
         // None if the clock went back since.
         let age_ns = now_ns.checked_sub(*wanted_ns).and_then(|age_ns| u64::try_from(age_ns).ok());
@@ -431,6 +448,28 @@ mod tests {
         assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
     }
 
+    /// Mechanism: a file that is written in two goes was whole in between, and its checkpoint known; that it had changed was found out
+    /// once the next one was known. Consequence: it got a new number, and was the newest. Fix: it has the one that it had.
+    #[test]
+    fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(1));
+        register.take(&complete(&[10, 20]), &rules, 25);
+        let unsettled = Standing::Waiting(Reason::Unsettled(std::time::Duration::ZERO));
+        let mut sets = complete(&[10, 20, 30]);
+        sets[1] = set(20, 2, unsettled);
+        register.take(&sets, &rules, 35);
+        assert_eq!(known(&register), [(1, 10, Level::Pfs), (3, 30, Level::Pfs)]);
+        sets[1].standing = Standing::Complete;
+        register.take(&sets, &rules, 40);
+        let expected = [(1, 10, Level::Pfs), (2, 20, Level::Pfs), (3, 30, Level::Pfs)];
+        assert_eq!(known(&register), expected);
+        // One that is written again is newer.
+        sets[0] = Set { newest_ns: 45, ..set(10, 2, Standing::Complete) };
+        register.take(&sets, &rules, 50);
+        assert_eq!(known(&register), [expected[1], expected[2], (4, 10, Level::Pfs)]);
+    }
+
     /// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the highest number.
     /// Consequence: it was the newest: drained at the end in place of the newest, and offered for a restart.
     /// Fix: it is the one that it was.
@@ -509,8 +548,9 @@ mod tests {
         for version in 1..=9 {
             let step = version % 2;
             sets.retain(|one: &Set| one.name.step != Some(step));
-            sets.push(set(step, version, Standing::Complete));
-            register.take(&sets, &rules, version as i64);
+            let newest_ns = version as i64;
+            sets.push(Set { newest_ns, ..set(step, version, Standing::Complete) });
+            register.take(&sets, &rules, newest_ns);
             let newest = register.checkpoints().last().expect("one was taken");
             wanted.extend((newest.wanted == Level::Pfs).then_some(version));
         }

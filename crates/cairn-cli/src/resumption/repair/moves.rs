@@ -133,8 +133,8 @@ mod tests {
             ("state.3", "damaged"),
             ("ckpt-10/x", "other"),
             ("ckpt-1/x", "damaged"),
-            (".cairn-damaged/new/state.2.a", "built"),
-            (".cairn-damaged/new/ckpt-0/x", "brought"),
+            (".cairn-damaged/.cairn-building/state.2.a", "built"),
+            (".cairn-damaged/.cairn-building/ckpt-0/x", "brought"),
         ] {
             scratch.write(name, content.as_bytes());
         }
@@ -149,9 +149,9 @@ mod tests {
         let moves = vec![
             one("state.3", ".cairn-damaged/state.3", None),
             one("ckpt-1", ".cairn-damaged/ckpt-1", None),
-            one(".cairn-damaged/new/ckpt-0", "ckpt-0", None),
+            one(".cairn-damaged/.cairn-building/ckpt-0", "ckpt-0", None),
             one(
-                ".cairn-damaged/new/state.2.a",
+                ".cairn-damaged/.cairn-building/state.2.a",
                 "state.2.a",
                 Some((damaged.inode.0, damaged.version)),
             ),
