@@ -195,6 +195,7 @@ impl Admin {
             subsystem: Some(self.subsystem.name().clone()),
             capsule_data_bytes: limits.capsule_data_bytes,
             commands_max: limits.entries as u16,
+            instance: if self.directory.is_some() { 0 } else { self.controller.instance },
         }
     }
 

@@ -28,6 +28,13 @@ pub(super) fn start() -> Result<[u8; 16]> {
     Ok(*hash.first_chunk().expect("it has 32 bytes"))
 }
 
+/// A number that nothing else has, not 0.
+pub(super) fn number() -> Result<u64> {
+    let bytes = new()?;
+    let number = bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    Ok(number | 1)
+}
+
 /// That of nothing that was there before.
 pub(super) fn new() -> Result<[u8; 16]> {
     let mut guid = [0; 16];

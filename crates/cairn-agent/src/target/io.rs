@@ -75,9 +75,17 @@ impl Task {
             }
             Command::Reserve { namespace, step } => {
                 let reservations = subsystem.namespace(namespace)?.reservations();
+                let (host, keys) = (self.controller.host(), decode_keys(data));
                 let put_out =
-                    reservations.execute(self.controller.host(), step, decode_keys(data))?;
+                    reservations.execute(host, step, keys, || self.controller.is_enabled())?;
                 subsystem.end_controllers_of(&put_out);
+                Ok(0)
+            }
+            Command::EndController { namespace, instance } => {
+                let namespace = subsystem.namespace(namespace)?;
+                subsystem.end_controller(instance, self.controller.host());
+                // Who gets a permit from now on finds that its controller has ended.
+                namespace.reservations().settle();
                 Ok(0)
             }
             _ => self.change(data).map(|()| 0),
@@ -130,7 +138,8 @@ fn namespace_of(command: &Command) -> Option<u32> {
         | Command::WriteZeroes { namespace, .. }
         | Command::Deallocate { namespace, .. }
         | Command::Reserve { namespace, .. }
-        | Command::ReservationReport { namespace, .. } => Some(namespace),
+        | Command::ReservationReport { namespace, .. }
+        | Command::EndController { namespace, .. } => Some(namespace),
         _ => None,
     }
 }

@@ -49,15 +49,17 @@ impl Reservations {
         }
     }
 
-    /// Does a command of a host with the keys that came with it. The hosts that it has put out, whose commands are to be aborted.
+    /// Does a command of a host, if that may still have one done, with the keys that came with it. The hosts that it has put out, whose
+    /// commands are to be aborted.
     pub(super) fn execute(
         &self,
         host: &Host,
         step: Step,
         keys: [u64; 2],
+        may: impl Fn() -> bool,
     ) -> Result<Vec<HostId>, Status> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if self.is_anothers(host) {
+        if self.is_anothers(host) || !may() {
             return Err(CONFLICT.for_good());
         }
         let (before, name, host) = (table.hosts.clone(), &host.name, &host.id);
@@ -81,6 +83,11 @@ impl Reservations {
             }
             _ => Vec::new(),
         })
+    }
+
+    /// Returns when everything has ended for which there was a permit.
+    pub(super) fn settle(&self) {
+        drop(self.table.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The name of the host that has registered under that identifier. Does not wait for a disk.
@@ -207,13 +214,13 @@ mod tests {
 
     fn both_registered() -> Reservations {
         let all = Reservations::default();
-        all.execute(&host(1), Step::Register(REGISTER), [0, 11]).unwrap();
-        all.execute(&host(2), Step::Register(REGISTER), [0, 22]).unwrap();
+        step(&all, &host(1), Step::Register(REGISTER), [0, 11]).unwrap();
+        step(&all, &host(2), Step::Register(REGISTER), [0, 22]).unwrap();
         all
     }
 
     fn step(all: &Reservations, host: &Host, step: Step, keys: [u64; 2]) -> Result<(), Status> {
-        all.execute(host, step, keys).map(drop).map_err(Status::code)
+        all.execute(host, step, keys, || true).map(drop).map_err(Status::code)
     }
 
     fn may_write(all: &Reservations) -> [bool; 2] {

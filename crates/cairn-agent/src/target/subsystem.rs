@@ -191,8 +191,10 @@ impl Subsystem {
         self.check_identifier(&controllers, &host)?;
         let id = (1..=CONTROLLERS_MAX).find(|id| !controllers.contains_key(id));
         let id = id.ok_or(Status::INTERNAL_ERROR)?;
+        let instance = super::identity::number().map_err(|_| Status::INTERNAL_ERROR)?;
         let controller = Arc::new(Controller {
             id,
+            instance,
             host,
             is_let_in: AtomicBool::new(is_let_in),
             keep_alive_ms,
@@ -248,6 +250,13 @@ impl Subsystem {
         controller.end();
     }
 
+    /// Ends the controller of that number, if there is one and it is this host's.
+    pub(super) fn end_controller(&self, instance: u64, host: &Host) {
+        let is_it = |one: &&Arc<Controller>| one.instance == instance && one.host == *host;
+        let found = self.controllers().values().find(is_it).cloned();
+        found.iter().for_each(|controller| controller.end());
+    }
+
     /// Ends what these hosts have connected: nothing of it is begun any more.
     pub(super) fn end_controllers_of(&self, hosts: &[HostId]) {
         if hosts.is_empty() {
@@ -268,6 +277,8 @@ impl Subsystem {
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) id: u16,
+    /// That no other one ever has, of any target.
+    pub(super) instance: u64,
     host: Host,
     /// It has proven who it is, or need not.
     is_let_in: AtomicBool,

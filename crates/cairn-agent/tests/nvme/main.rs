@@ -14,6 +14,7 @@ mod grants;
 mod habits;
 mod hostile;
 mod impostors;
+mod late;
 mod peer;
 mod proxy;
 mod rebooting;

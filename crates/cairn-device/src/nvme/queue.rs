@@ -249,6 +249,13 @@ impl<T: Transport> Queue<T> {
         Ok(())
     }
 
+    /// Ends another controller of this host: when this returns nothing that it was sent changes the namespace any more.
+    pub fn end_controller(&mut self, instance: u64) -> Result<()> {
+        let namespace = self.traits.namespace;
+        let end = Command::EndController { namespace, instance };
+        self.execute("end controller", &end, Data::None)
+    }
+
     /// Ends the connection.
     pub fn abandon(&mut self) {
         self.transport.abandon();

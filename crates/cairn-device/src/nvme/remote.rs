@@ -6,8 +6,9 @@
 //! any more. Once the target's machine was started again nothing is read, written or flushed, but by who does not believe what he reads:
 //! what was not flushed before may be gone.
 //! Does not notice that where a target does not say which start of its machine it is of.
-//! Does not fence by itself: without a claim a write that was under way when a connection broke may still be done by the target, for as long as the
-//! network and the target hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
+//! Where a target takes `Command::EndController`, as ours does, nothing that was sent on a connection is done once there is the next one.
+//! Elsewhere, and between processes, nothing fences without a claim: a write that was under way may still be done, for as long as the network and the target
+//! hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub struct Remote<F: Fabric> {
     connection: Option<Connection<F>>,
     /// What is remembered of the claim.
     own: Option<Own>,
+    /// The controller whose connection broke, if nobody has had it ended yet: what it was sent may still be on its way.
+    broken: Option<u64>,
     look: Option<Look<F>>,
     /// Where processes wait for a connection when the target gives no more, and for how long one may be silent then.
     line: Option<(Arc<Line>, Duration)>,
@@ -74,19 +77,23 @@ struct Connection<F: Fabric> {
 }
 
 impl<F: Fabric> Connection<F> {
-    /// Makes all of it in the time of a command, and lets `check` have a look at what it was claimed `before`.
+    /// Makes all of it in the time of a command, has the controller ended whose connection is `broken`, and lets `check` have a look at
+    /// what was claimed `before`.
     fn new(
         fabric: F,
         subsystem: &Nqn,
         namespace: u32,
         settings: &Settings,
-        before: Option<Own>,
+        (before, broken): (Option<Own>, Option<u64>),
         check: impl Fn(&mut Queue<F::Transport>) -> Result<()>,
     ) -> Result<(Self, Option<Own>)> {
         let deadline = Instant::now() + settings.timeout;
         let mut controller = Controller::connect_by(fabric, subsystem, settings, deadline)?;
         let mut queue = controller.queue(namespace)?;
         queue.set_deadline(Some(deadline));
+        if let Some(instance) = broken.filter(|_| controller.identity().instance != 0) {
+            queue.end_controller(instance)?;
+        }
         let own = claim::claim(&mut queue, &settings.host_id, settings.claim, before, &check)?;
         if let Err(error) = check(&mut queue) {
             if own.is_some_and(|own| own.is_new) && !error.may_be_retried() {
@@ -112,7 +119,9 @@ impl<F: Fabric + Clone> Remote<F> {
         patience: Duration,
     ) -> Result<Remote<F>> {
         let (connection, own) =
-            Connection::new(fabric.clone(), subsystem, namespace, settings, None, |_| Ok(()))?;
+            Connection::new(fabric.clone(), subsystem, namespace, settings, (None, None), |_| {
+                Ok(())
+            })?;
         let remote =
             Remote::known(fabric, subsystem, settings, patience, connection.queue.traits());
         Ok(Remote { connection: Some(connection), own, namespace, ..remote })
@@ -128,7 +137,7 @@ impl<F: Fabric + Clone> Remote<F> {
     ) -> Remote<F> {
         let (subsystem, settings, traits) = (subsystem.clone(), settings.clone(), *traits);
         let (namespace, connection, own) = (traits.namespace, None, None);
-        let (look, line) = (None, None);
+        let (broken, look, line) = (None, None, None);
         Remote {
             fabric,
             subsystem,
@@ -138,6 +147,7 @@ impl<F: Fabric + Clone> Remote<F> {
             traits,
             connection,
             own,
+            broken,
             look,
             line,
         }
@@ -331,7 +341,11 @@ impl<F: Fabric + Clone> Remote<F> {
     fn leave_if_broken(&mut self, result: &Result<()>) {
         match result {
             Ok(()) | Err(Error::Refused { .. }) => {}
-            Err(_) => self.connection = None,
+            Err(_) => {
+                let left = self.connection.take();
+                let instance = left.map_or(0, |left| left.controller.identity().instance);
+                self.broken = Some(instance).filter(|&instance| instance != 0).or(self.broken);
+            }
         }
     }
 
@@ -366,11 +380,12 @@ impl<F: Fabric + Clone> Remote<F> {
             look.as_ref().map_or(Ok(()), |look| look(queue))
         };
         let (subsystem, namespace) = (&self.subsystem, self.namespace);
+        let known = (self.own, self.broken);
         let (mut connection, own) =
-            Connection::new(fabric, subsystem, namespace, &settings, self.own, check)?;
+            Connection::new(fabric, subsystem, namespace, &settings, known, check)?;
         let [before, now] = [traits, connection.queue.traits()].map(|traits| traits.shape.start);
         connection.is_doubted = before != [0; 16] && before != now;
-        self.connection = Some(connection);
+        (self.connection, self.broken) = (Some(connection), None);
         self.own = own.or(self.own);
         Ok(())
     }

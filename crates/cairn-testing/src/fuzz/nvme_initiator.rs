@@ -294,6 +294,7 @@ impl Script {
             subsystem: Nqn::new(SUBSYSTEM),
             capsule_data_bytes: 8192,
             commands_max: *self.choices.pick(&[128, 0, 1]),
+            instance: 0,
         }
     }
 

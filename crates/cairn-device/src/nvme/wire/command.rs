@@ -50,6 +50,8 @@ const RESERVATION_REGISTER: u8 = 0x0d;
 const RESERVATION_REPORT: u8 = 0x0e;
 const RESERVATION_ACQUIRE: u8 = 0x11;
 const RESERVATION_RELEASE: u8 = 0x15;
+/// Of those that are left to vendors: Cairn's own.
+const END_CONTROLLER: u8 = 0xc0;
 
 /// FUA of a read or write.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -286,6 +288,14 @@ pub enum Command {
         /// How many bytes, a multiple of 4, at least 4.
         bytes: u64,
     },
+    /// Cairn's own: ends another controller of the same host. When it is answered nothing of what that one was sent changes the
+    /// namespace any more.
+    EndController {
+        /// NSID.
+        namespace: u32,
+        /// Which: `identify::Controller::instance`. One that is not there has ended.
+        instance: u64,
+    },
 }
 
 impl Command {
@@ -368,6 +378,11 @@ impl Command {
                 let mut entry = Entry::new(RESERVATION_REPORT, namespace);
                 entry.set_dword(10, (bytes / 4 - 1) as u32);
                 entry.set_dword(11, EXTENDED);
+                entry
+            }
+            Command::EndController { namespace, instance } => {
+                let mut entry = Entry::new(END_CONTROLLER, namespace);
+                put(&mut entry.0, 40, &instance.to_le_bytes());
                 entry
             }
         }
@@ -479,6 +494,9 @@ impl Command {
             RESERVATION_REPORT => {
                 let bytes = (u64::from(entry.dword(10)) + 1) * 4;
                 Ok(Command::ReservationReport { namespace, bytes })
+            }
+            END_CONTROLLER => {
+                Ok(Command::EndController { namespace, instance: u64_at(&entry.0, 40) })
             }
             _ => Err(Status::INVALID_OPCODE),
         }
@@ -609,6 +627,7 @@ mod tests {
             reserve(7, Step::Acquire(reservation::PREEMPT | reservation::WRITE_EXCLUSIVE)),
             reserve(8, Step::Release(reservation::CLEAR)),
             Command::ReservationReport { namespace: 9, bytes: 4096 },
+            Command::EndController { namespace: 10, instance: 1 << 63 | 5 },
         ];
         let queues = [(QueueKind::Admin, &admin[..]), (QueueKind::Io, &io[..])];
         for (queue, command) in

@@ -36,6 +36,9 @@ const HAS_RESERVATIONS: u16 = 1 << 5;
 const RESERVATION_TYPES: u8 = 1 << 1 | 1 << 7;
 /// CMIC: asymmetric access is reported.
 const HAS_ASYMMETRIC_ACCESS: u8 = 1 << 3;
+/// What is vendor specific in the page of a controller begins so if it takes `Command::EndController`: "cairnct1".
+const INSTANCE_MAGIC: [u8; 8] = *b"cairnct1";
+const AT_INSTANCE: usize = 3072;
 /// What is vendor specific in the page of a namespace begins so if it says which start of its machine a target is of: "cairnst1".
 const START_MAGIC: [u8; 8] = *b"cairnst1";
 const AT_START: usize = 384;
@@ -80,6 +83,8 @@ pub struct Controller {
     pub capsule_data_bytes: u32,
     /// MAXCMD: most commands of a queue under way; 0: not said.
     pub commands_max: u16,
+    /// By which its host has it ended (`Command::EndController`): no other controller ever has this number; 0: it cannot.
+    pub instance: u64,
 }
 
 impl Controller {
@@ -95,6 +100,7 @@ impl Controller {
         let optional = u16_at(page, 520);
         let shift = page[77];
         let is_usable = u16_at(page, 1800) == 0 && shift <= 32;
+        let has_instance = page[AT_INSTANCE..].starts_with(&INSTANCE_MAGIC);
         is_usable.then(|| Controller {
             serial: printable(&page[4..24]),
             model: printable(&page[24..64]),
@@ -113,6 +119,7 @@ impl Controller {
             subsystem: Nqn::decode(&page[768..1024]),
             capsule_data_bytes,
             commands_max: u16_at(page, 514),
+            instance: if has_instance { u64_at(page, AT_INSTANCE + 8) } else { 0 },
         })
     }
 
@@ -150,6 +157,10 @@ impl Controller {
         // IORCSZ: a completion. MSDBD: one descriptor of data.
         put(&mut page, 1796, &1_u32.to_le_bytes());
         page[1803] = 1;
+        if self.instance != 0 {
+            put(&mut page, AT_INSTANCE, &INSTANCE_MAGIC);
+            put(&mut page, AT_INSTANCE + 8, &self.instance.to_le_bytes());
+        }
         page
     }
 }
@@ -288,12 +299,15 @@ mod tests {
             subsystem: Nqn::new("nqn.2026-11.example:store"),
             capsule_data_bytes: 8192,
             commands_max: 128,
+            instance: 0,
         }
     }
 
     #[test]
     fn page_of_a_controller_is_read_back() {
         let controller = controller();
+        let numbered = Controller { instance: 7, ..controller.clone() };
+        assert_eq!(Controller::decode(&numbered.encode()), Some(numbered));
         assert_eq!(Controller::decode(&controller.encode()).as_ref(), Some(&controller));
     }
 
