@@ -5,9 +5,11 @@
 //! another machine, where the same numbers stand for other files, it is another one.
 
 use cairn_device::crypto::Hash;
-use std::fs::Metadata;
-use std::io::Result;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use rustix::fs::OFlags;
+use std::fs::{Metadata, OpenOptions};
+use std::io::{Result, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// What tells machines apart, of which each may be missing, or be the same on machines that were made from one image.
 const MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
@@ -16,16 +18,40 @@ const PURPOSE: &[u8] = b"cairn namespace";
 
 /// What is another one whenever the machine is started.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// What is written there is gone when the machine is started again.
+const NOTES: &str = "/dev/shm";
 const STARTED: &[u8] = b"cairn target's start";
 
-/// Which start of the machine this is: files and devices have what was written since, whichever target wrote it. Where that cannot be
-/// found out each target is a start of its own.
-pub(super) fn start() -> Result<[u8; 16]> {
+/// Which start of the machine this is, of the namespace with that identity: it has what was written since, whichever target wrote it,
+/// unless one has lost some of that. Where that cannot be found out each target is a start of its own.
+pub(super) fn start(guid: &[u8; 16]) -> Result<[u8; 16]> {
     let Some(boot) = std::fs::read(BOOT).ok().filter(|boot| !boot.is_empty()) else {
         return new();
     };
-    let hash = Hash::Sha256.of(&[STARTED, &boot]);
+    let loss = std::fs::read(note_of_loss(guid)).unwrap_or_default();
+    let hash = Hash::Sha256.of(&[STARTED, &boot, &loss]);
     Ok(*hash.first_chunk().expect("it has 32 bytes"))
+}
+
+/// Notes, until the machine is started again, that bytes of a namespace were lost; a start that it never had. Where that cannot be
+/// noted the next target does not know.
+pub(super) fn lose(guid: &[u8; 16]) -> [u8; 16] {
+    let loss = new().unwrap_or_else(|_| guid.map(|byte| !byte));
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    let mut options = OpenOptions::new();
+    let note = options.write(true).create(true).truncate(true).mode(0o644).custom_flags(flags);
+    let _ = note.open(note_of_loss(guid)).and_then(|mut note| note.write_all(&loss));
+    loss
+}
+
+fn note_of_loss(guid: &[u8; 16]) -> PathBuf {
+    Path::new(NOTES).join(format!("cairn-lost-{:032x}", u128::from_be_bytes(*guid)))
+}
+
+/// Removes what `lose` has noted.
+#[cfg(test)]
+pub(super) fn forget_loss(guid: &[u8; 16]) {
+    let _ = std::fs::remove_file(note_of_loss(guid));
 }
 
 /// A number that nothing else has, not 0.

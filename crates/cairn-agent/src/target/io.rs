@@ -107,7 +107,7 @@ impl Task {
             return Err(Status::RESERVATION_CONFLICT.for_good());
         }
         let is_over = || self.is_over.load(Ordering::Relaxed);
-        match self.command {
+        let done = match self.command {
             Command::Write { blocks, is_durable, .. } => named.write(blocks, data, is_durable),
             Command::WriteZeroes { blocks, may_deallocate, .. } => {
                 named.zero(blocks, may_deallocate, &is_over)
@@ -119,7 +119,12 @@ impl Task {
                 })
             }
             _ => named.end_flush(self.flush),
+        };
+        if named.takes_note_of_loss() {
+            // Who connects again is told.
+            self.subsystem.end_controllers();
         }
+        done
     }
 }
 

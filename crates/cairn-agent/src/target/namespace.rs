@@ -14,7 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// So much is zeroed or given back at a time, bytes: nobody waits much longer for what is not wanted any more to end.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -34,6 +35,9 @@ pub struct Namespace {
     keeps_room: bool,
     reservations: Reservations,
     flushes: Flushes,
+    /// What hosts are told of its start once bytes were lost, and whether those have yet to be told who are connected.
+    loss: OnceLock<[u8; 16]>,
+    is_news: AtomicBool,
 }
 
 impl Namespace {
@@ -106,7 +110,7 @@ impl Namespace {
             is_write_protected: false,
             guid,
             access_group: 0,
-            start: identity::start()?,
+            start: identity::start(&guid)?,
         };
         let is_usable =
             block_bytes.is_power_of_two() && identify::Namespace::decode(&shape.encode()).is_some();
@@ -115,6 +119,7 @@ impl Namespace {
                 let (reservations, flushes) = (Reservations::default(), Flushes::default());
                 let (direct, blocks) = (None, AtomicU64::new(blocks));
                 let (is_memory, keeps_room) = (false, false);
+                let (loss, is_news) = (OnceLock::new(), AtomicBool::new(false));
                 Ok(Namespace {
                     file,
                     direct,
@@ -124,6 +129,8 @@ impl Namespace {
                     keeps_room,
                     reservations,
                     flushes,
+                    loss,
+                    is_news,
                 })
             }
             false => Err(Error::new(ErrorKind::InvalidInput, "it has no whole block of that size")),
@@ -138,7 +145,9 @@ impl Namespace {
 
     /// What hosts are told of it.
     pub fn shape(&self) -> identify::Namespace {
-        identify::Namespace { blocks: self.blocks.load(Ordering::Relaxed), ..self.shape }
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        let start = self.loss.get().copied().unwrap_or(self.shape.start);
+        identify::Namespace { blocks, start, ..self.shape }
     }
 
     /// Whether it has any block.
@@ -260,7 +269,8 @@ impl Namespace {
 
     /// Waits until that is so. Errors: as those of `flush`.
     pub(super) fn end_flush(&self, number: u64) -> Result<(), Status> {
-        self.flushes.end(number, || self.file.sync_data())
+        let ended = self.flushes.end(number, || self.file.sync_data());
+        ended.inspect_err(|_| self.lose())
     }
 
     /// What a host is told when bytes could not be stored, which others who flush would not hear of.
@@ -268,8 +278,37 @@ impl Namespace {
         let status = status(error);
         if status == Status::INTERNAL_ERROR {
             self.flushes.fail();
+            self.lose();
         }
         status
+    }
+
+    /// Bytes are lost: from now on, and when another target exports it, hosts are told another start than those who may have written
+    /// them know.
+    fn lose(&self) {
+        self.loss.get_or_init(|| {
+            self.is_news.store(true, Ordering::SeqCst);
+            match self.is_memory {
+                // No other target ever has it.
+                true => identity::new().unwrap_or([1; 16]),
+                false => identity::lose(&self.shape.guid),
+            }
+        });
+    }
+
+    /// Whether bytes were lost since the last call.
+    pub(super) fn takes_note_of_loss(&self) -> bool {
+        self.is_news.swap(false, Ordering::SeqCst)
+    }
+
+    /// Zeros in a file that cannot be written to.
+    #[cfg(test)]
+    pub(super) fn that_loses(bytes: u64) -> Namespace {
+        let mut namespace = Namespace::in_memory(bytes, 4096).expect("there is memory");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&namespace.file));
+        namespace.file = File::open(path).expect("is there");
+        namespace.shape.start = [1; 16];
+        namespace
     }
 
     /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the namespace.
@@ -343,14 +382,40 @@ mod tests {
         assert_eq!(namespace.flush(), failed);
         assert_eq!(namespace.write(blocks(0, 1), &[1; 4096], true), failed);
         assert_eq!(namespace.write(blocks(0, 1), &[1; 4096], false), Ok(()));
+        identity::forget_loss(&namespace.shape.guid);
+    }
+
+    /// Mechanism: a target that was started again did not know that bytes had been lost before, of which the system tells only once.
+    /// Consequence: it made durable what hosts had written before, as far as it was there. Fix: it is another start to them, as is this
+    /// one from then on.
+    #[test]
+    fn who_has_used_what_was_lost_is_told_so_by_this_target_and_the_next_one() {
+        let path = std::env::temp_dir().join(format!("cairn-test-lost-{}", std::process::id()));
+        File::create(&path).unwrap().set_len(1 << 16).unwrap();
+        let mut namespace = Namespace::in_file(&path, 4096).unwrap();
+        let first = namespace.shape();
+        namespace.write(blocks(0, 1), &[1; 4096], true).unwrap();
+        assert_eq!((namespace.shape().start, namespace.takes_note_of_loss()), (first.start, false));
+        namespace.file = File::open(&path).unwrap();
+        namespace.write(blocks(0, 1), &[1; 4096], false).expect_err("it can only be read");
+        let second = namespace.shape();
+        assert!(namespace.takes_note_of_loss() && !namespace.takes_note_of_loss(), "once");
+        drop(namespace);
+        let next = Namespace::in_file(&path, 4096).unwrap();
+        let third = next.shape();
+        let starts = [first, second, third].map(|shape| shape.start);
+        assert!(starts[0] != starts[1] && starts[1] != starts[2] && starts[2] != starts[0]);
+        assert_eq!(next.flush(), Ok(()), "what it is given itself");
+        identity::forget_loss(&first.guid);
+        drop(next);
+        assert_eq!(Namespace::in_file(&path, 4096).unwrap().shape().start, first.start);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn write_that_failed_is_not_made_durable_by_a_flush() {
         let healthy = Namespace::in_memory(1 << 16, 4096).unwrap();
-        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&healthy.file));
-        let mut namespace =
-            Namespace::new(File::open(path).unwrap(), 1 << 16, 4096, [0; 16]).unwrap();
+        let mut namespace = Namespace::that_loses(1 << 16);
         namespace.write(blocks(0, 1), &[1; 4096], false).expect_err("it can only be read");
         namespace.file = healthy.file;
         assert_eq!(namespace.flush(), Err(Status::INTERNAL_ERROR.for_good()));

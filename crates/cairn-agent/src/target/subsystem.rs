@@ -250,6 +250,12 @@ impl Subsystem {
         controller.end();
     }
 
+    /// Ends all that is connected; whoever wants to connects again.
+    pub(super) fn end_controllers(&self) {
+        let all: Vec<_> = self.controllers().values().cloned().collect();
+        all.iter().for_each(|controller| controller.end());
+    }
+
     /// Ends the controller of that number, if there is one and it is this host's.
     pub(super) fn end_controller(&self, instance: u64, host: &Host) {
         let is_it = |one: &&Arc<Controller>| one.instance == instance && one.host == *host;
