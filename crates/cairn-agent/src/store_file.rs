@@ -70,11 +70,11 @@ pub fn replace(path: &Path, bytes: &[u8], outlives: Outlives) -> Result<()> {
     replaced.map_err(Error::file("write", path))
 }
 
-/// What a file is called until all of it is there.
+/// What a file of this process is called until all of it is there.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
+    name.push(format!(".{}.new", std::process::id()));
     path.with_file_name(name)
 }
 

@@ -115,26 +115,35 @@ fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
 
 /// How long the date is that `text` begins with, and the time of day behind it: `2026-11-23T17-05-09`, `20261123_170509`.
 fn date_length(text: &[u8]) -> Option<usize> {
-    let is_number = |at: usize, length: usize| {
+    let is_whole = |at: usize, length: usize| {
         let digits = text.get(at..at + length).unwrap_or_default();
         let ends = !text.get(at + length).is_some_and(u8::is_ascii_digit);
         digits.len() == length && digits.iter().all(u8::is_ascii_digit) && ends
     };
     let is_any =
         |at: usize, separators: &[u8]| text.get(at).is_some_and(|it| separators.contains(it));
+    let two = |at: usize| number(text.get(at..at + 2).unwrap_or_default());
+    let is_day =
+        |month: usize, day: usize| (1..=12).contains(&two(month)) && (1..=31).contains(&two(day));
+    let is_time = |at: usize, length: usize| {
+        let mut parts = (at..at + length).step_by(2);
+        parts.next().is_some_and(|hour| two(hour) < 24) && parts.all(|part| two(part) < 60)
+    };
     if !(text.starts_with(b"19") || text.starts_with(b"20")) {
         return None;
     }
-    if is_number(0, 8) && is_any(8, b"-_T") {
-        return [6, 4].into_iter().find(|&length| is_number(9, length)).map(|length| 9 + length);
+    if is_whole(0, 8) && is_any(8, b"-_T") {
+        let is_found = |length: &usize| is_whole(9, *length) && is_day(4, 6) && is_time(9, *length);
+        return [6, 4].into_iter().find(is_found).map(|length| 9 + length);
     }
-    let is_date = is_number(0, 4)
+    let is_date = is_whole(0, 4)
         && is_any(4, b"-_")
-        && is_number(5, 2)
+        && is_whole(5, 2)
         && text[7..].first() == Some(&text[4])
-        && is_number(8, 2);
+        && is_whole(8, 2)
+        && is_day(5, 8);
     let mut end = is_date.then_some(10)?;
-    while end < 19 && is_any(end, b"-_:.T") && is_number(end + 1, 2) {
+    while end < 19 && is_any(end, b"-_:.T") && is_whole(end + 1, 2) {
         end += 3;
     }
     Some(end)
@@ -417,7 +426,9 @@ mod tests {
         assert_eq!(found(&[("0.5/U", 1), ("1.5/U", 2), ("1.25/U", 3)], None), []);
         let ranked = [("s100.0", 1), ("s100.1", 1), ("s200.0", 9), ("s200.1", 9)];
         assert_eq!(found(&ranked, Some(2))[3], ("s{step}.{rank}".to_string(), Some(200), Some(1)));
-        for plain in ["2026-11", "2026-11-2", "12026-11-23", "202611231-170509", "1826-11-23"] {
+        let no_days = ["20000000-000003", "20001301_0000", "20001201_2400", "2000-00-10"];
+        let no_dates = ["2026-11", "2026-11-2", "12026-11-23", "202611231-170509", "1826-11-23"];
+        for plain in no_dates.into_iter().chain(no_days) {
             assert_eq!(date_length(plain.as_bytes()), None, "{plain}");
         }
     }

@@ -302,7 +302,7 @@ impl<'a> Repair<'a> {
             let Some(copies) = copies else { continue };
             let wanted: Vec<_> = files.iter().zip(copies).collect();
             if self.build_all(&wanted)? {
-                let moves = self.missing(&files)?;
+                let moves = self.missing(&files, aside)?;
                 return Ok(Some((known.name, Built { moves, lines: Vec::new() }, files)));
             }
             self.say(&format!("checkpoint {} is left out", known.name));
@@ -311,15 +311,17 @@ impl<'a> Repair<'a> {
     }
 
     /// How what was built for files of which nothing is there gets to its places: the topmost directories that are missing, as a
-    /// whole.
-    fn missing(&self, files: &[FilePath]) -> Result<Vec<Move>> {
+    /// whole, once what is set aside has gone.
+    fn missing(&self, files: &[FilePath], aside: &[Checkpoint]) -> Result<Vec<Move>> {
+        let gone: BTreeSet<FilePath> =
+            self.set_aside(aside)?.into_iter().map(|one| one.from).collect();
         let mut moves: BTreeMap<FilePath, Move> = BTreeMap::new();
         for path in files {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
             let mut here = FilePath::root();
             for name in inner.components() {
                 here = here.join(name);
-                if volume.attributes(&here).is_err() {
+                if gone.contains(&volume.outer_path(&here)) || volume.attributes(&here).is_err() {
                     break;
                 }
             }
