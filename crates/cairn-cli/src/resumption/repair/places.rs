@@ -114,6 +114,6 @@ mod tests {
         assert_eq!(base(&["ckpt-1"], &[".cairn-damaged/ckpt-2"]), ".cairn-damaged");
         let taken = [".cairn-damaged/ckpt-1", ".cairn-damaged/2/ckpt-1"];
         assert_eq!(base(&["ckpt-1"], &taken), ".cairn-damaged/3");
-        assert_eq!(base(&["a", "new/state.5"], &[]), ".cairn-damaged/2");
+        assert_eq!(base(&["a", ".cairn-building/state.5"], &[]), ".cairn-damaged/2");
     }
 }
