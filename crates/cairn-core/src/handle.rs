@@ -90,7 +90,7 @@ impl Handle {
 
     fn lack(self, tx: &Transaction, inode: Inode) -> Option<Lack> {
         let kept = Some(self.lacking(tx)).filter(|_| self.lacks(tx))?;
-        let offset = (kept & ((1 << LACK_BITS) - 1)) - 1;
+        let offset = (kept & ((1 << LACK_BITS) - 1)).saturating_sub(1);
         Some(Lack { offset, was_cut: (kept >> LACK_BITS) as u16 != inode.moves(tx) as u16 })
     }
 
