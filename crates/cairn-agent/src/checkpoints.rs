@@ -84,7 +84,7 @@ pub struct View {
     pub unneeded: HashSet<FilePath>,
     /// Every checkpoint, complete or not, without files that are drained in any case or in none.
     pub sets: Vec<Partial>,
-    /// The files of those that are to be outside.
+    /// The files of those that are to be outside; none as long as the run may go on, or has failed.
     wanted: Vec<(Family, Member)>,
     /// Place of each file of a checkpoint in the order of copying; the others come after them.
     order: HashMap<FilePath, usize>,
@@ -102,7 +102,8 @@ impl View {
         paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
     }
 
-    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest` as it is in the store.
+    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest` as it is in the store. For a run that
+    /// has succeeded.
     pub fn lacking(&self, manifest: &Manifest) -> HashSet<&Family> {
         let wanted = self.wanted.iter();
         wanted.filter(|(_, file)| !manifest.has(file)).map(|(family, _)| family).collect()
@@ -368,7 +369,7 @@ impl Checkpoints {
         let of_all = drained.chain(incomplete_ones.map(|set| (&set.name.family, &set.members)));
         let files = of_all.flat_map(|(family, files)| files.iter().map(move |file| (family, file)));
         let of_wanted = files
-            .filter(|(_, file)| !unwanted.contains(&file.path))
+            .filter(|(_, file)| run == Run::Succeeded && !unwanted.contains(&file.path))
             .map(|(family, file)| (family.clone(), file.clone()))
             .collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {
