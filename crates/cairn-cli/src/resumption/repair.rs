@@ -233,7 +233,7 @@ impl<'a> Repair<'a> {
             Some((*path, copy, volume, inner))
         });
         let located: Vec<_> = located.collect();
-        let total = located.iter().map(|(_, copy, ..)| copy.bytes).sum();
+        let total = located.iter().map(|(_, copy, ..)| copy.bytes).fold(0, u64::saturating_add);
         let mut obstacle = has_place(self.volumes, &located)?;
         let mut progress = Progress::new("bringing in", total, self.quiet);
         for (path, copy, volume, inner) in located {
