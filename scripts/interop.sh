@@ -7,7 +7,8 @@
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
 # file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
 # discards it, with and without digests. It mounts an ext4 from this machine, too, with and without digests and authentication,
-# writes files, and finds them when it has mounted it again; e2fsck looks at what it leaves. Under a second name it exports both
+# has fio verify what it writes there, writes files, and finds them when it has mounted it again; e2fsck looks at what it leaves.
+# The guest sees this machine's files read-only, which is where fio is. Under a second name it exports both
 # namespaces to hosts that prove who they are (DH-HMAC-CHAP), one for each hash and group: those of
 # crates/cairn-agent/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and so there it is the kernel of its
 # backports.
@@ -27,7 +28,7 @@ readonly HOST_ID=11111111-2222-3333-4444-555555555555
 readonly HOST=nqn.2014-08.org.nvmexpress:uuid:$HOST_ID
 readonly HOST_SECRET=DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:
 readonly TARGET_SECRET=DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:
-readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic hmac sha256_generic sha512_generic dh_generic ext4)
+readonly MODULES=(virtio_pci virtio_net configfs brd nvmet nvmet_tcp nvme_tcp crc32c_generic hmac sha256_generic sha512_generic dh_generic ext4 9pnet_virtio 9p)
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/target/interop
@@ -101,7 +102,7 @@ write_init() {
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
-mkdir -p /proc /sys /memory /mnt
+mkdir -p /proc /sys /memory /host
 mount -t proc proc /proc && mount -t sysfs sysfs /sys && mount -t devtmpfs dev /dev && mount -t tmpfs memory /memory
 option() { sed -n "s/.*interop\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 for module in /modules/*; do
@@ -109,6 +110,8 @@ for module in /modules/*; do
 done
 ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0 && ip route add default via 10.0.2.2
 dd if=/dev/urandom of=/memory/random bs=1M count=8 2>/dev/null
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose host /host && mount -t devtmpfs dev /host/dev &&
+    mount -t proc proc /host/proc && mount -t tmpfs tmp /host/tmp
 # connect PORT OPTIONS: as a host of the other machine's target there.
 connect() {
     echo "transport=tcp,traddr=10.0.2.2,trsvcid=$1,nqn=$(option subsystem),hostid=$(option hostid),hostnqn=$(option host)$2" \
@@ -131,16 +134,22 @@ initiate() {
     disconnect
     return $status
 }
+# verify FILE: fio writes it in random order, sixteen blocks at a time and past the cache, and reads it back.
+verify() {
+    PATH=/usr/bin:/bin chroot /host fio --name=verify --filename="$1" --size=16M --rw=randwrite --bsrange=4k-64k --direct=1 \
+        --ioengine=libaio --iodepth=16 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --eta=never --output=/tmp/fio.log ||
+        { cat /host/tmp/fio.log; return 1; }
+}
 # keep_files NAME PORT OPTIONS: on the file system that the other machine exports.
 keep_files() {
     local device status=1
     connect "$2" "$3" && device=$(device 1) || return 1
-    mount -t ext4 "$device" /mnt && mkdir "/mnt/$1" && cd "/mnt/$1" && {
+    mount -t ext4 "$device" /host/mnt && verify /mnt/fio && mkdir "/host/mnt/$1" && cd "/host/mnt/$1" && {
         for file in 1 2 3; do dd if=/memory/random of="$file" bs=64K count=$((file * 32)) conv=fsync 2>/dev/null; done
-        sha256sum 1 2 3 >sums && cd / && umount /mnt && echo 3 >/proc/sys/vm/drop_caches
-    } && mount -t ext4 "$device" /mnt && cd "/mnt/$1" && sha256sum -c -s sums &&
+        sha256sum 1 2 3 >sums && cd / && umount /host/mnt && echo 3 >/proc/sys/vm/drop_caches
+    } && mount -t ext4 "$device" /host/mnt && cd "/host/mnt/$1" && sha256sum -c -s sums &&
         [ "$(dd if=/memory/random bs=64K count=96 2>/dev/null | sha256sum)" = "$(sha256sum <3)" ] &&
-        rm 2 && cd / && umount /mnt && status=0
+        rm 2 && cd / && umount /host/mnt && status=0
     disconnect
     return $status
 }
@@ -208,6 +217,7 @@ start() {
 interop.guarded=$4 interop.hostid=$HOST_ID interop.host=$HOST interop.secret=$HOST_SECRET interop.target_secret=$TARGET_SECRET \
 interop.seconds=$GUEST_SECONDS_MAX" \
         -netdev "user,id=net,hostfwd=tcp:127.0.0.1:$1-:4420" -device virtio-net-pci,netdev=net,romfile= \
+        -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -serial "file:$work/console.log" </dev/null &
     guest=$!
     local waited=0
@@ -252,7 +262,7 @@ export_at "$files_port" "file:$work/files"
 export_at "$guarded_port" --auth "$work/hosts" "file:$work/guarded"
 start "$port" "$own_port" "$files_port" "$guarded_port"
 expect 'initiator works' "the kernel's initiator works on cairn target"
-expect 'files are kept' "the kernel keeps the files of an ext4 on cairn target"
+expect 'files are kept' "the kernel keeps the files of an ext4 on cairn target, and fio verifies one"
 expect 'files are kept for hosts with a secret' 'the same where hosts prove who they are'
 expect 'a wrong secret is refused' 'and not with a wrong secret'
 for files in files guarded; do
