@@ -66,14 +66,14 @@ interop: ## The NVMe/TCP initiator, a store, and cairn target against a Linux ke
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	@scripts/setup.sh bench
 	$(CARGO) build --release --locked -p cairn-testing --bin cairn-bench
-	$(program) run --discard -- target/release/cairn-bench $(ROW)
-	$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW)
-	$(if $(filter-out ranks,$(ROW)),,target/release/cairn-bench ranks)
-	$(if $(filter-out foreign,$(ROW)),,target/release/cairn-bench foreign)
-	$(if $(filter-out spill,$(ROW)),,target/release/cairn-bench spill $(CURDIR)/target/bench.spill)
-	$(if $(filter-out remote,$(ROW)),,target/release/cairn-bench remote $(CURDIR)/target/bench.export)
-	$(if $(filter-out drain,$(ROW)),,target/release/cairn-bench drain $(CURDIR)/target/bench.drain)
-	$(if $(filter-out progress,$(ROW)),,target/release/cairn-bench progress $(CURDIR)/target/bench.progress)
+	$(if $(filter $(measured-alone),$(ROW)),,$(program) run --discard -- target/release/cairn-bench $(ROW))
+	$(if $(filter $(measured-alone),$(ROW)),,\
+		$(program) run --discard --tier file:$(CURDIR)/target/bench.tier:4G -- target/release/cairn-bench $(ROW))
+	$(foreach row,$(if $(ROW),$(filter $(ROW),$(measured-alone)),$(measured-alone)),\
+		target/release/cairn-bench $(row) $(CURDIR)/target/bench.$(row) &&) true
+
+# Rows that make their stores themselves.
+measured-alone = ranks foreign spill remote drain progress
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

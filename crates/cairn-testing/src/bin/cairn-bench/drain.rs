@@ -21,7 +21,7 @@ const LARGE_ROUNDS: usize = 7;
 const SMALL_ROUNDS: usize = 3;
 const CHECKPOINT_BYTES: usize = 256 << 20;
 const CHECKPOINTS: usize = 10;
-const CHECKPOINT_ROUNDS: usize = 3;
+const CHECKPOINT_ROUNDS: usize = 7;
 /// Between two checkpoints: time enough for a drain without limit to be in the midst of one when the next begins.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
 const LIMITED: &str = "100M";

@@ -23,7 +23,7 @@ mod spill;
 mod tier;
 
 use measure::Row;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Where the three media are.
 pub struct Places {
@@ -39,36 +39,22 @@ type Group = fn(&Places);
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
-    if command == "child" {
-        return process::child(arguments.collect());
-    }
-    if command == "ranks" {
-        return ranks::creates();
-    }
-    if command == "foreign" {
-        return foreign::costs();
-    }
-    if command == "spill" {
-        let path = arguments.next().unwrap_or_else(|| "cairn-bench.spill".to_string());
-        return spill::rates(Path::new(&path));
-    }
-    if command == "remote" {
-        let path = arguments.next().unwrap_or_else(|| "cairn-bench.export".to_string());
-        return remote::rows(Path::new(&path));
-    }
-    if command == "progress" {
-        let path = arguments.next().unwrap_or_else(|| "cairn-bench.progress".to_string());
-        return progress::rates(Path::new(&path));
-    }
-    if command == "drain" {
-        let path = arguments.next().unwrap_or_else(|| "cairn-bench.drain".to_string());
-        return drain::rates(Path::new(&path), &arguments.next().unwrap_or_default());
-    }
-    if command == "drain-part" {
-        return drain::part(&arguments.collect::<Vec<_>>());
-    }
-    if command == "progress-rank" {
-        return progress::rank(&arguments.collect::<Vec<_>>());
+    let rest: Vec<String> = arguments.collect();
+    let path = || {
+        let own = format!("cairn-bench.{command}");
+        PathBuf::from(rest.first().unwrap_or(&own))
+    };
+    match command.as_str() {
+        "child" => return process::child(rest),
+        "ranks" => return ranks::creates(),
+        "foreign" => return foreign::costs(),
+        "spill" => return spill::rates(&path()),
+        "remote" => return remote::rows(&path()),
+        "progress" => return progress::rates(&path()),
+        "drain" => return drain::rates(&path(), rest.get(1).map_or("", String::as_str)),
+        "drain-part" => return drain::part(&rest),
+        "progress-rank" => return progress::rank(&rest),
+        _ => {}
     }
     let Some(mount) = std::env::var_os("CAIRN_MOUNT") else {
         eprintln!(
