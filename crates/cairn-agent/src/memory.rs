@@ -4,8 +4,13 @@
 //! were not looked at again, counts as free; programs' own pages and shared memory, tiers included, do not.
 //! Does not know how much room there is on the file system of a store.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
+
+/// What most of the kernel's files fit into, and no more than which is read.
+const READ_BYTES: usize = 4 << 10;
+const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The memory of a machine, as one of its processes may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +101,10 @@ fn limited_group(directory: &Path, version: &Version, total_bytes: u64) -> Optio
     // "max" is no number, and means no limit.
     let number = |name: &str| read(&directory.join(name)).trim().parse::<u64>().ok();
     let limit_bytes = version.limits.iter().filter_map(|name| number(name)).min()?;
-    let used = number(version.used).filter(|_| limit_bytes < total_bytes)?;
+    if limit_bytes >= total_bytes {
+        return None;
+    }
+    let used = number(version.used)?;
     let stat = read(&directory.join("memory.stat"));
     let cache = stat.lines().find_map(|line| line.strip_prefix(version.cache)?.trim().parse().ok());
     Some(Group { limit_bytes, used_bytes: used.saturating_sub(cache.unwrap_or(0)) })
@@ -108,14 +116,21 @@ fn kibibytes(line: &str, name: &str) -> Option<u64> {
     value.trim().parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
-/// The text of one of the kernel's files; empty if it cannot be had.
+/// The text of one of the kernel's files; empty if it cannot be had. Those say that they have no length, from which
+/// `fs::read_to_string` concludes that it should ask for a few bytes at a time.
 fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+    let mut text = String::with_capacity(READ_BYTES);
+    let file = File::open(path).map(|file| file.take(READ_BYTES_MAX));
+    match file.and_then(|mut file| file.read_to_string(&mut text)) {
+        Ok(_) => text,
+        Err(_) => String::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::path::PathBuf;
 
     const GIB: u64 = 1 << 30;
