@@ -12,9 +12,6 @@ use std::time::Duration;
 
 /// How often new namespaces are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Transfers at a time to one tier: a disk that is given the next before it has done the last is never idle, and more than
-/// that makes some slower (docs/BENCHMARKS.md).
-const SERVERS: usize = 2;
 
 /// Runs until the agent ends.
 pub fn run(shared: &Shared) {
@@ -25,16 +22,18 @@ pub fn run(shared: &Shared) {
                 if !served.insert(volume.name().to_string()) {
                     continue;
                 }
-                for (tier, _) in
-                    (0..volume.tiers()).flat_map(|tier| (0..SERVERS).map(move |n| (tier, n)))
-                {
-                    let volume = volume.clone();
-                    // Without this one it is done more slowly.
-                    let _ = thread::Builder::new()
-                        .name("transit".to_string())
-                        .spawn_scoped(scope, move || {
-                            volume.tier(tier).map(|device| device.serve(&shared.stopping))
-                        });
+                for tier in 0..volume.tiers() {
+                    // One that is not there has none.
+                    let servers = volume.tier(tier).map_or(0, |device| device.servers());
+                    for _ in 0..servers {
+                        let volume = volume.clone();
+                        // Without this one it is done more slowly.
+                        let _ = thread::Builder::new()
+                            .name("transit".to_string())
+                            .spawn_scoped(scope, move || {
+                                volume.tier(tier).map(|device| device.serve(&shared.stopping))
+                            });
+                    }
                 }
             }
             shared.sleep(LOOK_EVERY);

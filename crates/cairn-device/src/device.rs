@@ -107,9 +107,14 @@ pub trait Device: Send + Sync {
     fn prefault(&self, offset: u64, length: usize) -> Result<()>;
 
     /// Brings what programs have written to where it belongs, and fetches what they want, until `stop` is set, for a device
-    /// whose writes return before; else returns at once. Several threads may.
+    /// whose writes return before; else returns at once. As many threads may as `servers` says keep it busy.
     fn serve(&self, stop: &AtomicBool) {
         let _ = stop;
+    }
+
+    /// How many threads `serve` takes to keep the device busy.
+    fn servers(&self) -> usize {
+        0
     }
 
     /// Whether `want` does anything.

@@ -208,6 +208,10 @@ impl Device for FileTier {
         self.file.serve(stop);
     }
 
+    fn servers(&self) -> usize {
+        self.file.servers()
+    }
+
     fn reads_ahead(&self) -> bool {
         self.file.reads_ahead()
     }

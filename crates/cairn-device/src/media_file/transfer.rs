@@ -299,6 +299,16 @@ impl MediaFile {
         }
     }
 
+    /// How many threads `serve` takes: a disk that is given the next transfer before it has done the last is never idle, and more
+    /// than that makes some slower (docs/BENCHMARKS.md); a connection is one thread's at a time.
+    pub fn servers(&self) -> usize {
+        match (&self.transit, &self.remote) {
+            (None, _) => 0,
+            (Some(_), Some(_)) => 1,
+            (Some(_), None) => 2,
+        }
+    }
+
     /// Whether something that was to be written behind could not be.
     pub fn has_lost(&self) -> bool {
         self.transit.as_ref().is_some_and(Transit::has_lost) || self.is_doubted()
