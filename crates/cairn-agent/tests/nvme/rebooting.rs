@@ -40,6 +40,14 @@ impl Machine {
         self.exported = Some(exported);
     }
 
+    /// Ends the target, as an administrator does, and starts another one on the same file.
+    fn has_its_target_replaced(&mut self) {
+        self.exported.take().expect("there is always one").end();
+        let exported = Exported::since(&self.path, [1; 16]);
+        self.proxy.retarget(exported.address);
+        self.exported = Some(exported);
+    }
+
     fn on_disk(&self) -> Vec<u8> {
         std::fs::read(&self.path).expect("is there")
     }
@@ -109,4 +117,19 @@ fn what_a_target_had_in_memory_is_believed_when_it_was_started_again_on_the_same
     machine.is_started_again(1, &machine.on_disk());
     host.flush().expect("the machine remembers");
     assert_eq!(read_anyway(&mut host), (false, bytes));
+}
+
+/// Mechanism: a target that is told to end answers requests for events, and that answer was taken for a refusal of the command at hand.
+/// Consequence: programs got EIO for good whenever a target was ended in an orderly way, but not when it was killed.
+#[test]
+fn target_that_says_that_it_ends_is_waited_for() {
+    let mut machine = Machine::new("ends");
+    let mut host = connect(machine.proxy.address, &settings());
+    host.write(0, &pattern(1, PIECE)).unwrap();
+    machine.has_its_target_replaced();
+    // From then on it is looked what the target has said.
+    std::thread::sleep(Duration::from_millis(101));
+    host.write(0, &pattern(2, PIECE)).unwrap();
+    host.flush().unwrap();
+    assert!(machine.on_disk()[..PIECE] == pattern(2, PIECE));
 }

@@ -20,7 +20,7 @@ use super::controller::{Controller, Fabric, Settings};
 use super::error::{Error, Result};
 use super::line::{Line, Place};
 use super::queue::{Queue, Traits};
-use super::wire::Nqn;
+use super::wire::{Nqn, Status};
 
 /// How long is waited before connecting again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -340,7 +340,9 @@ impl<F: Fabric + Clone> Remote<F> {
 
     fn leave_if_broken(&mut self, result: &Result<()>) {
         match result {
-            Ok(()) | Err(Error::Refused { .. }) => {}
+            Ok(()) => {}
+            // A queue that has ended is as good as broken.
+            Err(Error::Refused { status, .. }) if status.code() != Status::QUEUE_ENDED => {}
             Err(_) => {
                 let left = self.connection.take();
                 let instance = left.map_or(0, |left| left.controller.identity().instance);

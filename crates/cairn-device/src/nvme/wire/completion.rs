@@ -118,7 +118,11 @@ impl Status {
     pub fn may_be_retried(self) -> bool {
         let is_transient = matches!(
             self.code(),
-            Status::TRANSIENT_TRANSPORT | Status::TRANSITION | Status::INACCESSIBLE
+            Status::TRANSIENT_TRANSPORT
+                | Status::TRANSITION
+                | Status::INACCESSIBLE
+                // By another queue: this one's end is not the command's fault.
+                | Status::QUEUE_ENDED
         );
         is_transient && self.0 & Status::DO_NOT_RETRY == 0
     }
