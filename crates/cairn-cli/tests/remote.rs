@@ -151,6 +151,35 @@ fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
     assert_eq!(again, kept);
 }
 
+/// Mechanism: only what found no room in the tier was noted, not what the tier failed to take. Consequence: a checkpoint whose every write
+/// was answered with EIO was complete with no bytes, and drained.
+#[test]
+fn file_that_a_failing_tier_did_not_take_is_no_checkpoint() {
+    const CHECKPOINTS: &str = "cd /cairn; for step in $(seq 6); do \
+        head -c 4M /dev/urandom >ck.$step 2>/dev/null || echo $step; done; [ -e ck.6 ]";
+    let Some(machine) = Machine::start() else { return };
+    let sandbox = Sandbox::new();
+    let small = sandbox.work().join("small");
+    fs::create_dir(&small).expect("makes");
+    let mount = ["-t", "tmpfs", "-o", "size=10m", "none"];
+    ran(machine.command("mount").args(mount).arg(&small)).succeeds();
+    let file = small.join("export");
+    ran(machine.command("truncate").args(["--size", "64M"]).arg(&file)).succeeds();
+    let export = format!("file:{}", file.display());
+    let arguments = ["--json", "target", "--listen", "127.0.0.1:0", "--nqn", NAME, &export];
+    let target = Target::spawn(&mut machine.cairn(&sandbox, &arguments));
+    let persist = sandbox.out().display().to_string();
+    let tier = ["run", "--job", "job", "--tier", &target.tier, "--persist", &persist];
+    let ran = sandbox.cairn(&[&tier[..], &["--", "bash", "-c", CHECKPOINTS]].concat());
+    let failed: Vec<&str> = ran.stdout.lines().collect();
+    assert!(failed.contains(&"6"), "there is no room for all: {}", ran.stdout);
+    for step in failed {
+        let copy = sandbox.out().join(format!("ck.{step}"));
+        assert!(!copy.exists(), "{} is no checkpoint", copy.display());
+    }
+    assert!(ran.stderr.contains("the store is kept"), "{}", ran.stderr);
+}
+
 #[test]
 fn store_whose_tier_another_one_recovered_is_refused_before_it_writes() {
     let sandbox = exporting();

@@ -324,8 +324,8 @@ impl Microfs {
         })
     }
 
-    /// What a program wanted to write through this handle at `offset` was refused for want of room: unless that is repeated, or the
-    /// file is cut before it, the file is unclean once the handle is closed.
+    /// What a program wanted to write through this handle at `offset` was refused for want of room, or because the tier failed: unless
+    /// that is repeated, or the file is cut before it, the file is unclean once the handle is closed.
     pub fn note_lack(&self, handle: HandleId, offset: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;

@@ -183,7 +183,7 @@ pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
     write_for(Some(handle), handle, buffers, at)
 }
 
-/// As `write`; what finds no room is missed by whoever wrote through `owner`.
+/// As `write`; what finds no room, or a tier that fails, is missed by whoever wrote through `owner`.
 fn write_for(
     owner: Option<HandleId>,
     handle: HandleId,
@@ -192,14 +192,22 @@ fn write_for(
 ) -> Result<usize> {
     let mut most = TRANSFER_BYTES_MAX;
     let written = loop {
-        match write_bytes(owner, handle, &mut buffers, at, most) {
-            Err(Errno(libc::EFAULT)) => most = readable(handle, &buffers, most)?,
-            Err(Errno(libc::ENOSPC)) => {
-                note_lack(owner, handle, at.after(0))?;
-                return Err(Errno(libc::ENOSPC));
-            }
-            written => break written?,
+        let written = write_bytes(owner, handle, &mut buffers, at, most);
+        let failed = match written {
+            Ok(written) => break written,
+            Err(Errno(libc::EFAULT)) => match readable(handle, &buffers, most) {
+                Ok(fewer) => {
+                    most = fewer;
+                    continue;
+                }
+                Err(failed) => failed,
+            },
+            Err(failed) => failed,
+        };
+        if leaves_lack(failed) {
+            note_lack(owner, handle, at.after(0))?;
         }
+        return Err(failed);
     };
     mapping::follow_handle(handle);
     Ok(written)
@@ -283,18 +291,24 @@ fn write_bytes(
     while done < wanted {
         match request.write_slice(buffers, at.after(done), (wanted - done) as u64) {
             Ok(bytes) => done += bytes,
-            Err(Errno(libc::ENOSPC)) if done > 0 => {
-                note_lack(owner, handle, at.after(done))?;
+            Err(failed) if done > 0 => {
+                if leaves_lack(failed) {
+                    note_lack(owner, handle, at.after(done))?;
+                }
                 break;
             }
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
+            Err(failed) => return Err(failed),
         }
     }
     Ok(done)
 }
 
-/// A write through `handle` at `at` found no room.
+/// Whether what a program wanted to write, and was told that it cannot, is missed in the file: the tier has no room, or failed.
+fn leaves_lack(failed: Errno) -> bool {
+    matches!(failed, Errno(libc::ENOSPC | libc::EIO))
+}
+
+/// A write through `handle` at `at` found no room, or a tier that failed.
 #[cold]
 fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<()> {
     let (Some(owner), mount) = (owner, mount::current()?) else { return Ok(()) };
