@@ -3,7 +3,7 @@
 use crate::archive;
 use crate::calls::CallReport;
 use crate::drain::DrainReport;
-use crate::output::{count, quoted};
+use crate::output::{count, ids, quoted};
 use crate::ranks;
 use crate::signals;
 use crate::size::human;
@@ -61,6 +61,14 @@ impl Safety {
         }
     }
 
+    /// After a drain for which nobody waited any more.
+    pub fn interrupted(standing: Standing) -> Safety {
+        match standing.files {
+            0 => Safety::Empty,
+            _ => Safety::Interrupted { standing },
+        }
+    }
+
     /// Of a store for whose drain nobody is to wait.
     pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
         match standing.files {
@@ -74,10 +82,9 @@ impl Safety {
         match self {
             Safety::Discarded | Safety::Empty => true,
             Safety::Drained(report) => report.outcome.complete,
-            Safety::StoreOnly(_)
-            | Safety::Failed { .. }
-            | Safety::Interrupted { .. }
-            | Safety::Postponed { .. } => false,
+            // It was done before anybody could say so.
+            Safety::Interrupted { standing } => standing.undrained_files == 0,
+            Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Postponed { .. } => false,
         }
     }
 
@@ -87,6 +94,8 @@ impl Safety {
             Safety::Drained(DrainReport { outcome, .. }) => {
                 outcome.complete && outcome.unclean.is_empty() && outcome.unfinished.is_empty()
             }
+            // Nobody has looked what else there may be.
+            Safety::Interrupted { .. } => false,
             other => other.is_complete(),
         }
     }
@@ -130,6 +139,8 @@ pub struct Ending<'a> {
     pub unserved: Vec<String>,
     /// Files whose data could not be brought in from where they were drained to.
     pub not_brought: Vec<Failed>,
+    /// Processes that the command has left, and that use the store.
+    pub inhabitants: Vec<u32>,
     /// The store was removed.
     pub removed: bool,
     /// It is said what can be done with a store that is kept.
@@ -167,6 +178,10 @@ impl Ending<'_> {
             lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        if !self.inhabitants.is_empty() {
+            let processes = ids(&self.inhabitants);
+            lines.push(format!("{job}: {processes} still use the store, so that it is kept"));
+        }
         let archived = self.archive.iter().flat_map(archive::lines);
         lines.extend(archived.map(|line| format!("{job}: {line}")));
         if self.removed {
@@ -233,7 +248,8 @@ impl Ending<'_> {
             Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
             Safety::Interrupted { standing } | Safety::Postponed { standing, .. } => {
                 let mut lines = standing.lines(&persist, &self.place());
-                if !matches!(&self.safety, Safety::Postponed { goes_on: false, .. }) {
+                let is_over = matches!(&self.safety, Safety::Postponed { goes_on: false, .. });
+                if !is_over && !self.safety.is_complete() {
                     let command = self.follow_command();
                     lines
                         .push(format!("the drain goes on in the background; follow it: {command}"));
@@ -293,6 +309,8 @@ impl Ending<'_> {
             unserved: &'a [String],
             #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
             not_brought: &'a [Failed],
+            #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+            inhabitants: &'a [u32],
             commands: Value,
         }
         let commands = match self.removed {
@@ -326,6 +344,7 @@ impl Ending<'_> {
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
             not_brought: &self.not_brought,
+            inhabitants: &self.inhabitants,
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")

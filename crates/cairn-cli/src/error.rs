@@ -191,6 +191,17 @@ pub enum Error {
         /// The job.
         job: String,
     },
+    /// Programs that a `cairn run` has left use the store that is to be removed.
+    #[error(
+        "the store of job {job} cannot be removed: {processes} still use it, and what they write would be lost; \
+         end them first"
+    )]
+    Inhabited {
+        /// The job.
+        job: String,
+        /// Their ids, for people.
+        processes: String,
+    },
     /// The rank of this node that made the store for all could not fill it.
     #[error(
         "job {job} has no store: the rank of this node that was to fill it could not: {reason}"

@@ -36,6 +36,18 @@ pub fn count(number: u64, noun: &str) -> String {
     }
 }
 
+/// Processes by their ids: `process 17`, `processes 17, 18 and 5 more`.
+pub fn ids(processes: &[u32]) -> String {
+    const NAMED_MAX: usize = 3;
+    let named: Vec<String> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
+    let noun = if processes.len() == 1 { "process" } else { "processes" };
+    let more = match processes.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{noun} {}{more}", named.join(", "))
+}
+
 /// A word as a shell takes it.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=+,@%^".contains(c);

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::standing::Standing;
 use crate::store::{OpenStore, Place, locate};
-use crate::survey::Look;
+use crate::survey::{self, Look};
 use cairn_agent::checkpoints::Told;
 use cairn_agent::daemon;
 use cairn_agent::job::RUN_LOCK;
@@ -97,6 +97,10 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
     }
     if files > 0 {
         return Err(Error::WouldLose { job, files: files as usize });
+    }
+    let processes = survey::programs(&claim.store)?;
+    if !processes.is_empty() {
+        return Err(Error::Inhabited { job, processes: output::ids(&processes) });
     }
     claim.remove()?;
     report.removed_stores.push(job);

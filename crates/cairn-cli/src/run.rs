@@ -25,6 +25,7 @@ use crate::stage_option::{self, StageArgument};
 use crate::staging::Stage;
 use crate::standing::Standing;
 use crate::store::OpenStore;
+use crate::survey;
 use crate::unserved;
 use crate::walltime::Walltime;
 use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
@@ -393,7 +394,13 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     let archive = archive.filter(|status| status.is_complete() || !has_nothing(status));
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     let safe = safety.needs_no_store() && is_archived;
-    let removes = discard || (code == 0 && !others_failed && safe);
+    // What they write from now on is nowhere else.
+    let inhabitants = match discard {
+        true => Vec::new(),
+        // If it cannot be said who they are, nothing can be said to be nobody's.
+        false => survey::programs(&claim.store)?,
+    };
+    let removes = discard || (code == 0 && !others_failed && safe && inhabitants.is_empty());
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
@@ -415,6 +422,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         launch,
         unserved: unserved::programs(claim.store.directory()),
         not_brought: not_brought(&claim),
+        inhabitants,
         removed: removes,
         offers: is_real,
         calls,
@@ -469,7 +477,10 @@ fn settle(
                 if let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) {
                     let _ = agent.tell_end(told);
                 }
-                Safety::Interrupted { standing: Standing::of(store).unwrap_or_default() }
+                match Standing::of(store) {
+                    Ok(standing) => Safety::interrupted(standing),
+                    Err(error) => Safety::Failed { reason: error.to_string() },
+                }
             }
         },
     }

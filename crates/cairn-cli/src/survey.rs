@@ -10,16 +10,21 @@ use cairn_agent::client::Client;
 use cairn_agent::job::{JOB_FILE, Job};
 use cairn_agent::manifest::Kind;
 use cairn_agent::volume::Volume;
-use cairn_core::Timestamp;
+use cairn_core::{ProcessIdentity, Timestamp};
+use cairn_device::process;
 use cairn_device::store::removed_job;
 use serde::Serialize;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 /// `st_blocks` counts these.
 const BLOCK_BYTES: u64 = 512;
+/// How long processes that end with their parent may take to, and how often is looked.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What becomes of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -207,10 +212,9 @@ impl Look {
             not_safe: Amount::default(),
             changed: i64::MIN,
         };
-        let agent = Client::connect(store.directory()).and_then(|mut agent| agent.status().ok());
-        let agent_pid = agent.map(|status| status.pid);
+        let agent_pid = agent_of(store);
         for volume in store.volumes()? {
-            look.living += living(&volume, agent_pid)?;
+            look.living += living(&volume, agent_pid)?.len();
             for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
                 look.contents.add(node.bytes);
                 look.changed = look.changed.max(Timestamp(node.mtime_ns).parts().0);
@@ -225,15 +229,42 @@ impl Look {
     }
 }
 
-fn living(volume: &Volume, agent: Option<u32>) -> Result<usize> {
+/// Processes of programs that use a store, as their ids: not this one, its agent, or other commands of ours, nor those of other pid
+/// namespaces, of which nobody knows whether they live. Those that are just ending are waited for. Errors: as `Look::at`.
+pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
+    let ours = fs::read_link("/proc/self/exe").ok();
+    let is_program = |process: &ProcessIdentity| {
+        process.pid_namespace == process::pid_namespace()
+            && fs::read_link(format!("/proc/{}/exe", process.pid)).ok() != ours
+    };
+    let (agent, started) = (agent_of(store), Instant::now());
+    loop {
+        let mut programs = Vec::new();
+        for volume in store.volumes()? {
+            let living = living(&volume, agent)?.into_iter().filter(is_program);
+            programs.extend(living.map(|process| process.pid));
+        }
+        if programs.is_empty() || started.elapsed() > END_PATIENCE {
+            return Ok(programs);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The agent's id, if there is one that answers.
+fn agent_of(store: &OpenStore) -> Option<u32> {
+    let agent = Client::connect(store.directory()).and_then(|mut agent| agent.status().ok());
+    agent.map(|status| status.pid)
+}
+
+/// Processes that have a namespace, besides this one and the agent.
+fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
     let others = processes.into_iter().filter(|(slot, identity)| {
-        *slot != volume.slot()
-            && Some(identity.pid) != agent
-            && cairn_device::process::is_alive(*identity)
+        *slot != volume.slot() && Some(identity.pid) != agent && process::is_alive(*identity)
     });
-    Ok(others.count())
+    Ok(others.map(|(_, identity)| identity).collect())
 }
 
 /// When something was last made or removed in a store's directory, seconds since the epoch.

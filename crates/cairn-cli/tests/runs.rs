@@ -273,3 +273,39 @@ fn run_as_another_process_of_the_job_sees_the_same_files() {
     let inner = format!("{} ls --json | grep -c '\"path\"'", common::CAIRN);
     sandbox.run_undrained("inner", &format!("touch /cairn/a /cairn/b; {inner}")).prints("2\n");
 }
+
+/// Mechanism: only files that are open kept a store. Consequence: it was removed under a process that its command had left, or that
+/// outlived a `cairn run` which was killed, and what that wrote from then on was lost without an error.
+#[test]
+fn store_is_kept_as_long_as_a_process_of_its_program_uses_it() {
+    let sandbox = Sandbox::new();
+    let script = "(echo early >/cairn/early; : >begun; until [ -e go ]; do sleep 0.01; done; \
+        echo late >/cairn/late; : >done) >/dev/null 2>&1 & until [ -e begun ]; do sleep 0.01; done";
+    let ran = sandbox.run("left", script);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("still use the store, so that it is kept"), "{}", ran.stderr);
+    let refused = sandbox.cairn(&["rm", "left"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("still use it, and what they write"), "{}", refused.stderr);
+    fs::write(sandbox.work().join("go"), "").expect("written");
+    eventually("it has written", || sandbox.work().join("done").exists());
+    sandbox.cairn(&["drain", "left"]).succeeds();
+    let late = fs::read_to_string(sandbox.out().join("late")).expect("it is drained");
+    assert_eq!(late, "late\n");
+    sandbox.cairn(&["rm", "left"]).succeeds();
+}
+
+/// Mechanism: nobody waited for a drain at the end of the job's time, and so it counted as not done. Consequence: exit code 75, and a
+/// store that stayed, although everything was safe.
+#[test]
+fn what_is_safe_at_the_end_of_the_time_is_said_to_be() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let options = ["run", "--job", "late", "--until", "+1s", "--persist", &out, "--", "bash", "-c"];
+    let wrote = format!("echo hi >/cairn/a; {} drain late", env!("CARGO_BIN_EXE_cairn"));
+    let ran = sandbox.cairn(&[&options[..], &[&wrote]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("goes on in the background"), "{}", ran.stderr);
+    let ran = sandbox.cairn(&["run", "--until", "+1s", "--persist", &out, "--", "true"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+}
