@@ -91,7 +91,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let told = Told { succeeded: None, wanted: Wanted::All };
     let drain =
         drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
-    let is_drained = persist.is_none() || drain.outcome.complete;
+    // That nobody will end a checkpoint is no reason to say that its files are there.
+    let is_whole = drain.outcome.complete && drain.outcome.unfinished.is_empty();
+    let is_drained = persist.is_none() || is_whole;
     let archive = archive_with(&store, context.json)?;
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     if context.json {
@@ -185,9 +187,8 @@ pub fn left(outcome: &Outcome) -> String {
         let files = count(outcome.failed.len() as u64, "file");
         parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));
     }
-    let waiting = || outcome.unfinished.iter().filter(|unfinished| unfinished.waits);
-    if let Some(first) = waiting().next() {
-        let checkpoints = count(waiting().count() as u64, "unfinished checkpoint");
+    if let Some(first) = outcome.unfinished.first() {
+        let checkpoints = count(outcome.unfinished.len() as u64, "unfinished checkpoint");
         parts.push(format!("{checkpoints} ({})", first.told()));
     }
     if parts.is_empty() {
