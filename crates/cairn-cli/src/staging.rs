@@ -7,6 +7,7 @@
 
 pub mod archived;
 mod on_demand;
+mod series;
 pub mod tie;
 
 use crate::checkpoints;
@@ -27,6 +28,7 @@ use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
 use on_demand::OnDemand;
+use series::Series;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
@@ -397,23 +399,34 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Removes the empty directories of checkpoints that are not there: a program might take the last one for the newest.
+    /// Removes the empty directories of checkpoints that are not there, those included of which only a directory was drained:
+    /// a program might take the last one for the newest.
     fn tidy(&self) -> Result<()> {
-        let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
         let known = self.checkpoints().into_iter();
         let known =
             known.flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)));
         let parts =
             self.parts.iter().flat_map(|part| part.files.iter().map(|path| (&part.name, path)));
-        for (name, path) in known.chain(parts) {
+        let files: Vec<(&Name, &FilePath)> = known.chain(parts).collect();
+        let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, path) in &files {
             let mut parent = path.split().map(|(parent, _)| parent);
             while let Some(path) = parent.filter(|path| !path.is_root()) {
-                owners.entry(path.clone()).or_default().insert(name);
+                owners.entry(path.clone()).or_default().insert(*name);
                 parent = path.split().map(|(parent, _)| parent);
             }
         }
+        owners.retain(|_, owners| owners.len() == 1);
+        let mut empty: BTreeSet<FilePath> = owners.into_keys().collect();
+        let series = Series::of(files.into_iter());
+        let is_there = |name: Name| self.staged.checkpoints.contains(&name.to_string());
+        let entries = self.source.manifest.files.iter();
+        let directories = entries.filter(|(_, entry)| entry.kind == Kind::Directory);
+        let missing =
+            directories.filter(|(path, _)| series.name(path).is_some_and(|name| !is_there(name)));
+        empty.extend(missing.map(|(path, _)| path.clone()));
         // What is in a directory comes before it.
-        for (path, _) in owners.iter().rev().filter(|(_, owners)| owners.len() == 1) {
+        for path in empty.iter().rev() {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
             match volume.fs().remove_directory(&volume.caller(), ROOT, inner.as_bytes()) {
                 Ok(()) | Err(cairn_core::Error::NotEmpty | cairn_core::Error::NotFound) => {}

@@ -168,6 +168,33 @@ fn restore_brings_back_everything_or_the_newest_but_no_part_of_a_damaged_checkpo
     sandbox.cairn(&show).prints("ckpt-3 a b 33\ninput\nz\n26\nckpt-3 input link many ");
 }
 
+/// Mechanism: only directories in which a drained file was were known to be those of checkpoints.
+/// Consequence: of a checkpoint of which nothing else was drained the empty directory came back, and programs that take the
+/// highest number for their newest checkpoint failed at it at every start.
+/// Fix: its name says what it is.
+#[test]
+fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
+    let sandbox = Sandbox::new();
+    let begin = "mkdir -p /cairn/ckpt-3/nothing /cairn/ckpt-4/part /cairn/ckpt-5 /cairn/ckpt-new /cairn/logs/ckpt-6";
+    sandbox.run("job", &format!("{WRITE}\n{begin}")).succeeds().says("store removed");
+    let out = sandbox.out().display().to_string();
+    let show = "cd /cairn; find . -type d | sort | tr '\\n' ' '";
+    let all =
+        |known: &str| format!(". {known} ./ckpt-3/nothing ./ckpt-new ./logs ./logs/ckpt-6 ./many ");
+    for when in ["--stage", "--stage=on-demand"] {
+        let run = ["run", "--job", "job", "--persist", &out, when, "--", "bash", "-c"];
+        let show = format!("{show}; exit 3");
+        sandbox.cairn(&[&run[..], &[&show]].concat()).ends_with(3).prints(&all("./ckpt-3"));
+        sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    }
+    let show = ["exec", "--job", "job", "--", "bash", "-c", show];
+    for (options, known) in [(&["--newest"][..], "./ckpt-3"), (&[], "./ckpt-1 ./ckpt-2 ./ckpt-3")] {
+        sandbox.cairn(&[&["restore", &out], options].concat()).succeeds();
+        sandbox.cairn(&show).succeeds().prints(&all(known));
+        sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    }
+}
+
 /// Mechanism: what the manifest named and no checkpoint of it had was brought in as files that belong to none.
 /// Consequence: of a checkpoint that was being drained when the node was lost a part came back, beside the whole one before it, and
 /// counted as a checkpoint of its own; of one that was written again, files of both times.
