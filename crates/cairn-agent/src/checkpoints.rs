@@ -394,7 +394,8 @@ impl Checkpoints {
 
     /// Notes which checkpoints `ledger` has whole, in its manifest, too.
     pub fn note_levels(&mut self, ledger: &mut Ledger) {
-        self.register.note_levels(|file| ledger.manifest().has(file));
+        let manifest = ledger.manifest();
+        self.register.note_levels(|file| manifest.has(file) && !manifest.is_damaged(&file.path));
         ledger.name_drained();
     }
 

@@ -279,6 +279,11 @@ impl Manifest {
         self.files.get(path).is_some_and(|entry| entry.copy().is_some())
     }
 
+    /// Whether the copy of a file is known to be damaged or gone.
+    pub fn is_damaged(&self, path: &FilePath) -> bool {
+        self.files.get(path).is_some_and(|entry| entry.damaged)
+    }
+
     /// Detaches every entry from the store that made it and drops those without a copy.
     fn adopt(&mut self, store: &str) {
         self.store = store.to_string();

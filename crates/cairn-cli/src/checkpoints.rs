@@ -118,7 +118,7 @@ struct Row {
     wanted: Option<&'static str>,
     /// Whether a copy of it has been verified in the persist directory.
     verified: bool,
-    /// Why it is not complete.
+    /// Why it is not complete, or not verified although it is in the persist directory.
     reason: Option<String>,
 }
 
@@ -130,7 +130,7 @@ pub fn list(
     newest: Option<&str>,
 ) -> Result<()> {
     // First what is outside: the agent writes the register before the manifest, so what is named there is known here by then.
-    let outside = if newest.is_none() { outside(store)? } else { Vec::new() };
+    let outside = if newest.is_none() { outside(store)? } else { None };
     let found = Found::look(store, volumes)?;
     if let Some(pattern) = newest {
         let paths = newest_files(store, volumes, found.complete, pattern)?;
@@ -143,10 +143,14 @@ pub fn list(
             }
         };
     }
-    let mut rows: Vec<Row> = found.complete.iter().map(in_store).collect();
+    let ours = outside.as_ref().filter(|manifest| manifest.store == store.job.store);
+    let mut rows: Vec<Row> = found.complete.iter().map(|known| in_store(known, ours)).collect();
     let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
-    let detached = outside.iter().filter(|drained| !known.contains(&drained.name));
-    rows.splice(0..0, detached.map(only_outside));
+    if let Some(manifest) = &outside {
+        let whole = manifest.whole().into_iter();
+        let detached = whole.filter(|drained| !known.contains(&drained.name));
+        rows.splice(0..0, detached.map(|drained| only_outside(drained, manifest)));
+    }
     rows.extend(found.unfinished.into_iter().map(not_complete));
     match context.json {
         true => output::json(&rows),
@@ -157,15 +161,23 @@ pub fn list(
     }
 }
 
-/// The checkpoints that the manifest of the persist directory names.
-fn outside(store: &OpenStore) -> Result<Vec<manifest::Checkpoint>> {
-    let Some(persist) = &store.job.persist else { return Ok(Vec::new()) };
+/// What the persist directory has of the job.
+fn outside(store: &OpenStore) -> Result<Option<Manifest>> {
+    let Some(persist) = &store.job.persist else { return Ok(None) };
     // A directory that is away at the moment hides nothing of the store.
     let Ok(mut destination) = Destination::open(persist, &store.job.store) else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
-    let manifest = Manifest::load(&mut destination, &store.job.job)?;
-    Ok(manifest.map(|manifest| manifest.whole().into_iter().cloned().collect()).unwrap_or_default())
+    Ok(Manifest::load(&mut destination, &store.job.job)?)
+}
+
+/// What to say of copies that are known to be damaged.
+fn damage<'a>(
+    mut paths: impl Iterator<Item = &'a FilePath>,
+    manifest: &Manifest,
+) -> Option<String> {
+    let damaged = paths.find(|path| manifest.is_damaged(path))?;
+    Some(format!("the copy of {damaged} is damaged or gone"))
 }
 
 fn age_s(modified_ns: i64) -> f64 {
@@ -190,24 +202,33 @@ impl Row {
     }
 }
 
-fn in_store(known: &Checkpoint) -> Row {
+/// Of one that is in the store; `manifest` is what the persist directory has of that store.
+fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
     let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
+    let reason = manifest.and_then(|manifest| {
+        let copied = known.files.iter().filter(|file| manifest.has(file));
+        damage(copied.map(|file| &file.path), manifest)
+    });
+    let level = if reason.is_some() { Level::Node } else { known.level };
     Row {
         id: Some(known.id),
         age_s: Some(age_s(known.modified_ns)),
-        level: Some(word(known.level)),
+        level: Some(word(level)),
         wanted: Some(word(known.wanted)),
-        verified: known.level == Level::Pfs,
+        verified: level == Level::Pfs,
+        reason,
         ..Row::new(known.name.clone(), known.files.len() as u64, known.bytes())
     }
 }
 
-fn only_outside(drained: &manifest::Checkpoint) -> Row {
+fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest) -> Row {
+    let reason = damage(drained.files.iter().map(|file| &file.path), manifest);
     Row {
         id: Some(drained.id),
         age_s: Some(age_s(drained.modified_ns)),
         level: Some("pfs-only"),
-        verified: true,
+        verified: reason.is_none(),
+        reason,
         ..Row::new(drained.name.clone(), drained.files.len() as u64, drained.bytes())
     }
 }
@@ -235,6 +256,8 @@ fn print_rows(rows: &[Row]) {
 fn cells(row: &Row) -> [String; 7] {
     let or_dash = |text: Option<String>| text.unwrap_or("-".to_string());
     let level = match (row.level, row.wanted) {
+        (Some("pfs-only"), _) if row.reason.is_some() => "pfs, damaged",
+        (Some("node"), _) if row.reason.is_some() => "node, not verified",
         (Some("node"), Some("pfs")) => "node, to be drained",
         (Some("pfs"), _) => "node and pfs, verified",
         (Some("pfs-only"), _) => "pfs, verified",

@@ -298,7 +298,7 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
-        let tied = tie::tie(&claim.store.job, &volumes);
+        let tied = tie::tie(&claim.store, &volumes, &staged.damaged);
         // What is whole needs no copy: the agent compares it with that, and says what is wrong with the directory.
         if stage == Stage::OnDemand {
             tied?;

@@ -4,20 +4,28 @@
 //! files; a file is marked as drained only after the manifest names its copy.
 
 use crate::error::Result;
-use cairn_agent::job::Job;
+use crate::store::OpenStore;
+use cairn_agent::checkpoints::Checkpoints;
 use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::Kind;
 use cairn_agent::path::FilePath;
 use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
+use std::collections::BTreeSet;
 
-/// Ties every regular file of a new store to its copy in the persist directory. Errors: the directory cannot be read or written.
-pub fn tie(job: &Job, volumes: &[Volume]) -> Result<()> {
-    match &job.persist {
-        Some(persist) => tie_files(&mut Ledger::open(persist, job)?, volumes, &|_| true),
-        None => Ok(()),
+/// Ties every regular file of a new store to its copy in the persist directory, and says there which copies were found `damaged`,
+/// and in the register which checkpoints are there. Errors: the directory cannot be read or written.
+pub fn tie(store: &OpenStore, volumes: &[Volume], damaged: &BTreeSet<FilePath>) -> Result<()> {
+    let Some(persist) = &store.job.persist else { return Ok(()) };
+    let mut ledger = Ledger::open(persist, &store.job)?;
+    for path in damaged {
+        ledger.update(path, |entry| entry.damaged = true);
     }
+    tie_files(&mut ledger, volumes, &|_| true)?;
+    let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+    checkpoints.note_levels(&mut ledger);
+    Ok(checkpoints.save()?)
 }
 
 /// Ties those files to their copies that `are_meant`, whose data came from these, or are to.
