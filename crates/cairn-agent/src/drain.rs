@@ -597,15 +597,18 @@ fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
 
 /// Counts what the directory has of the files of `trees`: not older versions of them, nor what the store has no file of any more.
 fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut Outcome) {
-    let is_in_store = |path: &FilePath, entry: &Entry| {
+    let in_store = |path: &FilePath, entry: &Entry| {
         let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(path));
-        nodes.any(|node| (node.inode, node.version) == (entry.inode, entry.version))
+        nodes.find(|node| (node.inode, node.version) == (entry.inode, entry.version))
     };
     for (path, entry) in &ledger.manifest().files {
         let is_bare = entry.extended.is_some_and(|extended| !extended.kept);
         outcome.without_attributes += u64::from(is_bare && !entry.detached);
         let counts = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
-        if counts && is_in_store(path, entry) {
+        let Some(node) = in_store(path, entry).filter(|_| counts) else { continue };
+        if entry.damaged {
+            outcome.lost_files += u64::from(node.absence.is_some());
+        } else {
             outcome.drained_files += 1;
             outcome.drained_bytes += entry.bytes;
         }

@@ -122,6 +122,9 @@ pub struct Outcome {
     pub drained_files: u64,
     /// Their bytes.
     pub drained_bytes: u64,
+    /// Files whose data are nowhere: they were to be brought in, and their copies there are damaged or gone.
+    #[serde(default)]
+    pub lost_files: u64,
     /// Files that somebody may still write to.
     pub open: Vec<FilePath>,
     /// Files whose writer died, or found no room.

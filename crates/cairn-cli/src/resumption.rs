@@ -3,7 +3,8 @@
 //! Must stay true: what a program finds as its newest checkpoint is what was written. What is damaged is put right from its verified
 //! copy in the persist directory, or else its checkpoint is set aside, never removed, and the one before it is compared. What a run
 //! that was killed in this has begun is ended first. Where it cannot be found out what is damaged, no program starts.
-//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent compares those when they come.
+//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent compares those when they come, and
+//! notes which are lost.
 
 mod repair;
 #[cfg(test)]
@@ -127,6 +128,13 @@ impl<'a> Reader<'a> {
                 Verdict::Damaged => {
                     damaged.push(Damage { file: file.clone(), found: error.to_string() });
                 }
+                Verdict::Lost => {
+                    let path = &file.path;
+                    let found = format!(
+                        "/{path} cannot be brought in: its copy in the persist directory is damaged or gone"
+                    );
+                    damaged.push(Damage { file: file.clone(), found });
+                }
                 Verdict::Unknown => return Err(error.into()),
             }
         }
@@ -140,6 +148,8 @@ enum Verdict {
     Nothing,
     /// Its data are not what was written.
     Damaged,
+    /// Its data are still elsewhere, and are not what was written.
+    Lost,
     /// It cannot be said.
     Unknown,
 }
@@ -149,7 +159,12 @@ fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
         // A program that outlived its run changes it, an agent did it, or its data are still elsewhere.
         cairn_agent::Error::Changed { .. }
         | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. } => Verdict::Nothing,
-        error if error.is_about_absent_data() => Verdict::Nothing,
+        cairn_agent::Error::Store { source: cairn_core::Error::Absent { inode }, .. } => {
+            match volume.fs().absence(*inode) {
+                Ok(Some(absence)) if absence.damaged => Verdict::Lost,
+                _ => Verdict::Nothing,
+            }
+        }
         cairn_agent::Error::Damaged { .. } => Verdict::Damaged,
         // A device that is gone says nothing of what is on it.
         cairn_agent::Error::Store { source: cairn_core::Error::Io, .. }

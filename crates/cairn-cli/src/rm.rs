@@ -131,7 +131,9 @@ fn files_at_risk(store: &OpenStore) -> Result<u64> {
     // The agent looks at every copy again; what it drained once may have been removed since.
     let report = drain_with(store, None, Duration::ZERO, Told::default(), true)?;
     let unclean = report.outcome.unclean.len() as u64;
-    let files = (report.files - report.outcome.drained_files.min(report.files)).max(unclean);
+    // Of what is lost the store has nothing, either.
+    let elsewhere = report.outcome.drained_files + report.outcome.lost_files;
+    let files = report.files.saturating_sub(elsewhere).max(unclean);
     match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
         None => Ok(files),
         Some(status) => Err(Error::NotArchived {

@@ -32,6 +32,10 @@ impl Standing {
             for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
                 standing.files += 1;
                 standing.unclean_files += u64::from(node.unclean);
+                if node.absence.is_some_and(|absence| absence.damaged) {
+                    // Its data are nowhere.
+                    continue;
+                }
                 let (files, bytes) = match node.drained && !node.open && !node.unclean {
                     true => (&mut standing.drained_files, &mut standing.drained_bytes),
                     false => (&mut standing.undrained_files, &mut standing.undrained_bytes),
