@@ -29,7 +29,9 @@ use cairn_agent::space_policy::SpacePolicy;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
+use cairn_device::store::{LeftTier, TierLocks};
 use cairn_device::{Store, TierPlace};
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
@@ -58,6 +60,8 @@ pub struct Claim {
     /// It was made by this process, and not from what an earlier store has left: nothing is lost with it.
     pub is_new: bool,
     lock: File,
+    /// Those of its tiers, when its agent has ended.
+    locks: OnceCell<TierLocks>,
 }
 
 /// How a run comes into a store.
@@ -125,7 +129,7 @@ impl Claim {
             crate::request::checked_persist(persist)?;
             check_persist(persist, &store.job)?;
         }
-        let mut claim = Claim { store, is_new: false, lock };
+        let mut claim = Claim { store, is_new: false, lock, locks: OnceCell::new() };
         let device_store = Store::open(directory).map_err(refuse)?;
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
@@ -239,7 +243,7 @@ impl Claim {
         let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
             (entrance.sign)(&directory)?;
             let store = OpenStore::open(&directory)?;
-            Ok(Claim { store, is_new: true, lock })
+            Ok(Claim { store, is_new: true, lock, locks: OnceCell::new() })
         });
         let made = made.and_then(|mut claim| {
             let made = claim.make_namespace(&device_store, request);
@@ -371,8 +375,11 @@ impl Claim {
         &self.lock
     }
 
-    /// Ends the agent; false if it does not end.
+    /// Ends the agent; false if it does not end. What it had locked of the tiers this has until the store is removed.
     pub fn end_agent(&self) -> Result<bool> {
+        if self.locks.get().is_none() {
+            let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
+        }
         let directory = self.store.directory();
         let has_ended = || Ok((!daemon::is_locked(directory, AGENT_LOCK)?).then_some(()));
         Ok(self.stop_agent_until(has_ended)?.is_some())
@@ -402,13 +409,22 @@ impl Claim {
         }
     }
 
-    /// Ends the agent and removes the store with everything in it.
-    pub fn remove(self) -> Result<()> {
+    /// Ends the agent and removes the store with everything in it. Says which tiers stay.
+    pub fn remove(mut self) -> Result<()> {
         // An agent that does not end finds its store gone and gives up.
         self.end_agent()?;
-        Store::open(self.store.directory())?.remove()?;
+        let locks = self.locks.take().unwrap_or_default();
+        let left = Store::open(self.store.directory())?.remove_locked(locks)?;
+        left.into_iter().for_each(|left| eprintln!("cairn: {}", shown_left(left)));
         Ok(())
     }
+}
+
+/// What to say of a tier that stays when its store is removed.
+fn shown_left(left: LeftTier) -> String {
+    let path = left.path;
+    let error = Error::from(left.error);
+    format!("a tier was not emptied: {error}; {} keeps what it holds", path.display())
 }
 
 /// Whether the directory that a store drains to is the one that it was.
@@ -514,7 +530,7 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
 /// Takes a store that exists to oneself, to look at it or remove it.
 pub fn claim_existing(store: OpenStore) -> Result<Claim> {
     let lock = take_lock(store.directory(), &store.job.job)?;
-    Ok(Claim { store, is_new: false, lock })
+    Ok(Claim { store, is_new: false, lock, locks: OnceCell::new() })
 }
 
 /// A name made from the command and a few random letters that no store has.

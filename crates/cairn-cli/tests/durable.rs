@@ -165,6 +165,51 @@ fn store_whose_tier_was_recovered_elsewhere_is_refused() {
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\nmore\n");
 }
 
+/// Mechanism: whoever removed a store compared only the identity of its tier, which it keeps when another store recovers it,
+/// and without its lock.
+/// Consequence: a run that waited for the tier recovered it, and lost it under its program.
+/// Fix: a tier is compared with what its store knows of it, and emptied, while it is locked.
+#[test]
+fn tier_that_another_store_recovered_stays_when_the_store_that_had_it_is_removed() {
+    let place = Place::new();
+    place.run("first", &[], "echo kept >/cairn/file").succeeds();
+    place.kill_agent("first");
+    place.run("second", &[], "echo more >>/cairn/file").succeeds().says("recovered 1 file");
+    let removed = place.sandbox.cairn(&["rm", "first", "--discard"]).succeeds();
+    removed.says("store of job first removed").says("another store has recovered it");
+    assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\nmore\n");
+    let removed = place.sandbox.cairn(&["rm", "second", "--discard"]).succeeds();
+    assert_eq!(removed.stderr, "");
+    assert!(!place.sandbox.work().join("tier").exists());
+}
+
+/// A run that waits for a tier when its store is removed finds what was there, or nothing: never a tier that goes under it.
+#[test]
+fn run_that_waits_for_a_tier_that_is_removed_begins_with_an_empty_one() {
+    let place = Place::new();
+    let begun = place.sandbox.work().join("begun");
+    let go = place.sandbox.work().join("go");
+    let wait = format!(
+        "echo secret >/cairn/x; touch {}; until [ -e {} ]; do sleep 0.01; done",
+        begun.display(),
+        go.display()
+    );
+    let arguments = ["--tier", &place.tier, "--discard", "--", "bash", "-c", &wait];
+    let mut first = place.sandbox.command(&[&["run", "--job", "first"], &arguments[..]].concat());
+    let mut first = first.stderr(std::process::Stdio::null()).spawn().expect("starts");
+    common::eventually("the program runs", || begun.exists());
+    let script = format!(
+        "touch {}; ls -A /cairn; for i in 1 2 3; do echo hi >/cairn/z$i; sleep 0.05; cat /cairn/z$i; done",
+        go.display()
+    );
+    // It is refused as long as the first one has it.
+    place.run("second", &[], &script).ends_with(2).says("another store uses it");
+    fs::write(&go, "").expect("writes");
+    let second = place.run("second", &[], &script).succeeds();
+    assert_eq!(second.stdout, "hi\nhi\nhi\n");
+    assert!(first.wait().expect("ends").success());
+}
+
 #[test]
 fn tier_kept_from_another_prefix_or_size_is_refused_and_kept() {
     let place = Place::new();

@@ -36,6 +36,18 @@ pub struct MediaCheck {
 }
 
 impl MediaCheck {
+    /// Of the media with this superblock, from which the namespace in `memory` was made.
+    pub fn new(memory: &dyn Memory, superblock: Superblock, checksum: Checksum) -> MediaCheck {
+        let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
+        MediaCheck { superblock, checksum, epoch }
+    }
+
+    /// Whether another store recovered the media; not of media that hold no snapshot any more. Errors: `Io`.
+    pub fn was_recovered(&self, media: &dyn Media) -> Result<bool> {
+        let found = snapshot::epoch(media, &self.superblock, self.checksum)?;
+        Ok(found.is_some() && found != self.epoch)
+    }
+
     /// Errors: `Corrupt` if another store recovered the media, or they hold something else; `Io`.
     pub fn check(&self, media: &dyn Media) -> Result<()> {
         match snapshot::epoch(media, &self.superblock, self.checksum)? == self.epoch {
@@ -116,8 +128,7 @@ impl Microfs {
         further: Vec<Arc<dyn Media>>,
         superblock: Superblock,
     ) -> Result<(Microfs, MediaCheck)> {
-        let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
-        let check = MediaCheck { superblock: superblock.clone(), checksum, epoch };
+        let check = MediaCheck::new(memory.as_ref(), superblock.clone(), checksum);
         let durable = Durable::new(media, further, superblock);
         Ok((Microfs::open_any(memory, checksum, Some(durable))?, check))
     }

@@ -285,17 +285,15 @@ impl MediaFile {
         }
     }
 
-    /// Removes the file at `path`, or empties the device, if it is the tier `identity`; anything else stays.
-    pub fn remove(path: &Path, identity: &Identity) -> StoreResult<()> {
-        let Some(file) = MediaFile::open(path).ok().filter(|file| file.identity == *identity)
-        else {
-            return Ok(());
-        };
-        let removed = match file.kind {
-            MediumKind::Block => file.empty(),
-            MediumKind::Remote => file.empty().and_then(|()| file.release()).inspect(|()| {
-                let tier = file.tier_lock.iter();
-                tier.for_each(|tier| remove_stand_ins(path, &file.ordinary, tier, identity));
+    /// Removes the file, which is at `path`, or empties the device.
+    pub fn remove_from(self, path: &Path) -> StoreResult<()> {
+        let removed = match self.kind {
+            MediumKind::Block => self.empty(),
+            MediumKind::Remote => self.empty().and_then(|()| self.release()).inspect(|()| {
+                let tier = self.tier_lock.iter();
+                tier.for_each(|tier| {
+                    remove_stand_ins(path, &self.ordinary, tier, &self.identity);
+                });
             }),
             MediumKind::File | MediumKind::Dax => {
                 c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
@@ -513,18 +511,11 @@ fn check_unit(offset: u64, length: usize) -> Result<()> {
 /// What has a file that is locked.
 trait Locked {
     fn file(&self) -> &Descriptor;
-
-    /// Whether that file stands in for something else, and may lose its name.
-    fn is_stand_in(&self) -> bool;
 }
 
 impl Locked for Medium {
     fn file(&self) -> &Descriptor {
         &self.ordinary
-    }
-
-    fn is_stand_in(&self) -> bool {
-        self.remote.is_some()
     }
 }
 
@@ -532,13 +523,9 @@ impl Locked for Descriptor {
     fn file(&self) -> &Descriptor {
         self
     }
-
-    fn is_stand_in(&self) -> bool {
-        true
-    }
 }
 
-/// Opens what is at `path` and takes its lock; again if the file that is locked in its stead was removed meanwhile.
+/// Opens what is at `path` and takes its lock; again if it, or the file that is locked in its stead, was removed meanwhile.
 fn open_locked<T: Locked>(
     path: &Path,
     sharing: i32,
@@ -552,7 +539,7 @@ fn open_locked<T: Locked>(
             failed(errno).advise("another store uses it: end that first, or look at it as it is, with cairn verify JOB")
         })?;
         let is_named = sys::fstat(opened.file().raw()).map_err(failed)?.st_nlink > 0;
-        if is_named || !opened.is_stand_in() || access == Access::Read {
+        if is_named || access == Access::Read {
             return Ok(opened);
         }
     }

@@ -16,13 +16,14 @@ mod signature;
 mod tests;
 
 use core::time::Duration;
+use std::ffi::CString;
 use std::path::Path;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Result};
 
 use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
-use crate::label::{Label, Wrong};
+use crate::label::{Identity, Label, Wrong};
 use crate::nvme::queue::Traits;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
@@ -177,6 +178,21 @@ impl MediumKind {
             _ => wrong.describe(),
         }
     }
+}
+
+/// Locks what is at `path`, and what stands in for it and for that tier, beside others who use it; those that can be.
+pub(crate) fn lock_beside(path: &Path, identity: &Identity) -> Vec<Descriptor> {
+    let files = match RemotePath::is_one(path) {
+        true => remote::stand_ins(path, identity),
+        false => {
+            let open =
+                |name: CString| Descriptor::open(libc::AT_FDCWD, &name, Access::Read.flags(), 0);
+            c_path(path).and_then(open).into_iter().collect()
+        }
+    };
+    let is_locked =
+        |file: &Descriptor| sys::flock(file.raw(), libc::LOCK_SH | libc::LOCK_NB).is_ok();
+    files.into_iter().filter(is_locked).collect()
 }
 
 /// The refusal of what is at `path`.

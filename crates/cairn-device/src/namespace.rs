@@ -6,6 +6,8 @@
 //! through them.
 //! Does not plan, and does not know file names inside the namespace.
 
+pub(crate) mod removal;
+
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
@@ -594,10 +596,7 @@ fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
 
 /// Removes what the creator of a namespace made, and nothing else of the same name.
 fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
-    // A list that was not finished named no file yet that was made.
-    for place in tiers::read(directory, &names.tiers).unwrap_or_default() {
-        place.remove()?;
-    }
+    removal::empty_tiers(directory, names, Vec::new())?;
     remove_own(directory, names)
 }
 

@@ -21,11 +21,11 @@ use std::path::{Path, PathBuf};
 
 use crate::directory::{Directory, StoreResult, c_path};
 use crate::huge;
-use crate::namespace;
+use crate::namespace::removal;
 use crate::sys::{self, Errno};
-use crate::tiers::TierPlace;
 
 pub use crate::directory::StoreError;
+pub use crate::namespace::removal::{LeftTier, TierLocks};
 
 /// Directory of placeholders, within the store.
 pub const HANDLES: &CStr = c"handles";
@@ -103,22 +103,35 @@ impl Store {
         Ok(names)
     }
 
-    /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last.
+    /// Keeps other stores from recovering the tiers of this one as long as the result is there.
+    pub fn lock_tiers(&self) -> TierLocks {
+        let mut locks = TierLocks::default();
+        let names = self.names_with(".tiers").unwrap_or_default();
+        names.iter().for_each(|name| locks.take(&self.directory, name));
+        locks
+    }
+
+    /// As `remove_locked`, of a store of which nobody has locked the tiers.
+    pub fn remove(self) -> StoreResult<Vec<LeftTier>> {
+        self.remove_locked(TierLocks::default())
+    }
+
+    /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last. The result are
+    /// tiers that it still seemed to have and that stay: they could not be reached, or another store has recovered them.
     /// Its directory loses its name first: whoever makes a store of that name meanwhile makes another one.
     /// Processes that have it mapped keep working on what no one else will see.
-    pub fn remove(self) -> StoreResult<()> {
+    pub fn remove_locked(self, mut locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
         let guard = self.directory.exclusive()?;
+        let mut left = Vec::new();
         for name in self.names_with(".tiers")? {
-            // Of a damaged list nothing is known to be ours.
-            let places = namespace::places(&self, &name).unwrap_or_default();
-            places.iter().try_for_each(TierPlace::remove)?;
+            left.extend(removal::empty(&self.directory, &name, locks.of(&name))?);
         }
         huge::withdraw(&self.directory)?;
         let renamed = rename_away(self.path())?;
         remove_directory(&renamed)?;
         drop(guard);
         remove_parent(self.path());
-        Ok(())
+        Ok(left)
     }
 }
 

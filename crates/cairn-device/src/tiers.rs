@@ -62,7 +62,11 @@ impl TierPlace {
         if !is_there {
             return Ok(None);
         }
-        let file = MediaFile::open_alone(path)?;
+        let file = match MediaFile::open_alone(path) {
+            // It was removed meanwhile, with the store that had it.
+            Err(error) if error.errno == libc::ENOENT && !kind.is_device() => return Ok(None),
+            opened => opened?,
+        };
         let superblock = Superblock::read(&file, checksum::crc32c)
             .map_err(|error: Error| StoreError::new("recover", path, error))?;
         Ok(Some(superblock))
@@ -135,14 +139,6 @@ impl TierPlace {
                 };
                 MediaFile::create(path, bytes, *identity, allocation)
             }
-        }
-    }
-
-    /// Removes what stands outside the store, if it is this tier's.
-    pub fn remove(&self) -> StoreResult<()> {
-        match self {
-            TierPlace::Ram => Ok(()),
-            TierPlace::Medium { path, identity, .. } => MediaFile::remove(path, identity),
         }
     }
 

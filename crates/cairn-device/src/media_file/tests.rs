@@ -1,6 +1,7 @@
 //! Making, refusing and removing a tier's file; its contents on file systems with and without direct I/O.
 
 use super::*;
+use crate::namespace::removal;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
@@ -267,13 +268,12 @@ fn only_the_tier_that_is_meant_is_removed() {
     let place = Place::on_disk();
     let path = place.path.join("tier");
     drop(place.file(BYTES));
-    MediaFile::remove(&path, &[1; 16]).unwrap();
-    assert!(path.exists());
-    MediaFile::remove(&path, &IDENTITY).unwrap();
+    let own = |identity| removal::open(&path, identity, libc::LOCK_SH);
+    assert!(own(&[1; 16]).unwrap().is_none());
+    own(&IDENTITY).unwrap().unwrap().remove_from(&path).unwrap();
     assert!(!path.exists());
     std::fs::write(&path, "mine").unwrap();
-    MediaFile::remove(&path, &IDENTITY).unwrap();
-    assert!(path.exists());
+    assert!(own(&IDENTITY).is_err());
 }
 
 #[test]

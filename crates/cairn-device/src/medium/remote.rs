@@ -156,6 +156,13 @@ pub(crate) fn stand_in_of_tier(
     stand_in(&tier_path(identity), access).map_err(|errno| not_locked(path, errno))
 }
 
+/// The files that are locked in place of the namespace at `path`, and of that tier on it, as far as they are there.
+pub(super) fn stand_ins(path: &Path, identity: &Identity) -> Vec<Descriptor> {
+    let place = RemotePath::parse(path).map(|place| place_path(&place));
+    let names = place.into_iter().chain([tier_path(identity)]);
+    names.filter_map(|name| stand_in(&name, Access::Read).ok()).collect()
+}
+
 /// Removes the files that stand in for the namespace at `path` and for its tier, which the caller has open, if nobody else here
 /// uses them. Who opened one before finds that it has no name any more: see `MediaFile::open_unclaimed`.
 pub(crate) fn remove_stand_ins(path: &Path, file: &Descriptor, tier: &Descriptor, of: &Identity) {

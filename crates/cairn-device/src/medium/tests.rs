@@ -34,6 +34,10 @@ impl Place {
         MediaFile::create_on_device(self.path(), bytes, IDENTITY, may_overwrite)
     }
 
+    fn empty(&self) {
+        MediaFile::open(self.path()).unwrap().remove_from(self.path()).unwrap();
+    }
+
     fn contents(&self) -> Contents {
         contents(self.path()).unwrap()
     }
@@ -72,9 +76,7 @@ fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
         }
         assert!(Media::write(&file, bytes, &[7; PAGE as usize]).is_err());
         drop(file);
-        MediaFile::remove(place.path(), &[1; 16]).unwrap();
-        assert!(MediaFile::open(place.path()).is_ok(), "it is not the one that was meant");
-        MediaFile::remove(place.path(), &IDENTITY).unwrap();
+        place.empty();
         assert!(place.bytes().iter().all(|&byte| byte == 0));
     }
 }
@@ -97,7 +99,7 @@ fn device_that_holds_something_is_refused_and_overwritten_only_if_that_is_allowe
         place.make(BYTES, true).unwrap();
         let refused = place.make(BYTES, false).unwrap_err();
         assert!(refused.advice.contains("a tier of another store"), "{refused}");
-        MediaFile::remove(place.path(), &IDENTITY).unwrap();
+        place.empty();
     }
 }
 
@@ -111,7 +113,7 @@ fn last_sectors_of_a_device_that_fill_no_page_are_looked_at_and_cleared() {
     assert!(place.make(BYTES, false).unwrap_err().advice.contains("a GPT partition table"));
     place.make(BYTES_MAX - PAGE, true).unwrap();
     assert!(MediaFile::open(place.path()).is_ok());
-    MediaFile::remove(place.path(), &IDENTITY).unwrap();
+    place.empty();
     assert!(place.bytes().iter().all(|&byte| byte == 0));
 }
 

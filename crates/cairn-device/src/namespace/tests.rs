@@ -277,6 +277,63 @@ fn durable_namespace_of_any_tiers_is_made_again_from_its_files() {
     }
 }
 
+/// Mechanism: a tier was told by its identity alone when it was removed, which it keeps when another store recovers it.
+/// Consequence: the removal of a store emptied the tier under the one that had recovered it.
+/// Fix: the epoch is compared, too, under the tier's lock.
+#[test]
+fn tiers_that_another_store_has_recovered_are_not_emptied_with_the_store_that_had_them() {
+    for (tier_blocks, metadata_bytes) in [([200, 0, 8, 0], 0), ([0, 0, 8, 0], 4 << 20)] {
+        let scratch = Scratch::new();
+        let first = store(&scratch);
+        let creation = durable(&scratch, tier_blocks, metadata_bytes);
+        create(&first, "node", creation.clone()).unwrap();
+        leave_a_mark(&open_namespace(&first, "node").unwrap());
+        let second = Store::create(scratch.0.path(), "second").unwrap();
+        create(&second, "node", kept(&creation)).unwrap();
+        let path = first.path().to_owned();
+        let left = first.remove().unwrap();
+        let named: Vec<_> = left.iter().map(|left| (left.error.errno, &left.path)).collect();
+        let meta = scratch.0.path().join("meta");
+        assert_eq!(named, [(libc::ESTALE, &meta)], "{tier_blocks:?}");
+        assert!(!path.exists(), "the store is removed all the same");
+        assert!(has_mark(&open_namespace(&second, "node").unwrap()), "{tier_blocks:?}");
+        second.remove().unwrap();
+        assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    }
+}
+
+#[test]
+fn tiers_that_are_locked_are_recovered_by_nobody_until_they_are_gone_with_their_store() {
+    let scratch = Scratch::new();
+    let first = store(&scratch);
+    let creation = durable(&scratch, [200, 0, 8, 0], 0);
+    create(&first, "node", creation.clone()).unwrap();
+    let locks = first.lock_tiers();
+    let [meta, ..] = &creation.places[..] else { panic!() };
+    assert_eq!(meta.as_kept().unwrap_err().errno, libc::EWOULDBLOCK);
+    assert_eq!(first.remove_locked(locks), Ok(Vec::new()));
+    assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
+    assert_eq!(meta.as_kept().unwrap_err().errno, libc::ENOENT);
+}
+
+/// What a creator that died has left is not known to be its own any more when somebody has it.
+#[test]
+fn tier_without_a_meta_segment_is_not_emptied_while_another_store_has_it() {
+    let scratch = Scratch::new();
+    let first = store(&scratch);
+    let creation = durable(&scratch, [200, 0, 0, 0], 0);
+    create(&first, "node", creation.clone()).unwrap();
+    std::fs::remove_file(first.path().join("node.meta")).unwrap();
+    let second = Store::create(scratch.0.path(), "second").unwrap();
+    create(&second, "node", kept(&creation)).unwrap();
+    let namespace = open_namespace(&second, "node").unwrap();
+    let left = first.remove().unwrap();
+    let errors: Vec<_> = left.iter().map(|left| left.error.errno).collect();
+    assert_eq!(errors, [libc::EWOULDBLOCK]);
+    leave_a_mark(&namespace);
+    assert!(has_mark(&open_namespace(&second, "node").unwrap()));
+}
+
 #[test]
 fn metadata_of_other_tiers_are_refused_and_everything_stays() {
     let scratch = Scratch::new();
