@@ -30,7 +30,7 @@ use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
 use cairn_device::store::{LeftTier, TierLocks};
-use cairn_device::{Store, TierPlace};
+use cairn_device::{MediumKind, Store, TierPlace};
 use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::path::Path;
@@ -415,16 +415,25 @@ impl Claim {
         self.end_agent()?;
         let locks = self.locks.take().unwrap_or_default();
         let left = Store::open(self.store.directory())?.remove_locked(locks)?;
-        left.into_iter().for_each(|left| eprintln!("cairn: {}", shown_left(left)));
+        let job = &self.store.job.job;
+        left.iter().for_each(|left| eprintln!("cairn: {job}: {}", shown_left(left)));
         Ok(())
     }
 }
 
 /// What to say of a tier that stays when its store is removed.
-fn shown_left(left: LeftTier) -> String {
-    let path = left.path;
-    let error = Error::from(left.error);
-    format!("a tier was not emptied: {error}; {} keeps what it holds", path.display())
+fn shown_left(left: &LeftTier) -> String {
+    let remedy = match (left.error.errno, left.kind) {
+        // It is another store's, here or on another machine.
+        (libc::ESTALE | libc::EWOULDBLOCK, _) => "",
+        _ if left.error.holder.is_some() => "",
+        (_, MediumKind::Remote) => {
+            ", claimed by this machine, until a run takes it: here with --tier, elsewhere with take-over=yes as well"
+        }
+        _ => ", until a run takes it with --tier, or somebody removes it",
+    };
+    let error = Error::from(left.error.clone());
+    format!("a tier was not emptied: {error}; it keeps what it holds{remedy}")
 }
 
 /// Whether the directory that a store drains to is the one that it was.

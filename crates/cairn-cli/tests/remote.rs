@@ -102,6 +102,27 @@ fn namespace_of_a_store_that_was_removed_is_free_for_other_machines() {
     claimant(&target, Claim::Exclusive);
 }
 
+/// Mechanism: a tier that could not be opened counted as one that is not there. Consequence: `cairn rm` said that the store was
+/// removed, and all that it had stayed on the target. Fix: the tiers that stay are named, with the reason.
+#[test]
+fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_said() {
+    let sandbox = exporting();
+    let mut target = Target::start(&sandbox, "127.0.0.1:0");
+    let run = |tier: &str, script: &str| {
+        sandbox.cairn(&["run", "--job", "job", "--tier", tier, "--", "bash", "-c", script])
+    };
+    let written = run(&target.tier, WRITE).succeeds().stdout;
+    target.end();
+    let removed = sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    assert_eq!(removed.stdout, "store of job job removed\n");
+    assert_eq!(removed.stderr.lines().count(), 1, "{}", removed.stderr);
+    removed.says("is there a target?").says(&target.address).says("take-over=yes");
+    let again = Target::start(&sandbox, &target.address);
+    assert_eq!(run(&again.tier, READ).succeeds().stdout, written, "it was not emptied");
+    let removed = sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    assert_eq!(removed.stderr, "");
+}
+
 #[test]
 fn target_is_started_again_under_programs_then_nothing_fails() {
     const ROUNDS: &str =

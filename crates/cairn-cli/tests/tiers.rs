@@ -137,6 +137,15 @@ fn file_that_stands_there_is_refused_and_left_alone() {
 }
 
 #[test]
+fn store_that_lost_its_file_is_removed_without_a_word_about_that() {
+    let store = Spilling::new();
+    store.run("lost", &[], "open('/cairn/f', 'w').write('data')").succeeds();
+    fs::remove_file(store.file()).expect("removes");
+    let removed = store.sandbox.cairn(&["rm", "lost", "--discard"]).succeeds();
+    assert_eq!(removed.stderr, "");
+}
+
+#[test]
 fn store_that_lost_its_file_says_so() {
     let store = Spilling::new();
     store.run("lost", &[], "open('/cairn/f', 'w').write('data')").succeeds();

@@ -4,7 +4,7 @@
 //! has it for itself, so nobody does meanwhile; and who has done so before has begun another epoch. Without a meta segment there is
 //! nothing to compare that with: then nobody else may have the tier. Those behind the first one stay where it stays.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cairn_core::{Error, MediaCheck, Memory, Microfs, Superblock};
 
@@ -28,9 +28,7 @@ const BEHIND: &str = "it stays with the tier that has its metadata";
 pub struct LeftTier {
     /// What it is.
     pub kind: MediumKind,
-    /// Where it is.
-    pub path: PathBuf,
-    /// Why.
+    /// Why, and where it is.
     pub error: StoreError,
 }
 
@@ -92,7 +90,7 @@ pub(super) fn empty_tiers(
             Ok(false) => {}
             Ok(true) => {
                 let error = StoreError::new("empty tier", path, Errno(libc::ESTALE));
-                return Ok(vec![LeftTier::new(file.kind(), error.advise(RECOVERED))]);
+                return Ok(vec![LeftTier { kind: file.kind(), error: error.advise(RECOVERED) }]);
             }
             Err(Error::Io) => {
                 let error = StoreError::new("empty tier", path, Error::Io);
@@ -111,10 +109,10 @@ pub(super) fn empty_tiers(
     for found in found {
         match found {
             Found::Nothing => {}
-            Found::Failed(kind, error) => left.push(LeftTier::new(kind, error)),
+            Found::Failed(kind, error) => left.push(LeftTier { kind, error }),
             Found::Ours(path, file) if stays => {
                 let error = StoreError::new("empty tier", path, Errno(libc::ECANCELED));
-                left.push(LeftTier::new(file.kind(), error.advise(BEHIND)));
+                left.push(LeftTier { kind: file.kind(), error: error.advise(BEHIND) });
             }
             Found::Ours(path, file) => file.remove_from(path)?,
         }
@@ -126,12 +124,6 @@ pub(super) fn empty_tiers(
 fn was_recovered(memory: &dyn Memory, file: &MediaFile) -> cairn_core::Result<bool> {
     let superblock = Superblock::read(file, checksum::crc32c)?;
     MediaCheck::new(memory, superblock, checksum::crc32c).was_recovered(file)
-}
-
-impl LeftTier {
-    fn new(kind: MediumKind, error: StoreError) -> LeftTier {
-        LeftTier { kind, path: error.path.clone(), error }
-    }
 }
 
 /// What stands where a tier was made.

@@ -292,7 +292,7 @@ fn tiers_that_another_store_has_recovered_are_not_emptied_with_the_store_that_ha
         create(&second, "node", kept(&creation)).unwrap();
         let path = first.path().to_owned();
         let left = first.remove().unwrap();
-        let named: Vec<_> = left.iter().map(|left| (left.error.errno, &left.path)).collect();
+        let named: Vec<_> = left.iter().map(|left| (left.error.errno, &left.error.path)).collect();
         let meta = scratch.0.path().join("meta");
         assert_eq!(named, [(libc::ESTALE, &meta)], "{tier_blocks:?}");
         assert!(!path.exists(), "the store is removed all the same");
