@@ -98,7 +98,11 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
     if files > 0 {
         return Err(Error::WouldLose { job, files: files as usize });
     }
-    let processes = survey::programs(&claim.store)?;
+    let processes = match survey::programs(&claim.store) {
+        // A store that cannot be opened any more can be discarded.
+        Err(_) if discard => Vec::new(),
+        processes => processes?,
+    };
     if !processes.is_empty() {
         return Err(Error::Inhabited { job, processes: output::ids(&processes) });
     }

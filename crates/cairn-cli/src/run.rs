@@ -394,13 +394,13 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     let archive = archive.filter(|status| status.is_complete() || !has_nothing(status));
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     let safe = safety.needs_no_store() && is_archived;
-    // What they write from now on is nowhere else.
-    let inhabitants = match discard {
-        true => Vec::new(),
-        // If it cannot be said who they are, nothing can be said to be nobody's.
-        false => survey::programs(&claim.store)?,
+    let may_remove = code == 0 && !others_failed && safe;
+    let inhabitants = match may_remove && !discard {
+        // What they write from now on is nowhere else. If nobody can say who they are, all that there is now is safe.
+        true => survey::programs(&claim.store).unwrap_or_default(),
+        false => Vec::new(),
     };
-    let removes = discard || (code == 0 && !others_failed && safe && inhabitants.is_empty());
+    let removes = discard || (may_remove && inhabitants.is_empty());
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
