@@ -58,7 +58,7 @@ pub enum Kind {
 pub enum State {
     /// The persist directory has this version, verified.
     Drained,
-    /// Its writer died, or found no room: never copied.
+    /// Its writer died, or could not write all: never copied.
     Unclean,
     /// Its data in the store is damaged: never copied.
     Quarantined,

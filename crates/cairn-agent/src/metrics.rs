@@ -63,7 +63,7 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     one(
         "unclean_files",
         "gauge",
-        "Files whose writer died or found no room.",
+        "Files whose writer died or could not write all.",
         last.unclean.len() as u64,
     );
     one("failed_files", "gauge", "Files that could not be drained.", last.failed.len() as u64);

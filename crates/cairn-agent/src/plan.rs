@@ -30,7 +30,7 @@ pub struct Node {
     pub changed_ns: i64,
     /// Version of the data.
     pub version: u64,
-    /// A writer died, or found no room.
+    /// A writer died, or could not write all.
     pub unclean: bool,
     /// Somebody may write to it.
     pub open: bool,

@@ -127,7 +127,7 @@ pub struct Outcome {
     pub lost_files: u64,
     /// Files that somebody may still write to.
     pub open: Vec<FilePath>,
-    /// Files whose writer died, or found no room.
+    /// Files whose writer died, or could not write all.
     pub unclean: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,

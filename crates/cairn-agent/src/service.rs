@@ -420,7 +420,7 @@ fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
     let unclean = outcome
         .unclean
         .iter()
-        .map(|path| (path.clone(), "its writer died, or found no room".to_string()));
+        .map(|path| (path.clone(), "its writer died, or could not write all".to_string()));
     let now: BTreeSet<_> = failed.chain(unclean).collect();
     let mut fresh = now.difference(left);
     for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {

@@ -102,7 +102,7 @@ pub enum Standing {
 pub enum Reason {
     /// Somebody may write to this file.
     Open(FilePath),
-    /// This file is unclean: its writer died, or found no room.
+    /// This file is unclean: its writer died, or could not write all.
     Unclean(FilePath),
     /// Parts of so many ranks are there, of so many.
     Ranks(u32, u32),
@@ -122,7 +122,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Open(path) => write!(f, "{path} is open"),
-            Reason::Unclean(path) => write!(f, "the writer of {path} died, or found no room"),
+            Reason::Unclean(path) => write!(f, "the writer of {path} died, or could not write all"),
             Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),

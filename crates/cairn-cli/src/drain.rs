@@ -131,7 +131,7 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
     let files = count(outcome.unclean.len() as u64, "file");
     let more = if outcome.unclean.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} unclean, only in the store (the writer died, or found no room, or a part is lost), and never drained: {first}{more}; cairn cp \
+        "{files} unclean, only in the store (the writer died, or could not write all, or a part is lost), and never drained: {first}{more}; cairn cp \
          takes them out"
     ))
 }

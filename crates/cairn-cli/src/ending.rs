@@ -364,7 +364,7 @@ fn left_over(report: &DrainReport) -> Vec<String> {
         let files = count(outcome.unclean.len() as u64, "file");
         let names = named(&outcome.unclean);
         lines.push(format!(
-            "{files} unclean, only in the store (the writer died, or found no room, or a part is lost): {names}"
+            "{files} unclean, only in the store (the writer died, or could not write all, or a part is lost): {names}"
         ));
     }
     if !outcome.open.is_empty() {

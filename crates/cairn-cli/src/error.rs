@@ -446,7 +446,7 @@ pub enum Error {
     /// A store would lose what is only there and cannot be drained.
     #[error(
         "the store of job {job} has files that are nowhere else ({files}), {unclean} of them unclean: whoever wrote \
-         these died meanwhile, and they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
+         these died, or could not write all, and they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
          or give them up with: cairn rm {job} --discard"
     )]
     WouldLoseUnclean {

@@ -544,7 +544,7 @@ fn print_content(content: &Content) {
     output::line(&format!("  recovery    {records} replayed, up to operation {}", content.lsn));
     for path in &content.unclean {
         output::line(&format!(
-            "  unclean     {path}: not closed, or its writer died or found no room"
+            "  unclean     {path}: not closed, or its writer died or could not write all"
         ));
     }
     for path in &content.lost {

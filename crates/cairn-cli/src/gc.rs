@@ -171,7 +171,7 @@ fn advice(row: &StoreRow) -> String {
         0 if row.persist.is_some() => format!("drain them with: cairn drain {job}"),
         0 => format!("drain them with: cairn drain {job} --persist DIR"),
         unclean => format!(
-            "{unclean} of them unclean: whoever wrote these died meanwhile, and they are never drained; save them with: \
+            "{unclean} of them unclean: whoever wrote these died, or could not write all, and they are never drained; save them with: \
              cairn cp, or give them up with: cairn rm {job} --discard"
         ),
     }

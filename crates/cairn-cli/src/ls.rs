@@ -30,7 +30,7 @@ Examples:
   cairn ls --checkpoints melt           checkpoints, with what is safe in the persist directory
   cairn ls --checkpoints --newest '*'   the files of the newest one that is complete and intact
 
-States: open (somebody may write to it), unclean (its writer died, or found no room, or a part of it
+States: open (somebody may write to it), unclean (its writer died, or could not write all, or a part of it
 is lost: do not restart from it), clean (closed), drained (closed, and verified in the persist directory), absent
 (drained, and yet to be brought in from there, see cairn run --stage=on-demand).
 --newest prints only a file that is clean, drained or absent, in no unfinished checkpoint, and whose

@@ -20,7 +20,7 @@ pub struct Standing {
     pub undrained_files: u64,
     /// Their bytes.
     pub undrained_bytes: u64,
-    /// Some of these: the writer died, or found no room, so they are never drained.
+    /// Some of these: the writer died, or could not write all, so they are never drained.
     pub unclean_files: u64,
 }
 

@@ -176,7 +176,7 @@ pub struct FileCounts {
     /// Somebody may write to them.
     pub open: u64,
     pub open_bytes: u64,
-    /// The writer died, or found no room, or a part is lost with a tier in memory.
+    /// The writer died, or could not write all, or a part is lost with a tier in memory.
     pub unclean: u64,
     pub unclean_bytes: u64,
     /// Of the drained ones, those whose data are yet to be brought in from where they were drained to.

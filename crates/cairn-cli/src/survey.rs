@@ -237,11 +237,11 @@ pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
         process.pid_namespace == process::pid_namespace()
             && fs::read_link(format!("/proc/{}/exe", process.pid)).ok() != ours
     };
-    let (agent, started) = (agent_of(store), Instant::now());
+    let (volumes, agent, started) = (store.volumes()?, agent_of(store), Instant::now());
     loop {
         let mut programs = Vec::new();
-        for volume in store.volumes()? {
-            let living = living(&volume, agent)?.into_iter().filter(is_program);
+        for volume in &volumes {
+            let living = living(volume, agent)?.into_iter().filter(is_program);
             programs.extend(living.map(|process| process.pid));
         }
         if programs.is_empty() || started.elapsed() > END_PATIENCE {

@@ -59,7 +59,7 @@ pub struct VerifyReport {
     /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
     /// node's memory was lost (of a tier).
     pub open_blocks: u64,
-    /// Files, intact, whose writer died or found no room, or of which a part is lost (of a store).
+    /// Files, intact, whose writer died or could not write all, or of which a part is lost (of a store).
     pub unclean_files: u64,
     /// Files whose data were not brought into the store yet (of a store or a tier): there is nothing to compare.
     pub absent_files: u64,
@@ -126,7 +126,7 @@ fn print(report: &VerifyReport) {
     if report.unclean_files > 0 {
         let files = count(report.unclean_files, "file");
         output::line(&format!(
-            "{files} unclean: the writer died, or found no room; do not restart from these (cairn ls says which)"
+            "{files} unclean: the writer died, or could not write all; do not restart from these (cairn ls says which)"
         ));
     }
     if report.absent_files > 0 {

@@ -147,6 +147,19 @@ fn target_is_started_again_under_programs_then_nothing_fails() {
     assert_eq!(String::from_utf8_lossy(&there.stdout), String::from_utf8_lossy(&here.stdout));
 }
 
+/// A target of which the file system has not as much room as it exports.
+fn with_little_room(sandbox: &Sandbox, machine: &Machine, size: &str) -> Target {
+    let small = sandbox.work().join("small");
+    fs::create_dir(&small).expect("makes");
+    let mount = ["-t", "tmpfs", "-o", size, "none"];
+    ran(machine.command("mount").args(mount).arg(&small)).succeeds();
+    let file = small.join("export");
+    ran(machine.command("truncate").args(["--size", "64M"]).arg(&file)).succeeds();
+    let export = format!("file:{}", file.display());
+    let arguments = ["--json", "target", "--listen", "127.0.0.1:0", "--nqn", NAME, &export];
+    Target::spawn(&mut machine.cairn(sandbox, &arguments))
+}
+
 /// Writes what is kept, then too much; which of the two ended well.
 const FILL: &str = "cd /cairn && head -c 4M /dev/urandom >kept && sync kept && cksum kept; \
     head -c 40M /dev/urandom >more && sync more; echo $?; cksum kept";
@@ -155,15 +168,7 @@ const FILL: &str = "cd /cairn && head -c 4M /dev/urandom >kept && sync kept && c
 fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
     let Some(machine) = Machine::start() else { return };
     let sandbox = Sandbox::new();
-    let small = sandbox.work().join("small");
-    fs::create_dir(&small).expect("makes");
-    let mount = ["-t", "tmpfs", "-o", "size=16m", "none"];
-    ran(machine.command("mount").args(mount).arg(&small)).succeeds();
-    let file = small.join("export");
-    ran(machine.command("truncate").args(["--size", "64M"]).arg(&file)).succeeds();
-    let export = format!("file:{}", file.display());
-    let arguments = ["--json", "target", "--listen", "127.0.0.1:0", "--nqn", NAME, &export];
-    let target = Target::spawn(&mut machine.cairn(&sandbox, &arguments));
+    let target = with_little_room(&sandbox, &machine, "size=16m");
     let run = ["run", "--job", "job", "--tier", &target.tier, "--", "bash", "-c", FILL];
     let filled = sandbox.cairn(&run).stdout;
     let lines: Vec<&str> = filled.lines().collect();
@@ -180,15 +185,7 @@ fn file_that_a_failing_tier_did_not_take_is_no_checkpoint() {
         head -c 4M /dev/urandom >ck.$step 2>/dev/null || echo $step; done; [ -e ck.6 ]";
     let Some(machine) = Machine::start() else { return };
     let sandbox = Sandbox::new();
-    let small = sandbox.work().join("small");
-    fs::create_dir(&small).expect("makes");
-    let mount = ["-t", "tmpfs", "-o", "size=10m", "none"];
-    ran(machine.command("mount").args(mount).arg(&small)).succeeds();
-    let file = small.join("export");
-    ran(machine.command("truncate").args(["--size", "64M"]).arg(&file)).succeeds();
-    let export = format!("file:{}", file.display());
-    let arguments = ["--json", "target", "--listen", "127.0.0.1:0", "--nqn", NAME, &export];
-    let target = Target::spawn(&mut machine.cairn(&sandbox, &arguments));
+    let target = with_little_room(&sandbox, &machine, "size=10m");
     let persist = sandbox.out().display().to_string();
     let tier = ["run", "--job", "job", "--tier", &target.tier, "--persist", &persist];
     let ran = sandbox.cairn(&[&tier[..], &["--", "bash", "-c", CHECKPOINTS]].concat());

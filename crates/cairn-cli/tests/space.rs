@@ -111,7 +111,8 @@ fn checkpoint_that_found_no_room_is_none() {
         "-c",
         script,
     ]);
-    ran.ends_with(0).says("1 file unclean, only in the store (the writer died, or found no room");
+    ran.ends_with(0)
+        .says("1 file unclean, only in the store (the writer died, or could not write all");
     assert_eq!(sandbox.drained_names(), ["dump.1"]);
     sandbox.cairn(&["ls", "full", "--newest", "dump.*"]).prints("/cairn/dump.1\n");
     let again = ["exec", "--job", "full", "--", "bash", "-c", "echo whole >/cairn/dump.2"];
