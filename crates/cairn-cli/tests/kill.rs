@@ -2,12 +2,16 @@
 //!
 //! With metadata and data in files every kill is followed by the loss of the node's memory. Every step of the program ends with the
 //! close of a file that it wrote to, after which it says so; what it was doing when it died may be old or new, and of
-//! a file rewritten in place any first part. `CAIRN_SOAK` makes it thousands of rounds.
+//! a file rewritten in place any first part. On a namespace of another machine its target is killed in some rounds, too, and
+//! started again, which programs do not notice. `CAIRN_SOAK` makes it thousands of rounds.
 
 mod common;
+#[path = "common/exported.rs"]
+mod exported;
 
 use common::loop_device::LoopDevice;
 use common::{Sandbox, kill};
+use exported::Target;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -95,6 +99,8 @@ impl Step {
 /// A store and what is known of it.
 struct Victim {
     sandbox: Sandbox,
+    /// What exports a namespace to it.
+    target: Option<Target>,
     /// What the store is made of.
     options: Vec<String>,
     is_durable: bool,
@@ -103,11 +109,22 @@ struct Victim {
 
 impl Victim {
     fn new(options: &str) -> Victim {
-        let sandbox = Sandbox::new();
+        Victim::on(Sandbox::new(), None, options)
+    }
+
+    /// On a namespace of a target, which stands for TIER in the options.
+    fn remote(options: &str) -> Victim {
+        let sandbox = exported::exporting();
+        let target = Target::start(&sandbox, "127.0.0.1:0");
+        let options = options.replace("TIER", &target.tier);
+        Victim::on(sandbox, Some(target), &options)
+    }
+
+    fn on(sandbox: Sandbox, target: Option<Target>, options: &str) -> Victim {
         let work = sandbox.work().display().to_string();
         let is_durable = !options.contains("ram:");
         let options = options.replace("WORK", &work).split(' ').map(str::to_owned).collect();
-        Victim { sandbox, options, is_durable, versions: Versions::new() }
+        Victim { sandbox, target, options, is_durable, versions: Versions::new() }
     }
 
     fn arguments<'a>(&'a self, script: &'a str, number: &'a str) -> Vec<&'a str> {
@@ -117,8 +134,16 @@ impl Victim {
         arguments
     }
 
+    /// Kills the target, and starts it again where it was.
+    fn restart_target(&mut self) {
+        let Some(mut target) = self.target.take() else { return };
+        target.end();
+        self.target = Some(Target::start(&self.sandbox, &target.address));
+    }
+
     /// Runs the writer and kills it, with `cairn`, some time after so many steps; where it spills, in every second
-    /// round the agent before, with what that was to write. Gives the step that was under way.
+    /// round the agent before, with what that was to write, and in every third one the target, if there is one.
+    /// Gives the step that was under way.
     fn write_and_die(&mut self, round: u64) -> Option<Step> {
         let (script, number) = (format!("{CONTENT}{WRITER}"), (round * 100_000).to_string());
         let mut command = self.sandbox.command(&self.arguments(&script, &number));
@@ -126,6 +151,7 @@ impl Victim {
         let mut child = started.expect("cairn starts");
         let mut left = (round * 7 + round / 5) % STEPS_MAX;
         let agent_dies_at = (!self.is_durable && round % 2 == 0).then_some(left / 2);
+        let target_dies_at = (round % 3 == 0).then_some(left / 3);
         let mut under_way = None;
         // After the kill, what the pipe still holds was said before.
         for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
@@ -141,6 +167,9 @@ impl Victim {
             if Some(left) == agent_dies_at {
                 let agent = self.sandbox.agent_if_any("victim");
                 agent.into_iter().for_each(|agent| kill("KILL", i64::from(agent)));
+            }
+            if Some(left) == target_dies_at {
+                self.restart_target();
             }
             if left == 0 {
                 kill("KILL", -i64::from(child.id()));
@@ -246,4 +275,14 @@ fn program_that_spills_to_a_device_is_killed_then_what_was_closed_is_there() {
     let Some(device) = LoopDevice::new(&std::env::temp_dir(), DEVICE_BYTES) else { return };
     let options = format!("--tier ram:2M --tier block:{}", device.path().display());
     Victim::new(&options).suffer(rounds());
+}
+
+#[test]
+fn program_is_killed_and_memory_is_lost_then_what_was_closed_is_on_the_other_machine() {
+    Victim::remote("--tier TIER").suffer(rounds());
+}
+
+#[test]
+fn program_that_spills_to_another_machine_is_killed_then_what_was_closed_is_there() {
+    Victim::remote("--tier ram:2M --tier TIER").suffer(rounds());
 }
