@@ -16,10 +16,10 @@ use crate::checksum;
 pub const COMMON_BYTES: usize = 8;
 /// Length of a header or data digest (HDGST, DDGST), a CRC32C.
 pub const DIGEST_BYTES: usize = 4;
-/// Longest header without its digest, and longest that precedes the data of a PDU we send.
-pub const START_BYTES_MAX: usize = 128;
-/// Longest header of a PDU that has passed for one, with its digest.
-pub const HEADER_BYTES_MAX: usize = START_BYTES_MAX;
+/// Longest header of a PDU, with its digest if it has one: that of ICReq and ICResp.
+pub const HEADER_BYTES_MAX: usize = 128;
+/// Longest that precedes the data of a PDU: header and digest of a command, 76 bytes, and padding to an alignment of 72.
+pub const START_BYTES_MAX: usize = 144;
 /// Most bytes of an offending header in a terminate request (TCP 3.5).
 pub const TERMINATE_DATA_BYTES_MAX: usize = 128;
 /// Least that a controller should accept as data of one PDU (MAXH2CDATA, TCP figure 21).

@@ -59,6 +59,26 @@ fn every_header_is_read_back_as_it_was_written() {
     }
 }
 
+/// Mechanism: 128 bytes were taken for the most that can precede data, but a header of 76 bytes and an alignment of 72 make 144.
+/// Consequence: a controller that demanded such an alignment made every write panic. Fix: the most is that of all alignments.
+#[test]
+fn data_of_every_alignment_have_room_for_what_precedes_them() {
+    let mut longest = 0;
+    for data_alignment in (4..=128).step_by(4) {
+        for header_digest in [false, true] {
+            let framing = Framing { header_digest, data_digest: false, data_alignment };
+            let headers = samples().into_iter().filter(|(_, data_bytes)| *data_bytes > 0);
+            for (header, data_bytes) in headers {
+                let start = header.encode(data_bytes, framing);
+                longest = longest.max(start.bytes().len());
+                let (frame, read) = decode(start.bytes(), framing).expect("it is sound");
+                assert_eq!((read, frame.data_bytes), (header, data_bytes), "{framing:?}");
+            }
+        }
+    }
+    assert_eq!(longest, START_BYTES_MAX);
+}
+
 #[test]
 fn bytes_are_those_of_the_specification() {
     let start = Header::ReadyToTransfer(transfer()).encode(0, Framing::PLAIN);
