@@ -68,10 +68,14 @@ pub struct Checkpoints {
     rules: Rules,
     settle: Duration,
     mount: String,
+    /// There is an outside.
+    drains: bool,
     register: Register,
     saved: Register,
     /// Files that are not to be drained, whatever they belong to, as of the last look.
     unwanted: HashSet<FilePath>,
+    /// How many that went were said to be missed, of each family.
+    told: HashMap<Family, u64>,
 }
 
 /// What a look found.
@@ -133,9 +137,11 @@ impl Checkpoints {
             rules: Rules::of(&job.checkpoint),
             settle: job.checkpoint.settle(),
             mount: job.mount.clone(),
+            drains: job.persist.is_some(),
             saved: register.clone(),
             register,
             unwanted: HashSet::new(),
+            told: HashMap::new(),
         })
     }
 
@@ -243,18 +249,29 @@ impl Checkpoints {
         }
         if run == Run::Failed {
             // Those that are complete tell how large the others should be.
-            self.register.take(&sets, &self.rules, now().0);
+            self.take(&sets, &notes);
             sets = self.sets(groves, &marks, run, repair.as_ref())?;
             self.register.abandon(&sets);
         }
         self.register.set_open_run(under_way.filter(|_| told.succeeded.is_none()));
-        self.register.take(&sets, &self.rules, now().0);
+        self.take(&sets, &notes);
+        if run == Run::Succeeded {
+            self.register.forgive_cleared();
+        }
         match told.wanted {
             Wanted::Policy => {}
             Wanted::Newest => self.register.want_newest(),
             Wanted::All => self.register.want_all(),
         }
         Ok(self.view(groves, &sets, &notes, run, repair))
+    }
+
+    /// Takes note of what is complete, and of what went before it was outside.
+    fn take(&mut self, sets: &[Set], notes: &[Note]) {
+        let mut gone = self.register.take(sets, &self.rules, now().0);
+        let purpose = purposes(&self.rules, &self.mount, notes);
+        gone.retain(|known| !known.files.iter().any(|file| is_unwanted(purpose(&file.path))));
+        gone.iter().filter(|_| self.drains).for_each(|known| self.register.note_gone(known));
     }
 
     /// Which of the store's runs goes on, if one does.
@@ -315,15 +332,10 @@ impl Checkpoints {
         run: Run,
         repair: Option<Places>,
     ) -> View {
-        let purpose = |path: &FilePath| {
-            let seen = format!("{}/", self.mount).into_bytes();
-            self.rules.purpose(path.as_bytes(), &[&seen, path.as_bytes()].concat(), notes)
-        };
+        let purpose = purposes(&self.rules, &self.mount, notes);
         let mut held: HashSet<FilePath> = HashSet::new();
         if self.rules.has_purposes(notes) {
-            let unwanted = |path: &&FilePath| {
-                matches!(purpose(path), Some(Purpose::Reusable | Purpose::Temporary))
-            };
+            let unwanted = |path: &&FilePath| is_unwanted(purpose(path));
             held.extend(groves.iter().flat_map(|(_, tree)| tree.keys()).filter(unwanted).cloned());
         }
         let unwanted = held.clone();
@@ -397,6 +409,7 @@ impl Checkpoints {
         let manifest = ledger.manifest();
         self.register.note_levels(|file| manifest.has(file) && !manifest.is_damaged(&file.path));
         ledger.name_drained();
+        self.register.note_outside(ledger.manifest());
     }
 
     /// Writes the register if it says something else than before.
@@ -404,9 +417,21 @@ impl Checkpoints {
         if self.register != self.saved {
             self.register.save(&self.store)?;
             tell(&self.saved, &self.register);
+            self.tell_behind();
             self.saved = self.register.clone();
         }
         Ok(())
+    }
+
+    /// Says in the log how far the drain is behind, whenever that is twice as far as was said before.
+    fn tell_behind(&mut self) {
+        for behind in self.register.lags().behind() {
+            let told = self.told.entry(behind.family.clone()).or_default();
+            if behind.missed >= *told * 2 {
+                log::say(log::Level::Warn, &behind);
+                *told = behind.missed;
+            }
+        }
     }
 }
 
@@ -426,6 +451,23 @@ fn tell(before: &Register, now: &Register) {
             log::say(log::Level::Info, text);
         }
     }
+}
+
+/// What files are for that programs find below `mount`.
+fn purposes<'a>(
+    rules: &'a Rules,
+    mount: &'a str,
+    notes: &'a [Note],
+) -> impl Fn(&FilePath) -> Option<Purpose> + 'a {
+    move |path| {
+        let seen = format!("{mount}/").into_bytes();
+        rules.purpose(path.as_bytes(), &[&seen, path.as_bytes()].concat(), notes)
+    }
+}
+
+/// Whether files with this purpose are drained in no case.
+fn is_unwanted(purpose: Option<Purpose>) -> bool {
+    matches!(purpose, Some(Purpose::Reusable | Purpose::Temporary))
 }
 
 /// The paths of `files`, without those that are drained in any case.

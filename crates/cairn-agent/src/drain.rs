@@ -158,7 +158,7 @@ impl Drainer {
         if (&job.persist, &job.map) != (&self.job.persist, &self.job.map) {
             self.ledger = None;
         }
-        if job.checkpoint != self.job.checkpoint {
+        if (&job.checkpoint, &job.persist) != (&self.job.checkpoint, &self.job.persist) {
             self.checkpoints = None;
         }
         self.job = job;

@@ -8,6 +8,7 @@
 //! and what was set aside because it is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
+pub mod lag;
 pub mod marks;
 mod numbered;
 pub mod pattern;

@@ -1,9 +1,10 @@
 //! What `cairn run` says at the end: what is safe where, and what to type next.
 
 use crate::archive;
+use crate::behind;
 use crate::calls::CallReport;
 use crate::drain::DrainReport;
-use crate::output::{count, ids, quoted};
+use crate::output::{count, escaped, ids, quoted};
 use crate::ranks;
 use crate::signals;
 use crate::size::human;
@@ -15,6 +16,7 @@ use cairn_agent::job::{DeviceKind, Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::protocol::Failed;
 use cairn_agent::ranks::Launch;
+use cairn_agent::sets::lag::Behind;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -137,6 +139,8 @@ pub struct Ending<'a> {
     pub launch: Option<Launch>,
     /// Programs that nothing was served to.
     pub unserved: Vec<String>,
+    /// Families of which checkpoints went before the drain had copied them.
+    pub behind: Vec<Behind>,
     /// Files whose data could not be brought in from where they were drained to.
     pub not_brought: Vec<Failed>,
     /// Processes that the command has left, and that use the store.
@@ -178,6 +182,8 @@ impl Ending<'_> {
             lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        let behind = self.behind.iter().map(|one| escaped(behind::line(one).as_bytes()));
+        lines.extend(behind.map(|line| format!("{job}: {line}")));
         if !self.inhabitants.is_empty() {
             let processes = ids(&self.inhabitants);
             lines.push(format!("{job}: {processes} still use the store, so that it is kept"));
@@ -307,6 +313,8 @@ impl Ending<'_> {
             launch: Option<&'a Launch>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
             unserved: &'a [String],
+            #[serde(skip_serializing_if = "<[Behind]>::is_empty")]
+            behind: &'a [Behind],
             #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
             not_brought: &'a [Failed],
             #[serde(skip_serializing_if = "<[u32]>::is_empty")]
@@ -343,6 +351,7 @@ impl Ending<'_> {
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
+            behind: &self.behind,
             not_brought: &self.not_brought,
             inhabitants: &self.inhabitants,
             commands,

@@ -8,6 +8,7 @@
 mod advise;
 mod agent;
 mod archive;
+mod behind;
 mod calls;
 mod check;
 mod checkpoint_options;

@@ -5,6 +5,7 @@
 
 use crate::Context;
 use crate::archive::{self, ArchiveArguments, archive_with};
+use crate::behind;
 use crate::calls;
 use crate::checkpoint_options::{self, CheckpointArguments};
 use crate::checkpoints;
@@ -421,6 +422,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         archive,
         launch,
         unserved: unserved::programs(claim.store.directory()),
+        behind: behind::of(claim.store.directory()),
         not_brought: not_brought(&claim),
         inhabitants,
         removed: removes,

@@ -2,6 +2,7 @@
 
 use crate::Context;
 use crate::archive;
+use crate::behind;
 use crate::error::Result;
 use crate::follow;
 use crate::notes::{Checkpoint, Notes};
@@ -20,6 +21,7 @@ use cairn_agent::mapping::{Mapping, Rule};
 use cairn_agent::protocol::{Bringing, Phase, SpaceStatus, Stalled, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::repair::Repair;
+use cairn_agent::sets::lag::Behind;
 use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Timestamp};
@@ -86,6 +88,9 @@ pub struct StoreReport {
     checkpoints: Vec<Checkpoint>,
     /// Complete checkpoints, as the agent found them last, oldest first.
     sets: Vec<SetReport>,
+    /// Families of which checkpoints went before the drain had copied them, since the newest one outside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    behind: Vec<Behind>,
     /// Its agent; null if none is needed or none could be started.
     agent: Option<Status>,
     /// Why it cannot be used, if so; the other fields then may be zero.
@@ -275,6 +280,7 @@ fn report(store: &OpenStore) -> StoreReport {
         files: FileCounts::default(),
         checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
         sets: sets(store),
+        behind: behind::of(store.directory()),
         agent: None,
         trouble: None,
     };
@@ -504,6 +510,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
     }
     if let Some(last) = report.sets.last() {
         add("complete", set_line(&report.sets, last));
+    }
+    for behind in &report.behind {
+        add("behind", output::escaped(behind::line(behind).as_bytes()));
     }
     match &report.persist {
         Some(persist) => add("persist", persist.display().to_string()),

@@ -4,13 +4,15 @@
 //! unfinished when a run failed stays so until its files change. An agent that lost the file finds the checkpoints again and
 //! gives them new numbers, higher than those that are known outside.
 
+use super::lag::Lags;
 use super::policy::Rules;
 use super::{Family, Member, Name, Reason, Set, Standing, is_part};
 use crate::error::{Error, Result};
 use crate::format;
+use crate::manifest::Manifest;
 use crate::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -97,6 +99,9 @@ pub struct Register {
     /// When the last one of a family that is to be in the persist directory was found complete, nanoseconds since the epoch.
     #[serde(default)]
     wanted_ns: Vec<(Family, i64)>,
+    /// What is outside, and what went before it was.
+    #[serde(default)]
+    lags: Lags,
     /// The run, of all in the store, that was under way and has not said how it ended.
     open_run: Option<u64>,
 }
@@ -112,6 +117,7 @@ impl Default for Register {
             rewritten: Vec::new(),
             rests: Vec::new(),
             wanted_ns: Vec::new(),
+            lags: Lags::default(),
             open_run: None,
         }
     }
@@ -178,7 +184,8 @@ impl Register {
 
     /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
     /// changed or went are dropped. One that has lost files, and has no others, is the same as before, once it counts as complete.
-    pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) {
+    /// Those that are nowhere any more, of which not all files are in another.
+    pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) -> Vec<Checkpoint> {
         let complete: BTreeMap<&Name, &Set> =
             sets.iter().filter(|set| set.is_complete()).map(|set| (&set.name, set)).collect();
         let is_same = |known: &Checkpoint| {
@@ -228,7 +235,17 @@ impl Register {
         self.checkpoints.sort_by_key(|known| known.id);
         let unfinished = sets.iter().filter(|set| !set.is_complete());
         let unfinished: BTreeSet<&Name> = unfinished.map(|set| &set.name).collect();
-        self.rewritten.retain(|known| unfinished.contains(&known.name));
+        let (rewritten, mut gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.rewritten)
+            .into_iter()
+            .partition(|known| unfinished.contains(&known.name));
+        self.rewritten = rewritten;
+        let files = self.checkpoints.iter().flat_map(|known| &known.files);
+        let files: HashSet<_> = files.map(|file| (file.inode, file.version)).collect();
+        let ids: HashSet<u64> = self.checkpoints.iter().map(|known| known.id).collect();
+        gone.retain(|known| {
+            let is_there = |file: &Member| files.contains(&(file.inode, file.version));
+            !ids.contains(&known.id) && !known.files.iter().all(is_there)
+        });
         self.abandoned.retain(|left| {
             sets.iter().any(|set| set.name == left.name && set.members == left.files)
         });
@@ -239,6 +256,26 @@ impl Register {
             since_ns: self.left_since(&set.name, &set.members).unwrap_or(now_ns),
         };
         self.rests = sets.iter().filter(leaves).map(rest).collect();
+        gone
+    }
+
+    /// What is outside, and what went before it was.
+    pub fn lags(&self) -> &Lags {
+        &self.lags
+    }
+
+    /// `gone` is nowhere any more; it was missed if it was wanted outside and is not there.
+    pub fn note_gone(&mut self, gone: &Checkpoint) {
+        if gone.level < gone.wanted {
+            self.lags.miss(&gone.name.family, gone.id);
+        }
+    }
+
+    /// The program has ended well: of what it has cleared up nothing is missed.
+    pub fn forgive_cleared(&mut self) {
+        let there: HashSet<&Family> =
+            self.checkpoints.iter().map(|known| &known.name.family).collect();
+        self.lags.forgive(|family| there.contains(family));
     }
 
     /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say. One that is known stays what it is:
@@ -276,6 +313,7 @@ impl Register {
         if taken >= self.next_id {
             let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
             known.for_each(|known| known.id += taken);
+            self.lags.raise(taken);
             self.next_id += taken;
         }
     }
@@ -377,6 +415,11 @@ impl Register {
         (0..self.checkpoints.len()).for_each(|index| self.want(index));
     }
 
+    /// Notes what `manifest` has, in which the checkpoints that are whole are named.
+    pub fn note_outside(&mut self, manifest: &Manifest) {
+        self.lags.compare(manifest);
+    }
+
     /// Notes which checkpoints are in the persist directory: those all of whose files `is_drained`.
     pub fn note_levels(&mut self, is_drained: impl Fn(&Member) -> bool) {
         for checkpoint in &mut self.checkpoints {
@@ -428,6 +471,33 @@ mod tests {
         register.want_newest();
         assert_eq!(known(&register)[2], (5, 50, Level::Pfs));
         assert_eq!(known(&register)[0], (3, 30, Level::Node));
+    }
+
+    #[test]
+    fn what_went_is_missed_unless_it_was_outside_or_its_files_are_in_another() {
+        let mut register = Register::default();
+        let rules = rules(Every::Count(1));
+        let missed = |register: &mut Register, sets: &[Set]| {
+            let gone = register.take(sets, &rules, 1);
+            gone.iter().for_each(|known| register.note_gone(known));
+            register.lags().behind().iter().map(|behind| behind.missed).sum::<u64>()
+        };
+        assert_eq!(missed(&mut register, &complete(&[10, 20, 30])), 0);
+        register.note_levels(|file| file.inode == 10);
+        assert_eq!(missed(&mut register, &complete(&[20, 30])), 0, "it was outside");
+        assert_eq!(missed(&mut register, &complete(&[30])), 1);
+        let replaced = [set(30, 2, Standing::Complete)];
+        assert_eq!(missed(&mut register, &replaced), 2);
+        let mut grown = replaced.clone();
+        let other = FilePath::parse(b"f.30.more").expect("a path");
+        grown[0].members.push(Member { path: other, inode: 31, version: 1, bytes: 1 });
+        assert_eq!(missed(&mut register, &grown), 2);
+        grown[0].standing = Standing::Waiting(Reason::Open(grown[0].members[0].path.clone()));
+        assert_eq!(missed(&mut register, &grown), 2, "it is being written again");
+        register.move_beyond(100);
+        assert_eq!(missed(&mut register, &[]), 3);
+        register.forgive_cleared();
+        assert_eq!(missed(&mut register, &[]), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Must stay true: what a colour says, a word says, too; nothing is drawn outside of what there is room for.
 
+use crate::behind;
 use crate::duration;
 use crate::notes::Checkpoint;
 use crate::output::{count, escaped};
@@ -9,6 +10,7 @@ use crate::size::human;
 use crate::status::{FileCounts, SetReport};
 use cairn_agent::job::TierSpec;
 use cairn_agent::protocol::{Phase, Status};
+use cairn_agent::sets::lag::Behind;
 use cairn_agent::sets::register::Level;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -50,6 +52,8 @@ pub struct Store {
     checkpoints: Vec<Checkpoint>,
     #[serde(default)]
     sets: Vec<SetReport>,
+    #[serde(default)]
+    behind: Vec<Behind>,
     agent: Option<Status>,
     trouble: Option<String>,
 }
@@ -394,7 +398,9 @@ fn troubles(store: &Store) -> Vec<Line<'static>> {
         let (writers, wait_s) = (count(space.waiting, "writer"), space.longest_ms / 1000);
         format!("waiting for space: {writers}, since {wait_s} s")
     });
+    let behind = store.behind.iter().map(behind::line);
     let lines = store.trouble.iter().cloned().chain(waiting).chain(tiers).chain(unreadable);
+    let lines = lines.chain(behind);
     let lines = lines.chain(failed.take(TROUBLES_MAX)).chain(unfinished.take(TROUBLES_MAX));
     lines.map(|line| Line::styled(printable(&line), warning())).collect()
 }

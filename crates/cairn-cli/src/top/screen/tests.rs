@@ -57,6 +57,7 @@ fn a_store_that_drains_is_shown_with_its_tiers_files_and_troubles() {
             "512 MiB of 1.50 GiB",
             "at risk: 2.00 GiB only in the store",
             "not drained: bad.dat: its checksum differs\\x1b[2J",
+            "3 complete checkpoints of f.*.restart went before the drain had copied them; the newest",
             "q quit",
         ],
     );
