@@ -68,6 +68,8 @@ pub struct Checkpoints {
     rules: Rules,
     settle: Duration,
     mount: String,
+    /// The last run that has begun, see [`Job::runs`].
+    runs: u64,
     /// There is an outside.
     drains: bool,
     register: Register,
@@ -76,6 +78,16 @@ pub struct Checkpoints {
     unwanted: HashSet<FilePath>,
     /// How many that went were said to be missed, of each family.
     told: HashMap<Family, u64>,
+    /// When the run that is under way was seen to go on last, nanoseconds since the epoch; long ago if nobody has looked.
+    alive_ns: i64,
+}
+
+/// What a run is to those who look at its files.
+#[derive(Clone, Copy)]
+struct Course {
+    run: Run,
+    /// See [`Situation::alive_ns`].
+    alive_ns: i64,
 }
 
 /// What a look found.
@@ -129,7 +141,7 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
-    /// Those of the store in `store`, for whoever only looks. Errors: its register cannot be read.
+    /// Those of the store in `store`, as `job` describes it now, for whoever only looks. Errors: its register cannot be read.
     pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
         let register = Register::load(store)?;
         Ok(Checkpoints {
@@ -137,11 +149,13 @@ impl Checkpoints {
             rules: Rules::of(&job.checkpoint),
             settle: job.checkpoint.settle(),
             mount: job.mount.clone(),
+            runs: job.runs,
             drains: job.persist.is_some(),
             saved: register.clone(),
             register,
             unwanted: HashSet::new(),
             told: HashMap::new(),
+            alive_ns: i64::MIN,
         })
     }
 
@@ -149,8 +163,11 @@ impl Checkpoints {
     /// unfinished, if nobody said how that ended, stays so. An agent that comes later could take the new run's files for the
     /// other's.
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
-        if self.register.open_run().is_some() {
-            self.end_run(groves, Told { succeeded: Some(false), wanted: Wanted::Policy })?;
+        if self.register.ended_run() < self.runs {
+            let course = Course { run: Run::Failed, alive_ns: self.alive_ns };
+            self.look_at(groves, course, Wanted::Policy, &[])?;
+            self.register.end_run(self.runs);
+            self.save()?;
         }
         Ok(())
     }
@@ -168,7 +185,7 @@ impl Checkpoints {
         let places: HashMap<&[&FilePath], usize> = places.collect();
         let marks = marks::marks(&marks::read(&self.store)?);
         // Also while that is what a repair is about.
-        let sets = self.sets(groves, &marks, Run::Running, None)?;
+        let sets = self.sets(groves, &marks, running(), None)?;
         let place = |set: &&Set| {
             let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
             places.get(&paths[..]).copied()
@@ -215,7 +232,7 @@ impl Checkpoints {
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
-        let mut sets = self.sets(groves, &marks, Run::Running, repair.as_ref())?;
+        let mut sets = self.sets(groves, &marks, running(), repair.as_ref())?;
         let is_known = self.register.knows();
         sets.retain(|set| set.is_complete() && !is_known(set));
         Ok(sets)
@@ -224,18 +241,37 @@ impl Checkpoints {
     /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is no
     /// older than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
+        let is_under_way = self.is_run_under_way();
+        let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
+        let course = match told.succeeded {
+            Some(true) => Course { run: Run::Succeeded, ..running() },
+            Some(false) => Course { run: Run::Failed, ..running() },
+            // Nobody who dies says so.
+            None if self.register.ended_run() < ended => {
+                Course { run: Run::Failed, alive_ns: self.alive_ns }
+            }
+            None => running(),
+        };
+        if is_under_way {
+            self.alive_ns = now().0;
+        }
+        let view = self.look_at(groves, course, told.wanted, ripe)?;
+        self.register.end_run(if told.succeeded.is_some() { self.runs } else { ended });
+        Ok(view)
+    }
+
+    fn look_at(
+        &mut self,
+        groves: &[Grove<'_>],
+        course: Course,
+        wanted: Wanted,
+        ripe: &[Set],
+    ) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
-        let under_way = self.run_under_way()?;
-        let run = match (told.succeeded, self.register.open_run()) {
-            (Some(true), _) => Run::Succeeded,
-            (Some(false), _) => Run::Failed,
-            // Nobody who dies says so.
-            (None, Some(open)) if under_way != Some(open) => Run::Failed,
-            (None, _) => Run::Running,
-        };
-        let mut sets = self.sets(groves, &marks, run, repair.as_ref())?;
+        let run = course.run;
+        let mut sets = self.sets(groves, &marks, course, repair.as_ref())?;
         let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
         if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
             let is_known = self.register.knows();
@@ -250,15 +286,21 @@ impl Checkpoints {
         if run == Run::Failed {
             // Those that are complete tell how large the others should be.
             self.take(&sets, &notes);
-            sets = self.sets(groves, &marks, run, repair.as_ref())?;
+            sets = self.sets(groves, &marks, course, repair.as_ref())?;
             self.register.abandon(&sets);
+            for set in &mut sets {
+                match set.standing {
+                    Standing::Waiting(Reason::Open(_)) => {}
+                    Standing::Waiting(_) => set.standing = Standing::Broken(Reason::Abandoned),
+                    Standing::Complete | Standing::Broken(_) => {}
+                }
+            }
         }
-        self.register.set_open_run(under_way.filter(|_| told.succeeded.is_none()));
         self.take(&sets, &notes);
         if run == Run::Succeeded {
             self.register.forgive_cleared();
         }
-        match told.wanted {
+        match wanted {
             Wanted::Policy => {}
             Wanted::Newest => self.register.want_newest(),
             Wanted::All => self.register.want_all(),
@@ -274,38 +316,35 @@ impl Checkpoints {
         gone.iter().filter(|_| self.drains).for_each(|known| self.register.note_gone(known));
     }
 
-    /// Which of the store's runs goes on, if one does.
-    fn run_under_way(&self) -> Result<Option<u64>> {
-        match daemon::is_locked(&self.store, RUN_LOCK).unwrap_or(true) {
-            true => Ok(Some(Job::load(&self.store)?.runs)),
-            false => Ok(None),
-        }
+    fn is_run_under_way(&self) -> bool {
+        daemon::is_locked(&self.store, RUN_LOCK).unwrap_or(true)
     }
 
     fn sets(
         &self,
         groves: &[Grove<'_>],
         marks: &[Mark],
-        run: Run,
+        Course { run, alive_ns }: Course,
         repair: Option<&Places>,
     ) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
         // Then it is no program that removes files, one after another.
-        let is_idle = run == Run::Running && self.run_under_way()?.is_none();
+        let is_idle = run == Run::Running && !self.is_run_under_way();
         let ranks = launches.last().map(|launch| Ranks {
             count: launch.known,
             numbers: launch.ranks.iter().map(|rank| u64::from(rank.rank)).collect(),
         });
-        let usual = self.register.usual_sizes();
+        let usual = self.register.usual();
         let last_complete = self.register.last_complete();
         let situation = Situation {
             now_ns: now().0,
             ranks: ranks.as_ref(),
             run,
+            alive_ns,
             settle: self.settle,
             marks,
             is_known: &|family| self.register.is_known(family),
-            usual_size: &|family| usual.get(family).copied(),
+            usual: &|family| usual.get(family).copied(),
             last_complete: &|name| last_complete.get(name).copied(),
             left_since: &|name, files| match is_idle {
                 true => Some(i64::MIN),
@@ -433,6 +472,11 @@ impl Checkpoints {
             }
         }
     }
+}
+
+/// One that goes on, or none that anybody has to think of.
+fn running() -> Course {
+    Course { run: Run::Running, alive_ns: now().0 }
 }
 
 /// Says in the log which checkpoints became complete, and which safe.

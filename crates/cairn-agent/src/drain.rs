@@ -158,7 +158,8 @@ impl Drainer {
         if (&job.persist, &job.map) != (&self.job.persist, &self.job.map) {
             self.ledger = None;
         }
-        if (&job.checkpoint, &job.persist) != (&self.job.checkpoint, &self.job.persist) {
+        let said = |job: &Job| (job.checkpoint.clone(), job.persist.clone(), job.runs);
+        if said(&job) != said(&self.job) {
             self.checkpoints = None;
         }
         self.job = job;

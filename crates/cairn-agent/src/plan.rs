@@ -26,8 +26,8 @@ pub struct Node {
     pub mode: u32,
     /// Last change of the data, nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// Last change of anything about it, also of its name.
-    pub changed_ns: i64,
+    /// A directory that got its name by `rename`, with all that is in it.
+    pub renamed: bool,
     /// Version of the data.
     pub version: u64,
     /// A writer died, or could not write all.
@@ -446,7 +446,7 @@ mod tests {
             bytes: 10,
             mode: 0o644,
             mtime_ns: 5,
-            changed_ns: 5,
+            renamed: false,
             version,
             unclean: false,
             open: false,

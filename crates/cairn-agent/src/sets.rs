@@ -3,7 +3,7 @@
 //! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
 //! set is on its own and does not appear here.
 //! Must stay true: a set with an open file, or with an unclean one, is never complete; nor is one that was unfinished
-//! when a run failed, until its files change; the newest one waits for the parts of all ranks as long as they run; where files
+//! when a run failed, until its files change, and what was quiet only because the run had failed was; the newest one waits for the parts of all ranks as long as they run; where files
 //! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none,
 //! and what was set aside because it is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
@@ -14,6 +14,7 @@ mod numbered;
 pub mod pattern;
 pub mod policy;
 pub mod register;
+pub mod usual;
 
 use crate::manifest::Kind;
 use crate::path::{FilePath, deserialize_bytes, serialize_bytes};
@@ -25,6 +26,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
+use usual::Usual;
 
 /// A set that is smaller than the one before it, lacks the parts of ranks, was written again in part, or has lost files, waits so
 /// many times as long for more, or for the others to go, too.
@@ -202,19 +204,22 @@ pub struct Situation<'a> {
     pub ranks: Option<&'a Ranks>,
     /// How the run stands.
     pub run: Run,
-    /// After so long without a change a set is taken for complete, unless it should be larger.
+    /// Until when programs could have written, nanoseconds since the epoch: the present, or, after a run that nobody saw fail, when
+    /// it was last seen to go on.
+    pub alive_ns: i64,
+    /// After so long without a change, as long as programs could make one, a set is taken for complete, unless it should be larger.
     pub settle: Duration,
     /// What programs said of their checkpoints.
     pub marks: &'a [Mark],
     /// Whether there have been complete sets of a family.
     pub is_known: &'a dyn Fn(&Family) -> bool,
-    /// Files of the newest complete set of a family.
-    pub usual_size: &'a dyn Fn(&Family) -> Option<usize>,
+    /// The newest complete set of a family.
+    pub usual: &'a dyn Fn(&Family) -> Option<Usual<'a>>,
     /// The files of a set of this name when all of it was there last.
     pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
     /// Since when these are all files of a set that had more when it was complete, nanoseconds since the epoch.
     pub left_since: &'a dyn Fn(&Name, &[Member]) -> Option<i64>,
-    /// Whether a set with these files was unfinished when a run failed.
+    /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
     pub was_abandoned: &'a dyn Fn(&Name, &[Member]) -> bool,
 }
 
@@ -242,8 +247,8 @@ pub fn survey<'a>(
     let superseded = superseded(&drafts);
     let settle = |(name, draft): (Name, Draft<'a>)| {
         let is_superseded = superseded.contains(&name);
-        let renamed = draft.directory.as_ref().and_then(|path| find(groves, path));
-        let is_renamed = renamed.is_some_and(|node| node.changed_ns > node.mtime_ns);
+        let directory = draft.directory.as_ref().and_then(|path| find(groves, path));
+        let is_renamed = directory.is_some_and(|node| node.renamed);
         let mut members: Vec<Member> = draft.files.iter().copied().map(member).collect();
         members.sort();
         let standing = standing(&name, &members, &draft, is_superseded, is_renamed, situation);
@@ -371,7 +376,7 @@ fn standing(
     }
     // A clock that went back makes nothing complete.
     let left_of = |patience: Duration, since_ns: i64| {
-        let age_ns = situation.now_ns.saturating_sub(since_ns).max(0);
+        let age_ns = situation.alive_ns.saturating_sub(since_ns).max(0);
         patience.saturating_sub(Duration::from_nanos(age_ns as u64))
     };
     let patience = situation.settle * PATIENCE_FACTOR;
@@ -390,8 +395,12 @@ fn standing(
             false => Standing::Waiting(Reason::Marks(mark.begun.max(mark.expected), mark.ended)),
         };
     }
-    let usual = (situation.usual_size)(&name.family);
-    let is_usual = usual.is_some_and(|usual| members.len() >= usual);
+    let usual = (situation.usual)(&name.family);
+    let is_usual = usual.is_some_and(|usual| {
+        let depth = draft.directory.as_ref().map_or(0, |path| path.components().count());
+        members.len() >= usual.files.len()
+            && (is_superseded || usual.is_all_in(name.step, members, depth))
+    });
     let is_mixed = last.is_some_and(|last| is_mixed(last, members));
     if is_usual && !is_mixed || situation.run == Run::Succeeded {
         return Standing::Complete;
@@ -412,12 +421,8 @@ fn standing(
             false => Standing::Waiting(Reason::Ranks(there, ranks.count)),
         };
     }
-    // No more comes after a run that failed, and of parts that were all closed nothing says that others are missing.
-    let are_all_parts =
-        situation.run == Run::Failed && usual.is_none() && draft.directory.is_none();
     let is_followed = is_superseded && usual.is_none();
-    let is_whole =
-        is_single_file(&name.family, draft) || is_renamed || is_followed || are_all_parts;
+    let is_whole = is_single_file(&name.family, draft) || is_renamed || is_followed;
     match is_whole || left.is_zero() {
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),

@@ -23,7 +23,7 @@ pub struct TestStore {
 }
 
 impl TestStore {
-    /// One in which nothing is, of a job that drains nowhere.
+    /// One in which nothing is, of a job that drains nowhere, and of which there was no run yet.
     pub fn new() -> TestStore {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl TestStore {
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,
             promote: false,
-            runs: 1,
+            runs: 0,
             metrics: None,
             log: Default::default(),
             checkpoint: Default::default(),

@@ -389,7 +389,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         bytes: if kind == Kind::File { attributes.size } else { 0 },
         mode: attributes.mode & 0o7777,
         mtime_ns: attributes.modified.0,
-        changed_ns: attributes.changed.0,
+        renamed: attributes.renamed,
         version: attributes.version,
         unclean: attributes.unclean,
         // Of an absent file it is who brings it.

@@ -11,7 +11,7 @@ use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, sh
 use crate::resumption;
 use crate::size;
 use crate::space::check_quota;
-use crate::staging;
+use crate::staging::{self, Stage};
 use crate::store::{OpenStore, Roots, refuse};
 use crate::tier;
 use cairn_agent::client::Client;
@@ -229,7 +229,8 @@ impl Claim {
             tiers,
             meta: request.meta_spec(),
             promote: request.promote,
-            runs: 1,
+            // Who only restores runs nothing.
+            runs: u64::from(request.stage != Stage::Later),
             metrics: request.metrics.clone(),
             log: request.log.unwrap_or_default(),
             checkpoint: request.checkpoint.clone(),

@@ -50,6 +50,8 @@ pub(crate) const DAMAGED: u32 = 1 << 15;
 // The two bits after these are those of `replay.rs`.
 /// Somebody began to wait for them since the last attempt to bring them began.
 pub(crate) const ASKED: u32 = 1 << 18;
+/// Of a directory: it got its name when all that is in it was there.
+pub(crate) const RENAMED: u32 = 1 << 19;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -324,6 +326,7 @@ impl Inode {
             writers: self.writers(tx),
             opens: self.opens(tx),
             extended: self.flags(tx) & EXTENDED != 0,
+            renamed: self.flags(tx) & RENAMED != 0,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{EXECUTE, Inode, NAMELESS, WRITE};
+use crate::inode::{EXECUTE, Inode, NAMELESS, RENAMED, WRITE};
 use crate::names::Entry;
 use crate::process::Slot;
 use crate::record::Operation;
@@ -291,4 +291,7 @@ pub(crate) fn log_name(
 pub(crate) fn touch_directory(tx: &mut Transaction, directory: Inode, now: Timestamp) {
     directory.set_modified(tx, now);
     directory.set_changed(tx, now);
+    if directory.flags(tx) & RENAMED != 0 {
+        directory.clear_flags(tx, RENAMED);
+    }
 }

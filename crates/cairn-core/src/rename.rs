@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, WRITE};
+use crate::inode::{Inode, RENAMED, WRITE};
 use crate::namei::{permit_creation, touch_directory};
 use crate::process::Slot;
 use crate::record::Operation;
@@ -140,6 +140,7 @@ fn replace(
     tx.unlink_name(old.parent, entry, now);
     moved.drop_link(tx);
     tx.link_name(new.parent, new.name, moved, now)?;
+    note_renamed(tx, moved);
     if is_directory && old.parent.id != new.parent.id {
         old.parent.drop_link(tx);
         new.parent.add_link(tx)?;
@@ -169,6 +170,7 @@ fn exchange(
     for (inode, leaves, joins) in [(moved, old.parent, new.parent), (other, new.parent, old.parent)]
     {
         inode.set_changed(tx, caller.now);
+        note_renamed(tx, inode);
         if inode.is_directory(tx) && leaves.id != joins.id {
             leaves.drop_link(tx);
             joins.add_link(tx)?;
@@ -178,6 +180,13 @@ fn exchange(
     }
     log_pair(tx, Operation::Exchange, caller, old, new, [moved.id, other.id]);
     Ok(())
+}
+
+/// A directory has another name, and all that was in it. Not on media: after a crash nobody knows it.
+fn note_renamed(tx: &mut Transaction, moved: Inode) {
+    if moved.is_directory(tx) {
+        moved.add_flags(tx, RENAMED);
+    }
 }
 
 /// Logs an operation on two names and the two inodes that had them.

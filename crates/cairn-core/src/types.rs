@@ -157,6 +157,9 @@ pub struct Attributes {
     pub opens: u32,
     /// Has extended attributes.
     pub extended: bool,
+    /// A directory that got its name by `rename`, in which nothing was made, and of which nothing was taken, since. Not known any
+    /// more once the namespace was recovered.
+    pub renamed: bool,
 }
 
 /// What is known of the data of a file that are still elsewhere.

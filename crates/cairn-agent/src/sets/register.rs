@@ -6,6 +6,7 @@
 
 use super::lag::Lags;
 use super::policy::Rules;
+use super::usual::Usual;
 use super::{Family, Member, Name, Reason, Set, Standing, is_part};
 use crate::error::{Error, Result};
 use crate::format;
@@ -102,8 +103,9 @@ pub struct Register {
     /// What is outside, and what went before it was.
     #[serde(default)]
     lags: Lags,
-    /// The run, of all in the store, that was under way and has not said how it ended.
-    open_run: Option<u64>,
+    /// The last run, of all in the store, of which it is known that it has ended.
+    #[serde(default)]
+    ended_run: u64,
 }
 
 impl Default for Register {
@@ -118,7 +120,7 @@ impl Default for Register {
             rests: Vec::new(),
             wanted_ns: Vec::new(),
             lags: Lags::default(),
-            open_run: None,
+            ended_run: 0,
         }
     }
 }
@@ -153,9 +155,9 @@ impl Register {
         move |set| known.get(&set.name).is_some_and(|files| is_part(&set.members, files))
     }
 
-    /// Whether a set with these files was unfinished when a run failed.
+    /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
     pub fn was_abandoned(&self, name: &Name, files: &[Member]) -> bool {
-        self.abandoned.iter().any(|left| left.name == *name && left.files == files)
+        self.abandoned.iter().any(|left| left.name == *name && is_part(files, &left.files))
     }
 
     /// Since when these are all that is left of a checkpoint of that name.
@@ -169,11 +171,14 @@ impl Register {
         self.counts.iter().any(|(known, _)| known == family)
     }
 
-    /// How many files the newest checkpoint of each family has, or had before they were written again or removed.
-    pub fn usual_sizes(&self) -> HashMap<&Family, usize> {
+    /// The newest checkpoint of each family, as it is or was before files of it were written again or removed.
+    pub fn usual(&self) -> HashMap<&Family, Usual<'_>> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
         known.sort_by_key(|known| known.id);
-        known.into_iter().map(|known| (&known.name.family, known.files.len())).collect()
+        let usual = known.into_iter().map(|known| {
+            (&known.name.family, Usual { step: known.name.step, files: &known.files })
+        });
+        usual.collect()
     }
 
     /// The files of each checkpoint when all of it was there last.
@@ -247,7 +252,7 @@ impl Register {
             !ids.contains(&known.id) && !known.files.iter().all(is_there)
         });
         self.abandoned.retain(|left| {
-            sets.iter().any(|set| set.name == left.name && set.members == left.files)
+            sets.iter().any(|set| set.name == left.name && is_part(&set.members, &left.files))
         });
         let leaves = |set: &&Set| matches!(set.standing, Standing::Waiting(Reason::Leaving(_)));
         let rest = |set: &Set| Rest {
@@ -382,19 +387,23 @@ impl Register {
         1
     }
 
-    /// The run that was under way and has not said how it ended, see [`crate::job::Job::runs`].
-    pub fn open_run(&self) -> Option<u64> {
-        self.open_run
+    /// The last run of which it is known that it has ended, see [`crate::job::Job::runs`].
+    pub fn ended_run(&self) -> u64 {
+        self.ended_run
     }
 
-    /// Notes which run is under way.
-    pub fn set_open_run(&mut self, run: Option<u64>) {
-        self.open_run = run;
+    /// That run has ended, and all before it.
+    pub fn end_run(&mut self, run: u64) {
+        self.ended_run = self.ended_run.max(run);
     }
 
-    /// The run failed: those of `sets` that are not complete stay so until their files change.
+    /// The run failed: those of `sets` that are not complete stay so until their files change. Those of dead writers, too, because
+    /// what is left when somebody has removed the unclean files is no more complete.
     pub fn abandon(&mut self, sets: &[Set]) {
-        for set in sets.iter().filter(|set| matches!(set.standing, Standing::Waiting(_))) {
+        let is_unfinished = |set: &&Set| {
+            matches!(set.standing, Standing::Waiting(_) | Standing::Broken(Reason::Unclean(_)))
+        };
+        for set in sets.iter().filter(is_unfinished) {
             if !self.was_abandoned(&set.name, &set.members) {
                 let (name, files) = (set.name.clone(), set.members.clone());
                 self.abandoned.push(Abandoned { name, files });
@@ -648,7 +657,7 @@ mod tests {
             let since = if left == 3 { 2 } else { 3 };
             assert_eq!(register.left_since(&sets[0].name, &all[..left]), Some(since));
             assert_eq!(register.last_complete()[&sets[0].name], all);
-            assert_eq!(register.usual_sizes()[&family], 4);
+            assert_eq!(register.usual()[&family].files.len(), 4);
         }
         register.take(&sets, &rules, 5);
         assert_eq!(known(&register), [(2, 20, Level::Node)]);
@@ -759,6 +768,32 @@ mod tests {
         register.take(&[set(10, 2, Standing::Complete)], &rules(Every::default()), 1);
         assert!(register.abandoned.is_empty());
         assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
+    }
+
+    /// Mechanism: which files were left unfinished was compared with all that are there. Consequence: what was left of them when one
+    /// was removed, as restart scripts clear up, was a checkpoint some seconds later. Fix: a part of them is no more than they were.
+    #[test]
+    fn unfinished_set_stays_so_when_files_of_it_are_removed() {
+        let unclean = FilePath::parse(b"f.10").expect("a path");
+        let standings = [
+            Standing::Waiting(Reason::Unsettled(Duration::ZERO)),
+            Standing::Broken(Reason::Unclean(unclean)),
+        ];
+        for standing in standings {
+            let mut register = Register::default();
+            let mut left = set(10, 1, Standing::Complete);
+            let path = FilePath::parse(b"f.10.index").expect("a path");
+            left.members.push(Member { path, inode: 99, version: 1, bytes: 10 });
+            left.standing = standing;
+            register.abandon(std::slice::from_ref(&left));
+            let removed = left.members.remove(0);
+            assert!(register.was_abandoned(&left.name, &left.members));
+            left.standing = Standing::Broken(Reason::Abandoned);
+            register.take(std::slice::from_ref(&left), &rules(Every::default()), 1);
+            assert!(register.was_abandoned(&left.name, &left.members));
+            left.members = vec![Member { version: 2, ..removed }];
+            assert!(!register.was_abandoned(&left.name, &left.members), "it was written again");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ fn file(inode: u32, mtime_s: i64) -> Node {
         bytes: 10,
         mode: 0o644,
         mtime_ns: mtime_s * SECOND,
-        changed_ns: mtime_s * SECOND,
+        renamed: false,
         version: 1,
         unclean: false,
         open: false,
@@ -33,9 +33,12 @@ struct Known {
     now_s: i64,
     ranks: Option<u32>,
     run: Run,
-    usual: Option<usize>,
+    /// Files of the newest complete set, which is of this step, if there are any.
+    usual: (u64, &'static [&'static str]),
     left_s: Option<i64>,
     abandoned: bool,
+    /// When the run was seen last, if that is not now.
+    alive_s: Option<i64>,
     marks: Vec<Mark>,
     /// Files of the only set when it was complete last.
     last: &'static [(&'static str, u32, u64)],
@@ -45,9 +48,10 @@ const KNOWN: Known = Known {
     now_s: 100,
     ranks: None,
     run: Run::Running,
-    usual: None,
+    usual: (0, &[]),
     left_s: None,
     abandoned: false,
+    alive_s: None,
     marks: Vec::new(),
     last: &[],
 };
@@ -65,15 +69,21 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
         bytes: 10,
     });
     let last: Vec<Member> = last.collect();
+    let (step, usual) = known.usual;
+    let usual =
+        usual.iter().map(|name| Member { path: path(name), inode: 1, version: 1, bytes: 1 });
+    let usual: Vec<Member> = usual.collect();
+    let usual = Some(Usual { step: Some(step), files: &usual }).filter(|it| !it.files.is_empty());
     let ranks = known.ranks.map(ranks);
     let situation = Situation {
         now_ns: known.now_s * SECOND,
         ranks: ranks.as_ref(),
         run: known.run,
+        alive_ns: known.alive_s.unwrap_or(known.now_s) * SECOND,
         settle: Duration::from_secs(5),
         marks: &known.marks,
         is_known: &|_| false,
-        usual_size: &|_| known.usual,
+        usual: &|_| usual,
         last_complete: &|_| Some(&last[..]).filter(|last| !last.is_empty()),
         left_since: &|_, _| known.left_s.map(|left_s| left_s * SECOND),
         was_abandoned: &|_, _| known.abandoned,
@@ -115,8 +125,10 @@ fn directory_is_complete_when_it_has_been_quiet_or_is_as_large_as_the_one_before
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-7/b", file(3, 98))];
     assert_eq!(only(&files, &KNOWN), unsettled(3));
     assert_eq!(only(&files, &Known { now_s: 103, ..KNOWN }), Standing::Complete);
-    assert_eq!(only(&files, &Known { usual: Some(2), ..KNOWN }), Standing::Complete);
-    assert_eq!(only(&files, &Known { usual: Some(3), ..KNOWN }), unsettled(58));
+    let usual = |files| Known { usual: (6, files), ..KNOWN };
+    assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b"])), Standing::Complete);
+    assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"])), unsettled(58));
+    assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/model"])), unsettled(58), "other files");
     assert_eq!(only(&files, &Known { run: Run::Succeeded, ..KNOWN }), Standing::Complete);
     assert_eq!(only(&files, &Known { run: Run::Failed, ..KNOWN }), unsettled(3));
 }
@@ -128,15 +140,11 @@ fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place
     let standings: Vec<bool> =
         sets(&files, &KNOWN).iter().map(|(_, standing)| *standing == Standing::Complete).collect();
     assert_eq!(standings, [true, false]);
-    let directory = |changed_s: i64| Node {
-        kind: Kind::Directory,
-        bytes: 0,
-        changed_ns: changed_s * SECOND,
-        ..file(9, 99)
-    };
-    let renamed = |changed_s| [("x/ckpt-7", directory(changed_s)), ("x/ckpt-7/a", file(2, 99))];
-    assert_eq!(only(&renamed(99), &KNOWN), unsettled(4));
-    assert_eq!(only(&renamed(100), &KNOWN), Standing::Complete);
+    let directory =
+        |renamed: bool| Node { kind: Kind::Directory, bytes: 0, renamed, ..file(9, 99) };
+    let with = |renamed| [("x/ckpt-7", directory(renamed)), ("x/ckpt-7/a", file(2, 99))];
+    assert_eq!(only(&with(false), &KNOWN), unsettled(4));
+    assert_eq!(only(&with(true), &KNOWN), Standing::Complete);
 }
 
 #[test]
@@ -169,24 +177,28 @@ fn every_rank_must_have_written_its_part() {
 fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
     let unclean = Node { unclean: true, ..file(3, 1) };
     let files = [("ckpt-7/a", file(2, 1)), ("ckpt-7/b", unclean)];
-    let known = Known { run: Run::Succeeded, usual: Some(1), ..KNOWN };
+    let known = Known { run: Run::Succeeded, usual: (6, &["ckpt-6/a"]), ..KNOWN };
     assert!(matches!(only(&files, &known), Standing::Broken(Reason::Unclean(_))));
     let files = [("ckpt-7/a", file(2, 1))];
     let known = Known { abandoned: true, ..known };
     assert_eq!(only(&files, &known), Standing::Broken(Reason::Abandoned));
 }
 
+/// Mechanism: time that passed after a run had died counted as quiet, and parts that it had closed counted as all. Consequence:
+/// who looked long enough after the death found what it had left unfinished complete: it was drained, and offered for a restart.
+/// Fix: quiet is only as long as programs could have written.
 #[test]
-fn parts_that_a_failed_run_has_closed_are_a_set_unless_there_were_more_before() {
-    let parts = |last: Node| [("rank.0", file(2, 99)), ("rank.1", last)];
-    let failed = |usual| Known { run: Run::Failed, usual, ..KNOWN };
-    assert_eq!(only(&parts(file(3, 99)), &KNOWN), unsettled(4));
-    assert_eq!(only(&parts(file(3, 99)), &failed(None)), Standing::Complete);
-    assert_eq!(only(&parts(file(3, 99)), &failed(Some(3))), unsettled(59));
-    let open = only(&parts(Node { open: true, ..file(3, 99) }), &failed(None));
-    assert!(matches!(open, Standing::Waiting(Reason::Open(_))), "{open:?}");
-    let directory = [("ckpt-7/a", file(2, 99)), ("ckpt-7/b", file(3, 99))];
-    assert_eq!(only(&directory, &failed(None)), unsettled(4));
+fn what_a_run_left_does_not_become_complete_after_its_death() {
+    let directory = [("ckpt-7/a", file(2, 90)), ("ckpt-7/b", file(3, 90))];
+    let parts = [("rank.0", file(2, 90)), ("rank.1", file(3, 90))];
+    let failed = |alive_s| Known { run: Run::Failed, alive_s: Some(alive_s), ..KNOWN };
+    for files in [directory, parts] {
+        assert_eq!(only(&files, &failed(91)), unsettled(4));
+        assert_eq!(only(&files, &failed(i64::MIN / SECOND)), unsettled(5), "nobody knows");
+        assert_eq!(only(&files, &failed(95)), Standing::Complete, "it was before");
+        // Nothing changes that before the run is known to have failed.
+        assert_eq!(only(&files, &Known { now_s: 94, ..KNOWN }), unsettled(1));
+    }
 }
 
 #[test]
@@ -227,7 +239,7 @@ fn clock_that_went_back_completes_nothing() {
 fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
     let again = |inode, version| Node { version, ..file(inode, 97) };
-    let known = Known { usual: Some(2), last: BEFORE, ..KNOWN };
+    let known = Known { usual: (7, &["ckpt-7/a", "ckpt-7/b"]), last: BEFORE, ..KNOWN };
     let with = |a, b| only(&[("ckpt-7/a", a), ("ckpt-7/b", b)], &known);
     assert_eq!(with(again(2, 1), again(3, 1)), Standing::Complete, "nothing was");
     assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
@@ -248,7 +260,7 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
     let files = [("ckpt-7/b", Node { version: 1, ..file(3, 7) }), ("ckpt-9/a", file(4, 90))];
     let first = |known: Known| sets(&files, &known).remove(0).1;
-    let known = || Known { usual: Some(1), last: BEFORE, ..KNOWN };
+    let known = || Known { usual: (9, &["ckpt-9/a"]), last: BEFORE, ..KNOWN };
     let leaving = |seconds| Standing::Waiting(Reason::Leaving(Duration::from_secs(seconds)));
     assert_eq!(first(known()), leaving(60));
     assert_eq!(first(Known { left_s: Some(70), ..known() }), leaving(30));
@@ -264,7 +276,8 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
 #[test]
 fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-10/a", file(3, 99)), ("ckpt-10/b", file(4, 99))];
-    let with = |now_s| sets(&files, &Known { now_s, usual: Some(2), ..KNOWN });
+    let usual: (_, &[_]) = (6, &["ckpt-6/a", "ckpt-6/b"]);
+    let with = |now_s| sets(&files, &Known { now_s, usual, ..KNOWN });
     let standings = |found: Vec<(String, Standing)>| found.into_iter().map(|one| one.1);
     assert!(standings(with(100)).eq([unsettled(57), Standing::Complete]));
     assert!(standings(with(157)).eq([Standing::Complete, Standing::Complete]));
@@ -297,10 +310,11 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
         now_ns: 100 * SECOND,
         ranks: Some(&ranks(2)),
         run: Run::Running,
+        alive_ns: 100 * SECOND,
         settle: Duration::from_secs(5),
         marks: &[],
         is_known: &|_| false,
-        usual_size: &|_| None,
+        usual: &|_| None,
         last_complete: &|_| None,
         left_since: &|_, _| None,
         was_abandoned: &|_, _| false,
