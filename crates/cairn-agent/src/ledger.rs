@@ -79,7 +79,8 @@ impl Ledger {
         Ledger::look(path, job).map(drop)
     }
 
-    fn look(path: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
+    /// The directory and the manifest of the job there. Errors: as `check`.
+    pub(crate) fn look(path: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
         let mut destination = Destination::open(path, &job.store)?;
         let on_disk = Manifest::load(&mut destination, &job.job)?;
         // One with this store's manifest is the right one, whatever number it has now.

@@ -40,6 +40,7 @@ pub mod marks;
 pub mod memory;
 mod meter;
 mod metrics;
+pub mod outside;
 pub mod pace;
 pub mod path;
 pub mod plan;

@@ -271,7 +271,7 @@ fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Ent
 }
 
 /// Whether a copy is said to have the data of an absent file.
-fn holds_data_of(entry: &Entry, node: &Node) -> bool {
+pub(crate) fn holds_data_of(entry: &Entry, node: &Node) -> bool {
     let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
     data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
 }

@@ -7,14 +7,14 @@ use crate::Context;
 use crate::checkpoints::Found;
 use crate::duration;
 use crate::error::{Error, Result};
-use crate::jobs::shown;
 use crate::output;
+use crate::risk::{said, shown};
 use crate::rm::take_for_removal;
 use crate::size::human;
-use crate::standing::Standing;
 use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
 use cairn_agent::archive::fetch::Archive;
+use cairn_agent::outside::Lack;
 use cairn_device::store::finish_removal;
 use clap::Args;
 use serde::Serialize;
@@ -30,8 +30,8 @@ Examples:
       also if files in it are nowhere else: they are lost
 
 A store is in use while a cairn run has it or a program in it lives; it was last used when a file in it was written or its agent
-started or ended. Removed is only what holds no file that is not verified in its persist directory, and no checkpoint that is still to be
-archived; before that, the copies there are looked at again, and what the archive lacks is sent. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
+started or ended. Removed is only what holds no file that is not verified in its persist directory, or not there any more, and no checkpoint
+that is still to be archived; before that, the copies there are looked at again, and what the archive lacks is sent. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
 another user, is named and left alone.
 
 Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 refused.";
@@ -156,7 +156,8 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
         State::Removed => None,
         State::LeftBehind => match row.not_safe {
             Some(not_safe) if not_safe.files > 0 && !force => {
-                Some(format!("{} in it are nowhere else; {}", shown(not_safe), advice(row)))
+                let (what, reasons) = (shown(not_safe), said(&row.reasons));
+                Some(format!("{what} in it are nowhere else: {reasons}; {}", advice(row)))
             }
             _ => None,
         },
@@ -166,14 +167,19 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
 /// What to do with files that are nowhere else.
 fn advice(row: &StoreRow) -> String {
     let job = &row.job;
-    let standing = OpenStore::open(&row.store).and_then(|store| Standing::of(&store));
-    match standing.map_or(0, |standing| standing.unclean_files) {
-        0 if row.persist.is_some() => format!("drain them with: cairn drain {job}"),
-        0 => format!("drain them with: cairn drain {job} --persist DIR"),
-        unclean => format!(
-            "{unclean} of them unclean: whoever wrote these died, or could not write all, and they are never drained; save them with: \
-             cairn cp, or give them up with: cairn rm {job} --discard"
-        ),
+    let is_hopeless = |lack: &Lack| matches!(lack, Lack::Unclean | Lack::Damaged);
+    if row.reasons.keys().any(is_hopeless) {
+        return format!(
+            "what is unclean, because its writer died, or could not write all, or damaged, is never drained: save it with: cairn cp, or give it \
+             up with: cairn rm {job} --discard"
+        );
+    }
+    match (&row.persist_problem, &row.persist) {
+        (Some(problem), _) => {
+            format!("{problem}; drain them elsewhere with: cairn drain {job} --persist DIR")
+        }
+        (None, Some(_)) => format!("drain them with: cairn drain {job}"),
+        (None, None) => format!("drain them with: cairn drain {job} --persist DIR"),
     }
 }
 

@@ -3,9 +3,10 @@
 use crate::Context;
 use crate::duration;
 use crate::error::Result;
-use crate::output::{self, count};
+use crate::output;
+use crate::risk::{said, shown};
 use crate::size::human;
-use crate::survey::{Amount, StoreRow, survey};
+use crate::survey::{StoreRow, survey};
 
 /// Carries out the command.
 pub fn list(context: &Context) -> Result<()> {
@@ -42,6 +43,12 @@ fn table(rows: &[StoreRow]) -> Vec<String> {
 
 fn cells(row: &StoreRow) -> [String; 8] {
     let persist = row.persist.as_ref().map(|path| path.display().to_string());
+    let persist = row.persist_problem.clone().or(persist);
+    let not_safe = match row.not_safe {
+        None => "nothing can be said".to_string(),
+        Some(amount) if row.reasons.is_empty() => shown(amount),
+        Some(amount) => format!("{}: {}", shown(amount), said(&row.reasons)),
+    };
     [
         output::escaped(row.job.as_bytes()),
         row.owner.clone(),
@@ -49,15 +56,7 @@ fn cells(row: &StoreRow) -> [String; 8] {
         row.state.word().to_string(),
         human(row.held_bytes),
         row.contents.map_or("?".to_string(), |contents| contents.files.to_string()),
-        row.not_safe.map_or("nothing can be said".to_string(), shown),
+        not_safe,
         row.problem.clone().or(persist).unwrap_or("none: nothing is drained".to_string()),
     ]
-}
-
-/// An amount for people.
-pub fn shown(amount: Amount) -> String {
-    match amount.files {
-        0 => "nothing".to_string(),
-        files => format!("{}, {}", count(files, "file"), human(amount.bytes)),
-    }
 }

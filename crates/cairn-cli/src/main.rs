@@ -56,6 +56,7 @@ mod request;
 mod restore;
 mod resumption;
 mod rights;
+mod risk;
 mod rm;
 mod room;
 mod run;

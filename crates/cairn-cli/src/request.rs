@@ -432,9 +432,13 @@ fn checked_mount(mount: String) -> Result<String> {
     }
 }
 
-/// The absolute path of a directory that files can be drained to. It is the first that a command does there, and may take long:
-/// then that is said.
+/// The absolute path of a directory that files can be drained to.
 pub fn checked_persist(path: &Path) -> Result<PathBuf> {
+    waited_for(path, || check_persist(path))
+}
+
+/// What the first that a command does in a directory comes to. It may take long: then that is said.
+pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     let (answer, answered) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let say = move || {
@@ -444,9 +448,9 @@ pub fn checked_persist(path: &Path) -> Result<PathBuf> {
         };
         // Where there may be no thread, nothing is said.
         let _ = thread::Builder::new().spawn_scoped(scope, say);
-        let checked = check_persist(path);
+        let came_to = first();
         drop(answer);
-        checked
+        came_to
     })
 }
 

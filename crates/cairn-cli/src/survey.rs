@@ -5,15 +5,18 @@
 
 use crate::error::Result;
 use crate::output::user_name;
+use crate::risk::{Amount, Risk};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::client::Client;
 use cairn_agent::job::{JOB_FILE, Job};
 use cairn_agent::manifest::Kind;
+use cairn_agent::outside::Lack;
 use cairn_agent::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
 use cairn_device::process;
 use cairn_device::store::removed_job;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -55,22 +58,6 @@ impl State {
     }
 }
 
-/// A number of files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Amount {
-    /// How many.
-    pub files: u64,
-    /// Their lengths.
-    pub bytes: u64,
-}
-
-impl Amount {
-    fn add(&mut self, bytes: u64) {
-        self.files += 1;
-        self.bytes += bytes;
-    }
-}
-
 /// A store, or what lies where one should be.
 #[derive(Debug, Serialize)]
 pub struct StoreRow {
@@ -90,11 +77,15 @@ pub struct StoreRow {
     pub held_bytes: u64,
     /// Its regular files; null if nothing can be said.
     pub contents: Option<Amount>,
-    /// Those of them that are nowhere else: not verified in the persist directory in their newest version; null if nothing can
-    /// be said.
+    /// Those of them that are nowhere else: not verified in the persist directory in their newest version, or not there any more;
+    /// null if nothing can be said.
     pub not_safe: Option<Amount>,
+    /// How many of these for which reason.
+    pub reasons: BTreeMap<Lack, u64>,
     /// Where it drains to.
     pub persist: Option<PathBuf>,
+    /// Why nobody can say what is there.
+    pub persist_problem: Option<String>,
     /// Why nothing can be said.
     pub problem: Option<String>,
 }
@@ -169,7 +160,9 @@ fn row(path: &Path) -> Option<StoreRow> {
         held_bytes: held_bytes(path),
         contents: None,
         not_safe: None,
+        reasons: BTreeMap::new(),
         persist: None,
+        persist_problem: None,
         problem: None,
     })
 }
@@ -186,7 +179,10 @@ fn fill(row: &mut StoreRow) -> Result<()> {
         row.state = State::Running;
     }
     row.contents = Some(look.contents);
-    row.not_safe = Some(look.not_safe);
+    let risk = Risk::of(&store)?;
+    row.not_safe = Some(risk.amount);
+    row.reasons = risk.reasons;
+    row.persist_problem = risk.persist_problem;
     row.idle_seconds = row.idle_seconds.min(seconds_since(look.changed));
     Ok(())
 }
@@ -197,8 +193,6 @@ pub struct Look {
     pub living: usize,
     /// Its regular files.
     pub contents: Amount,
-    /// Files that are nowhere else.
-    pub not_safe: Amount,
     /// When a file was last written, seconds since the epoch.
     changed: i64,
 }
@@ -206,23 +200,13 @@ pub struct Look {
 impl Look {
     /// Looks at every file of a store. Errors: a namespace cannot be opened or read.
     pub fn at(store: &OpenStore) -> Result<Look> {
-        let mut look = Look {
-            living: 0,
-            contents: Amount::default(),
-            not_safe: Amount::default(),
-            changed: i64::MIN,
-        };
+        let mut look = Look { living: 0, contents: Amount::default(), changed: i64::MIN };
         let agent_pid = agent_of(store);
         for volume in store.volumes()? {
             look.living += living(&volume, agent_pid)?.len();
             for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
                 look.contents.add(node.bytes);
                 look.changed = look.changed.max(Timestamp(node.mtime_ns).parts().0);
-                let is_safe =
-                    store.job.persist.is_some() && node.drained && !node.open && !node.unclean;
-                if !is_safe {
-                    look.not_safe.add(node.bytes);
-                }
             }
         }
         Ok(look)

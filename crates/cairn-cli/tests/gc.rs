@@ -123,22 +123,60 @@ fn files_that_are_nowhere_else_are_lost_only_if_that_is_said_twice() {
     assert!(!sandbox.store("only").exists());
 }
 
+/// Mechanism: what a store says of itself, that a file was drained once, counted as a copy.
+/// Consequence: nothing in a store was called unsafe, and `gc --dry-run` would have removed it, when its copies, or the whole directory,
+/// were gone.
+/// Fix: a file is safe if the manifest there has it and its copy lies there.
 #[test]
-fn store_whose_copy_was_removed_since_is_kept_and_drained_again() {
+fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
     let sandbox = Sandbox::new();
     let persist = out(&sandbox);
-    run_and_kill(&sandbox, "again", &["--persist", &persist], "echo one >/cairn/a");
+    run_and_kill(&sandbox, "again", &["--persist", &persist], "echo one >/cairn/a; >/cairn/b");
     drained(&sandbox, "again");
     fs::remove_file(sandbox.out().join("a")).expect("removes");
+    let found = row(&sandbox, "again");
+    assert_eq!(found["not_safe"], serde_json::json!({"files": 1, "bytes": 4}), "{found}");
+    assert_eq!(found["reasons"], serde_json::json!({"copy-gone": 1}), "{found}");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().says("1 file, 4 B: 1 whose copy is gone");
+    for dry in [&[][..], &["--dry-run"]] {
+        let ran = gc(&sandbox, &[&["--job", "again"], dry].concat()).ends_with(1);
+        ran.says("1 whose copy is gone").says("cairn drain again");
+    }
+    sandbox.cairn(&["drain", "again"]).succeeds();
     gc(&sandbox, &["--job", "again"]).succeeds();
     assert_eq!(sandbox.drained("a"), "one\n", "the copy is there before the store is gone");
 
-    run_and_kill(&sandbox, "lost", &["--persist", &persist], "echo two >/cairn/b");
+    run_and_kill(&sandbox, "lost", &["--persist", &persist], "echo two >/cairn/c");
     drained(&sandbox, "lost");
     // The agent may be writing there.
     eventually("it is removed", || fs::remove_dir_all(sandbox.out()).is_ok());
-    gc(&sandbox, &["--job", "lost"]).ends_with(1).says("is kept");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().says("no such file or directory");
+    assert_eq!(row(&sandbox, "lost")["reasons"], serde_json::json!({"copy-gone": 1}));
+    let ran = gc(&sandbox, &["--job", "lost"]).ends_with(1);
+    ran.says("1 whose copy is gone").says("no such file or directory");
+    gc(&sandbox, &["--job", "lost", "--force", "--yes"]).succeeds();
     fs::create_dir(sandbox.out()).expect("makes");
+}
+
+/// Mechanism: as above. Consequence: a damaged file that was set aside, because its copy was damaged, too, was called safe.
+#[test]
+fn file_that_was_set_aside_without_a_copy_is_not_safe() {
+    let sandbox = Sandbox::new();
+    let write = "mkdir /cairn/new; head -c 9000 /dev/zero | tr '\\0' x >/cairn/new/a
+        mv /cairn/new /cairn/ckpt-1; exit 3";
+    sandbox.run("rot", write).ends_with(3);
+    sandbox.flip("rot", &[b'x'; 64], 5000);
+    fs::write(sandbox.out().join("ckpt-1/a"), "something else").expect("writes");
+    let again = ["run", "--job", "rot", "--", "bash", "-c", "exit 3"];
+    sandbox.cairn(&again).ends_with(3).says("set aside");
+    let found = row(&sandbox, "rot");
+    assert_eq!(found["not_safe"], serde_json::json!({"files": 1, "bytes": 9000}), "{found}");
+    assert_eq!(found["reasons"], serde_json::json!({"damaged": 1}), "{found}");
+    for dry in [&[][..], &["--dry-run"]] {
+        let ran = gc(&sandbox, &[&["--job", "rot"], dry].concat()).ends_with(1);
+        ran.says("1 damaged in the store").says("cairn rm rot --discard");
+    }
+    gc(&sandbox, &["--job", "rot", "--force", "--yes"]).succeeds();
 }
 
 #[test]
