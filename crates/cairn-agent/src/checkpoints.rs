@@ -52,6 +52,9 @@ pub struct Told {
     pub succeeded: Option<bool>,
     /// Which checkpoints are to be drained.
     pub wanted: Wanted,
+    /// Copies are to be read, and compared with what was drained.
+    #[serde(default)]
+    pub verify: bool,
 }
 
 impl Told {
@@ -59,6 +62,7 @@ impl Told {
     pub fn add(&mut self, other: Told) {
         self.succeeded = other.succeeded.or(self.succeeded);
         self.wanted = self.wanted.max(other.wanted);
+        self.verify |= other.verify;
     }
 }
 

@@ -118,6 +118,14 @@ impl Client {
         }
     }
 
+    /// Tells it that copies of files were found damaged, so that they are made again.
+    pub fn distrust(&mut self, paths: Vec<FilePath>) -> Result<()> {
+        match self.ask(&Request::Distrust { paths }, &mut |_| ())? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
     /// Tells it that time is short: no limit is kept, and the newest files come first.
     pub fn hurry(&mut self) -> Result<()> {
         match self.ask(&Request::Hurry, &mut |_| ())? {

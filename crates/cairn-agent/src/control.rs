@@ -7,8 +7,9 @@ use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::job::AGENT_SOCKET;
 use crate::log::{self, Level};
+use crate::path::FilePath;
 use crate::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
-use crate::shared::{Eviction, Shared, State};
+use crate::shared::{Errand, Shared, State, What};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
@@ -145,16 +146,8 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 shared.notify();
                 Answer::Done
             }
-            Ok(Request::Evict { paths, force }) => {
-                let (reply, answer) = mpsc::channel();
-                shared.state().evictions.push(Eviction { paths, force, reply });
-                shared.notify();
-                match answer.recv() {
-                    Ok(Ok(())) => Answer::Done,
-                    Ok(Err(error)) => Answer::Error { reason: error.to_string() },
-                    Err(_) => Answer::Error { reason: "the agent is ending".to_string() },
-                }
-            }
+            Ok(Request::Evict { paths, force }) => run_errand(shared, paths, What::Evict { force }),
+            Ok(Request::Distrust { paths }) => run_errand(shared, paths, What::Distrust),
             Ok(Request::Archive { newest }) => archive(&stream, shared, newest)?,
             Ok(Request::Hurry) => {
                 shared.meter.pace.hurry();
@@ -178,6 +171,7 @@ fn tell(request: &Request) {
         Request::Drain { .. } => "to drain",
         Request::Ended { .. } => "to drain by itself: the run has ended",
         Request::Evict { .. } => "to drop files from the store",
+        Request::Distrust { .. } => "to make damaged copies again",
         Request::Archive { .. } => "to archive",
         Request::Hurry => "to make haste",
         Request::Stop => "to end",
@@ -215,6 +209,18 @@ fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Ans
     }
     drop(state);
     Ok(Answer::Archived { status: shared.archive.status() })
+}
+
+/// Has the drain do something about files, and waits for it.
+fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
+    let (reply, answer) = mpsc::channel();
+    shared.state().errands.push(Errand { paths, what, reply });
+    shared.notify();
+    match answer.recv() {
+        Ok(Ok(())) => Answer::Done,
+        Ok(Err(error)) => Answer::Error { reason: error.to_string() },
+        Err(_) => Answer::Error { reason: "the agent is ending".to_string() },
+    }
 }
 
 /// Has passes run until one leaves nothing that changed meanwhile, and files still open were given

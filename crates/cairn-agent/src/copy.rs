@@ -344,6 +344,19 @@ fn drop_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
+/// Reads the copy at `path` from its device, and compares it. Errors: `CopyDiffers`, `LengthDiffers`, those of the persist directory.
+pub fn verify(
+    destination: &Destination,
+    path: &FilePath,
+    copy: &Copy,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<()> {
+    let file = destination.open_file(path)?;
+    drop_cached(&file);
+    compare(&file, &destination.full_path(path), (copy.bytes, copy.crc32c), buffer, meter)
+}
+
 /// Reads a copy and compares it: from its device, not from the page cache, where it is durable and was not read since.
 fn compare(
     file: &File,

@@ -11,6 +11,7 @@ mod tests;
 
 use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Told, View};
+use crate::copy;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::job::{Description, Job};
@@ -20,8 +21,9 @@ use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Plan, Tree, plan};
+use crate::plan::{Node, Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
+use crate::read::Buffer;
 use crate::repair::Places;
 use crate::sets::register::{Checkpoint, Level};
 use crate::sets::{self, Grove, Member};
@@ -224,6 +226,10 @@ impl Drainer {
         if reason.is_asked() {
             forget_missing_copies(&mut ledger, trees, meter)?;
         }
+        if matches!(reason, Reason::Asked(Told { verify: true, .. })) {
+            let damaged = damaged_copies(&ledger, meter)?;
+            ledger.distrust(&damaged)?;
+        }
         drop(at_work);
         let mut outcome = Outcome::default();
         let guarded = ledger.manifest().newest_files(|_| true);
@@ -253,6 +259,7 @@ impl Drainer {
         };
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
+        outcome.failed.extend(without_data(&ledger, trees));
         let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
         outcome.unfinished = view.unfinished;
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
@@ -380,15 +387,9 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<()> {
         let _at_work = meter.at(&manifest_path(&self.job.job));
-        if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
-            // An agent that has not looked yet.
-            let trees = volumes.iter().map(|volume| Ok((volume, volume.tree()?)));
-            match open_ledger(persist, &self.job, &trees.collect::<Result<Vec<_>>>()?, &self.marks)
-            {
-                Ok(ledger) => self.ledger = Some(ledger),
-                Err(error) if !force => return Err(error),
-                Err(_) => {}
-            }
+        match self.open(volumes) {
+            Err(error) if !force => return Err(error),
+            _ => {}
         }
         let mut leaving = Vec::with_capacity(paths.len());
         for path in paths {
@@ -403,6 +404,30 @@ impl Drainer {
             leaving.push(Leaving { path, volume, inner, is_directory, unchanged: None });
         }
         self.remove(leaving)
+    }
+
+    /// Notes that copies are not what was drained: of a file that is in the store it is made again, by the next pass.
+    /// Errors: the manifest cannot be read or written.
+    pub fn distrust(
+        &mut self,
+        volumes: &[Arc<Volume>],
+        paths: &[FilePath],
+        meter: &Meter,
+    ) -> Result<()> {
+        let _at_work = meter.at(&manifest_path(&self.job.job));
+        self.open(volumes)?;
+        match &mut self.ledger {
+            Some(ledger) => ledger.distrust(paths),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the persist directory, of an agent that has not looked yet.
+    fn open(&mut self, volumes: &[Arc<Volume>]) -> Result<()> {
+        if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
+            self.ledger = Some(open_ledger(persist, &self.job, &read(volumes)?, &self.marks)?);
+        }
+        Ok(())
     }
 
     /// Drops the files of a checkpoint from the store, unless one of them changed since it was looked at, or is not drained although
@@ -433,6 +458,7 @@ impl Drainer {
         let Some(ledger) = &mut self.ledger else { return Ok(false) };
         let is_same = ledger.entry(path).is_some_and(|entry| {
             entry.state == State::Drained
+                && !entry.damaged
                 && entry.inode == attributes.inode.0
                 && (!attributes.is_regular() || entry.version == attributes.version)
         });
@@ -557,6 +583,26 @@ fn forget_missing_copies(
     Ok(())
 }
 
+/// Copies that are not what was drained, each read from its device. Errors: the directory is in trouble, `Stopped`.
+fn damaged_copies(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
+    let mut damaged = Vec::new();
+    let mut buffer = Buffer::default();
+    for (path, entry) in &ledger.manifest().files {
+        let Some(copy) = entry.copy().filter(|_| entry.state == State::Drained) else { continue };
+        let _at_work = meter.at(path);
+        if !ledger.is_ours(path)? {
+            continue;
+        }
+        match copy::verify(ledger.destination(), path, &copy, &mut buffer, meter) {
+            Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. }) => {
+                damaged.push(path.clone());
+            }
+            verified => verified?,
+        }
+    }
+    Ok(damaged)
+}
+
 /// What is to be done for `tree`, and how many copies are left as they are: their files were renamed while it was read, so that they
 /// are nowhere in it.
 fn planned(volume: &Volume, tree: &Tree, manifest: &Manifest) -> (Plan, u64) {
@@ -592,6 +638,20 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
     })
 }
 
+/// Why absent files are not drained whose copies are known to be damaged, and who may still be brought in from another one.
+fn without_data(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)]) -> Vec<Failed> {
+    let nodes = trees.iter().flat_map(|(_, tree)| tree);
+    let is_meant = |(path, node): &(&FilePath, &Node)| {
+        let is_absent = node.absence.is_some_and(|absence| !absence.damaged);
+        is_absent && ledger.manifest().is_damaged(path)
+    };
+    let failed = |(path, _): (&FilePath, &Node)| {
+        let reason = "its copy is damaged, and it was not brought in yet".to_string();
+        Failed { path: path.clone(), reason, quarantined: false }
+    };
+    nodes.filter(is_meant).map(failed).collect()
+}
+
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
     tree.iter().filter(|(_, node)| node.unclean && !node.open).map(|(path, _)| path.clone())
 }
@@ -608,7 +668,7 @@ fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut 
         let counts = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
         let Some(node) = in_store(path, entry).filter(|_| counts) else { continue };
         if entry.damaged {
-            outcome.lost_files += u64::from(node.absence.is_some());
+            outcome.lost_files += u64::from(node.absence.is_some_and(|absence| absence.damaged));
         } else {
             outcome.drained_files += 1;
             outcome.drained_bytes += entry.bytes;

@@ -196,6 +196,16 @@ impl Ledger {
         }
     }
 
+    /// Notes, durably, that these copies are not what their entries say, which only a new one ends.
+    pub fn distrust(&mut self, paths: &[FilePath]) -> Result<()> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        paths.iter().for_each(|path| self.update(path, |entry| entry.damaged = true));
+        self.set_complete(false);
+        self.commit()
+    }
+
     /// Ties the copy at `path` to its file, which it is a copy of.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {

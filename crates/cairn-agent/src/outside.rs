@@ -87,7 +87,8 @@ impl Outside {
             return Ok(Some(Lack::Damaged));
         }
         let found = self.destination.look(path)?;
-        let is_there = entry.state == State::Drained && found.is_some_and(|it| entry.is_ours(&it));
+        let is_whole = entry.state == State::Drained && !entry.damaged;
+        let is_there = is_whole && found.is_some_and(|it| entry.is_ours(&it));
         Ok((!is_there).then_some(without_copy))
     }
 }

@@ -349,7 +349,7 @@ fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&En
 fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
     let known = entry.filter(|entry| entry.inode == node.inode && entry.version == node.version);
     match known.map(|entry| entry.state) {
-        Some(State::Drained) if !node.unclean => {
+        Some(State::Drained) if !node.unclean && !known.is_some_and(|entry| entry.damaged) => {
             if known.is_some_and(|entry| entry.detached) {
                 plan.attach.push(path.clone());
             }

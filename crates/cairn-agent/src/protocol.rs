@@ -42,6 +42,11 @@ pub enum Request {
         /// Also those that are not drained.
         force: bool,
     },
+    /// The copies of these files were found to be not what was drained: they are to be made again.
+    Distrust {
+        /// Paths below the persist directory.
+        paths: Vec<FilePath>,
+    },
     /// Archive what is to be archived, now; answer when that is done or has failed.
     Archive {
         /// The newest checkpoint of each family, too, whatever the policy says.

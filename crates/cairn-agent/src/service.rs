@@ -25,7 +25,7 @@ use crate::policy::AtEnd;
 use crate::prefault;
 use crate::promote;
 use crate::protocol::{Outcome, Phase};
-use crate::shared::Shared;
+use crate::shared::{Errand, Shared, What};
 use crate::shown;
 use crate::snapshot;
 use crate::space::{self, Room};
@@ -268,20 +268,23 @@ impl DrainLoop<'_> {
     /// Waits a moment, then does what has become due.
     fn turn(&mut self) {
         let state = self.shared.state();
-        let idle = state.requested == state.finished && state.evictions.is_empty();
+        let idle = state.requested == state.finished && state.errands.is_empty();
         let is_quiet = self.changed_at.elapsed() > IDLE_AFTER;
         let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
         let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
-        let evictions = std::mem::take(&mut state.evictions);
+        let errands = std::mem::take(&mut state.errands);
         let ticket = (state.requested > state.finished).then_some(state.requested);
         let told = if ticket.is_some() { std::mem::take(&mut state.told) } else { Told::default() };
         drop(state);
-        for eviction in evictions {
+        for Errand { paths, what, reply } in errands {
             let (volumes, _) = self.shared.volumes();
-            let done =
-                self.drainer.evict(&volumes, &eviction.paths, eviction.force, &self.shared.meter);
+            let meter = &self.shared.meter;
+            let done = match what {
+                What::Evict { force } => self.drainer.evict(&volumes, &paths, force, meter),
+                What::Distrust => self.drainer.distrust(&volumes, &paths, meter),
+            };
             // Whoever asked may have gone.
-            let _ = eviction.reply.send(done);
+            let _ = reply.send(done);
         }
         self.watch();
         if ticket.is_some() || self.is_due() || self.is_wanted() {

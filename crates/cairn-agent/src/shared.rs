@@ -26,14 +26,26 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// An eviction somebody waits for.
-pub struct Eviction {
+/// Something about files that the drain is to do, and somebody waits for.
+pub struct Errand {
     /// The files, in order.
     pub paths: Vec<FilePath>,
-    /// Also those that are not drained.
-    pub force: bool,
+    /// What.
+    pub what: What,
     /// Where the answer goes.
     pub reply: mpsc::Sender<Result<()>>,
+}
+
+/// What is to be done about files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// They leave the store.
+    Evict {
+        /// Also those that are not drained.
+        force: bool,
+    },
+    /// Their copies are none.
+    Distrust,
 }
 
 /// What is to be done, and how it stands.
@@ -45,8 +57,8 @@ pub struct State {
     pub finished: u64,
     /// What was said with those requests that no pass has begun to answer.
     pub told: Told,
-    /// Evictions that wait.
-    pub evictions: Vec<Eviction>,
+    /// Errands that wait.
+    pub errands: Vec<Errand>,
     /// What the drain is doing.
     pub phase: Phase,
     /// Where it drains to.

@@ -26,6 +26,7 @@ Examples:
   cairn drain melt                     that of job melt
   cairn drain melt --persist /scratch/out
       where the job was started without --persist, or to another directory
+  cairn drain melt --verify            to be sure of copies that were made long ago
 
 Of a job that is archived, complete checkpoints go to the archive, too.
 
@@ -40,6 +41,10 @@ pub struct Arguments {
     /// Drain to this directory from now on
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
+    /// Read every copy back and compare it with what was drained, also those that were verified before; one that is damaged is
+    /// made again. Takes as long as reading them does
+    #[arg(long)]
+    verify: bool,
 }
 
 /// What the command came to.
@@ -88,7 +93,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::NoPersist { job: store.job.job });
     }
     persist.as_deref().map(checked_persist).transpose()?;
-    let told = Told { succeeded: None, wanted: Wanted::All };
+    let told = Told { wanted: Wanted::All, verify: arguments.verify, ..Told::default() };
     let drain =
         drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
     // That nobody will end a checkpoint is no reason to say that its files are there.

@@ -190,7 +190,7 @@ fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
         return finish_removal(&row.store).map_err(|error| error.to_string());
     }
     let store = OpenStore::open(&row.store).map_err(text)?;
-    let (claim, files) = take_for_removal(store, force).map_err(|error| match error {
+    let (claim, files) = take_for_removal(store, force, false).map_err(|error| match error {
         Error::Running { .. } => "it is in use".to_string(),
         other => other.to_string(),
     })?;

@@ -23,6 +23,7 @@ Examples:
   cairn rm melt:/restart.100            give its memory back; the drained copy stays
   cairn rm --recursive melt:/old
   cairn rm melt                         the whole store, if all of it is drained, and archived if that was asked for
+  cairn rm melt --verify                the same, once every copy was read back and compared
   cairn rm melt --discard               the whole store, even what is nowhere else
 
 A program that removes a file below /cairn removes the drained copy as well; `cairn rm` does not.
@@ -44,6 +45,9 @@ pub struct Arguments {
     /// Remove the whole store, even if files in it are nowhere else
     #[arg(long)]
     discard: bool,
+    /// Before the whole store is removed, read every copy back and compare it with what was drained; one that is damaged is made again
+    #[arg(long, conflicts_with = "discard")]
+    verify: bool,
 }
 
 /// What was removed.
@@ -69,7 +73,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     for (job, paths) in by_job {
         let store = context.roots.choose(job.as_deref())?;
         match paths.is_empty() {
-            true => remove_store(store, arguments.discard, &mut report)?,
+            true => remove_store(store, &arguments, &mut report)?,
             false => remove_files(&store, &paths, &arguments, &mut report)?,
         }
     }
@@ -85,9 +89,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> Result<()> {
+fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveReport) -> Result<()> {
     let job = store.job.job.clone();
-    let (claim, files) = take_for_removal(store, discard).map_err(|error| match error {
+    let Arguments { discard, verify, .. } = *arguments;
+    let (claim, files) = take_for_removal(store, discard, verify).map_err(|error| match error {
         Error::Running { job } => Error::InUse { job },
         other => other,
     })?;
@@ -112,8 +117,8 @@ fn remove_store(store: OpenStore, discard: bool, report: &mut RemoveReport) -> R
 }
 
 /// Takes a store that is to be removed. How many of its files are nowhere else, when what can be drained was: unless `discard`,
-/// then that does not matter. Errors: a run has it, or the archive lacks a checkpoint.
-pub fn take_for_removal(store: OpenStore, discard: bool) -> Result<(Claim, u64)> {
+/// then that does not matter. With `verify` every copy is read back. Errors: a run has it, or the archive lacks a checkpoint.
+pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result<(Claim, u64)> {
     if discard {
         return Ok((claim_existing(store)?, 0));
     }
@@ -121,19 +126,19 @@ pub fn take_for_removal(store: OpenStore, discard: bool) -> Result<(Claim, u64)>
         return Err(Error::Running { job: store.job.job });
     }
     // That may take long: until it is done a run may take the store up.
-    files_at_risk(&store)?;
+    files_at_risk(&store, verify)?;
     let claim = claim_existing(store)?;
-    let files = files_at_risk(&claim.store)?;
+    let files = files_at_risk(&claim.store, false)?;
     Ok((claim, files))
 }
 
 /// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive lacks a checkpoint.
-fn files_at_risk(store: &OpenStore) -> Result<u64> {
+fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     if Look::at(store)?.contents.files == 0 {
         return Ok(0);
     }
     // The agent looks at every copy again; what it drained once may have been removed since.
-    let report = drain_with(store, None, Duration::ZERO, Told::default(), true)?;
+    let report = drain_with(store, None, Duration::ZERO, Told { verify, ..Told::default() }, true)?;
     let unclean = report.outcome.unclean.len() as u64;
     // Of what is lost the store has nothing, either.
     let elsewhere = report.outcome.drained_files + report.outcome.lost_files;

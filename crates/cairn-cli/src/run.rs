@@ -458,7 +458,7 @@ fn settle(
     is_finished: bool,
 ) -> Safety {
     let store = &claim.store;
-    let told = Told { succeeded: Some(is_finished), wanted: Wanted::Newest };
+    let told = Told { succeeded: Some(is_finished), wanted: Wanted::Newest, verify: false };
     let postponed = |goes_on, told: Result<()>| match told.and_then(|()| Standing::of(store)) {
         Ok(standing) => Safety::postponed(goes_on, standing),
         Err(error) => Safety::Failed { reason: error.to_string() },

@@ -6,6 +6,7 @@ use crate::offline;
 use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::size::human;
+use crate::store::OpenStore;
 use crate::verify_tier;
 use cairn_agent::copy::checksum_of;
 use cairn_agent::destination::Destination;
@@ -15,7 +16,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::read::{Buffer, read_whole};
 use clap::Args;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ Examples:
   cairn verify melt --persist /scratch/out   only what job melt drained there
   cairn verify file:/nvme/cairn              a durable tier that no store uses: every block of it
   cairn verify /nvme/meta --tier /nvme/data  metadata in a file of their own, and the data
+
+Copies that are found damaged are made again by the next cairn drain, if the store is on this machine and still has the files; until then
+it is not removed. cairn drain --verify does both.
 
 Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";
 
@@ -67,6 +71,9 @@ pub struct VerifyReport {
     complete: Option<bool>,
     /// What is not what it was: files; of a tier, blocks of files.
     pub damaged: Vec<Damaged>,
+    /// Jobs whose stores still have files with damaged copies, and how many: these are drained again (of a persist directory).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    again: BTreeMap<String, u64>,
 }
 
 /// A damaged or missing file, or a block of one.
@@ -133,6 +140,12 @@ fn print(report: &VerifyReport) {
         let files = count(report.absent_files, "file");
         output::line(&format!("{files} yet to be brought in, not compared"));
     }
+    for (job, files) in &report.again {
+        let is = if *files == 1 { "is" } else { "are" };
+        output::line(&format!(
+            "{files} of these {is} still in its store, which stays until the copy is made again, with: cairn drain {job}"
+        ));
+    }
     if report.complete == Some(false) {
         output::line("the manifest does not say complete: more files were to be drained");
     }
@@ -196,17 +209,50 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
         let manifest = Manifest::load(&mut destination, &job)?;
         let manifest = manifest.ok_or_else(|| missing_manifest(persist, &job))?;
         report.complete = Some(report.complete == Some(true) && manifest.complete);
-        verify_manifest(context, &destination, &manifest, &mut report)?;
+        let damaged = verify_manifest(context, &destination, &manifest, &mut report)?;
+        match tell(context, persist, &manifest, damaged) {
+            Ok(0) => {}
+            Ok(again) => drop(report.again.insert(job, again)),
+            Err(error) => eprintln!("cairn: {job}: these copies may pass for good ones: {error}"),
+        }
     }
     Ok(report)
 }
 
+/// Tells the agent of the store that the manifest is of which copies are damaged, so that they are made again. How many of these files
+/// that store has.
+fn tell(
+    context: &Context,
+    persist: &Path,
+    manifest: &Manifest,
+    damaged: Vec<FilePath>,
+) -> Result<u64> {
+    let found = context.roots.find(&manifest.job).filter(|_| !damaged.is_empty());
+    let Some(store) = found.and_then(|directory| OpenStore::open(&directory).ok()) else {
+        return Ok(0);
+    };
+    let drains_there = persist.canonicalize().is_ok_and(|path| store.job.persist == Some(path));
+    if store.job.store != manifest.store || !drains_there {
+        return Ok(0);
+    }
+    let mut files = 0;
+    for volume in store.volumes()? {
+        let tree = volume.tree()?;
+        let nodes = damaged.iter().filter_map(|path| tree.get(path));
+        files += nodes.filter(|node| node.absence.is_none()).count() as u64;
+    }
+    store.ask_agent(None, |agent| agent.distrust(damaged.clone()))?;
+    Ok(files)
+}
+
+/// Compares the copies that a manifest names; which of them are damaged.
 fn verify_manifest(
     context: &Context,
     destination: &Destination,
     manifest: &Manifest,
     report: &mut VerifyReport,
-) -> Result<()> {
+) -> Result<Vec<FilePath>> {
+    let mut damaged = Vec::new();
     let copies = manifest.files.iter().filter_map(|(path, entry)| Some((path, entry.copy()?)));
     let copies: Vec<_> = copies.collect();
     let total = copies.iter().map(|(_, copy)| copy.bytes).sum();
@@ -234,9 +280,10 @@ fn verify_manifest(
         };
         if let Some(reason) = reason {
             report.damaged.push(Damaged { path: full_path.display().to_string(), reason });
+            damaged.push(path.clone());
         }
     }
-    Ok(())
+    Ok(damaged)
 }
 
 /// The jobs whose manifests lie in a directory.

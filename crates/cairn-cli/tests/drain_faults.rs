@@ -4,7 +4,7 @@
 mod common;
 
 use common::loop_device::LoopDevice;
-use common::{CAIRN, Ran, Sandbox};
+use common::{CAIRN, Ran, Sandbox, kill};
 use std::process::Command;
 
 /// For scripts: waits until a command succeeds.
@@ -252,5 +252,62 @@ os._exit(1)
     match newest.max() {
         Some(step) => drop(offered.says(&format!("/cairn/ckpt-{step}/b"))),
         None => drop(offered.ends_with(1)),
+    }
+}
+
+/// A store that a run that failed has left, all drained, and a bit of the copy of `f` that has turned: its length and times are as before.
+fn rotten(job: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.run(job, "echo one >/cairn/f; echo two >/cairn/g; exit 1").ends_with(1);
+    let path = sandbox.out().join("f");
+    let modified = path.metadata().and_then(|found| found.modified()).expect("is drained");
+    std::fs::write(&path, "onE\n").expect("writes");
+    let file = std::fs::File::options().write(true).open(&path).expect("opens");
+    file.set_modified(modified).expect("sets the time");
+    sandbox
+}
+
+/// Mechanism: a copy is known by its length and times, and what `cairn verify` found was told to nobody.
+/// Consequence: the next drain, the end of a run, and `cairn rm` took a copy that was known to be damaged for a good one, and the
+/// store was removed.
+/// Fix: `cairn verify` tells the agent, which notes it in the manifest; such a copy is none.
+#[test]
+fn copy_that_verify_has_found_damaged_is_made_again_before_the_store_goes() {
+    let ends = [
+        &["drain", "rot"][..],
+        &["rm", "rot"],
+        &["gc", "--older-than", "0", "--job", "rot"],
+        &["run", "--job", "rot", "--", "true"],
+    ];
+    for end in ends {
+        let sandbox = rotten("rot");
+        let out = sandbox.out().display().to_string();
+        let found = sandbox.cairn(&["verify", "rot", "--persist", &out]).ends_with(1);
+        found
+            .says("/f: its checksum is")
+            .says("1 of these is still in its store")
+            .says("cairn drain rot");
+        assert_eq!(sandbox.manifest("rot")["complete"], false);
+        // The next agent knows of it, too.
+        kill("KILL", i64::from(sandbox.agent("rot")));
+        match end[0] {
+            "gc" => drop(sandbox.cairn(end).ends_with(1).says("1 whose copy is gone")),
+            _ => {
+                sandbox.cairn(end).succeeds();
+                assert_eq!(sandbox.drained("f"), "one\n", "{end:?}");
+                sandbox.cairn(&["verify", "--persist", &out]).succeeds();
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_are_compared_before_the_store_goes_where_that_is_asked_for() {
+    for end in [["drain", "rot", "--verify"], ["rm", "rot", "--verify"]] {
+        let sandbox = rotten("rot");
+        sandbox.cairn(&["drain", "rot"]).succeeds();
+        assert_eq!(sandbox.drained("f"), "onE\n", "nobody has looked");
+        sandbox.cairn(&end).succeeds();
+        assert_eq!(sandbox.drained("f"), "one\n", "{end:?}");
     }
 }
