@@ -51,7 +51,7 @@ computed since is lost. The store is the drill's own, and removed when the run h
 CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is there yet.
 
 Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept), or it ended before it was killed as often
-as was asked for; 2 refused.";
+as was asked for, or had no file in the store whenever it was killed; 2 refused.";
 
 /// Kill a run at random times and see whether it comes back.
 #[derive(Args, Debug)]
@@ -121,6 +121,8 @@ struct Kill {
     lost_seconds: f64,
     /// Checkpoints that it was writing.
     unfinished: Vec<String>,
+    /// Files in the store.
+    files: u64,
 }
 
 /// Carries out the command.
@@ -159,6 +161,9 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     match report.kills.len() as u32 {
         kills if kills < arguments.kills => {
             Err(Error::TooFewKills { kills, wanted: arguments.kills })
+        }
+        kills if report.kills.iter().all(|kill| kill.files == 0) => {
+            Err(Error::NothingAtStake { kills })
         }
         _ => Ok(()),
     }
@@ -294,6 +299,7 @@ impl Drill<'_> {
         };
         let store = OpenStore::open(&directory)?;
         bury(&store)?;
+        let files = Look::at(&store)?.contents.files;
         let found = Found::look(&store, &store.volumes()?)?;
         let newest = found.complete.iter().max_by_key(|known| known.id);
         let seconds_since =
@@ -304,6 +310,7 @@ impl Drill<'_> {
             step: newest.and_then(|known| known.name.step),
             lost_seconds: newest.map_or(ran.as_secs_f64(), seconds_since),
             unfinished: found.unfinished.iter().map(|one| one.name.to_string()).collect(),
+            files,
         })
     }
 

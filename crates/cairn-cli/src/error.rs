@@ -499,6 +499,15 @@ pub enum Error {
         /// How often it was to be.
         wanted: u32,
     },
+    /// A drill whose program had nothing to lose.
+    #[error(
+        "no file was in the store at any kill ({kills}), so that nothing was tested; have the program write its checkpoints below the prefix, \
+         /cairn unless that was set, or kill it later, with --after"
+    )]
+    NothingAtStake {
+        /// How often it was killed.
+        kills: u32,
+    },
     /// Somebody ended the drill.
     #[error("the drill was ended by signal {signal}; so was its run, and its store is removed")]
     DrillEnded {
@@ -835,6 +844,7 @@ impl Error {
             | Error::NotFilled { .. }
             | Error::Drill { .. }
             | Error::TooFewKills { .. }
+            | Error::NothingAtStake { .. }
             | Error::Undead { .. }
             | Error::Damage { .. }
             | Error::TierDamaged { .. }

@@ -131,6 +131,20 @@ fn run_that_ends_before_the_second_kill_is_no_success() {
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
 }
 
+/// Mechanism: how the run ended was all that counted.
+/// Consequence: a program that wrote nothing below the prefix, because it was told another directory, "survived" and passed.
+/// Fix: kills at which there was no file are no test.
+#[test]
+fn run_that_has_nothing_below_the_prefix_is_no_success() {
+    let sandbox = Sandbox::new();
+    let options = ["--kills", "2", "--after", "0.5s..0.5s", "--restart", "sleep 2"];
+    let ran = drill(&sandbox, &options, "echo x >elsewhere; sleep 1000").ends_with(1);
+    ran.says("the run ended well").says("no file was in the store at any kill (2)");
+    sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
+    let report = drill(&sandbox, &[&options[..], &["--json"]].concat(), "sleep 1000").ends_with(1);
+    assert_eq!(report.json()["kills"][0]["files"], 0, "{}", report.stdout);
+}
+
 /// Mechanism: the run is in a process group of its own, and nobody told it that the drill was ended.
 /// Consequence: it went on alone, in the background, and its store stayed.
 /// Fix: whoever ends the drill ends the run, and the store goes with it.
