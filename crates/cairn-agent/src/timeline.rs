@@ -170,7 +170,7 @@ pub struct Sample {
     /// Bytes of all files at the end.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held: u64,
-    /// Bytes by which files grew that no process was seen to have open, or more.
+    /// Bytes by which files grew that no process was seen to have open.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unknown: u64,
     /// What processes did, by number.

@@ -150,6 +150,7 @@ impl Transaction<'_> {
             cursor: handle.cursor(self),
             size: inode.size(self),
             version: inode.version(self),
+            born: inode.born(self),
         })
     }
 

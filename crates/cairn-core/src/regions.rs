@@ -10,7 +10,7 @@ use crate::inode::{Inode, MAPPED_TO_STORE};
 use crate::layout::SlabKind;
 use crate::map::Stretch;
 use crate::transaction::Transaction;
-use crate::types::{InodeId, MODE_REGULAR};
+use crate::types::{Attributes, InodeId, MODE_REGULAR, Timestamp};
 use std::sync::atomic::{Ordering, fence};
 
 /// Hugeblocks looked at under one lock.
@@ -135,6 +135,15 @@ impl Microfs {
 
     /// Counts what is drained, in batches: what changes meanwhile may be counted as before or after.
     pub fn survey(&self) -> Result<Survey> {
+        self.survey_since(Timestamp(i64::MAX), &mut |_| {})
+    }
+
+    /// The same, and shows those of the files that were changed at `since` or later.
+    pub fn survey_since(
+        &self,
+        since: Timestamp,
+        show: &mut dyn FnMut(&Attributes),
+    ) -> Result<Survey> {
         let mut survey = Survey::default();
         let mut next = 0u32;
         loop {
@@ -143,7 +152,8 @@ impl Microfs {
                 for number in next..end.min(next.saturating_add(INODES_BATCH)) {
                     if let Ok(inode) = tx.inode(InodeId(number)) {
                         tx.recall(inode)?;
-                        survey.add(tx, inode);
+                        let counted = survey.add(tx, inode);
+                        counted.filter(|found| found.changed >= since).iter().for_each(&mut *show);
                     }
                 }
                 Ok(end)
@@ -157,10 +167,11 @@ impl Microfs {
 }
 
 impl Survey {
-    fn add(&mut self, tx: &Transaction, inode: Inode) {
+    /// Counts a regular file with a name; what it is.
+    fn add(&mut self, tx: &Transaction, inode: Inode) -> Option<Attributes> {
         let attributes = inode.attributes(tx);
         if inode.kind(tx) != MODE_REGULAR || attributes.links == 0 {
-            return;
+            return None;
         }
         self.files += 1;
         self.bytes += attributes.size;
@@ -173,5 +184,6 @@ impl Survey {
             self.undrained_bytes += attributes.size;
             self.unclean_files += u64::from(attributes.unclean || attributes.lost);
         }
+        Some(attributes)
     }
 }

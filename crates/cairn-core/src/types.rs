@@ -372,6 +372,8 @@ pub struct Holding {
     pub size: u64,
     /// As in [`Attributes`].
     pub version: u64,
+    /// As in [`Attributes`].
+    pub born: Timestamp,
 }
 
 /// A slot found or made for a process.

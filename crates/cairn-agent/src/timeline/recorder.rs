@@ -3,9 +3,10 @@
 //! Nothing counts bytes in a program: a counter for each process in shared memory would cost every call one or two nanoseconds and
 //! a word of each undo. So this looks at the open-file descriptions, some times a second while something happens. A file that has
 //! grown was written to, by those who have it open for writing: in proportion to how far their offsets moved, or in equal parts;
-//! one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved offset has read.
-//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`, mappings), and who wrote to a file that
-//! was opened and closed between two looks; seeking forward in a file open for reading counts as reading.
+//! one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved offset has read. What was opened and closed
+//! between two looks was written by nobody knows whom.
+//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`, mappings); a file that
+//! was made and removed between two looks; seeking forward in a file open for reading counts as reading.
 //!
 //! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes are counted once.
 
@@ -21,7 +22,7 @@ use crate::sets::Member;
 use crate::sets::register::{Checkpoint, Level};
 use crate::shared::Shared;
 use crate::volume::{Volume, now};
-use cairn_core::{HandleId, Holding, InodeId, ProcessIdentity};
+use cairn_core::{Attributes, HandleId, Holding, InodeId, ProcessIdentity, Timestamp};
 use cairn_device::Store;
 use cairn_device::notes::{self, Kind};
 use cairn_device::ranks::{self, RankRecord};
@@ -47,6 +48,8 @@ const CLOSED_MAX: usize = 1 << 16;
 struct Known {
     size: u64,
     version: u64,
+    /// When it came to be: another file of this number has another time.
+    born: Timestamp,
     /// Who had it open for writing; empty when it is closed.
     writers: Vec<u32>,
     /// When somebody began to write it, or it came to be, milliseconds since the epoch.
@@ -59,10 +62,6 @@ struct Namespace {
     files: HashMap<InodeId, Known>,
     /// Offsets of open-file descriptions.
     cursors: HashMap<u32, u64>,
-    /// Bytes of all files.
-    held: Option<u64>,
-    /// Bytes that were seen in an open file at the last look, but not in all files, which are counted first.
-    ahead: u64,
 }
 
 /// Records the timeline of a store.
@@ -191,25 +190,25 @@ impl Recorder {
     }
 
     fn look_at(&mut self, volume: &Volume, sample: &mut Sample) -> cairn_core::Result<()> {
+        let since = self.looked.map_or(i64::MAX, |(_, ms)| (ms as i64).saturating_mul(1_000_000));
+        let mut changed = Vec::new();
         // This also brings in what was written under leases.
-        let survey = volume.fs().survey()?;
+        let survey =
+            volume.fs().survey_since(Timestamp(since), &mut |found| changed.push(*found))?;
         let holdings = volume.fs().holdings()?;
-        let is_first = !self.namespaces.contains_key(volume.name());
         let mut namespace = self.namespaces.remove(volume.name()).unwrap_or_default();
         let by_file = by_file(holdings);
         self.is_open |= !by_file.is_empty();
-        let mut grown = 0;
         for (inode, holdings) in &by_file {
-            grown += self.look_at_file(volume, &mut namespace, *inode, holdings, sample);
+            self.look_at_file(&mut namespace, *inode, holdings, sample);
         }
-        grown += look_at_closed(volume, &mut namespace, &by_file, sample);
+        look_at_closed(volume, &mut namespace, &by_file, sample);
+        sample.unknown += self.look_at_changed(&mut namespace, &changed);
+        if namespace.files.len() > CLOSED_MAX {
+            namespace.files.retain(|inode, _| by_file.contains_key(inode));
+        }
         let open = by_file.into_values().flatten();
         namespace.cursors = open.map(|one| (one.handle.0, one.cursor)).collect();
-        let held = namespace.held.replace(survey.bytes).filter(|_| !is_first);
-        let more = held.map_or(0, |held| survey.bytes.saturating_sub(held));
-        let grown = grown + std::mem::take(&mut namespace.ahead);
-        sample.unknown += more.saturating_sub(grown);
-        namespace.ahead = grown.saturating_sub(more);
         sample.exposed += survey.undrained_bytes;
         sample.exposed_max = sample.exposed;
         sample.held += survey.bytes;
@@ -217,25 +216,24 @@ impl Recorder {
         Ok(())
     }
 
-    /// Counts what was done to an open file; the bytes by which it has grown, if it is known by whom.
+    /// Counts what was done to an open file.
     fn look_at_file(
         &mut self,
-        volume: &Volume,
         namespace: &mut Namespace,
         inode: InodeId,
         holdings: &[Holding],
         sample: &mut Sample,
-    ) -> u64 {
-        let Some(&Holding { size, version, .. }) = holdings.first() else { return 0 };
-        let old = namespace.files.remove(&inode);
+    ) {
+        let Some(&Holding { size, version, born, .. }) = holdings.first() else { return };
+        let old = namespace.files.remove(&inode).filter(|old| old.born == born);
         let is_written = holdings.iter().any(|one| one.write);
         let begun_ms = match &old {
             Some(old) if !is_written || !old.writers.is_empty() => old.begun_ms,
-            _ => born_ms(volume, inode).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms)),
+            _ => ms_of(born.0).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms)),
         };
         let (old_size, old_version) = match old {
             Some(old) => (old.size, Some(old.version)),
-            None => (self.size_before(volume, inode, size), None),
+            None => (self.size_before(born, size), None),
         };
         // One that is shorter was cut, and is written anew.
         let grown = if size >= old_size { size - old_size } else { size };
@@ -260,17 +258,40 @@ impl Recorder {
             grown => grown,
         };
         divide(written, &writers, sample);
-        // Whoever wrote to a file that is only read now is not known.
-        let counted = if writers.is_empty() { 0 } else { grown };
+        if writers.is_empty() {
+            // Whoever wrote to a file that is only read now is not known.
+            sample.unknown += grown;
+        }
         let writers = writers.into_iter().map(|(number, _)| number).collect();
-        namespace.files.insert(inode, Known { size, version, writers, begun_ms });
-        counted
+        namespace.files.insert(inode, Known { size, version, born, writers, begun_ms });
+    }
+
+    /// Takes note of files that were changed and that nobody was seen to have open; the bytes by which they have grown.
+    fn look_at_changed(&self, namespace: &mut Namespace, changed: &[Attributes]) -> u64 {
+        let mut total = 0_u64;
+        for &Attributes { inode, size, version, born, absence, .. } in changed {
+            let old = namespace.files.get(&inode);
+            // What was seen open was looked at later.
+            if old.is_some_and(|old| old.version >= version) {
+                continue;
+            }
+            let old = old.filter(|old| old.born == born);
+            let old_size = old.map_or_else(|| self.size_before(born, size), |old| old.size);
+            let grown = if size >= old_size { size - old_size } else { size };
+            total += if absence.is_some() { 0 } else { grown };
+            let begun_ms = ms_of(born.0).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms));
+            let known = Known { size, version, born, writers: Vec::new(), begun_ms };
+            namespace.files.insert(inode, known);
+        }
+        total
     }
 
     /// How long a file was that nobody has looked at: new ones were empty.
-    fn size_before(&self, volume: &Volume, inode: InodeId, size: u64) -> u64 {
-        let Some((_, looked_ms)) = self.looked else { return size };
-        if born_ms(volume, inode) >= looked_ms { 0 } else { size }
+    fn size_before(&self, born: Timestamp, size: u64) -> u64 {
+        match self.looked {
+            Some((_, looked_ms)) if ms_of(born.0) >= looked_ms => 0,
+            _ => size,
+        }
     }
 
     /// The number of a process, which is made known if it is new.
@@ -508,33 +529,28 @@ fn by_file(holdings: Vec<Holding>) -> BTreeMap<InodeId, Vec<Holding>> {
     by_file
 }
 
-/// Counts what was done to files that were open at the last look, and are not any more; the bytes by which they have grown.
+/// Counts what was done to files that were open at the last look, and are not any more.
 fn look_at_closed(
     volume: &Volume,
     namespace: &mut Namespace,
     open: &BTreeMap<InodeId, Vec<Holding>>,
     sample: &mut Sample,
-) -> u64 {
-    let mut total = 0;
+) {
     for (inode, file) in &mut namespace.files {
         if open.contains_key(inode) || file.writers.is_empty() {
             continue;
         }
         let writers: Vec<(u32, u64)> =
             std::mem::take(&mut file.writers).into_iter().map(|number| (number, 0)).collect();
-        let Ok(found) = volume.fs().attributes(*inode) else { continue };
+        let found = volume.fs().attributes(*inode).ok().filter(|found| found.born == file.born);
+        let Some(found) = found else { continue };
         let grown = if found.size >= file.size { found.size - file.size } else { found.size };
         let has_changed = found.version != file.version;
         (file.size, file.version) = (found.size, found.version);
         if has_changed && found.is_regular() {
             divide(grown, &writers, sample);
-            total += grown;
         }
     }
-    if namespace.files.len() > CLOSED_MAX {
-        namespace.files.retain(|inode, _| open.contains_key(inode));
-    }
-    total
 }
 
 /// Counts `bytes` as written by those who have a file open: in proportion to how far their offsets moved, else in equal parts.
@@ -559,6 +575,8 @@ fn name_of(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_store::TestStore;
+    use cairn_core::ROOT;
 
     fn written(sample: &Sample) -> Vec<(u32, u64)> {
         sample.shares.iter().map(|share| (share.0, share.1)).collect()
@@ -595,6 +613,39 @@ mod tests {
         next.timeline.processes.insert(u32::MAX, next.timeline.processes[&0].clone());
         assert_eq!(next.number(process(5)), u32::MAX, "there is no room");
         fs::remove_dir_all(directory).expect("removes");
+    }
+
+    /// Mechanism: what no process was seen to have open was counted by how much all files together had grown; and a file was known by its
+    /// number, which the next one gets when it is removed.
+    /// Consequence: a run that removed each checkpoint when it had written the next one had written next to nothing.
+    /// Fix: each file that changed counts by itself, and is another one when it came to be at another time.
+    #[test]
+    fn what_was_removed_is_not_taken_from_what_was_written() {
+        const BYTES: usize = 5000;
+        let store = TestStore::new();
+        let mut recorder = recorder(&store.path);
+        let mut sample = Sample::default();
+        let remove = |step: u64| {
+            let (caller, name) = (store.volume.caller(), format!("ckpt.{step}"));
+            store.volume.fs().unlink(&caller, ROOT, name.as_bytes()).expect("removes");
+            crate::reaper::reclaim(&store.volume, None).expect("frees");
+        };
+        let look = |recorder: &mut Recorder, sample: &mut Sample| {
+            let looked_ms = now_ms();
+            recorder.look_at(&store.volume, sample).expect("looks");
+            recorder.looked = Some((Instant::now(), looked_ms));
+        };
+        look(&mut recorder, &mut sample);
+        for step in 1..=10 {
+            if step > 1 {
+                remove(step - 1);
+            }
+            store.write(&format!("ckpt.{step}"), &[b'x'; BYTES], 0o644, 1);
+            look(&mut recorder, &mut sample);
+        }
+        remove(10);
+        look(&mut recorder, &mut sample);
+        assert_eq!(sample.unknown, 10 * BYTES as u64);
     }
 
     #[test]
