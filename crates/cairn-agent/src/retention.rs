@@ -44,6 +44,20 @@ pub fn surplus<'a>(
     given_up
 }
 
+/// When the next checkpoint is too old that is not yet, if none comes until then; nanoseconds since the epoch.
+pub fn next_due_ns(complete: &[Checkpoint], policy: &SpacePolicy, now_ns: i64) -> Option<i64> {
+    let seconds = i64::try_from(policy.retain_seconds?).unwrap_or(i64::MAX);
+    let age_ns = seconds.saturating_mul(NANOSECONDS_PER_SECOND);
+    let mut newest = HashMap::new();
+    for known in complete {
+        let id: &mut u64 = newest.entry(&known.name.family).or_default();
+        *id = known.id.max(*id);
+    }
+    let others = complete.iter().filter(|known| newest[&known.name.family] != known.id);
+    let due = others.filter_map(|known| known.modified_ns.checked_add(age_ns)?.checked_add(1));
+    due.filter(|due_ns| *due_ns > now_ns).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +109,23 @@ mod tests {
         assert_eq!(given_up(&known, &count(1)), [2]);
         let bytes = SpacePolicy { retain_bytes: Some(0), ..SpacePolicy::default() };
         assert_eq!(given_up(&known, &bytes), [2]);
+    }
+
+    #[test]
+    fn what_is_too_old_next_is_known() {
+        let known = [10, 20, 30].map(|second| checkpoint("a", second as u64, second));
+        let age = |seconds| SpacePolicy { retain_seconds: Some(seconds), ..SpacePolicy::default() };
+        let due = |policy: &SpacePolicy, second: i64| {
+            let due_ns = next_due_ns(&known, policy, second * NANOSECONDS_PER_SECOND)?;
+            let surplus = |at_ns| surplus(&known, policy, at_ns).len();
+            assert_eq!(surplus(due_ns), surplus(due_ns - 1) + 1, "not before, and then");
+            Some(due_ns / NANOSECONDS_PER_SECOND)
+        };
+        assert_eq!(due(&age(75), 31), Some(85));
+        assert_eq!(due(&age(75), 86), Some(95));
+        assert_eq!(due(&age(75), 96), None, "the newest stays");
+        assert_eq!(due(&age(u64::MAX), 31), None);
+        assert_eq!(due(&count(1), 31), None);
     }
 
     #[test]

@@ -317,7 +317,8 @@ impl DrainLoop<'_> {
 
     fn is_due(&self) -> bool {
         let now = Instant::now();
-        let retry_due = self.drainer.next_look().is_some_and(|at| at <= now);
+        let next_look = self.drainer.next_look().into_iter().chain(self.room.due()).min();
+        let retry_due = next_look.is_some_and(|at| at <= now);
         let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
         let is_due = self.dirty || retry_due || self.backoff.is_some();
         is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)

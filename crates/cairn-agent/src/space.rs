@@ -9,7 +9,7 @@ use crate::drain::Drainer;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::protocol::{Outcome, Progress, SpaceStatus};
-use crate::retention::surplus;
+use crate::retention::{next_due_ns, surplus};
 use crate::sets::register::{Checkpoint, Level};
 use crate::shared::Shared;
 use crate::space_policy::SpacePolicy;
@@ -101,9 +101,16 @@ fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
 #[derive(Default)]
 pub struct Room {
     looked: Option<Instant>,
+    /// When something is to be given up although nothing has changed.
+    due: Option<Instant>,
 }
 
 impl Room {
+    /// When a pass is due although nothing has changed.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
     /// Whether writers wait for a pass.
     pub fn is_wanted(&self, shared: &Shared) -> bool {
         let is_early = self.looked.is_some_and(|looked| looked.elapsed() < PASS_EVERY);
@@ -121,12 +128,18 @@ impl Room {
         outcome: &mut Outcome,
     ) -> Result<()> {
         self.looked = Some(Instant::now());
+        self.due = None;
         let policy = shared.state().space.policy.clone();
         if !policy.retains() || drainer.persist().is_none() {
             return Ok(());
         }
         let complete = drainer.complete()?;
-        let surplus = surplus(&complete, &policy, now().0);
+        let now_ns = now().0;
+        self.due = next_due_ns(&complete, &policy, now_ns).and_then(|due_ns| {
+            let wait = Duration::from_nanos(due_ns.abs_diff(now_ns));
+            Instant::now().checked_add(wait)
+        });
+        let surplus = surplus(&complete, &policy, now_ns);
         let (refused, mut given_up): (Vec<_>, Vec<_>) =
             surplus.into_iter().partition(|known| shared.archive.refuses(known.id));
         let there_are = given_up.len();

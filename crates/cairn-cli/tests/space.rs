@@ -90,6 +90,28 @@ fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Chil
     (child, away)
 }
 
+/// Mechanism: what is too old was looked for when something had changed.
+/// Consequence: a program that computed for hours kept what `--retain age` was to give up, until it wrote again.
+/// Fix: the drain knows when the next one is too old, and looks then.
+#[test]
+fn checkpoint_that_is_too_old_leaves_the_store_while_nothing_is_written() {
+    let sandbox = Sandbox::new();
+    let script = "
+import time
+step(1); step(2); open('started', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)";
+    let child = start(&sandbox, &["--retain", "age=5s"], script);
+    eventually("the program runs", || sandbox.work().join("started").exists());
+    eventually("the older one leaves the store", || {
+        let names = sandbox.cairn(&["ls", "full", "--json"]).succeeds().json();
+        let names = names.as_array().expect("a list").iter().map(|row| row["path"].clone());
+        names.collect::<Vec<_>>() == ["/cairn/step.2"]
+    });
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    ended(child).succeeds();
+    assert_eq!(sandbox.drained_names(), ["step.1", "step.2"]);
+}
+
 /// Mechanism: a file was whole that its program had closed. Consequence: the newest checkpoint was one that had found no room, its copy
 /// verified, and a restart took it. Fix: it is unclean.
 #[test]
