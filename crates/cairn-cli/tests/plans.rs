@@ -94,6 +94,34 @@ fn topology_may_be_slurm_s() {
     }
 }
 
+/// Mechanism: any text without `=` was lines of addresses, and a switch was there as soon as it was named.
+/// Consequence: a wrong file passed for a topology in which nothing is shared, and a mistyped name for a switch without machines.
+/// Fix: addresses have switches and nothing but names, and every switch that is named is defined.
+#[test]
+fn what_is_no_topology_is_refused_with_its_line_and_what_is_expected() {
+    let sandbox = sandbox(TARGETS);
+    for (topology, part) in [
+        ("top.a.n1\nhello world\n", "topology: line 2: \"hello world\" is no address of a node"),
+        ("n1\n", "line 1: \"n1\" is no address of a node; expected SWITCH.NODE"),
+        ("top..n1\n", "line 1: \"top..n1\" is no address"),
+        ("\n", "names no switch"),
+        ("# SwitchName=a Nodes=n1\n", "names no switch"),
+        (
+            "SwitchName=a Nodes=n1\n\nSwitchName=top Switches=a,b\n",
+            "line 3: switch b is named and nowhere defined; expected SwitchName=b with its",
+        ),
+        ("SwitchName=a Nodes=n1\nSwitchName=b\n", "line 2: \"SwitchName=b\" names no"),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "line 2: n1 is below a and below b"),
+        ("SwitchName=a Nodes=n[\n", "line 1: switch a: "),
+    ] {
+        fs::write(sandbox.work().join("topology"), topology).expect("writes");
+        plan(&sandbox, &["--topology", "topology", "--ranks", "9"]).refused_with(part);
+    }
+    let undefined = CLUSTER.replace("leaf[1-2]", "leaf[1-3]");
+    let part = "cluster.toml: switch leaf3 is named and nowhere defined";
+    plan(&self::sandbox(&undefined), &["--ranks", "9"]).refused_with(part);
+}
+
 #[test]
 fn nodes_and_tasks_are_those_of_the_job_of_slurm() {
     let sandbox = sandbox(CLUSTER);
@@ -109,7 +137,8 @@ fn failure_that_cannot_be_avoided_is_said() {
     let sandbox = sandbox(
         &CLUSTER
             .replace("nodes = \"n[1-16]\"", "nodes = \"n[1-16],s[1-8]\"")
-            .replace("[[switch]]\nname  = \"leaf2\"\nnodes = \"s[1-8]\"\n", ""),
+            .replace("[[switch]]\nname  = \"leaf2\"\nnodes = \"s[1-8]\"\n", "")
+            .replace("leaf[1-2]", "leaf1"),
     );
     plan(&sandbox, &["--ranks", "32"])
         .succeeds()

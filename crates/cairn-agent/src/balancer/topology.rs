@@ -52,6 +52,8 @@ pub struct Machine {
 struct Switch {
     name: String,
     parent: Option<SwitchIndex>,
+    /// It is said what is below it.
+    is_defined: bool,
 }
 
 /// How the machines of a cluster hang together.
@@ -67,15 +69,40 @@ pub struct Topology {
 /// Why a text is not a topology.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// A line of Slurm's file that is none.
-    #[error(
-        "line {line}: {text:?} names no switch; expected SwitchName=NAME and Nodes= or Switches="
-    )]
+    /// Something in a line.
+    #[error("line {line}: {source}")]
     Line {
         /// Counted from 1.
         line: usize,
+        /// What is wrong.
+        source: Box<TopologyError>,
+    },
+    /// A line of Slurm's file that is none.
+    #[error("{text:?} names no switch; expected SwitchName=NAME and Nodes= or Switches=")]
+    NoSwitch {
         /// The line.
         text: String,
+    },
+    /// A line of addresses that is none.
+    #[error(
+        "{text:?} is no address of a node; expected SWITCH.NODE, with as many switches as there are above it, as in spine.leaf1.n2"
+    )]
+    Address {
+        /// The line.
+        text: String,
+    },
+    /// A text without anything.
+    #[error(
+        "it names no switch; expected lines of SwitchName=NAME and Nodes= or Switches=, or addresses of nodes, as in spine.leaf1.n2"
+    )]
+    Empty,
+    /// A switch of which is not said what is below it.
+    #[error(
+        "switch {name} is named and nowhere defined; expected SwitchName={name} with its Nodes= or Switches=, in TOML a [[switch]]"
+    )]
+    Undefined {
+        /// Its name.
+        name: String,
     },
     /// A list of names that is none.
     #[error("{of}: {source}")]
@@ -155,7 +182,10 @@ impl Topology {
                 topology.add_group(kind, &group.name, &group.nodes)?;
             }
         }
-        topology.finish()
+        match topology.undefined() {
+            Some((_, undefined)) => Err(undefined),
+            None => topology.finish(),
+        }
     }
 
     /// A topology as Slurm has it in `topology.conf`: lines of `SwitchName=… Nodes=…` or `Switches=…`, or of
@@ -163,19 +193,29 @@ impl Topology {
     pub fn from_slurm(text: &str) -> Result<Topology, TopologyError> {
         let mut topology = Topology::default();
         let mut whole = String::new();
+        // How many switches were known after each line.
+        let mut known = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if let Some(begun) = line.strip_suffix('\\') {
                 whole.push_str(begun);
+                known.push(topology.switches.len());
                 continue;
             }
             whole.push_str(line);
-            topology.add_slurm_line(at + 1, &std::mem::take(&mut whole))?;
+            topology.add_slurm_line(&std::mem::take(&mut whole)).map_err(in_line(at))?;
+            known.push(topology.switches.len());
         }
-        topology.finish()
+        match topology.undefined() {
+            Some((index, undefined)) => {
+                let line = known.partition_point(|known| *known <= index);
+                Err(in_line(line)(undefined))
+            }
+            None => topology.finish_named(),
+        }
     }
 
-    fn add_slurm_line(&mut self, line: usize, text: &str) -> Result<(), TopologyError> {
+    fn add_slurm_line(&mut self, text: &str) -> Result<(), TopologyError> {
         let (mut name, mut nodes, mut switches) = (None, None, None);
         let mut is_known = true;
         for word in text.split_ascii_whitespace() {
@@ -189,29 +229,41 @@ impl Topology {
             }
         }
         match name {
-            Some(name) if is_known && !name.is_empty() => self.add_switch(name, nodes, switches),
             None if is_known && nodes.is_none() && switches.is_none() => Ok(()),
-            _ => Err(TopologyError::Line { line, text: text.to_string() }),
+            Some(name) if is_known && !name.is_empty() && nodes.or(switches).is_some() => {
+                self.add_switch(name, nodes, switches)
+            }
+            _ => Err(TopologyError::NoSwitch { text: text.to_string() }),
         }
     }
 
     /// A topology as processes were told theirs in `SLURM_TOPOLOGY_ADDR`, one line per node: `spine.leaf1.n2`.
     pub fn from_addresses(text: &str) -> Result<Topology, TopologyError> {
         let mut topology = Topology::default();
-        for address in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let mut names = address.split('.').rev();
-            let node = names.next().unwrap_or_default();
-            let mut below = None;
-            for name in names {
-                let switch = topology.switch(name);
-                match below {
-                    None => topology.connect(node, switch)?,
-                    Some(lower) => topology.put_below(lower, switch)?,
-                }
-                below = Some(switch);
-            }
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        for (at, address) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
+            topology.add_address(address).map_err(in_line(at))?;
         }
-        topology.finish()
+        topology.finish_named()
+    }
+
+    fn add_address(&mut self, address: &str) -> Result<(), TopologyError> {
+        let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
+        let mut names = address.split('.').rev();
+        let node = names.next().unwrap_or_default();
+        if !address.contains('.') || !address.split('.').all(is_name) {
+            return Err(TopologyError::Address { text: address.to_string() });
+        }
+        let mut below = None;
+        for name in names {
+            let switch = self.switch(name);
+            match below {
+                None => self.connect(node, switch)?,
+                Some(lower) => self.put_below(lower, switch)?,
+            }
+            below = Some(switch);
+        }
+        Ok(())
     }
 
     fn add_switch(
@@ -221,6 +273,7 @@ impl Topology {
         switches: Option<&str>,
     ) -> Result<(), TopologyError> {
         let switch = self.switch(name);
+        self.switches[switch as usize].is_defined = true;
         let list = |text: Option<&str>| match text {
             Some(text) => hostlist::expand(text)
                 .map_err(|source| TopologyError::List { of: format!("switch {name}"), source }),
@@ -253,7 +306,7 @@ impl Topology {
             return known;
         }
         let index = self.switches.len() as SwitchIndex;
-        self.switches.push(Switch { name: name.to_string(), parent: None });
+        self.switches.push(Switch { name: name.to_string(), parent: None, is_defined: false });
         self.switch_names.insert(name.to_string(), index);
         index
     }
@@ -299,6 +352,21 @@ impl Topology {
     fn two_above(&self, name: &str, first: SwitchIndex, second: SwitchIndex) -> TopologyError {
         let switch = |index: SwitchIndex| self.switches[index as usize].name.clone();
         TopologyError::Tree { name: name.to_string(), first: switch(first), second: switch(second) }
+    }
+
+    /// The first switch of which is not said what is below it, in the order in which they are named.
+    fn undefined(&self) -> Option<(usize, TopologyError)> {
+        let mut all = self.switches.iter().enumerate();
+        let (index, switch) = all.find(|(_, switch)| !switch.is_defined)?;
+        Some((index, TopologyError::Undefined { name: switch.name.clone() }))
+    }
+
+    /// As `finish`, of a text that is for nothing else.
+    fn finish_named(self) -> Result<Topology, TopologyError> {
+        match self.switches.is_empty() {
+            true => Err(TopologyError::Empty),
+            false => self.finish(),
+        }
     }
 
     fn finish(mut self) -> Result<Topology, TopologyError> {
@@ -354,6 +422,11 @@ impl Topology {
             Some((up + down) as u32)
         })
     }
+}
+
+/// Says in which line it is, counted from 0.
+fn in_line(at: usize) -> impl FnOnce(TopologyError) -> TopologyError {
+    move |source| TopologyError::Line { line: at + 1, source: Box::new(source) }
 }
 
 impl Kind {
@@ -431,7 +504,8 @@ mod tests {
     #[test]
     fn what_is_no_tree_is_refused() {
         let two = "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1";
-        assert!(matches!(Topology::from_slurm(two), Err(TopologyError::Tree { .. })));
+        let refused = Topology::from_slurm(two).unwrap_err().to_string();
+        assert_eq!(refused, "line 2: n1 is below a and below b; switches have to form a tree");
         let ring = "SwitchName=a Switches=b\nSwitchName=b Switches=a";
         assert!(matches!(Topology::from_slurm(ring), Err(TopologyError::Levels { .. })));
         let itself = "SwitchName=a Switches=a";
@@ -442,9 +516,11 @@ mod tests {
     fn line_that_is_none_is_named() {
         for text in ["\nNodes=n1", "\nSwitchName= Nodes=n1", "\nSwitchName=a Colour=red"] {
             let refused = Topology::from_slurm(text).unwrap_err();
-            assert!(matches!(refused, TopologyError::Line { line: 2, .. }), "{refused}");
+            let TopologyError::Line { line, source } = &refused else { panic!("{refused}") };
+            assert!(matches!(**source, TopologyError::NoSwitch { .. }), "{refused}");
+            assert_eq!(*line, 2);
         }
         let list = Topology::from_slurm("SwitchName=a Nodes=n[").unwrap_err();
-        assert_eq!(list.to_string(), "switch a: \"n[\" has a bracket without its other");
+        assert_eq!(list.to_string(), "line 1: switch a: \"n[\" has a bracket without its other");
     }
 }

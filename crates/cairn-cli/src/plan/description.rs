@@ -59,7 +59,8 @@ impl Cluster {
 /// Lines of `SLURM_TOPOLOGY_ADDR` have no `=`; those of `topology.conf` all do.
 fn read_slurm(path: &Path) -> Result<Topology> {
     let text = settings::read(path)?;
-    let read = match text.contains('=') {
+    let says = text.lines().filter_map(|line| line.split('#').next());
+    let read = match says.into_iter().any(|line| line.contains('=')) {
         true => Topology::from_slurm(&text),
         false => Topology::from_addresses(&text),
     };
