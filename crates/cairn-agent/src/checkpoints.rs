@@ -538,6 +538,7 @@ fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
         name: set.name.clone(),
         files: set.members.len() as u64,
         bytes: set.bytes(),
+        place: set.place(),
         reason: reason.to_string(),
         waits: matches!(set.standing, Standing::Waiting(_)),
     };

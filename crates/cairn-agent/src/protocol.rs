@@ -159,6 +159,9 @@ pub struct Unfinished {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// The file, or the lowest directory that all of them lie in.
+    #[serde(default)]
+    pub place: FilePath,
     /// Why it is not complete.
     pub reason: String,
     /// It may still become so.

@@ -161,6 +161,18 @@ impl Set {
     pub fn bytes(&self) -> u64 {
         self.members.iter().map(|member| member.bytes).sum()
     }
+
+    /// The file, or the lowest directory that all of them lie in.
+    pub fn place(&self) -> FilePath {
+        let (first, more) = match &self.members[..] {
+            [] => return FilePath::root(),
+            [first, more @ ..] => (&first.path, more),
+        };
+        let above = std::iter::successors(Some(first.clone()), |path| Some(path.split()?.0));
+        let has_all =
+            |place: &FilePath| more.iter().all(|member| member.path.strip_prefix(place).is_some());
+        above.into_iter().find(has_all).unwrap_or_default()
+    }
 }
 
 /// How the run stands.

@@ -3,18 +3,18 @@
 use crate::Context;
 use crate::archive::{self, archive_with};
 use crate::error::{Error, Result};
-use crate::output::{self, count};
+use crate::output::{self, count, quoted};
 use crate::progress::Progress;
 use crate::request::checked_persist;
 use crate::size::human;
-use crate::store::OpenStore;
+use crate::store::{OpenStore, Roots};
 use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::directory_id::DirectoryId;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::{Kind, manifest_name};
-use cairn_agent::protocol::Outcome;
+use cairn_agent::protocol::{Outcome, Unfinished};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -111,11 +111,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
             unclean(&drain.outcome).iter().for_each(|line| output::line(line));
             for unfinished in &drain.outcome.unfinished {
-                output::line(&format!(
-                    "checkpoint not complete, {} only in the store: {}; cairn cp takes them out",
-                    count(unfinished.files, "file"),
-                    unfinished.told()
-                ));
+                output::line(&not_complete(&context.roots, &drain.job, unfinished));
             }
         }
         archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
@@ -139,6 +135,19 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
         "{files} unclean, only in the store (the writer died, or could not write all, or a part is lost), and never drained: {first}{more}; cairn cp \
          takes them out"
     ))
+}
+
+/// What is said of a checkpoint that is not complete, with the command that takes it out of the store of `job`.
+pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
+    let files = count(unfinished.files, "file");
+    let option = roots.option();
+    let source = quoted(&format!("{job}:/{}", unfinished.place));
+    // All that there is does not go where other things are.
+    let target = if unfinished.place.is_root() { job } else { "." };
+    format!(
+        "checkpoint not complete, {files} only in the store: {}; take it out with: cairn {option}cp --recursive {source} {target}",
+        unfinished.told()
+    )
 }
 
 /// Has the agent of `store` drain; shows progress unless `quiet`.

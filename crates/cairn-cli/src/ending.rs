@@ -3,7 +3,7 @@
 use crate::archive;
 use crate::behind;
 use crate::calls::CallReport;
-use crate::drain::DrainReport;
+use crate::drain::{DrainReport, not_complete};
 use crate::output::{count, escaped, ids, quoted};
 use crate::ranks;
 use crate::signals;
@@ -237,7 +237,7 @@ impl Ending<'_> {
                 let mut lines = vec![format!(
                     "{files}, {bytes}, only in {place}: nothing was drained, there is no --persist"
                 )];
-                lines.extend(left_over(report));
+                lines.extend(left_over(report, self.roots));
                 lines
             }
             Safety::Drained(report) => {
@@ -248,7 +248,7 @@ impl Ending<'_> {
                 let mut lines = vec![format!(
                     "{files}, {bytes}, drained to {persist} and verified ({manifest})"
                 )];
-                lines.extend(left_over(report));
+                lines.extend(left_over(report, self.roots));
                 lines
             }
             Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
@@ -265,22 +265,14 @@ impl Ending<'_> {
         }
     }
 
-    /// What names the root of stores, if that is not the usual one.
-    fn root_option(&self) -> String {
-        match self.roots.explicit() {
-            Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
-            None => String::new(),
-        }
-    }
-
     fn follow_command(&self) -> String {
-        format!("cairn {}status --wait {}", self.root_option(), self.job.job)
+        format!("cairn {}status --wait {}", self.roots.option(), self.job.job)
     }
 
     /// What can be done with a store that is kept: purpose and command.
     fn next_commands(&self) -> Vec<(&'static str, String)> {
         let job = &self.job.job;
-        let root = self.root_option();
+        let root = self.roots.option();
         let command: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
         let command = command.join(" ");
         let is_archived = self.archive.as_ref().is_none_or(ArchiveStatus::is_complete);
@@ -361,7 +353,7 @@ impl Ending<'_> {
 }
 
 /// A line for each kind of file that is not safe, with some names.
-fn left_over(report: &DrainReport) -> Vec<String> {
+fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
     let outcome = &report.outcome;
     let named = |paths: &[cairn_agent::FilePath]| -> String {
         let names: Vec<String> = paths.iter().take(NAMES_MAX).map(ToString::to_string).collect();
@@ -380,13 +372,8 @@ fn left_over(report: &DrainReport) -> Vec<String> {
         let files = count(outcome.open.len() as u64, "file");
         lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
     }
-    for unfinished in outcome.unfinished.iter().take(NAMES_MAX) {
-        let files = count(unfinished.files, "file");
-        lines.push(format!(
-            "checkpoint not complete, {files} only in the store: {}",
-            unfinished.told()
-        ));
-    }
+    let unfinished = outcome.unfinished.iter().take(NAMES_MAX);
+    lines.extend(unfinished.map(|one| not_complete(roots, &report.job, one)));
     if outcome.unfinished.len() > NAMES_MAX {
         let more = (outcome.unfinished.len() - NAMES_MAX) as u64;
         lines.push(format!("not complete: {}", count(more, "more checkpoint")));

@@ -4,6 +4,7 @@
 //! before anything of it is used; nothing here changes a store.
 
 use crate::error::{Error, Result};
+use crate::output::quoted;
 use crate::size::human;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -39,6 +40,14 @@ impl Roots {
     /// The directory the user chose, if any.
     pub fn explicit(&self) -> Option<&Path> {
         self.explicit.as_deref()
+    }
+
+    /// What names it on the command line, with a space behind it; empty if none was chosen.
+    pub fn option(&self) -> String {
+        match &self.explicit {
+            Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
+            None => String::new(),
+        }
     }
 
     fn candidates(&self) -> Vec<PathBuf> {

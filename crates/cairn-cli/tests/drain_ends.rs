@@ -78,6 +78,32 @@ fn what_a_run_that_succeeded_left_undrained_is_complete() {
     assert_eq!(sandbox.drained("ckpt-2/a"), "a\n");
 }
 
+/// Mechanism: nobody can tell a checkpoint that was saved by a program that was told to end from one that this cut off, where it is a
+/// directory and the first of its kind, so that it stays in the store.
+/// Consequence: the end of the run said so, and not how to take it out.
+/// Fix: it says the command.
+#[test]
+fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that_is_said() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'mkdir /cairn/ckpt-1; cd /cairn/ckpt-1; echo a >a; echo b >b; exit 3' TERM
+        kill -TERM $$";
+    let ran = sandbox.run("told", script).ends_with(3);
+    assert!(!sandbox.out().join("ckpt-1/a").exists(), "{}", ran.stderr);
+    let drained = sandbox.cairn(&["drain", "told"]).ends_with(75);
+    for said in [&ran.stderr, &drained.stdout] {
+        let command = said.lines().find_map(|line| line.split_once("take it out with: "));
+        let (_, command) = command.unwrap_or_else(|| panic!("no command: {said}"));
+        let command = command.replacen("cairn", common::CAIRN, 1);
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", &command]).current_dir(sandbox.work());
+        assert!(shell.status().expect("starts").success(), "{command}");
+        let taken = sandbox.work().join("ckpt-1");
+        let text = |name: &str| fs::read_to_string(taken.join(name)).expect("is there");
+        assert_eq!((text("a"), text("b")), ("a\n".to_string(), "b\n".to_string()));
+        fs::remove_dir_all(taken).expect("removes");
+    }
+}
+
 #[test]
 fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     let sandbox = Sandbox::new();
