@@ -4,6 +4,7 @@
 
 use crate::archive;
 use crate::drain::left;
+use crate::duration;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::standing::Standing;
@@ -28,6 +29,7 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     let mut progress = Progress::new(&label, 0, quiet);
     let mut agent = store.agent()?;
     let mut was_at_rest = false;
+    let mut said = None;
     loop {
         match agent.status() {
             Ok(status) if was_at_rest && is_at_rest(store, &status) => {
@@ -37,6 +39,11 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
             }
             Ok(status) => {
                 was_at_rest = is_at_rest(store, &status);
+                let waits_for = awaited(store, &status).filter(|_| !quiet);
+                if waits_for.is_some() && waits_for != said {
+                    waits_for.iter().for_each(|line| eprintln!("cairn: {line}"));
+                    said = waits_for;
+                }
                 let (done, total) = match (&store.job.persist, &status.archive) {
                     (None, Some(archive)) => (archive.sent_bytes, archive.sending_bytes),
                     _ => (status.progress.bytes_done, status.progress.bytes_total),
@@ -49,6 +56,15 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What to say of a checkpoint that nothing but time can make complete, while the agent has nothing else to do.
+fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
+    let mut unfinished = status.last.unfinished.iter().filter(|one| one.waits);
+    let is_idle = status.phase == Phase::Idle && !status.settled;
+    let first = unfinished.next().filter(|_| is_idle)?;
+    let settle = duration::human(store.job.checkpoint.settle().as_secs_f64());
+    Some(format!("{}: waiting for checkpoint {} (--settle {settle})", store.job.job, first.told()))
 }
 
 /// Whether the agent has nothing to do, or can do nothing for now.

@@ -104,6 +104,30 @@ fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that
     }
 }
 
+/// Mechanism: a checkpoint of several files that nobody completes any more counts when nothing has changed for the settling time, and
+/// `cairn run`, which would have said how the run ended, was killed.
+/// Consequence: `cairn status --wait` waited without a word, although nothing was copied.
+/// Fix: it says for which checkpoint, and why.
+#[test]
+fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "killed", &["--settle", "1h"]);
+    session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo b >/cairn/ckpt-1/b");
+    session.kill_all();
+    let said = sandbox.work().join("said");
+    let mut command = sandbox.command(&["status", "--wait", "killed"]);
+    command.stderr(fs::File::create(&said).expect("makes")).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().expect("starts");
+    let is_told = || {
+        let said = fs::read_to_string(&said).expect("is there");
+        said.contains("killed: waiting for checkpoint ckpt-1: more files may come (--settle 1 h)")
+    };
+    let told = std::panic::catch_unwind(|| eventually("that is said", is_told));
+    child.kill().expect("kills");
+    child.wait().expect("ends");
+    assert!(told.is_ok(), "{}", fs::read_to_string(&said).expect("is there"));
+}
+
 #[test]
 fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     let sandbox = Sandbox::new();
