@@ -6,12 +6,12 @@
 //! again.
 //! Does not decide when a pass is due; `service.rs` does.
 
+mod copies;
 #[cfg(test)]
 mod tests;
 
 use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Told, View};
-use crate::copy;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::job::{Description, Job};
@@ -21,9 +21,8 @@ use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Node, Plan, Tree, plan};
+use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
-use crate::read::Buffer;
 use crate::repair::Places;
 use crate::sets::register::{Checkpoint, Level};
 use crate::sets::{self, Grove, Member};
@@ -224,10 +223,10 @@ impl Drainer {
             _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
         if reason.is_asked() {
-            forget_missing_copies(&mut ledger, trees, meter)?;
+            copies::forget_missing(&mut ledger, trees, meter)?;
         }
         if matches!(reason, Reason::Asked(Told { verify: true, .. })) {
-            let damaged = damaged_copies(&ledger, meter)?;
+            let damaged = copies::damaged(&ledger, meter)?;
             ledger.distrust(&damaged)?;
         }
         drop(at_work);
@@ -259,7 +258,7 @@ impl Drainer {
         };
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
-        outcome.failed.extend(without_data(&ledger, trees));
+        outcome.failed.extend(copies::without_data(&ledger, trees));
         let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
         outcome.unfinished = view.unfinished;
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
@@ -559,50 +558,6 @@ fn open_ledger(
     Ok(ledger)
 }
 
-/// Drops the entries of copies that somebody changed or removed, so that they are made again.
-fn forget_missing_copies(
-    ledger: &mut Ledger,
-    trees: &[(&Arc<Volume>, Tree)],
-    meter: &Meter,
-) -> Result<()> {
-    let attached = ledger.manifest().files.iter().filter(|(_, entry)| {
-        let has_copy = entry.kind != Kind::File || entry.copy().is_some();
-        has_copy && !entry.detached && entry.state == State::Drained
-    });
-    let paths: Vec<FilePath> = attached.map(|(path, _)| path.clone()).collect();
-    for path in paths {
-        if !ledger.is_ours(&path)? {
-            let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(&path));
-            // That of an absent file cannot be made again, and whoever wants its data looks at it then.
-            if !nodes.any(|node| node.absence.is_some()) {
-                ledger.take(&path);
-            }
-        }
-        meter.moves();
-    }
-    Ok(())
-}
-
-/// Copies that are not what was drained, each read from its device. Errors: the directory is in trouble, `Stopped`.
-fn damaged_copies(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
-    let mut damaged = Vec::new();
-    let mut buffer = Buffer::default();
-    for (path, entry) in &ledger.manifest().files {
-        let Some(copy) = entry.copy().filter(|_| entry.state == State::Drained) else { continue };
-        let _at_work = meter.at(path);
-        if !ledger.is_ours(path)? {
-            continue;
-        }
-        match copy::verify(ledger.destination(), path, &copy, &mut buffer, meter) {
-            Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. }) => {
-                damaged.push(path.clone());
-            }
-            verified => verified?,
-        }
-    }
-    Ok(damaged)
-}
-
 /// What is to be done for `tree`, and how many copies are left as they are: their files were renamed while it was read, so that they
 /// are nowhere in it.
 fn planned(volume: &Volume, tree: &Tree, manifest: &Manifest) -> (Plan, u64) {
@@ -636,20 +591,6 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
         let reason = sets::Reason::Repair.to_string();
         Failed { path: path.clone(), reason, quarantined: false }
     })
-}
-
-/// Why absent files are not drained whose copies are known to be damaged, and who may still be brought in from another one.
-fn without_data(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)]) -> Vec<Failed> {
-    let nodes = trees.iter().flat_map(|(_, tree)| tree);
-    let is_meant = |(path, node): &(&FilePath, &Node)| {
-        let is_absent = node.absence.is_some_and(|absence| !absence.damaged);
-        is_absent && ledger.manifest().is_damaged(path)
-    };
-    let failed = |(path, _): (&FilePath, &Node)| {
-        let reason = "its copy is damaged, and it was not brought in yet".to_string();
-        Failed { path: path.clone(), reason, quarantined: false }
-    };
-    nodes.filter(is_meant).map(failed).collect()
 }
 
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {

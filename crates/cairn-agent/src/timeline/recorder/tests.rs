@@ -1,0 +1,92 @@
+use super::*;
+use crate::test_store::TestStore;
+use cairn_core::ROOT;
+
+fn written(sample: &Sample) -> Vec<(u32, u64)> {
+    sample.shares.iter().map(|share| (share.0, share.1)).collect()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let directory =
+        std::env::temp_dir().join(format!("cairn-recorder-{name}-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a scratch directory");
+    directory
+}
+
+fn recorder(directory: &Path) -> Recorder {
+    Recorder::go_on(directory, Timeline::new("melt", "s1", &[]))
+}
+
+/// Mechanism: a process that was new got as its number how many were known.
+/// Consequence: after the line of one of them was damaged, that was the number of another one, which vanished from the timeline, and
+/// whose bytes became the new one's.
+/// Fix: it gets the number behind the last.
+#[test]
+fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
+    let directory = scratch("numbers");
+    let mut first = recorder(&directory);
+    let process = |pid| ProcessIdentity { pid, pid_namespace: 0, start_time: 1 };
+    let numbers = [1, 2, 3].map(|pid| first.number(process(pid)));
+    assert_eq!(numbers, [0, 1, 2]);
+    let text = fs::read_to_string(directory.join(TIMELINE_FILE)).expect("it was written");
+    let damaged = text.replacen("\"pid\":2", "\"pid\":9", 1);
+    fs::write(directory.join(TIMELINE_FILE), damaged).expect("writes");
+    let mut next = recorder(&directory);
+    assert_eq!(next.timeline.processes.len(), 2);
+    assert_eq!((next.number(process(3)), next.number(process(4))), (2, 3));
+    next.timeline.processes.insert(u32::MAX, next.timeline.processes[&0].clone());
+    assert_eq!(next.number(process(5)), u32::MAX, "there is no room");
+    fs::remove_dir_all(directory).expect("removes");
+}
+
+/// Mechanism: what no process was seen to have open was counted by how much all files together had grown; and a file was known by its
+/// number, which the next one gets when it is removed.
+/// Consequence: a run that removed each checkpoint when it had written the next one had written next to nothing.
+/// Fix: each file that changed counts by itself, and is another one when it came to be at another time.
+#[test]
+fn what_was_removed_is_not_taken_from_what_was_written() {
+    const BYTES: usize = 5000;
+    let store = TestStore::new();
+    let mut recorder = recorder(&store.path);
+    let mut sample = Sample::default();
+    let remove = |step: u64| {
+        let (caller, name) = (store.volume.caller(), format!("ckpt.{step}"));
+        store.volume.fs().unlink(&caller, ROOT, name.as_bytes()).expect("removes");
+        crate::reaper::reclaim(&store.volume, None).expect("frees");
+    };
+    let look = |recorder: &mut Recorder, sample: &mut Sample| {
+        let looked_ms = now_ms();
+        recorder.look_at(&store.volume, sample).expect("looks");
+        recorder.looked = Some((Instant::now(), looked_ms));
+    };
+    look(&mut recorder, &mut sample);
+    for step in 1..=10 {
+        if step > 1 {
+            remove(step - 1);
+        }
+        store.write(&format!("ckpt.{step}"), &[b'x'; BYTES], 0o644, 1);
+        look(&mut recorder, &mut sample);
+    }
+    remove(10);
+    look(&mut recorder, &mut sample);
+    assert_eq!(sample.unknown, 10 * BYTES as u64);
+}
+
+#[test]
+fn bytes_are_divided_without_losing_one() {
+    for (bytes, writers, parts) in [
+        (100, vec![(1, 30), (2, 10)], vec![(1, 75), (2, 25)]),
+        (10, vec![(1, 0), (2, 0), (3, 0)], vec![(1, 3), (2, 3), (3, 4)]),
+        (7, vec![(1, 0), (2, 5)], vec![(1, 0), (2, 7)]),
+        (
+            u64::MAX,
+            vec![(1, u64::MAX), (2, u64::MAX)],
+            vec![(1, u64::MAX / 2), (2, u64::MAX / 2 + 1)],
+        ),
+        (5, vec![], vec![]),
+    ] {
+        let mut sample = Sample::default();
+        divide(bytes, &writers, &mut sample);
+        assert_eq!(written(&sample), parts, "{bytes} {writers:?}");
+    }
+}
