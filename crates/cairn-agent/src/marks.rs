@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Name of the file in the store's directory.
-const MARKS_FILE: &str = "drain.json";
+pub const MARKS_FILE: &str = "drain.json";
 /// More is not ours: there are as many marks as copying threads.
 const MARKS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a copy between two marks, at least: each waits for the device, with all that it has cached.

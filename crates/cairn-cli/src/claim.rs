@@ -7,6 +7,7 @@
 
 use crate::checkpoints;
 use crate::error::{Error, Result};
+use crate::renewal::{self, Failed};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
 use crate::resumption;
 use crate::size;
@@ -136,9 +137,12 @@ impl Claim {
             claim.make_namespace(&device_store, request)?;
             claim.say_what_was_recovered()?;
         }
+        let joins = daemon::is_shared(&claim.lock);
+        if !joins {
+            claim.renew(&device_store, request)?;
+        }
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
-        let joins = daemon::is_shared(&claim.lock);
         if !joins {
             resumption::settle(&claim, &volumes)?;
         }
@@ -155,6 +159,16 @@ impl Claim {
             resumption::verify(&claim, request.quiet)?;
         }
         Ok(claim)
+    }
+
+    /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
+    fn renew(&mut self, device_store: &Store, request: &Request) -> Result<()> {
+        let Some(failed) = Failed::find(&self.store, request)? else { return Ok(()) };
+        let _no_agent = self.without_agent()?;
+        failed.lines(&self.store.job.job).iter().for_each(|line| eprintln!("cairn: {line}"));
+        renewal::forget_segments(&mut self.store, device_store)?;
+        self.make_namespace(device_store, request)?;
+        self.say_what_was_recovered()
     }
 
     /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
@@ -561,7 +575,8 @@ fn free_name(roots: &Roots, command: &[String]) -> String {
     }
 }
 
-fn random_hex() -> String {
+/// What tells one store from every other.
+pub fn random_hex() -> String {
     random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

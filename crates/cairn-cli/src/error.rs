@@ -202,6 +202,33 @@ pub enum Error {
         /// Their ids, for people.
         processes: String,
     },
+    /// A store whose media failed is to be made again from them, and somebody uses it.
+    #[error(
+        "writing to the tier of job {job} failed, and {processes} still use its store, which can be made again from the tier only \
+         without them; nothing was changed: end them, and run it again"
+    )]
+    RenewedUnderPrograms {
+        /// The job.
+        job: String,
+        /// Their ids, for people.
+        processes: String,
+    },
+    /// A store whose media failed would lose what is complete if it were made again from them.
+    #[error(
+        "writing to {tier} failed, and the store can only be made again from what is there; {files}, complete, would be lost with \
+         the memory that has the data: {names}; nothing was changed: bring that to safety with {drain}, or give it up with --yes, \
+         and run it again"
+    )]
+    NotOnMedia {
+        /// The tier with the metadata.
+        tier: String,
+        /// How many, for people.
+        files: String,
+        /// Their names.
+        names: String,
+        /// The command that does that.
+        drain: String,
+    },
     /// The rank of this node that made the store for all could not fill it.
     #[error(
         "job {job} has no store: the rank of this node that was to fill it could not: {reason}"

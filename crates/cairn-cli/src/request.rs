@@ -87,7 +87,8 @@ pub struct StoreArguments {
     /// Mount even where this hides an existing file or directory
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_FORCE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub force: Option<bool>,
-    /// Take a device for a new tier even if it holds something, which is lost
+    /// Take a device for a new tier even if it holds something, which is lost; and go on with what is durable in a store to whose tier
+    /// writing failed, even if complete files with data in memory are lost
     #[arg(long)]
     pub yes: bool,
     /// Use huge pages where the system grants them [default: auto]

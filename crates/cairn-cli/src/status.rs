@@ -128,7 +128,7 @@ struct MetaReport {
     map_sync: Option<bool>,
     /// What writing them failed to do, as long as the store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<&'static str>,
+    trouble: Option<String>,
 }
 
 /// A tier.
@@ -152,7 +152,7 @@ struct TierReport {
     map_sync: Option<bool>,
     /// What writing to it failed to do, as long as the store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<&'static str>,
+    trouble: Option<String>,
     /// Where memory is, on a machine with several nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     numa: Option<NumaReport>,
@@ -348,7 +348,7 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         tier.promoted_bytes += promoted_blocks * usage.hugeblock_bytes;
         tier.map_sync = tier.map_sync.max(map_sync(number));
         if volume.tier(number).is_ok_and(|device| device.has_lost()) {
-            tier.trouble = Some("a write to it was lost, and every later one fails");
+            tier.trouble = Some("a write to it was lost, and every later one fails".to_string());
         }
     }
     if let Some(tier) = report.tiers.iter_mut().find(|tier| tier.spec.path.is_none()) {
@@ -371,7 +371,11 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
             }
         };
         if log.failed {
-            *trouble = Some("writing to it failed: nothing becomes durable any more");
+            *trouble = Some(format!(
+                "writing to it failed: nothing becomes durable any more; when its run has ended, and it answers again, \
+                 cairn run --job {} goes on with what is durable",
+                report.job
+            ));
         }
         let sum = place.get_or_insert_default();
         sum.durability = durability;

@@ -416,6 +416,14 @@ fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreRe
     }
 }
 
+/// Removes the namespace `name` from `store`; its files and devices stay as they are. Nobody has it open. Whoever makes a namespace of
+/// that name takes away what else is left of this one.
+pub fn forget(store: &Store, name: &str) -> StoreResult<()> {
+    let directory = store.directory();
+    let _exclusive = directory.exclusive()?;
+    directory.remove_file(&Names::new(directory, name)?.meta)
+}
+
 /// What the tiers of the namespace `name` of `store` are made of.
 pub fn places(store: &Store, name: &str) -> StoreResult<Vec<TierPlace>> {
     let names = Names::new(store.directory(), name)?;
