@@ -26,7 +26,7 @@ use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::plan::Node;
 use crate::policy::Verify;
-use crate::read::{Buffer, CHUNK_BYTES, Chunk, Start, Summary, read_from, read_whole};
+use crate::read::{Buffer, CHUNK_BYTES, Chunk, Start, Summary, read_from};
 use crate::volume::{OpenFile, Volume, now};
 use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
@@ -186,7 +186,7 @@ impl<'a> Written<'a> {
         let mut lap = Lap::begin(meter);
         let summary = thread::scope(|scope| {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
-            let summary = read_from(&file, start, buffer, &mut |mut chunk| {
+            let summary = read(&file, start, buffer, meter, &mut |mut chunk| {
                 let bytes = chunk.length as u64;
                 if chunk.is_hole {
                     lap.admit(0)?;
@@ -251,6 +251,25 @@ impl<'a> Written<'a> {
     }
 }
 
+/// As `read_from`; what takes long in the store is not put down to the persist directory.
+fn read(
+    file: &OpenFile<'_>,
+    start: Option<Start>,
+    buffer: &mut Buffer,
+    meter: &Meter,
+    consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<Summary> {
+    meter.is_in_store(true);
+    let summary = read_from(file, start, buffer, &mut |chunk| {
+        meter.is_in_store(false);
+        consume(chunk)?;
+        meter.is_in_store(true);
+        Ok(())
+    });
+    meter.is_in_store(false);
+    summary
+}
+
 /// Sets the marks of a copy as it goes on.
 struct Progress<'a> {
     marks: &'a Marks,
@@ -312,7 +331,7 @@ pub fn adopt_file(
     }
     let _at_work = meter.at(source.path);
     let file = source.open()?;
-    let summary = read_whole(&file, buffer, &mut |_| meter.get_on())?;
+    let summary = read(&file, None, buffer, meter, &mut |_| meter.get_on())?;
     let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
     drop_cached(&copy);

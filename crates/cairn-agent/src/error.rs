@@ -43,6 +43,16 @@ pub enum Error {
         /// What the engine said.
         source: cairn_core::Error,
     },
+    /// Data of a file in the store cannot be read from its tier.
+    #[error("cannot read /{path} in the store, from {tier}: {source}")]
+    Tier {
+        /// The file, relative to the store.
+        path: FilePath,
+        /// The tier, for people.
+        tier: String,
+        /// What it said.
+        source: cairn_core::Error,
+    },
     /// A namespace could not be opened or created.
     #[error("{}", describe(.0))]
     Namespace(cairn_device::StoreError),

@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 /// What has not moved for so long is told to whoever asks.
-const STALLED: Duration = Duration::from_secs(5);
+pub const STALLED: Duration = Duration::from_secs(5);
 
 /// What a thread is at in the persist directory.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ struct Work {
     path: FilePath,
     /// When it got on last.
     moved: Instant,
+    /// It waits for the store.
+    is_in_store: bool,
 }
 
 /// Counters of the pass under way.
@@ -71,7 +73,8 @@ impl Meter {
     /// This thread is at something below the persist directory, which may hang, until what is returned is dropped.
     pub fn at(&self, path: &FilePath) -> AtWork<'_> {
         let thread = thread::current().id();
-        self.work().push(Work { thread, path: path.clone(), moved: Instant::now() });
+        let (path, moved, is_in_store) = (path.clone(), Instant::now(), false);
+        self.work().push(Work { thread, path, moved, is_in_store });
         AtWork(self)
     }
 
@@ -81,6 +84,14 @@ impl Meter {
         let mut work = self.work();
         if let Some(own) = work.iter_mut().find(|work| work.thread == thread) {
             own.moved = Instant::now();
+        }
+    }
+
+    /// What this thread is at goes on in the store, where no persist directory hangs, or there again.
+    pub fn is_in_store(&self, is_in_store: bool) {
+        let thread = thread::current().id();
+        for own in self.work().iter_mut().filter(|work| work.thread == thread) {
+            (own.moved, own.is_in_store) = (Instant::now(), is_in_store);
         }
     }
 
@@ -94,8 +105,8 @@ impl Meter {
     pub fn stalled(&self) -> Vec<Stalled> {
         let work = self.work();
         let plain = |work: &Work| (work.moved.elapsed(), work.path.clone());
-        let mut found: Vec<_> =
-            work.iter().map(plain).filter(|(since, _)| *since >= STALLED).collect();
+        let outside = work.iter().filter(|work| !work.is_in_store);
+        let mut found: Vec<_> = outside.map(plain).filter(|(since, _)| *since >= STALLED).collect();
         found.sort_by(|a, b| b.cmp(a));
         let told = |(since, path): (Duration, FilePath)| Stalled { path, for_s: since.as_secs() };
         found.into_iter().map(told).collect()

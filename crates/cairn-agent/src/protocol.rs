@@ -195,6 +195,15 @@ pub struct Stalled {
     pub for_s: u64,
 }
 
+/// A tier on a machine that does not answer the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silent {
+    /// The tier, for people.
+    pub tier: String,
+    /// For so many seconds.
+    pub for_s: u64,
+}
+
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -246,6 +255,9 @@ pub struct Status {
     /// What of it does not get on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stalled: Vec<Stalled>,
+    /// Tiers that it gets no answer from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<Silent>,
     /// What limits it.
     #[serde(default)]
     pub pace: PaceReport,

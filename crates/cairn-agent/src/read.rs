@@ -7,7 +7,7 @@
 
 use crate::direct::Aligned;
 use crate::error::{Error, Result};
-use crate::volume::{OpenFile, Volume};
+use crate::volume::OpenFile;
 use cairn_core::{Attributes, Position, ReadPlan};
 use cairn_device::checksum;
 
@@ -176,7 +176,6 @@ fn skip_hole(
 /// was written.
 fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<bool> {
     let volume = file.volume;
-    let failed = || volume.error("read", &file.path);
     let block_bytes = volume.hugeblock_bytes();
     let block_count = length.div_ceil(block_bytes) as usize;
     buffer.written.clear();
@@ -194,7 +193,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
         }
         file.let_go();
         let target = &mut buffer.bytes[done as usize..(done + plan.length) as usize];
-        is_doubted |= transfer(volume, &plan, target).map_err(failed())?;
+        is_doubted |= transfer(file, &plan, target)?;
         if volume.fs().read_is_valid(&plan) {
             note_written(&plan, offset, block_bytes, &mut buffer.written);
             done += plan.length;
@@ -209,18 +208,24 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
 }
 
 /// Copies what `plan` names into `target`, which is exactly as long; whether any of it may be older than what was written.
-fn transfer(volume: &Volume, plan: &ReadPlan, target: &mut [u8]) -> cairn_core::Result<bool> {
+fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<bool> {
+    let volume = file.volume;
     let (mut rest, mut is_doubted) = (target, false);
     for run in plan.runs() {
         let (part, tail) = rest.split_at_mut(run.bytes as usize);
         match run.source {
             None => part.fill(0),
             Some((tier, offset)) => {
-                let device = volume.tier(tier)?;
+                let failed = |source| Error::Tier {
+                    path: volume.outer_path(&file.path),
+                    tier: volume.shown_tier(tier),
+                    source,
+                };
+                let device = volume.tier(tier).map_err(failed)?;
                 // SAFETY: `part` is writable for its whole length and no one else refers to it; the
                 // device checks that the range lies within the tier.
-                is_doubted |=
-                    unsafe { device.read_doubted(offset, part.as_mut_ptr(), part.len())? };
+                let read = unsafe { device.read_doubted(offset, part.as_mut_ptr(), part.len()) };
+                is_doubted |= read.map_err(failed)?;
             }
         }
         rest = tail;

@@ -10,7 +10,7 @@ use crate::checkpoints::Told;
 use crate::error::{Error, Result};
 use crate::forecast::Forecast;
 use crate::job::{Job, Scope};
-use crate::meter::Meter;
+use crate::meter::{Meter, STALLED};
 use crate::path::FilePath;
 use crate::protocol::{Outcome, Phase, Status};
 use crate::reaper;
@@ -271,6 +271,8 @@ impl Shared {
     /// How things stand, for whoever asks.
     pub fn status(&self) -> Status {
         let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
+        let volumes = self.volumes().0;
+        let silent = volumes.iter().flat_map(|volume| volume.silent_tiers(STALLED)).collect();
         let is_off_duty = is_off_duty(self);
         bring::forget_failures(self);
         let state = self.state();
@@ -286,6 +288,7 @@ impl Shared {
             retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),
             settled: state.settled || is_off_duty,
             stalled: self.meter.stalled(),
+            silent,
             pace: self.meter.pace.report(),
             forecast: state.forecast.clone(),
             space: state.space.status(&progress),

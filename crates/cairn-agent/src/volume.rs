@@ -11,13 +11,14 @@ use crate::job::Scope;
 use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Node, Tree};
+use crate::protocol::Silent;
 use crate::repair;
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
     PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
 };
-use cairn_device::namespace::open_namespace;
-use cairn_device::{Device, Namespace, Store, sys};
+use cairn_device::namespace::{self, open_namespace};
+use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
 use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub struct Volume {
     name: String,
     prefix: FilePath,
     namespace: Namespace,
+    places: Vec<TierPlace>,
     slot: SlotId,
     detaches: bool,
 }
@@ -54,6 +56,7 @@ impl Volume {
     /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user.
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
         let namespace = open_namespace(store, name)?;
+        let places = namespace::places(store, name)?;
         let in_store = |source| Error::Store { action: "attach to", path: prefix.clone(), source };
         let identity = cairn_device::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
@@ -66,6 +69,7 @@ impl Volume {
             name: name.to_string(),
             prefix,
             namespace,
+            places,
             slot: attached.slot,
             detaches: !shared,
         })
@@ -115,6 +119,27 @@ impl Volume {
     pub fn tier(&self, tier: u8) -> cairn_core::Result<&dyn Device> {
         let device = self.namespace.tiers.get(usize::from(tier));
         device.map(Box::as_ref).ok_or(cairn_core::Error::Io)
+    }
+
+    /// A tier, for people.
+    pub fn shown_tier(&self, tier: u8) -> String {
+        match self.places.get(usize::from(tier)) {
+            Some(TierPlace::Medium { kind: MediumKind::Remote, path, .. }) => {
+                format!("nvme-tcp:{}", path.display())
+            }
+            Some(TierPlace::Medium { path, .. }) => path.display().to_string(),
+            Some(TierPlace::Ram) | None => "memory".to_string(),
+        }
+    }
+
+    /// Tiers on machines that have not answered a call of this process for so long.
+    pub fn silent_tiers(&self, at_least: Duration) -> impl Iterator<Item = Silent> {
+        let silent = (0..self.tiers())
+            .map(|tier| (tier, self.namespace.tiers[usize::from(tier)].silent_for()));
+        silent.filter_map(move |(tier, silence)| {
+            let for_s = silence.filter(|silence| *silence >= at_least)?.as_secs();
+            Some(Silent { tier: self.shown_tier(tier), for_s })
+        })
     }
 
     /// Whether there is a tier that cannot be read at all: neither where it begins, nor in the middle, nor where it ends.

@@ -168,6 +168,7 @@ fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
         cairn_agent::Error::Damaged { .. } => Verdict::Damaged,
         // A device that is gone says nothing of what is on it.
         cairn_agent::Error::Store { source: cairn_core::Error::Io, .. }
+        | cairn_agent::Error::Tier { source: cairn_core::Error::Io, .. }
             if !volume.has_unreadable_tier() =>
         {
             Verdict::Damaged

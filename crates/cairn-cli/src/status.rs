@@ -18,7 +18,7 @@ use cairn_agent::client::Client;
 use cairn_agent::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::manifest::Kind;
 use cairn_agent::mapping::{Mapping, Rule};
-use cairn_agent::protocol::{Bringing, Phase, SpaceStatus, Stalled, Status};
+use cairn_agent::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
 use cairn_agent::ranks::Launch;
 use cairn_agent::repair::Repair;
 use cairn_agent::sets::lag::Behind;
@@ -532,6 +532,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
                 "hangs",
                 format!("{path}: nothing has moved in the persist directory for {for_s} s"),
             );
+        }
+        for Silent { tier, for_s } in &agent.silent {
+            add("hangs", format!("{tier}: no answer for {for_s} s; files with data there wait"));
         }
         pace::line(&agent.pace).iter().for_each(|line| add("pace", line.clone()));
         agent.archive.iter().flat_map(archive::lines).for_each(|line| add("archive", line));

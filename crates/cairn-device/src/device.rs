@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
+use core::time::Duration;
 
 use cairn_core::Result;
 
@@ -84,7 +85,8 @@ pub trait Device: Send + Sync {
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()>;
 
     /// As `read`, for who compares each byte with a checksum and uses no others: also where what was written may have been lost, so
-    /// that what stands there is older. Whether that is so.
+    /// that what stands there is older. Whether that is so. Errors: as `read`; where a machine has not answered, at once for as long as
+    /// it is not to be asked again.
     ///
     /// # Safety
     /// As `read`.
@@ -160,6 +162,11 @@ pub trait Device: Send + Sync {
     /// Whether something is lost that a write had stored: then every later one fails.
     fn has_lost(&self) -> bool {
         false
+    }
+
+    /// For how long a call of this process has waited, the last ones in vain, for a machine that does not answer.
+    fn silent_for(&self) -> Option<Duration> {
+        None
     }
 
     /// Of a file that is mapped: whether what is stored there is durable when the store returns (`MAP_SYNC`), or after a

@@ -7,6 +7,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
+use core::time::Duration;
 use std::sync::Arc;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Result};
@@ -159,7 +160,7 @@ impl Device for FileTier {
 
     unsafe fn read_doubted(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
         // SAFETY: promised by the caller.
-        match unsafe { self.read(offset, target, length) } {
+        match self.file.unless_away(|| unsafe { self.read(offset, target, length) }) {
             Err(Error::Io) if self.file.is_doubted() => {}
             result => return result.map(|()| false),
         }
@@ -246,6 +247,10 @@ impl Device for FileTier {
 
     fn has_lost(&self) -> bool {
         self.file.has_lost()
+    }
+
+    fn silent_for(&self) -> Option<Duration> {
+        self.file.silent_for()
     }
 
     fn is_synchronous(&self) -> Option<bool> {

@@ -3,6 +3,7 @@
 //! ```text
 //! remote        a namespace, read and written in calls, over as many connections as that takes
 //! controller    connects, identifies, keeps alive      queue     reads, writes, flushes, discards
+//! shared        the same for all threads of a process, and its children      away      which of them ask a target that is silent
 //! auth          proves who both are, by what `secret` reads
 //!      └─────────────── transport: commands and their data ───────────┘
 //!                        tcp: NVMe/TCP      wire: its bytes, shared with the target
@@ -12,6 +13,7 @@
 
 mod admin;
 pub mod auth;
+mod away;
 pub mod claim;
 pub mod controller;
 pub mod error;

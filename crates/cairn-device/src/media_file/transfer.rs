@@ -5,6 +5,7 @@
 //! Does not open anything, nor know labels.
 
 use core::sync::atomic::AtomicBool;
+use core::time::Duration;
 use std::ops::Range;
 
 use cairn_core::{Error, Result};
@@ -215,6 +216,19 @@ impl MediaFile {
             };
         }
         Ok(())
+    }
+
+    /// Does something that can be done later as well, unless it is on another machine that does not answer: see `SharedRemote`.
+    pub fn unless_away<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        match &self.remote {
+            Some(remote) => remote.unless_away(act),
+            None => act(),
+        }
+    }
+
+    /// For how long another machine has not answered a call of this process.
+    pub fn silent_for(&self) -> Option<Duration> {
+        self.remote.as_ref().and_then(SharedRemote::silent_for)
     }
 
     /// As `load`, for who compares what he is handed with a checksum, though what was stored may be lost: what the target has, and

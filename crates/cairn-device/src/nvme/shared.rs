@@ -21,6 +21,7 @@ use crate::crypto::Hash;
 use crate::descriptor::Descriptor;
 use crate::{process, sys};
 
+use super::away::Away;
 use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
@@ -120,6 +121,7 @@ pub struct SharedRemote {
     is_doubted: AtomicBool,
     /// For how long a call tries before it fails.
     patience: Duration,
+    away: Away,
     /// What must hold before anything is read or written on a connection.
     look: OnceLock<Look<TcpFabric>>,
     /// Where processes wait for a connection when the target gives no more.
@@ -192,6 +194,7 @@ impl SharedRemote {
             connection: UnsafeCell::new(ManuallyDrop::new(Connection { remote, failure: None })),
             is_doubted: AtomicBool::new(false),
             patience: PATIENCE,
+            away: Away::default(),
             look: OnceLock::new(),
             line: OnceLock::new(),
         })
@@ -313,6 +316,23 @@ impl SharedRemote {
         self.with(|remote| unsafe { remote.read_doubted(at, target, length) })
     }
 
+    /// Does something that can be done later as well. Errors: the target has not answered, and is not to be asked again yet; it did not
+    /// answer now, though it was tried only once after that.
+    pub fn unless_away<T>(
+        &self,
+        act: impl FnOnce() -> cairn_core::Result<T>,
+    ) -> cairn_core::Result<T> {
+        match self.away.ask(uptime_ms(), sys::gettid() as u64) {
+            Some(_ask) => act(),
+            None => Err(cairn_core::Error::Io),
+        }
+    }
+
+    /// For how long a call of this process has had no answer.
+    pub fn silent_for(&self) -> Option<Duration> {
+        self.away.silent_for(uptime_ms())
+    }
+
     /// Whether this process has found out that what was stored and not made durable may be gone: then nothing is fetched or stored.
     pub fn is_doubted(&self) -> bool {
         self.is_doubted.load(Ordering::Relaxed)
@@ -371,7 +391,10 @@ impl SharedRemote {
         if let Some((_, error)) = failure.filter(|&(at, _)| began < at) {
             return Err(error);
         }
-        let deadline = began + self.patience;
+        let thread = || sys::gettid() as u64;
+        let is_asking = self.away.is_asked_by(thread);
+        let deadline = began + if is_asking { Duration::ZERO } else { self.patience };
+        self.away.begins(uptime_ms());
         remote.set_patience(deadline.saturating_duration_since(Instant::now()));
         self.look.get().into_iter().for_each(|look| remote.look_first(look));
         let idle = if self.is_kept() { self.settings.keep_alive } else { TURN_IDLE };
@@ -385,6 +408,12 @@ impl SharedRemote {
             Err(Error::Refused { .. }) | Ok(_) => None,
             Err(error) => (error.may_be_retried() && now >= deadline).then_some((now, *error)),
         };
+        match &done {
+            Err(error) if error.may_be_retried() => {
+                failure.iter().for_each(|_| self.away.is_silent(uptime_ms()));
+            }
+            _ => self.away.answers(),
+        }
         self.give_way(remote);
         done
     }
@@ -414,6 +443,10 @@ impl SharedRemote {
     fn is_kept(&self) -> bool {
         self.keeper.load(Ordering::Relaxed) == process::generation()
     }
+}
+
+fn uptime_ms() -> u64 {
+    sys::uptime().as_millis() as u64
 }
 
 /// The identifier of a host that proves such a name: whoever proves another one is another host to targets.

@@ -1,0 +1,101 @@
+//! A target that does not answer: for how long, and who asks it meanwhile. Calls that have to be done wait for it; those that can be
+//! done later as well, as the drain's, ask it now and then, one thread once, and fail at once otherwise.
+//!
+//! Does not connect, and does not decide which calls can wait.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+
+/// How long after the last attempt in vain it is asked again.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// What is known of it. Times are milliseconds of a clock that never stands at 0.
+#[derive(Default)]
+pub(super) struct Away {
+    /// Since when a call has had no answer; 0: there is none.
+    since: AtomicU64,
+    /// When it may be asked again by who can wait; 0: no call has waited in vain.
+    ask_at: AtomicU64,
+    /// The thread that does; 0: none.
+    asker: AtomicU64,
+}
+
+/// That a call may be made, by this thread.
+pub(super) struct Ask<'a>(Option<&'a Away>);
+
+impl Away {
+    /// A call begins.
+    pub fn begins(&self, now: u64) {
+        // A call before it has had no answer, either.
+        let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// It has had an answer.
+    pub fn answers(&self) {
+        self.since.store(0, Ordering::Relaxed);
+        self.ask_at.store(0, Ordering::Relaxed);
+    }
+
+    /// It has waited in vain.
+    pub fn is_silent(&self, now: u64) {
+        self.ask_at.store(now + ASK_EVERY.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// For how long there has been no answer.
+    pub fn silent_for(&self, now: u64) -> Option<Duration> {
+        match self.since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(Duration::from_millis(now.saturating_sub(since))),
+        }
+    }
+
+    /// Whether `thread`, which can wait, may ask now.
+    pub fn ask(&self, now: u64, thread: u64) -> Option<Ask<'_>> {
+        let (relaxed, ask_at) = (Ordering::Relaxed, self.ask_at.load(Ordering::Relaxed));
+        if ask_at == 0 {
+            return Some(Ask(None));
+        }
+        let is_mine =
+            now >= ask_at && self.asker.compare_exchange(0, thread, relaxed, relaxed).is_ok();
+        is_mine.then_some(Ask(Some(self)))
+    }
+
+    /// Whether a call of `thread` is one that asks, and tries once.
+    pub fn is_asked_by(&self, thread: impl FnOnce() -> u64) -> bool {
+        let asker = self.asker.load(Ordering::Relaxed);
+        asker != 0 && asker == thread()
+    }
+}
+
+impl Drop for Ask<'_> {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(|away| away.asker.store(0, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_that_was_silent_is_asked_now_and_then_by_one_thread_until_it_answers() {
+        let away = Away::default();
+        away.begins(1_000);
+        drop((
+            away.ask(1_000, 1).expect("nobody has waited"),
+            away.ask(1_000, 2).expect("nor now"),
+        ));
+        away.is_silent(31_000);
+        assert!(away.ask(31_000, 1).is_none() && away.ask(35_999, 2).is_none());
+        let ask = away.ask(36_000, 1).expect("it is time");
+        assert!(away.is_asked_by(|| 1) && !away.is_asked_by(|| 2));
+        assert!(away.ask(36_000, 2).is_none(), "another thread asks");
+        away.is_silent(37_000);
+        drop(ask);
+        assert!(!away.is_asked_by(|| 1) && away.ask(37_000, 1).is_none());
+        away.begins(42_000);
+        assert_eq!(away.silent_for(43_000), Some(Duration::from_secs(42)));
+        away.answers();
+        assert!(away.silent_for(43_000).is_none() && away.ask(43_000, 2).is_some());
+    }
+}
