@@ -202,6 +202,9 @@ pub struct Silent {
     pub tier: String,
     /// For so many seconds.
     pub for_s: u64,
+    /// It has answered, that it has no such subsystem or namespace.
+    #[serde(default)]
+    pub is_gone: bool,
 }
 
 /// What the agent is doing.

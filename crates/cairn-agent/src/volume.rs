@@ -132,13 +132,14 @@ impl Volume {
         }
     }
 
-    /// Tiers on machines that have not answered a call of this process for so long.
+    /// Tiers on machines that have not answered a call of this process for so long, or that do not have them any more.
     pub fn silent_tiers(&self, at_least: Duration) -> impl Iterator<Item = Silent> {
-        let silent = (0..self.tiers())
-            .map(|tier| (tier, self.namespace.tiers[usize::from(tier)].silent_for()));
-        silent.filter_map(move |(tier, silence)| {
-            let for_s = silence.filter(|silence| *silence >= at_least)?.as_secs();
-            Some(Silent { tier: self.shown_tier(tier), for_s })
+        (0..).zip(&self.namespace.tiers).filter_map(move |(tier, device)| {
+            let silent_for = device.silent_for().filter(|silence| *silence >= at_least);
+            let is_gone = device.is_gone();
+            let tier = || self.shown_tier(tier);
+            let for_s = silent_for.unwrap_or_default().as_secs();
+            (is_gone || silent_for.is_some()).then(|| Silent { tier: tier(), for_s, is_gone })
         })
     }
 

@@ -533,8 +533,16 @@ fn lines(report: &StoreReport) -> Vec<String> {
                 format!("{path}: nothing has moved in the persist directory for {for_s} s"),
             );
         }
-        for Silent { tier, for_s } in &agent.silent {
-            add("hangs", format!("{tier}: no answer for {for_s} s; files with data there wait"));
+        for Silent { tier, for_s, is_gone } in &agent.silent {
+            match is_gone {
+                true => {
+                    add("trouble", format!("{tier}: the target has no such namespace any more"))
+                }
+                false => add(
+                    "hangs",
+                    format!("{tier}: no answer for {for_s} s; files with data there wait"),
+                ),
+            }
         }
         pace::line(&agent.pace).iter().for_each(|line| add("pace", line.clone()));
         agent.archive.iter().flat_map(archive::lines).for_each(|line| add("archive", line));

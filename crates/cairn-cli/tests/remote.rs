@@ -123,6 +123,34 @@ fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_
     assert_eq!(removed.stderr, "");
 }
 
+/// Mechanism: whatever a target refused was taken for a lack of rights, and a connection that it closed for a breach of the protocol.
+/// Consequence: who had lost a namespace, or found no place, was told something else. Fix: what the target said is said.
+#[test]
+fn target_without_what_is_asked_for_or_without_a_place_is_said_to_be_so() {
+    let sandbox = exporting();
+    let mut target = Target::start(&sandbox, "127.0.0.1:0");
+    let persist = sandbox.out().display().to_string();
+    let options = ["--meta-tier", "ram", "--persist", &persist, "--drain", "none"];
+    let run = |tier: &str| {
+        let run = [&["run", "--job", "job", "--tier", tier], &options[..]].concat();
+        let script = ["--", "bash", "-c", "head -c 20M /dev/urandom >/cairn/kept"];
+        sandbox.cairn(&[&run[..], &script].concat())
+    };
+    run(&target.tier.replace("nsid=1", "nsid=7")).refused_with("has no such namespace in it");
+    run(&target.tier.replace(NAME, "nqn.x:y")).refused_with("has no such subsystem, or no more");
+    run(&target.tier).succeeds();
+    target.end();
+    let export = format!("file:{}", sandbox.work().join("export").display());
+    let other = ["--json", "target", "--listen", &target.address, "--nqn", "nqn.x:y", &export];
+    let mut other = Target::spawn(&mut sandbox.command(&other));
+    run(&target.tier).refused_with("has no such subsystem, or no more, as when it was revoked");
+    assert_ne!(sandbox.cairn(&["drain", "job"]).code, Some(0));
+    sandbox.cairn(&["status", "job"]).succeeds().says("the target has no such namespace any more");
+    other.end();
+    let full = Target::start_with(&sandbox, &target.address, &["--connections", "1"]);
+    run(&full.tier).refused_with("has no place for more");
+}
+
 #[test]
 fn target_is_started_again_under_programs_then_nothing_fails() {
     const ROUNDS: &str =

@@ -169,6 +169,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether the machine that it is on has told this process that it does not have it any more.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Of a file that is mapped: whether what is stored there is durable when the store returns (`MAP_SYNC`), or after a
     /// flush. None of anything else.
     fn is_synchronous(&self) -> Option<bool> {

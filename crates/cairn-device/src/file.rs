@@ -253,6 +253,10 @@ impl Device for FileTier {
         self.file.silent_for()
     }
 
+    fn is_gone(&self) -> bool {
+        self.file.is_gone()
+    }
+
     fn is_synchronous(&self) -> Option<bool> {
         self.file.is_synchronous()
     }

@@ -231,6 +231,11 @@ impl MediaFile {
         self.remote.as_ref().and_then(SharedRemote::silent_for)
     }
 
+    /// Whether another machine has said that it does not have this any more.
+    pub fn is_gone(&self) -> bool {
+        self.remote.as_ref().is_some_and(SharedRemote::is_gone)
+    }
+
     /// As `load`, for who compares what he is handed with a checksum, though what was stored may be lost: what the target has, and
     /// nothing that is on its way.
     pub fn load_doubted(

@@ -32,6 +32,11 @@ const UNKNOWN_HOST: &str = "the target does not serve this host; if it serves th
      the host's name and secret into a file and add auth=FILE to the tier";
 const UNKNOWN_NAME: &str =
     "the target does not serve the host of that name; write the name that it knows";
+const NO_SUBSYSTEM: &str =
+    "the target has no such subsystem, or no more, as when it was revoked; see cairn discover";
+const NO_NAMESPACE: &str = "the target has no such namespace in it, or no more; see cairn discover";
+const NO_PLACE: &str = "the target closed the connection, as one that has no place for more, or that ends; give it a larger \
+     --connections, or try again later";
 const UNREADABLE: &str = "the secret cannot be read";
 /// What differs between machines, and from one start of a machine to the next.
 const SHARED_MEMORY: &CStr = c"/dev/shm";
@@ -201,12 +206,20 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
     let who = who_asked(path);
     let (errno, advice) = match error {
         Error::System { errno, action: READING } => (errno, UNREADABLE),
+        Error::Closed | Error::System { errno: Errno(libc::ECONNRESET | libc::EPIPE), .. } => {
+            (Errno(libc::EBUSY), NO_PLACE)
+        }
         Error::System { errno, .. } => (errno, "is there a target?"),
         Error::TimedOut { .. } => (Errno(libc::ETIMEDOUT), "is there a target?"),
         Error::Refused { status, .. } if status.code() == Status::HOST_INVALID => {
             (Errno(libc::EACCES), if who.is_some() { UNKNOWN_NAME } else { UNKNOWN_HOST })
         }
-        Error::Refused { .. } => (Errno(libc::EACCES), "see cairn discover"),
+        Error::Refused { status, .. } => match status.code() {
+            Status::CONNECT_INVALID => (Errno(libc::ENODEV), NO_SUBSYSTEM),
+            Status::INVALID_NAMESPACE => (Errno(libc::ENODEV), NO_NAMESPACE),
+            Status::CONTROLLER_BUSY => (Errno(libc::EBUSY), NO_PLACE),
+            _ => (Errno(libc::EACCES), "see cairn discover"),
+        },
         Error::Unauthenticated { why } => (Errno(libc::EACCES), why),
         Error::Unsuitable { why } => (Errno(libc::ENODEV), why),
         _ => (Errno(libc::EPROTO), "the target does not keep to the protocol"),

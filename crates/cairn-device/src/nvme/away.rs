@@ -3,7 +3,7 @@
 //!
 //! Does not connect, and does not decide which calls can wait.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 /// How long after the last attempt in vain it is asked again.
@@ -18,6 +18,8 @@ pub(super) struct Away {
     ask_at: AtomicU64,
     /// The thread that does; 0: none.
     asker: AtomicU64,
+    /// It has answered that it does not have what it is asked for.
+    has_not: AtomicBool,
 }
 
 /// That a call may be made, by this thread.
@@ -30,8 +32,9 @@ impl Away {
         let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// It has had an answer.
-    pub fn answers(&self) {
+    /// It has had an answer; whether that was that there is nothing to be had.
+    pub fn answers(&self, has_not: bool) {
+        self.has_not.store(has_not, Ordering::Relaxed);
         self.since.store(0, Ordering::Relaxed);
         self.ask_at.store(0, Ordering::Relaxed);
     }
@@ -39,6 +42,11 @@ impl Away {
     /// It has waited in vain.
     pub fn is_silent(&self, now: u64) {
         self.ask_at.store(now + ASK_EVERY.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the last answer was that there is nothing to be had.
+    pub fn has_not(&self) -> bool {
+        self.has_not.load(Ordering::Relaxed)
     }
 
     /// For how long there has been no answer.
@@ -95,7 +103,7 @@ mod tests {
         assert!(!away.is_asked_by(|| 1) && away.ask(37_000, 1).is_none());
         away.begins(42_000);
         assert_eq!(away.silent_for(43_000), Some(Duration::from_secs(42)));
-        away.answers();
+        away.answers(false);
         assert!(away.silent_for(43_000).is_none() && away.ask(43_000, 2).is_some());
     }
 }

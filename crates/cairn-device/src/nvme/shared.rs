@@ -31,7 +31,7 @@ use super::queue::{Queue, Traits};
 use super::remote::{Look, Remote};
 use super::secret::{KeptSecrets, SecretSource};
 use super::tcp::{self, TcpFabric, TcpTransport};
-use super::wire::Nqn;
+use super::wire::{Nqn, Status};
 
 /// Unit of labels and marks.
 const PAGE_BYTES: u64 = 4096;
@@ -333,6 +333,11 @@ impl SharedRemote {
         self.away.silent_for(uptime_ms())
     }
 
+    /// Whether the target has told this process that it has no such subsystem or namespace.
+    pub fn is_gone(&self) -> bool {
+        self.away.has_not()
+    }
+
     /// Whether this process has found out that what was stored and not made durable may be gone: then nothing is fetched or stored.
     pub fn is_doubted(&self) -> bool {
         self.is_doubted.load(Ordering::Relaxed)
@@ -412,7 +417,11 @@ impl SharedRemote {
             Err(error) if error.may_be_retried() => {
                 failure.iter().for_each(|_| self.away.is_silent(uptime_ms()));
             }
-            _ => self.away.answers(),
+            Err(Error::Refused { status, .. }) => {
+                let none = [Status::CONNECT_INVALID, Status::INVALID_NAMESPACE];
+                self.away.answers(none.contains(&status.code()));
+            }
+            _ => self.away.answers(false),
         }
         self.give_way(remote);
         done

@@ -81,6 +81,8 @@ impl Status {
     pub const TOO_MANY_EVENT_REQUESTS: Status = Status(0x105);
     /// Invalid Log Page.
     pub const INVALID_LOG_PAGE: Status = Status(0x109);
+    /// Connect Controller Busy.
+    pub const CONTROLLER_BUSY: Status = Status(0x181);
     /// Connect Invalid Parameters.
     pub const CONNECT_INVALID: Status = Status(0x182);
     /// Connect Invalid Host.
@@ -150,7 +152,7 @@ impl Status {
             (Status::TOO_MANY_EVENT_REQUESTS, "too many asynchronous event requests"),
             (Status::INVALID_LOG_PAGE, "invalid log page"),
             (Status(0x180), "connect: incompatible format"),
-            (Status(0x181), "connect: controller busy"),
+            (Status::CONTROLLER_BUSY, "connect: controller busy"),
             (Status::CONNECT_INVALID, "connect: invalid parameters"),
             (Status::HOST_INVALID, "connect: this host may not use the subsystem"),
             (Status::AUTHENTICATION_REQUIRED, "authentication required"),
