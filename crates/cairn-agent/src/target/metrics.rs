@@ -11,12 +11,15 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: u64 = 8 << 10;
 /// How long whoever asks may take in all.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So many are answered at once.
+const THREADS: usize = 8;
 
 /// A number that grows.
 #[derive(Debug, Default)]
@@ -91,12 +94,13 @@ pub(super) struct Totals {
 pub struct Metrics {
     listener: TcpListener,
     directory: Arc<Directory>,
+    patience: Duration,
 }
 
 impl Metrics {
     /// Listens there. Errors: the system's.
     pub fn bind(address: SocketAddr, directory: Arc<Directory>) -> Result<Metrics> {
-        Ok(Metrics { listener: TcpListener::bind(address)?, directory })
+        Ok(Metrics { listener: TcpListener::bind(address)?, directory, patience: PATIENCE })
     }
 
     /// Where it listens.
@@ -106,9 +110,22 @@ impl Metrics {
 
     /// Answers, for as long as the process lives.
     pub fn serve(&self) {
+        thread::scope(|scope| {
+            for _ in 1..THREADS {
+                // Without this one fewer are answered at once.
+                let _ = thread::Builder::new()
+                    .name("metrics".to_string())
+                    .spawn_scoped(scope, || self.answer_each());
+            }
+            self.answer_each();
+        });
+    }
+
+    fn answer_each(&self) {
         for stream in self.listener.incoming().flatten() {
+            let stream = Timed { stream: &stream, until: Instant::now() + self.patience };
             // Who hangs up has lost interest.
-            let _ = answer(&stream, &self.directory);
+            let _ = answer(stream, &self.directory);
         }
     }
 }
@@ -144,8 +161,7 @@ impl Write for Timed<'_> {
     }
 }
 
-fn answer(stream: &TcpStream, directory: &Directory) -> Result<()> {
-    let mut stream = Timed { stream, until: Instant::now() + PATIENCE };
+fn answer(mut stream: Timed<'_>, directory: &Directory) -> Result<()> {
     let mut lines = BufReader::new(Read::take(&mut stream, REQUEST_BYTES_MAX));
     let mut request = String::new();
     lines.read_line(&mut request)?;
@@ -213,7 +229,26 @@ fn describe(directory: &Directory) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::subsystem::Limits;
     use super::*;
+
+    /// Mechanism: one after another was answered. Consequence: whoever connected and said nothing made others wait for as long as it
+    /// may take. Fix: a few are answered at once.
+    #[test]
+    fn who_says_nothing_keeps_nobody_else_waiting() {
+        let directory = Arc::new(Directory::new(Limits::default()));
+        let mut metrics = Metrics::bind(([127, 0, 0, 1], 0).into(), directory).unwrap();
+        metrics.patience = Duration::from_secs(3600);
+        let address = metrics.address().unwrap();
+        thread::spawn(move || metrics.serve());
+        let silent: Vec<_> = (1..THREADS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut asker = TcpStream::connect(address).unwrap();
+        asker.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut told = String::new();
+        asker.read_to_string(&mut told).unwrap();
+        assert!(told.contains("cairn_target_connections 0"), "{told}");
+        drop(silent);
+    }
 
     /// Mechanism: each read had its own time. Consequence: who sent a byte now and then kept all others who watch from being answered
     /// for hours. Fix: one time for all of it.
