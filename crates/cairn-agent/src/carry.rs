@@ -22,6 +22,7 @@ use crate::queue::{Item, Queue};
 use crate::read::Buffer;
 use crate::volume::Volume;
 use crate::watch::Watch;
+use cairn_core::InodeId;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -351,8 +352,10 @@ impl<'a> Carrier<'a> {
                     outcome = noted;
                 }
                 if self.overtaking.as_mut().is_some_and(|overtaking| overtaking.has_come()) {
-                    // What was closed meanwhile may belong to a newer checkpoint: the rest is planned anew.
-                    self.failures.leave(copiers.queue.leave() as u64);
+                    // What was closed meanwhile may belong to a newer checkpoint: the rest is planned anew. What is held is finished.
+                    let is_held =
+                        |item: &&WorkItem<'_>| self.volume.holds(InodeId(item.source.node.inode));
+                    self.failures.leave(copiers.queue.leave(is_held) as u64);
                 }
             }
             outcome

@@ -5,7 +5,7 @@
 //! 2. the copy, with its attributes, is made durable under a temporary name;
 //! 3. it is read back from its device and compared with the checksum of what was read in step 1, unless the job
 //!    takes the file system's word for it (`Verify::Write`) and all of it was written by this agent;
-//! 4. only if the file in the store is still the same version, closed, and of the same name, and
+//! 4. only if the file in the store is still the same version, closed, and of the same name, or held though it has none, and
 //!    after the journal says so, does the copy replace what has the name in the persist directory.
 //!
 //! Large files go past the page cache (`direct.rs`). Small ones take each step together: their device writes them back
@@ -49,10 +49,13 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Opens the file; `Changed` if its name leads elsewhere by now.
+    /// Opens the file; `Changed` if its name leads elsewhere by now, and it is not held.
     fn open(&self) -> Result<OpenFile<'a>> {
         let changed = || Error::Changed { path: self.path.clone() };
         let inner = self.path.strip_prefix(self.volume.prefix()).ok_or_else(changed)?;
+        if let Some(held) = self.volume.held_file(&inner, InodeId(self.node.inode)) {
+            return Ok(held);
+        }
         let file = match self.volume.open_file(&inner) {
             Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => return Err(changed()),
             opened => opened?,
@@ -70,7 +73,7 @@ impl<'a> Source<'a> {
             && now.writers == 0
             && !now.unclean
             && summary.open_blocks == 0;
-        match same && file.is_still_named() {
+        match same && file.is_still_there() {
             true => Ok(()),
             false => Err(Error::Changed { path: self.path.clone() }),
         }

@@ -14,6 +14,7 @@ use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
+use crate::hold::Turns;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
@@ -49,6 +50,7 @@ pub struct Drainer {
     /// When it should be looked again at checkpoints that may be complete by then.
     look_again: Option<Instant>,
     complaints: Complaints,
+    turns: Turns,
 }
 
 /// Why a pass runs.
@@ -81,6 +83,7 @@ impl Drainer {
             unsealed: Vec::new(),
             look_again: None,
             complaints: Complaints::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -328,6 +331,9 @@ impl Drainer {
             let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
             ledger.begin_changes(&changed)?;
         }
+        let due = self.checkpoints()?.drainable();
+        let volumes: Vec<&Arc<Volume>> = trees.iter().map(|(volume, _)| *volume).collect();
+        let _held = self.turns.hold(&volumes, &due, &mut plans);
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();

@@ -30,6 +30,7 @@ mod failures;
 pub mod forecast;
 mod format;
 mod headroom;
+mod hold;
 pub mod job;
 mod journal;
 pub mod ledger;

@@ -37,10 +37,12 @@ impl<T: Item> Queue<T> {
         Queue { waiting: Mutex::new(Waiting { items, is_newest_first: false }) }
     }
 
-    /// Leaves what is waiting; how many that were.
-    pub fn leave(&self) -> usize {
+    /// Leaves what is waiting, but for what `is_kept`; how many that were.
+    pub fn leave(&self, is_kept: impl Fn(&T) -> bool) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut waiting.items).len()
+        let all = waiting.items.len();
+        waiting.items.retain(is_kept);
+        all - waiting.items.len()
     }
 
     /// The next ones; none if there are none left.

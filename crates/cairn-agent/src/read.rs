@@ -3,12 +3,12 @@
 //! Must stay true: what is handed on was copied into memory of our own first and checked there, so
 //! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
 //! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us: it is held open only
-//! to see where its bytes are. Does not care where the bytes go.
+//! to see where its bytes are, unless there is room for more (`hold.rs`). Does not care where the bytes go.
 
 use crate::direct::Aligned;
 use crate::error::{Error, Result};
 use crate::volume::OpenFile;
-use cairn_core::{Attributes, Position, ReadPlan};
+use cairn_core::{Attributes, ReadPlan};
 use cairn_device::checksum;
 
 /// Bytes handed on at a time, unless a hugeblock is larger.
@@ -147,13 +147,9 @@ fn skip_hole(
     summary: &mut Summary,
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<u64> {
-    let volume = file.volume;
     let part_bytes = buffer.bytes.len() as u64;
     let rest = summary.attributes.size - offset;
-    let plan = volume
-        .fs()
-        .plan_read(&volume.caller(), file.handle()?, Position::At(offset), rest)
-        .map_err(|error| file.failed("read", error))?;
+    let plan = file.plan_read(offset, rest)?;
     let hole = plan.runs().first().filter(|run| run.source.is_none());
     let hole_bytes = hole.map_or(0, |run| run.bytes.min(rest));
     let parts = hole_bytes / part_bytes;
@@ -184,10 +180,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     buffer.bytes[length as usize..padded].fill(0);
     let (mut done, mut attempts, mut is_doubted) = (0, 0, false);
     while done < length {
-        let plan = volume
-            .fs()
-            .plan_read(&volume.caller(), file.handle()?, Position::At(offset + done), length - done)
-            .map_err(|error| file.failed("read", error))?;
+        let plan = file.plan_read(offset + done, length - done)?;
         if plan.length == 0 {
             return Err(file.changed());
         }
@@ -297,7 +290,7 @@ fn mismatch(
         Ok(now)
             if now.version == summary.attributes.version
                 && now.writers == 0
-                && file.is_still_named() =>
+                && file.is_still_there() =>
         {
             Error::Damaged { path: file.volume.outer_path(&file.path), offset, stored, computed }
         }

@@ -101,6 +101,8 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     let (name, version) = (&job.job, env!("CARGO_PKG_VERSION"));
     log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
     shared.refresh_volumes()?;
+    // What an agent that was killed held is room again before anybody hears that there is none. The keeper says what fails.
+    let _ = shared.reap();
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
 }

@@ -7,6 +7,7 @@
 
 use crate::drain::Drainer;
 use crate::error::{Error, Result};
+use crate::hold;
 use crate::log;
 use crate::protocol::{Outcome, Progress, SpaceStatus};
 use crate::retention::{next_due_ns, surplus};
@@ -20,7 +21,7 @@ use cairn_device::sys::monotonic_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often writers that wait are looked for, where there are some, where there are none, and where none ever waits.
+/// How often writers that wait are looked for: where there are some, or a checkpoint is held; where there are none; where none ever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
@@ -65,13 +66,24 @@ pub fn run(shared: &Shared) {
     let mut look_every = LOOK_EVERY;
     while !shared.is_stopping() {
         shared.sleep(look_every);
-        let patience_ms = {
+        let (patience_ms, drains) = {
             let state = shared.state();
-            state.space.policy.patience_ms(state.persist.is_some())
+            let drains = state.persist.is_some();
+            (state.space.policy.patience_ms(drains), drains)
         };
-        let waiting = hear(&shared.volumes().0, patience_ms);
+        let volumes = shared.volumes().0;
+        let is_holding = volumes.iter().any(|volume| volume.is_holding());
+        let waiting = match is_holding {
+            true => hear(&volumes, patience_ms.max(hold::PATIENCE_MS)),
+            false => hear(&volumes, patience_ms),
+        };
+        if is_holding && (waiting.count > 0 || !volumes.iter().all(|volume| volume.may_hold())) {
+            volumes.iter().for_each(|volume| volume.let_go());
+            log::say(log::Level::Debug, "lets go of the checkpoint that it held: room is short");
+        }
         look_every = match waiting.count {
-            0 if patience_ms == 0 => LOOK_UNWANTED,
+            0 if is_holding => LOOK_EVERY,
+            0 if patience_ms == 0 && !drains => LOOK_UNWANTED,
             0 => LOOK_IDLE,
             _ => LOOK_EVERY,
         };

@@ -7,6 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::extended::Extended;
+use crate::hold::Hold;
 use crate::job::Scope;
 use crate::manifest::Kind;
 use crate::path::FilePath;
@@ -15,7 +16,7 @@ use crate::protocol::Silent;
 use crate::repair;
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
-    PATH_BYTES_MAX, ROOT, SlotId, StaleBlock, Timestamp,
+    PATH_BYTES_MAX, Position, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
 };
 use cairn_device::namespace::{self, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
@@ -36,6 +37,8 @@ pub struct Volume {
     places: Vec<TierPlace>,
     slot: SlotId,
     detaches: bool,
+    /// What is kept open while it is copied.
+    pub(crate) hold: Hold,
 }
 
 /// Where the files of namespace `name` lie for the user: at the top, unless every rank has a
@@ -72,6 +75,7 @@ impl Volume {
             places,
             slot: attached.slot,
             detaches: !shared,
+            hold: Hold::default(),
         })
     }
 
@@ -196,6 +200,12 @@ impl Volume {
         let opened = opened.map_err(self.error("open", path))?;
         let handle = Cell::new(Some(opened.handle));
         Ok(OpenFile { volume: self, path: path.clone(), handle, inode: opened.inode })
+    }
+
+    /// The file `inode` if this process holds it, by whichever path it was found.
+    pub fn held_file(&self, path: &FilePath, inode: InodeId) -> Option<OpenFile<'_>> {
+        let (path, handle) = (path.clone(), Cell::new(None));
+        self.holds(inode).then_some(OpenFile { volume: self, path, handle, inode })
     }
 
     /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that are about absent data, if these
@@ -358,8 +368,19 @@ impl OpenFile<'_> {
         }
     }
 
+    /// Where `length` bytes at `offset` are. Errors: `Changed` as for `handle`.
+    pub fn plan_read(&self, offset: u64, length: u64) -> Result<ReadPlan> {
+        let (fs, caller) = (self.volume.fs(), self.volume.caller());
+        let plan = |handle| fs.plan_read(&caller, handle, Position::At(offset), length);
+        let planned = match self.volume.while_held(self.inode, plan) {
+            Some(planned) => planned,
+            None => plan(self.handle()?),
+        };
+        planned.map_err(|error| self.failed("read", error))
+    }
+
     /// The open-file description. Errors: `Changed` if the file was let go, and is not what its path leads to any more.
-    pub fn handle(&self) -> Result<HandleId> {
+    fn handle(&self) -> Result<HandleId> {
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
         }
@@ -387,8 +408,12 @@ impl OpenFile<'_> {
         Error::Changed { path: self.volume.outer_path(&self.path) }
     }
 
-    /// Whether its path still leads to it.
-    pub fn is_still_named(&self) -> bool {
+    /// Whether its path still leads to it, or it is held although it does not.
+    pub fn is_still_there(&self) -> bool {
+        self.is_still_named() || self.volume.holds(self.inode)
+    }
+
+    fn is_still_named(&self) -> bool {
         let found =
             self.volume.fs().resolve(&self.volume.caller(), ROOT, self.path.as_bytes(), false);
         found == Ok(self.inode)

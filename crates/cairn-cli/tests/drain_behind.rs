@@ -3,7 +3,7 @@
 mod common;
 
 use common::session::Session;
-use common::{CAIRN, Ran, Sandbox, eventually};
+use common::{CAIRN, Ran, Sandbox, eventually, kill};
 use std::fs;
 
 /// `dump.1` goes outside, `dump.2` to `dump.4` cannot; each goes when the agent knows the next one.
@@ -79,4 +79,129 @@ fn what_a_program_that_ends_well_has_cleared_up_is_not_missed() {
     command.args(["--", "bash", "-c", &script]).env("OUT", &out);
     let ran = Ran::of(command.output().expect("starts"), "run".to_string()).succeeds();
     assert!(!ran.stderr.contains("went before"), "{}", ran.stderr);
+}
+
+/// Puts whole checkpoints into place one after the other, each while the one before goes, until three have been named outside; those are
+/// printed. Ends with 9 if they never are.
+const ROTATING: &str = r#"
+import json, os, sys, time
+def write(path, number):
+    with open(path, 'wb') as file:
+        for _ in range(LENGTH_MIB): file.write(bytes([number % 251 + 1]) * (1 << 20))
+def outside():
+    try: manifest = json.load(open(os.environ['OUT'] + '/cairn-manifest.rotating.json'))
+    except FileNotFoundError: return []
+    return [(known['step'] or known['id'], known['files'][0]['crc32c']) for known in manifest.get('checkpoints', [])]
+os.chdir('/cairn')
+seen = []
+for number in range(1, 300):
+    step(number)
+    seen += [one for one in outside() if one not in seen]
+    if len(seen) >= 3: break
+    time.sleep(0.2)
+else: sys.exit(9)
+print(*[one[0] for one in seen])
+"#;
+
+const FILES: &str = "
+LENGTH_MIB = 12
+def step(number):
+    write(f'md_step{number}.cpt', number)
+    if number > 1: os.remove(f'md_step{number - 1}.cpt')
+";
+
+const DIRECTORIES: &str = "
+LENGTH_MIB = 4
+def step(number):
+    os.mkdir('.new')
+    for part in 'abc': write('.new/' + part, number)
+    os.rename('.new', f'step_{number}')
+    if number > 1:
+        for part in 'abc': os.remove(f'step_{number - 1}/{part}')
+        os.rmdir(f'step_{number - 1}')
+";
+
+const REPLACED: &str = "
+LENGTH_MIB = 12
+def step(number):
+    write('.new', number)
+    os.rename('.new', 'state.pt')
+";
+
+/// Mechanism: a file that was removed while it was copied was gone, and its copy with it.
+/// Consequence: of a program that keeps one checkpoint, and writes the next one before the drain has copied it, nothing was ever outside.
+/// Fix: while there is room, the files of the checkpoint that is copied are held open until the copy is there.
+#[test]
+fn newest_checkpoint_outside_advances_though_each_goes_before_it_is_copied() {
+    for (layout, options) in
+        [(FILES, &[][..]), (DIRECTORIES, &[]), (REPLACED, &["--checkpoint-pattern", "state.pt"])]
+    {
+        let sandbox = Sandbox::new();
+        let out = sandbox.out();
+        let persist = out.to_str().expect("UTF-8");
+        let (head, body) = ROTATING.split_once("os.chdir").expect("is there");
+        let script = format!("{head}{layout}os.chdir{body}");
+        let arguments = ["run", "--job", "rotating", "--persist", persist, "--tier", "ram:128M"];
+        let mut command = sandbox.command(&arguments);
+        command.args(["--drain-rate", "16M"]).args(options).args(["--", "python3", "-c", &script]);
+        let ran = command.env("OUT", &out).output().expect("starts");
+        let ran = Ran::of(ran, "run".to_string()).succeeds();
+        let steps = ran.stdout.split_whitespace().map(|step| step.parse().expect("a number"));
+        let steps: Vec<u64> = steps.collect();
+        assert!(steps.is_sorted(), "{steps:?}");
+        let manifest = sandbox.manifest("rotating");
+        assert_eq!(manifest["complete"], true, "{manifest}");
+        let newest = manifest["checkpoints"].as_array().and_then(|known| known.last()).cloned();
+        let files = newest.expect("one is outside")["files"].as_array().cloned();
+        for file in files.unwrap_or_default() {
+            let name = file["path"].as_str().expect("a path").to_string();
+            let content = fs::read(out.join(&name)).expect("is there");
+            assert!(content.iter().all(|byte| *byte == content[0]), "{name} is torn");
+        }
+    }
+}
+
+/// Mechanism: an agent that is killed leaves open what it held, until somebody looks after its process. Consequence: a program that had
+/// removed that had no room. Fix: who waits in vain looks after the dead before it gives up.
+#[test]
+fn what_a_killed_agent_held_is_room_for_whoever_needs_it() {
+    let sandbox = Sandbox::new();
+    let script = r#"cd /cairn; head -c 12M /dev/zero >md_step1.cpt; : >"$WORK/written"
+        until [ -e "$WORK/held" ]; do sleep 0.01; done
+        rm md_step1.cpt; : >"$WORK/removed"; until [ -e "$WORK/killed" ]; do sleep 0.01; done
+        head -c 60M /dev/zero >next"#;
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let options = ["--drain", "none", "--drain-rate", "32K", "--log-level", "debug"];
+    let run = ["run", "--job", "held", "--persist", persist, "--tier", "ram:64M"];
+    let run = [&run[..], &options, &["--", "bash", "-c", script]].concat();
+    let mut child = sandbox.command(&run).env("WORK", sandbox.work()).spawn().expect("starts");
+    let there = |name: &str| sandbox.work().join(name).exists();
+    eventually("it is written", || there("written"));
+    eventually("it is held", || {
+        sandbox.cairn(&["log", "held"]).stdout.contains("holds checkpoint")
+    });
+    let agent = sandbox.agent("held");
+    fs::write(sandbox.work().join("held"), "").expect("writes");
+    eventually("it is removed", || there("removed"));
+    kill("KILL", agent.into());
+    fs::write(sandbox.work().join("killed"), "").expect("writes");
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+}
+
+/// Room for the checkpoint that is held is given to the program as soon as it wants it.
+#[test]
+fn checkpoint_that_is_held_takes_no_room_that_the_program_needs() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let script = r#"cd /cairn; head -c 12M /dev/zero >md_step1.cpt; until ls -A "$OUT" | grep -q step1; do sleep 0.01; done
+        rm md_step1.cpt; head -c 60M /dev/zero >next && rm next && fallocate -l 60M next"#;
+    let options = ["--drain", "none", "--drain-rate", "32K", "--log-level", "debug"];
+    let run = ["run", "--job", "held", "--persist", persist, "--tier", "ram:64M"];
+    let run = [&run[..], &options, &["--", "bash", "-c", script]].concat();
+    let ran = sandbox.command(&run).env("OUT", &out).output().expect("starts");
+    Ran::of(ran, "run".to_string()).succeeds();
+    let log = sandbox.cairn(&["log", "held"]).succeeds();
+    log.says("holds checkpoint md_step1.cpt").says("lets go of the checkpoint");
 }

@@ -6,7 +6,7 @@ use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{file, io};
+use crate::{file, io, space};
 
 /// Steps of one punch; each frees a bounded part of the file.
 const PUNCH_STEPS_MAX: usize = 1 << 22;
@@ -84,7 +84,10 @@ impl Range {
     /// Gives each hole of the range a block, and what is behind the end of the file.
     fn fill_holes(&self) -> Result<()> {
         let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
-        self.fits()?;
+        match self.fits() {
+            Err(Errno(libc::ENOSPC)) => space::wait(self.mount, || self.fits()),
+            fits => fits,
+        }?;
         self.probe(|probe| {
             let mut at = self.start;
             loop {

@@ -411,6 +411,13 @@ impl Mount {
         Ok(act()?)
     }
 
+    /// Gives up what processes had that are dead; false if that failed.
+    pub(crate) fn reap(&self) -> bool {
+        let reaped = self.namespace.reap();
+        self.reclaim();
+        reaped.is_ok()
+    }
+
     /// As `Namespace::patiently`.
     pub(crate) fn patiently<T>(
         &self,

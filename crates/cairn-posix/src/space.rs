@@ -40,8 +40,12 @@ pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
         // Asked first: what was made before the hope ended is found.
         let hope = fs.space_hope(&waiter, now());
         let tried = attempt();
-        if tried.as_ref().err() != Some(&FULL) || hope == Hope::None {
+        if tried.as_ref().err() != Some(&FULL) {
             break tried;
+        }
+        if hope == Hope::None {
+            // An agent that was killed may have held what was removed.
+            break if mount.reap() { attempt() } else { tried };
         }
         fs.keep_waiting(&mut waiter, now());
     };

@@ -2,6 +2,8 @@
 //! what the next agent makes of it. Dying is dropping all it knows; the store and the persist
 //! directory stay as they are.
 
+mod held;
+
 use super::*;
 use crate::drain::{Drainer, Reason};
 use crate::extended::Extended;

@@ -243,3 +243,25 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert_eq!(aside.into_iter().collect::<Vec<_>>(), ["restart.2.a", "restart.2.b"]);
     assert!(repair::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
+
+/// Mechanism: the newest checkpoint of all is copied first. Consequence: of two that are written at every step, the earlier one was never
+/// outside where copying one takes longer than a step. Fix: families take turns.
+#[test]
+fn families_take_turns_at_being_held_and_copied_first() {
+    let store = TestStore::new();
+    let names = ["a.1", "a.2", "b.1", "b.2"];
+    names.iter().for_each(|name| store.write(name, b"state", 0o644, 1));
+    let volumes = [Arc::clone(&store.volume)];
+    let mut drainer = Drainer::new(&store.path, store.job.clone());
+    drainer.pass(&volumes, true, Reason::Routine, &Meter::default()).expect("passes");
+    assert_eq!(drainer.known().len(), 4);
+    let mut first = || {
+        let mut plans = [Plan { copies: names.map(path).to_vec(), ..Plan::default() }];
+        let due = drainer.known().to_vec();
+        let held = drainer.turns.hold(&[&store.volume], &due, &mut plans);
+        assert!(held.is_some() && store.volume.is_holding());
+        plans[0].copies[0].clone()
+    };
+    assert_eq!([first(), first(), first()], ["b.2", "a.2", "b.2"].map(path));
+    assert!(!store.volume.is_holding());
+}
