@@ -22,7 +22,8 @@ use crate::queue::{Item, Queue};
 use crate::read::Buffer;
 use crate::volume::Volume;
 use crate::watch::Watch;
-use cairn_core::InodeId;
+use cairn_core::{InodeId, Moment};
+use cairn_device::sys::monotonic_ms;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -57,7 +58,7 @@ pub struct Carrier<'a> {
     pub overtaking: Option<&'a mut Overtaking>,
 }
 
-/// Notices that a namespace changed, once the files of a pass have been copied for a while.
+/// Notices that a namespace changed, or that a program waits for space, once the files of a pass have been copied for a while.
 pub struct Overtaking {
     watches: Vec<(Arc<Volume>, Watch)>,
     /// Not before; None until the first files of a namespace were copied.
@@ -83,7 +84,8 @@ impl Overtaking {
         self.next = Some(Instant::now() + copied_for);
     }
 
-    /// Whether something changed, for whoever has copied for long enough.
+    /// Whether something changed, for whoever has copied for long enough; or somebody waits for space, which is made after a pass, of
+    /// what has arrived in it.
     fn has_come(&mut self) -> bool {
         let now = Instant::now();
         if self.next.is_none_or(|next| now < next) {
@@ -93,7 +95,10 @@ impl Overtaking {
         // A log that cannot be read is the next pass's to complain of.
         let has_changed =
             |(volume, watch): &mut (Arc<Volume>, Watch)| watch.has_changed(volume).unwrap_or(false);
-        self.watches.iter_mut().fold(false, |changed, one| has_changed(one) | changed)
+        let moment = Moment(monotonic_ms());
+        let is_waited =
+            self.watches.iter().any(|(volume, _)| volume.fs().space_waiters(moment).count > 0);
+        self.watches.iter_mut().fold(is_waited, |changed, one| has_changed(one) | changed)
     }
 }
 
