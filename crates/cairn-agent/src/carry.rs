@@ -329,7 +329,6 @@ impl<'a> Carrier<'a> {
         let copiers = Copiers {
             destination: self.ledger.shared_destination(),
             journal: self.ledger.shared_journal(),
-            reserved: manifest.clone(),
             meter: self.meter,
             marks: self.marks,
             queue: Queue::new(&work),
@@ -431,8 +430,6 @@ impl Item for &WorkItem<'_> {
 struct Copiers<'a> {
     destination: Arc<Destination>,
     journal: Arc<Journal>,
-    /// Where the manifest is.
-    reserved: FilePath,
     meter: &'a Meter,
     marks: &'a Marks,
     queue: Queue<&'a WorkItem<'a>>,
@@ -472,7 +469,7 @@ impl<'a> Copiers<'a> {
         let mut sources = Vec::with_capacity(items.len());
         for &WorkItem { source, existing } in items {
             match existing {
-                _ if *source.path == self.reserved => {
+                _ if destination.mapping().is_reserved(source.path) => {
                     let path = source.path.clone();
                     results.push((*source, Err(Error::Reserved { path })));
                 }

@@ -140,7 +140,9 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// A file of the program has a name that Cairn needs for itself.
-    #[error("/{path} has the name of the manifest and cannot be drained; rename it")]
+    #[error(
+        "/{path} has a name that files of Cairn's own have there, and cannot be drained; rename it"
+    )]
     Reserved {
         /// The file, relative to the store.
         path: FilePath,

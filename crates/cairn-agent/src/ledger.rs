@@ -156,13 +156,16 @@ impl Ledger {
     }
 
     /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
-    /// `inode` of the directory if it is one, or is removed.
+    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, before anything is said.
     pub fn announce(
         &self,
         path: &FilePath,
         entry: Option<&Entry>,
         inode: Option<u64>,
     ) -> Result<()> {
+        if entry.is_some() && self.destination.mapping().is_reserved(path) {
+            return Err(Error::Reserved { path: path.clone() });
+        }
         self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
     }
 

@@ -1,9 +1,10 @@
 //! Where files land below the persist directory: as they lie in the store, but for directories that have another place.
 //!
 //! Must stay true: no two paths of the store have the same place, and every place lies below the directory. What would come
-//! to lie in a place that is another's has none.
+//! to lie in a place that is another's has none. Names that files of Cairn's own have there are nobody's.
 
 use crate::path::FilePath;
+use crate::repair::ASIDE;
 use serde::{Deserialize, Serialize};
 
 /// A directory of the store and its place.
@@ -20,14 +21,10 @@ pub struct Rule {
 #[serde(try_from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Mapping(Vec<Rule>);
 
-/// What Cairn's own files in the persist directory begin with.
-const OURS: &[u8] = b"cairn-manifest.";
-
 impl Mapping {
     /// Of these rules. Errors: why there can be no such mapping.
     pub fn new(mut rules: Vec<Rule>) -> Result<Mapping, String> {
         for (number, Rule { from, to }) in rules.iter().enumerate() {
-            let is_ours = |path: &FilePath| path.as_bytes().starts_with(OURS);
             if from.is_root() || to.is_root() || is_ours(from) || is_ours(to) {
                 return Err(format!("/{from} cannot have the place {to}"));
             }
@@ -70,6 +67,21 @@ impl Mapping {
         }
         let is_taken = self.0.iter().any(|rule| lies_in(path, &rule.to));
         (!is_taken).then(|| path.clone())
+    }
+
+    /// Whether `path` would land where files of Cairn's own are.
+    pub fn is_reserved(&self, path: &FilePath) -> bool {
+        self.place(path).is_some_and(|place| is_ours(&place))
+    }
+}
+
+/// Whether a place has a name that manifests and timelines have, or begins with one as journals, temporary files of manifests and
+/// probes have; what the store sets aside may lie beside them.
+fn is_ours(place: &FilePath) -> bool {
+    let first = place.components().next().unwrap_or_default();
+    match first.strip_prefix(b"cairn-manifest.") {
+        Some(rest) => rest.ends_with(b".json") || rest.ends_with(b".timeline"),
+        None => first.starts_with(b".cairn-") && first != ASIDE,
     }
 }
 
@@ -171,6 +183,7 @@ mod tests {
             &[("x", "a/b"), ("y", "a")],
             &[("x", "cairn-manifest.melt.json")],
             &[("cairn-manifest.melt.json", "x")],
+            &[("x", ".cairn-0123456789abcdef/y")],
         ] {
             assert!(mapping(rules).is_err(), "{rules:?}");
         }

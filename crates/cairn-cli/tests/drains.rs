@@ -394,6 +394,44 @@ fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
     assert_eq!(sandbox.drained("f"), "x\n");
 }
 
+/// Mechanism: a job's files were kept from the name of its own manifest only, and links and directories from none.
+/// Consequence: one that had the name of another job's manifest replaced that, and the other job was filled with the wrong files.
+/// Fix: names of files of Cairn's own are nobody's, whatever has them.
+#[test]
+fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
+    let sandbox = Sandbox::new();
+    sandbox.run("ca", "echo first >/cairn/state").succeeds();
+    let before = fs::read(sandbox.out().join("cairn-manifest.ca.json")).expect("reads");
+    let script = "mkdir /cairn/.cairn-odd /cairn/below
+        cp \"$0\" /cairn/cairn-manifest.ca.json; echo x >/cairn/below/cairn-manifest.ca.json
+        echo x >/cairn/.cairn-odd/f; ln -s state /cairn/cairn-manifest.cd.json
+        echo x >/cairn/named; mv /cairn/named /cairn/cairn-manifest.ca.timeline
+        echo x >/cairn/cairn-manifest.txt; mkdir /cairn/.cairn-damaged; echo x >/cairn/.cairn-damaged/f";
+    let (out, work) = (sandbox.out(), sandbox.work().join("odd"));
+    fs::write(&work, "{}").expect("writes");
+    let (out, work) = (out.to_str().expect("UTF-8"), work.to_str().expect("UTF-8"));
+    let arguments = ["run", "--job", "cb", "--persist", out, "--", "bash", "-c", script, work];
+    sandbox.cairn(&arguments).ends_with(75).says("files of Cairn's own");
+    let drained = sandbox.cairn(&["drain", "cb", "--json"]).ends_with(75);
+    for name in [
+        "cairn-manifest.ca.json",
+        "cairn-manifest.ca.timeline",
+        "cairn-manifest.cd.json",
+        ".cairn-odd",
+        ".cairn-odd/f",
+    ] {
+        let reason = format!("/{name} has a name that files of Cairn's own have there");
+        assert!(drained.stdout.contains(&reason), "{reason} in {}", drained.stdout);
+    }
+    assert_eq!(
+        sandbox.drained_names(),
+        [".cairn-damaged", ".cairn-damaged/f", "below", "below/cairn-manifest.ca.json", "state"]
+    );
+    assert_eq!(sandbox.drained("cairn-manifest.txt"), "x\n");
+    assert_eq!(fs::read(sandbox.out().join("cairn-manifest.ca.json")).expect("reads"), before);
+    sandbox.cairn(&["verify", "--persist", out]).succeeds();
+}
+
 #[test]
 fn links_in_the_persist_directory_are_not_followed_out_of_it() {
     let sandbox = Sandbox::new();
