@@ -555,11 +555,15 @@ fn open_ledger(
     let ledger = Ledger::open(persist, job)?;
     let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
     let kept = marks.retain(ledger.destination(), find);
-    ledger.destination().sweep(&FilePath::root(), &kept)?;
-    for (_, tree) in trees {
-        for (path, _) in tree.iter().filter(|(_, node)| node.kind == Kind::Directory) {
-            ledger.destination().sweep(path, &kept)?;
-        }
+    // Where an agent that died may have copied to: also what has left the store since, which goes once it is empty.
+    let stored = trees.iter().flat_map(|(_, tree)| tree).map(|(path, node)| (path, node.kind));
+    let known = ledger.manifest().files.iter().map(|(path, entry)| (path, entry.kind));
+    let all = stored.chain(known).filter(|(_, kind)| *kind == Kind::Directory);
+    let mut directories: BTreeSet<&FilePath> = all.map(|(path, _)| path).collect();
+    let root = FilePath::root();
+    directories.insert(&root);
+    for directory in directories {
+        ledger.destination().sweep(directory, &kept)?;
     }
     Ok(ledger)
 }

@@ -265,3 +265,38 @@ fn families_take_turns_at_being_held_and_copied_first() {
     assert_eq!([first(), first(), first()], ["b.2", "a.2", "b.2"].map(path));
     assert!(!store.volume.is_holding());
 }
+
+/// Mechanism: temporary files of an agent that was killed were looked for in directories that the store has.
+/// Consequence: those in a directory that the program had removed by then stayed for ever, and that directory with them.
+/// Fix: they are looked for in the directories that the manifest and the journal name, too.
+#[test]
+fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
+    let mut store = TestStore::new();
+    let out = store.directory("out");
+    store.job.persist = Some(out.clone());
+    let (fs, caller) = (store.volume.fs(), store.volume.caller_as_user());
+    fs.make_directory(&caller, ROOT, b"gone", 0o755).expect("makes");
+    store.write("gone/a", b"state", 0o644, 1);
+    let volumes = [Arc::clone(&store.volume)];
+    let pass = || {
+        let mut drainer = Drainer::new(&store.path, store.job.clone());
+        let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        assert!(outcome.expect("passes").complete);
+    };
+    pass();
+    // Of this one it had said only that it would make it.
+    let ledger = Ledger::open(&out, &store.job).expect("opens");
+    let entry = ledger.entry(&path("gone")).expect("is there");
+    ledger.announce(&path("announced"), Some(entry), None).expect("announces");
+    std::fs::create_dir(out.join("announced")).expect("makes");
+    drop(ledger);
+    for directory in ["gone", "announced"] {
+        let temporary = format!(".b.cairn-{}", store.job.store);
+        std::fs::write(out.join(directory).join(temporary), "half of it").expect("writes");
+    }
+    fs.unlink(&caller, ROOT, b"gone/a").expect("removes");
+    fs.remove_directory(&caller, ROOT, b"gone").expect("removes");
+    pass();
+    let left = std::fs::read_dir(&out).expect("lists").flatten().map(|entry| entry.file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["cairn-manifest.job.json"]);
+}
