@@ -13,6 +13,7 @@ use cairn_agent::path::FilePath;
 use cairn_agent::volume::Volume;
 use cairn_core::{Attributes, ROOT};
 use clap::Args;
+use rustix::fs::FileType;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +28,8 @@ Examples:
 
 A path in a store is written JOB:/path; with a single store :/path will do. It may be given as the
 program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last change and extended
-attributes are kept; a file that exists is replaced as a whole.";
+attributes are kept; a file that exists is replaced as a whole. What a link leads to, a device or a FIFO is
+written into, and keeps its attributes.";
 
 /// Copy files out of a store or into it.
 #[derive(Args, Debug)]
@@ -137,12 +139,35 @@ impl Out<'_> {
             let (fs, caller) = (self.volume.fs(), self.volume.caller());
             let read = fs.read_link(&caller, ROOT, inner.as_bytes(), &mut target);
             read.map_err(self.volume.error("read the symbolic link", inner))?;
+            self.check_replaceable(outer)?;
             return Ok(self.destination.make_symlink(outer, &target, attributes.modified.0)?);
         }
-        local::copy_out(self.volume, inner, self.destination, outer, progress)?;
+        let found = self.destination.look(outer)?.map(|found| found.kind);
+        match found {
+            // A directory says itself that it is none.
+            None | Some(FileType::RegularFile | FileType::Directory) => {
+                local::copy_out(self.volume, inner, self.destination, outer, progress)?;
+            }
+            Some(_) => {
+                let path = self.destination.full_path(outer);
+                local::write_out(self.volume, inner, &path, progress)?;
+            }
+        }
         self.report.files += 1;
         self.report.bytes += attributes.size;
         Ok(())
+    }
+
+    /// Errors: there is something at `outer` that a link does not take the place of.
+    fn check_replaceable(&self, outer: &FilePath) -> Result<()> {
+        match self.destination.look(outer)?.map(|found| found.kind) {
+            None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
+            Some(_) => {
+                let path = self.destination.full_path(outer).display().to_string();
+                let problem = "a symbolic link replaces nothing but a file or a link";
+                Err(Error::Target { path, problem })
+            }
+        }
     }
 
     fn copy_directory(

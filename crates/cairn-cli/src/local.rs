@@ -1,8 +1,7 @@
 //! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
 //!
-//! Must stay true: on either side a file appears under its name only when it is whole; what comes
-//! out of the store was compared with its checksums, and so was what a manifest describes when it
-//! goes in.
+//! Must stay true: on either side a file appears under its name only when it is whole, unless a link leads to it; what comes out of
+//! the store was compared with its checksums, and so was what a manifest describes when it goes in.
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -15,7 +14,7 @@ use cairn_agent::write::{NewFile, set_mtime};
 use cairn_core::{ROOT, Timestamp};
 use cairn_device::checksum;
 use std::fs::{File, Metadata};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -51,6 +50,27 @@ pub fn copy_out(
     extended.give(&temporary.file);
     temporary.finish(attributes.mode, Some(attributes.modified.0))?;
     Ok(temporary.publish()?)
+}
+
+/// Writes a regular file out of the store into what is at `path` and is no regular file: a device, a FIFO, or what a link leads to.
+pub fn write_out(
+    volume: &Volume,
+    inner: &FilePath,
+    path: &Path,
+    progress: &mut Progress,
+) -> Result<()> {
+    let file = volume.open_present(inner)?;
+    let target = File::options().write(true).truncate(true).open(path);
+    let mut target = target.map_err(Error::file("open", path))?;
+    read_whole(&file, &mut Buffer::default(), &mut |chunk| {
+        progress.advance(chunk.length as u64);
+        let written = match chunk.is_hole {
+            true => io::copy(&mut io::repeat(0).take(chunk.length as u64), &mut target).map(drop),
+            false => target.write_all(chunk.bytes()),
+        };
+        written.map_err(cairn_agent::Error::file("write", path))
+    })?;
+    Ok(())
 }
 
 /// What a local file must be to be let in.

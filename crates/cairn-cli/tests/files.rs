@@ -4,8 +4,10 @@ mod common;
 
 use common::Sandbox;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
+use std::thread;
 
 /// A kept store of job `kept` with a few files.
 fn kept() -> Sandbox {
@@ -98,6 +100,49 @@ fn files_are_copied_out_with_mode_time_and_content() {
     assert_eq!(mode & 0o7777, 0o600);
     sandbox.cairn(&["cp", "a", "b"]).refused_with("exactly one");
     sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).refused_with("exactly one");
+}
+
+/// Mechanism: what had the name of the copy was replaced, whatever it was. Consequence: devices, FIFOs and links became regular files.
+/// Fix: only regular files are replaced; links are followed, and what is no file is written into.
+#[test]
+fn only_regular_files_are_replaced_by_what_is_copied_out() {
+    let sandbox = Sandbox::new();
+    let script = "mkdir /cairn/d; echo text >/cairn/d/f; ln -s f /cairn/d/l; truncate -s 9000 /cairn/h; exit 1";
+    sandbox.run_undrained("kept", script).ends_with(1);
+    let work = sandbox.work();
+    let made = "mkdir real sub d; mkfifo fifo d/l; echo old >real/file; ln -s ../real/file sub/link
+        ln -s /dev/null null; ln -s /dev/full full; ln -s nowhere dangling; ln -s ../real/file d/f";
+    let made = Command::new("bash").args(["-c", made]).current_dir(&work).status();
+    assert!(made.expect("bash runs").success());
+    let content = |name: &str| fs::read_to_string(work.join(name)).expect("reads");
+    let kind = |name: &str| fs::symlink_metadata(work.join(name)).expect("is there").file_type();
+
+    sandbox.cairn(&["cp", "kept:/d/f", "sub/link"]).succeeds();
+    sandbox.cairn(&["cp", "kept:/d/f", "null"]).succeeds();
+    sandbox.cairn(&["cp", "kept:/d/f", "full"]).ends_with(1).says("no space left on device");
+    sandbox.cairn(&["cp", "kept:/d/f", "dangling"]).ends_with(1).says("dangling");
+    assert_eq!(content("real/file"), "text\n");
+    assert!(["sub/link", "null", "full", "dangling"].iter().all(|name| kind(name).is_symlink()));
+
+    for (name, expected) in [("kept:/d/f", "text\n"), ("kept:/h", &"\0".repeat(9000))] {
+        let reader = thread::spawn({
+            let fifo = work.join("fifo");
+            move || fs::read_to_string(fifo).expect("reads")
+        });
+        sandbox.cairn(&["cp", name, "fifo"]).succeeds();
+        assert_eq!(reader.join().expect("ends"), expected);
+    }
+    assert!(kind("fifo").is_fifo());
+
+    // Below a directory, too; a link takes the place of a file or a link only.
+    fs::write(work.join("real/file"), "old").expect("writes");
+    sandbox.cairn(&["cp", "-r", "kept:/d", "."]).refused_with("d/l");
+    assert_eq!(content("real/file"), "text\n");
+    assert!(kind("d/f").is_symlink() && kind("d/l").is_fifo());
+    fs::remove_file(work.join("d/l")).expect("removes");
+    for _ in 0..2 {
+        sandbox.cairn(&["cp", "-r", "kept:/d", "."]).succeeds();
+    }
 }
 
 #[test]
