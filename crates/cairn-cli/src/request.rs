@@ -76,8 +76,8 @@ pub struct StoreArguments {
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
     pub persist: Option<PathBuf>,
-    /// Directory of the store, with or without the prefix, and the place below the persist directory where its files land,
-    /// as in /cairn/out=results/run7; may be repeated [default: everything lands as it lies in the store]
+    /// Directory of the store, as the program sees it or relative to the prefix, and the place below the persist directory where
+    /// its files land, as in /cairn/out=results/run7 or out=results/run7; may be repeated [default: everything lands as it lies in the store]
     #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
     pub map: Vec<String>,
     /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
@@ -390,7 +390,13 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
         let inner = match Path::new(from).strip_prefix(mount) {
             Ok(inner) => inner,
             Err(_) if !from.starts_with('/') => Path::new(from),
-            Err(_) => return Err(refuse(&format!("the first part does not lie below {mount}"))),
+            Err(_) => {
+                let inner = from.trim_start_matches('/');
+                let problem = "the first part does not lie below";
+                return Err(refuse(&format!(
+                    "{problem} {mount}; without that it is written {inner}"
+                )));
+            }
         };
         if to.starts_with('/') {
             return Err(refuse("the place is relative to the persist directory"));

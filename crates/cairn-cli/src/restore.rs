@@ -62,7 +62,7 @@ pub struct Arguments {
     /// Only the newest whole checkpoint of each family, and what belongs to no checkpoint
     #[arg(long)]
     newest: bool,
-    /// Restore only files whose path there matches; may be repeated
+    /// Restore only files whose path matches, in the store or where they landed; may be repeated
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
 }
@@ -135,9 +135,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     request.map.get_or_insert(manifest.map.clone());
     request.stage = Stage::Later;
     let wanted = |path: &FilePath| {
-        let place = manifest.map.place(path);
-        let place = place.as_ref().unwrap_or(path).to_lossy();
-        patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&place))
+        let place = manifest.map.place(path).unwrap_or_default();
+        let matches =
+            |pattern: &Pattern| [path, &place].iter().any(|path| pattern.matches(&path.to_lossy()));
+        patterns.is_empty() || patterns.iter().any(matches)
     };
     if !patterns.is_empty() && unreadable.is_empty() && !manifest.files.keys().any(wanted) {
         let problem = format!("no file of job {job} matches; its manifest names them");

@@ -65,6 +65,9 @@ fn later_runs_and_restored_stores_find_files_where_they_landed() {
 
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
+    // By their place, and by their path in the store.
+    sandbox.cairn(&["restore", out, "--only", "out/*"]).succeeds().says("2 files");
+    sandbox.cairn(&["rm", "melt", "--discard"]).succeeds();
     sandbox.cairn(&["restore", out, "--only", "results/*"]).succeeds().says("2 files");
     // What lies there already is found to be the same, before the file is dropped from the store.
     let placed =
@@ -110,7 +113,10 @@ fn mappings_that_cannot_be_or_contradict_what_is_there_are_refused() {
     let sandbox = Sandbox::new();
     for (options, part) in [
         (&["--map", "out"][..], "write FROM=TO"),
-        (&["--map", "/other/out=x"], "does not lie below /cairn"),
+        (
+            &["--map", "/other/out=x"],
+            "does not lie below /cairn; without that it is written other/out",
+        ),
         (&["--map", "out=/x"], "relative to the persist directory"),
         (&["--map", "out=../x"], "must stay below the persist directory"),
         (&["--map", "/cairn=x"], "cannot have the place x"),
