@@ -103,7 +103,7 @@ pub fn take_up(
 /// A checkpoint, as it is listed.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Its number in the store; null if it is not complete.
+    /// Its number in the store; null if it is not complete, or was of another store.
     id: Option<u64>,
     /// Which checkpoints it replaces.
     family: Family,
@@ -147,9 +147,10 @@ pub fn list(
     let mut rows: Vec<Row> = found.complete.iter().map(|known| in_store(known, ours)).collect();
     let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
     if let Some(manifest) = &outside {
+        let store = &store.job.store;
         let whole = manifest.whole().into_iter();
         let detached = whole.filter(|drained| !known.contains(&drained.name));
-        rows.splice(0..0, detached.map(|drained| only_outside(drained, manifest)));
+        rows.splice(0..0, detached.map(|drained| only_outside(drained, manifest, store)));
     }
     rows.extend(found.unfinished.into_iter().map(not_complete));
     match context.json {
@@ -221,10 +222,11 @@ fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
     }
 }
 
-fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest) -> Row {
+/// Of one that `store` has no files of.
+fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str) -> Row {
     let reason = damage(drained.files.iter().map(|file| &file.path), manifest);
     Row {
-        id: Some(drained.id),
+        id: (drained.store == *store).then_some(drained.id),
         age_s: Some(age_s(drained.modified_ns)),
         level: Some("pfs-only"),
         verified: reason.is_none(),

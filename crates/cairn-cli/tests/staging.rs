@@ -113,6 +113,10 @@ fn checkpoint_that_was_left_out_is_not_called_verified_and_the_one_that_came_is(
     let row = |step, level: &str, verified| (step, level.to_string(), verified);
     let expected = [row(1, "pfs-only", true), row(2, "pfs", true), row(3, "pfs-only", false)];
     assert_eq!(rows(), expected);
+    // Numbers are those of this store: it gave none to what an earlier one left.
+    let ids: Vec<_> =
+        listed().as_array().expect("a list").iter().map(|row| row["id"].as_u64()).collect();
+    assert_eq!(ids, [None, None, Some(1)]);
     let shown = sandbox.cairn(&["ls", "--checkpoints", "job"]).succeeds().stdout;
     assert!(shown.contains("pfs, damaged"), "{shown}");
     assert!(shown.contains("(the copy of ckpt-3/a is damaged or gone)"), "{shown}");
