@@ -4,7 +4,7 @@ use crate::archive;
 use crate::behind;
 use crate::calls::CallReport;
 use crate::drain::{DrainReport, not_complete};
-use crate::output::{count, escaped, ids, quoted};
+use crate::output::{count, escaped, quoted, still_use};
 use crate::ranks;
 use crate::signals;
 use crate::size::human;
@@ -185,8 +185,8 @@ impl Ending<'_> {
         let behind = self.behind.iter().map(|one| escaped(behind::line(one).as_bytes()));
         lines.extend(behind.map(|line| format!("{job}: {line}")));
         if !self.inhabitants.is_empty() {
-            let processes = ids(&self.inhabitants);
-            lines.push(format!("{job}: {processes} still use the store, so that it is kept"));
+            let users = still_use(&self.inhabitants);
+            lines.push(format!("{job}: {users} the store, so that it is kept"));
         }
         let archived = self.archive.iter().flat_map(archive::lines);
         lines.extend(archived.map(|line| format!("{job}: {line}")));

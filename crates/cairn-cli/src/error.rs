@@ -193,14 +193,14 @@ pub enum Error {
     },
     /// Programs that a `cairn run` has left use the store that is to be removed.
     #[error(
-        "the store of job {job} cannot be removed: {processes} still use it, and what they write would be lost; \
-         end them first"
+        "the store of job {job} cannot be removed: {users} it, and what is written then would be lost; \
+         end that first"
     )]
     Inhabited {
         /// The job.
         job: String,
-        /// Their ids, for people.
-        processes: String,
+        /// Who uses it, for people.
+        users: String,
     },
     /// A store whose media failed is to be made again from them, and somebody uses it.
     #[error(

@@ -36,16 +36,19 @@ pub fn count(number: u64, noun: &str) -> String {
     }
 }
 
-/// Processes by their ids: `process 17`, `processes 17, 18 and 5 more`.
-pub fn ids(processes: &[u32]) -> String {
+/// Processes by their ids: `process 17 still uses`, `processes 17, 18, 19 and 5 more still use`.
+pub fn still_use(processes: &[u32]) -> String {
     const NAMED_MAX: usize = 3;
     let named: Vec<String> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
-    let noun = if processes.len() == 1 { "process" } else { "processes" };
+    let (noun, verb) = match processes.len() {
+        1 => ("process", "still uses"),
+        _ => ("processes", "still use"),
+    };
     let more = match processes.len() - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{noun} {}{more}", named.join(", "))
+    format!("{noun} {}{more} {verb}", named.join(", "))
 }
 
 /// A word as a shell takes it.
@@ -165,6 +168,13 @@ mod tests {
         assert_eq!(mode_letters('d', 0o1777), "drwxrwxrwt");
         assert_eq!(mode_letters('-', 0o4750), "-rwsr-x---");
         assert_eq!(mode_letters('-', 0o2640), "-rw-r-S---");
+    }
+
+    #[test]
+    fn one_process_uses_and_several_use() {
+        assert_eq!(still_use(&[17]), "process 17 still uses");
+        assert_eq!(still_use(&[17, 18]), "processes 17, 18 still use");
+        assert_eq!(still_use(&[1, 2, 3, 4]), "processes 1, 2, 3 and 1 more still use");
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         processes => processes?,
     };
     if !processes.is_empty() {
-        return Err(Error::Inhabited { job, processes: output::ids(&processes) });
+        return Err(Error::Inhabited { job, users: output::still_use(&processes) });
     }
     claim.remove()?;
     report.removed_stores.push(job);
