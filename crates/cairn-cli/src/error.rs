@@ -5,11 +5,12 @@
 //! overwritten.
 
 use cairn_agent::error::why;
+use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{StoreError, nvme};
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Result of a command.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -69,7 +70,7 @@ pub enum Error {
         text: String,
     },
     /// A tier's file that cannot be made, or a device that cannot be used.
-    #[error("the tier {} {problem}; {advice}", tier_shown(path))]
+    #[error("the tier {} {problem}; {advice}", RemotePath::shown(path))]
     TierFile {
         /// The file or device.
         path: PathBuf,
@@ -615,7 +616,7 @@ pub enum Error {
         advice: &'static str,
     },
     /// The metadata of a durable tier is damaged.
-    #[error("the tier {} cannot be read: {source}; see: cairn fsck {}", path.display(), path.display())]
+    #[error("the tier {0} cannot be read: {source}; see: cairn fsck {0}", RemotePath::shown(path))]
     TierDamaged {
         /// The file.
         path: PathBuf,
@@ -623,10 +624,7 @@ pub enum Error {
         source: cairn_core::Error,
     },
     /// A durable tier that cannot be made what it was.
-    #[error(
-        "{} is damaged beyond repair, nothing was changed; {advice}",
-        path.display(),
-    )]
+    #[error("{} is damaged beyond repair, nothing was changed; {advice}", RemotePath::shown(path))]
     BeyondRepair {
         /// The file.
         path: PathBuf,
@@ -807,12 +805,6 @@ pub enum Error {
     /// Of the layers below.
     #[error("{0}")]
     Agent(#[from] cairn_agent::Error),
-}
-
-/// A tier's file or device, or its address with what that begins with on the command line.
-fn tier_shown(path: &Path) -> String {
-    let is_address = path.as_os_str().as_encoded_bytes().starts_with(b"//");
-    format!("{}{}", if is_address { "nvme-tcp:" } else { "" }, path.display())
 }
 
 /// The text of an error of NVMe, a system call's without its number.

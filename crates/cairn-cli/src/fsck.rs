@@ -19,6 +19,7 @@ use cairn_core::{
 use cairn_device::checksum::crc32c;
 use cairn_device::label::{Identity, Label};
 use cairn_device::media_file::Access;
+use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{MediaFile, Workspace};
 use clap::Args;
 use serde::Serialize;
@@ -202,7 +203,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
 fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
     let file = &tier.file;
     let mut report = FsckReport {
-        file: path.display().to_string(),
+        file: RemotePath::shown(path),
         state: State::Clean,
         tier: None,
         content: None,

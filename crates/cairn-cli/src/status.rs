@@ -25,6 +25,7 @@ use cairn_agent::sets::lag::Behind;
 use cairn_agent::sets::register::{self, Level, Register};
 use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Timestamp};
+use cairn_device::nvme::shared::RemotePath;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -429,10 +430,13 @@ fn lines(report: &StoreReport) -> Vec<String> {
         let used = format!("{} of {} used", human(log.used_bytes), human(log.total_bytes));
         format!("{used}, durable at {}", log.durability)
     };
-    let place_of = |path: &Path, map_sync: Option<bool>| match map_sync {
-        None => path.display().to_string(),
-        Some(true) => format!("{}, mapped with MAP_SYNC", path.display()),
-        Some(false) => format!("{}, mapped without MAP_SYNC", path.display()),
+    let place_of = |path: &Path, map_sync: Option<bool>| {
+        let how = match map_sync {
+            None => "",
+            Some(true) => ", mapped with MAP_SYNC",
+            Some(false) => ", mapped without MAP_SYNC",
+        };
+        format!("{}{how}", RemotePath::shown(path))
     };
     if let Some(MetaReport { spec, inodes, inodes_max, log, map_sync, trouble }) = &report.meta {
         let place = match &spec.path {
@@ -460,7 +464,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
                 add("device", format!("{used}, {}", path.display()));
             }
             (DeviceKind::Remote, Some(path)) => {
-                add("remote", format!("{used}, nvme-tcp:{}", path.display()));
+                add("remote", format!("{used}, {}", RemotePath::shown(path)));
             }
             (_, Some(path)) => add("file", format!("{used}, {}", place_of(path, *map_sync))),
             (_, None) if *barred_bytes > 0 => {

@@ -43,6 +43,21 @@ fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
     assert_eq!(empty, "", "a store that was removed leaves nothing behind");
 }
 
+/// Mechanism: an address was shown as the path that it is inside. Consequence: nothing took what was shown for a tier. Fix: it is shown
+/// as it is given, wherever a tier is.
+#[test]
+fn namespace_is_shown_as_it_is_given() {
+    let sandbox = exporting();
+    let Target { tier, .. } = &Target::start(&sandbox, "127.0.0.1:0");
+    let arguments =
+        ["run", "--job", "job", "--meta-tier", tier, "--tier", "ram:8M", "--", "bash", "-c"];
+    sandbox.cairn(&[&arguments[..], &["echo x >/cairn/x"]].concat()).succeeds();
+    sandbox.cairn(&["status", "job"]).succeeds().says(&format!("directories, {tier}"));
+    lose_memory(&sandbox, "job");
+    let checked = sandbox.cairn(&["fsck", tier]).succeeds().stdout;
+    assert!(checked.starts_with(tier), "{checked}");
+}
+
 /// Mechanism: the file that is locked in place of a namespace was named by the address, and the reservation is the machine's.
 /// Consequence: a second store that wrote another address of the target recovered the namespace under the first one. Fix: a file named
 /// by the tier is locked, too.

@@ -14,6 +14,7 @@ use cairn_core::Error;
 
 use crate::descriptor::Descriptor;
 use crate::nvme::claim::Holder;
+use crate::nvme::shared::RemotePath;
 use crate::sys::{self, Errno, SysResult};
 
 /// Why the store, or a part of it, could not be made or opened.
@@ -57,7 +58,7 @@ impl core::fmt::Display for StoreError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // The standard library's text for an errno, which ends in "(os error N)".
         let reason = std::io::Error::from_raw_os_error(self.errno);
-        write!(f, "cannot {} {}: {reason}", self.what, self.path.display())?;
+        write!(f, "cannot {} {}: {reason}", self.what, RemotePath::shown(&self.path))?;
         if let Some(holder) = &self.holder {
             write!(f, " (claimed by {holder})")?;
         }
@@ -316,5 +317,13 @@ pub(crate) mod tests {
         std::fs::write(inner.path().join("file"), b"x").unwrap();
         scratch.0.clear().unwrap();
         assert!(!scratch.0.contains(c"a"));
+    }
+
+    #[test]
+    fn errors_name_a_namespace_as_it_is_given() {
+        let error = |path| StoreError::new("connect to", Path::new(path), Errno(libc::EIO));
+        let said = error("//127.0.0.1:4420/nqn.x?nsid=1").to_string();
+        assert!(said.starts_with("cannot connect to nvme-tcp://127.0.0.1:4420/nqn.x?nsid=1: "));
+        assert!(error("/tiers/one").to_string().starts_with("cannot connect to /tiers/one: "));
     }
 }

@@ -76,6 +76,12 @@ impl RemotePath {
         path.as_os_str().as_encoded_bytes().starts_with(b"//")
     }
 
+    /// A tier's path for people: one like these with what it begins with on the command line.
+    pub fn shown(path: &Path) -> String {
+        let before = if RemotePath::is_one(path) { "nvme-tcp:" } else { "" };
+        format!("{before}{}", path.display())
+    }
+
     /// Reads a path; without a namespace it is the first one.
     pub fn parse(path: &Path) -> Option<RemotePath> {
         let (address, rest) = path.to_str()?.strip_prefix("//")?.split_once('/')?;
