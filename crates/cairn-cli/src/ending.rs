@@ -10,13 +10,15 @@ use crate::signals;
 use crate::size::human;
 use crate::standing::Standing;
 use crate::store::Roots;
+use crate::tier;
 use crate::unserved;
 use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::job::{DeviceKind, Job, TierSpec};
+use cairn_agent::job::{Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::protocol::Failed;
 use cairn_agent::ranks::Launch;
 use cairn_agent::sets::lag::Behind;
+use cairn_device::nvme::shared::RemotePath;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -206,22 +208,16 @@ impl Ending<'_> {
         lines
     }
 
-    /// Where files are that were not drained.
+    /// Where files are that were not drained: with metadata in memory all of them are lost with it.
     fn place(&self) -> String {
         const MEMORY: &str = "the memory of this node";
-        let in_memory = self.job.tiers.iter().any(|tier| tier.path.is_none());
-        let shown = |tier: &TierSpec| {
-            let path = tier.path.as_ref()?.display();
-            Some(match tier.device {
-                DeviceKind::Remote => format!("nvme-tcp:{path}"),
-                _ => path.to_string(),
-            })
-        };
-        match self.job.media().and_then(shown) {
-            None => MEMORY.to_string(),
-            Some(path) if in_memory => format!("{MEMORY} and {path}"),
-            Some(path) => path,
+        if self.job.media().is_none() {
+            return MEMORY.to_string();
         }
+        let shown = |tier: &TierSpec| {
+            tier.path.as_ref().map_or(MEMORY.to_string(), |path| RemotePath::shown(path))
+        };
+        self.job.tiers.iter().map(shown).collect::<Vec<_>>().join(" and ")
     }
 
     fn safety_lines(&self) -> Vec<String> {
@@ -279,10 +275,22 @@ impl Ending<'_> {
         let has_place = self.job.persist.is_some() || !is_archived;
         let persist = if has_place { "" } else { " --persist DIR" };
         vec![
-            ("resume", format!("cairn {root}run --job {job} -- {command}")),
+            ("resume", format!("cairn {root}run --job {job}{} -- {command}", self.tier_options())),
             ("drain", format!("cairn {root}drain {job}{persist}")),
             ("discard", format!("cairn {root}rm {job} --discard")),
         ]
+    }
+
+    /// What a run needs to find the store's files again when the node's memory was lost.
+    fn tier_options(&self) -> String {
+        if self.job.media().is_none() {
+            return String::new();
+        }
+        let option = |name: &'static str| {
+            move |spec: &TierSpec| format!(" {name} {}", quoted(&tier::shown(spec)))
+        };
+        let meta = self.job.meta.iter().map(option("--meta-tier"));
+        meta.chain(self.job.tiers.iter().map(option("--tier"))).collect()
     }
 
     /// The end for programs, on one line.

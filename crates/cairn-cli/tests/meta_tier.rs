@@ -6,7 +6,7 @@
 mod common;
 
 use common::loop_device::LoopDevice;
-use common::{Ran, Sandbox, kill};
+use common::{CAIRN, Ran, Sandbox, kill};
 use serde_json::Value;
 use std::fs;
 
@@ -160,6 +160,33 @@ fn metadata_or_data_on_a_device_are_recovered_from_it() {
         place.run(&format!("rm /cairn/open; {SUMS}")).succeeds().prints(NAMES);
         place.sandbox.cairn(&["verify", "job"]).succeeds();
     }
+}
+
+/// Mechanism: where files are was said to be where metadata are, and the command to go on with named no tiers. Consequence: after a
+/// crash of the node that command began an empty store in memory. Fix: tiers with data are said, and all tiers of a durable store.
+#[test]
+fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() {
+    for (data, is_in_memory) in
+        [(&["ram:8M", "file:WORK/data:8M"][..], true), (&["file:WORK/data:8M"], false)]
+    {
+        let place = Place::new(META, data);
+        let ran = place.run("ls /cairn; : >/cairn/empty; exit 3").ends_with(3);
+        let memory = if is_in_memory { "the memory of this node and " } else { "" };
+        let only = format!("only in {memory}{}: nothing was drained", place.path("data"));
+        assert!(ran.stderr.contains(&only), "{only} in {}", ran.stderr);
+        let resume = ran.stderr.split_once("resume   cairn ").expect("it says how to go on").1;
+        let command = format!("{CAIRN} {}", resume.split_once('\n').expect("a line").0);
+        let again = |when: &str| {
+            let output = place.sandbox.shell(&command);
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "empty\n", "{when}: {command}");
+        };
+        again("resumed");
+        place.lose_memory();
+        again("recovered");
+    }
+    let place = Place::new("ram", &["ram:8M"]);
+    let ran = place.run("echo x >/cairn/x; exit 3").ends_with(3);
+    assert!(!ran.stderr.contains("--tier"), "{}", ran.stderr);
 }
 
 #[test]

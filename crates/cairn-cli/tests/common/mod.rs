@@ -86,6 +86,15 @@ impl Sandbox {
         command
     }
 
+    /// Runs a shell script as a user would, in whose environment `cairn` is set up as in `command`.
+    pub fn shell(&self, script: &str) -> Output {
+        let settings = self.command(&[]);
+        let set = settings.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let mut shell = Command::new("bash");
+        shell.args(["-c", script]).current_dir(self.work()).envs(set).stdin(Stdio::null());
+        shell.output().expect("bash starts")
+    }
+
     /// Runs `cairn` with these arguments to its end.
     pub fn cairn(&self, arguments: &[&str]) -> Ran {
         Ran::of(self.command(arguments).output().expect("cairn starts"), arguments.join(" "))
