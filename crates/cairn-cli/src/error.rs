@@ -698,8 +698,10 @@ pub enum Error {
         text: String,
     },
     /// An address that cannot be listened at.
-    #[error("cannot listen at {address}: {}; choose another with --listen", why(source))]
+    #[error("cannot listen at {address}: {}; choose another with {option}", why(source))]
     Listen {
+        /// The option that names it.
+        option: &'static str,
         /// The address.
         address: SocketAddr,
         /// What the system said.

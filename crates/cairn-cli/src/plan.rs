@@ -151,6 +151,13 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let nodes =
         hostlist::expand(&arguments.nodes).map_err(|error| wrong_list("--nodes", &error))?;
     let rank_nodes = rank_nodes(arguments, nodes.len())?;
+    let available = cluster.targets.len();
+    if let Some(wanted) = arguments.targets.filter(|&n| !(1..=available).contains(&(n as usize))) {
+        return Err(Error::Plan {
+            problem: format!("--targets {wanted}: there are {}", count(available as u64, "target")),
+            advice: "give a number from one to that, or leave it out",
+        });
+    }
     let request = Request {
         nodes: &nodes,
         rank_nodes: &rank_nodes,
@@ -210,6 +217,12 @@ fn rank_nodes(arguments: &Arguments, nodes: usize) -> Result<Vec<u32>> {
         });
     }
     let ranks: u64 = per_node.iter().copied().map(u64::from).sum();
+    if ranks == 0 {
+        return Err(Error::Plan {
+            problem: "there are no ranks".to_string(),
+            advice: "give one at least, with --ranks or --tasks-per-node",
+        });
+    }
     if ranks > u64::from(u32::MAX) {
         return Err(Error::Plan {
             problem: format!("{ranks} ranks are more than can be planned"),

@@ -108,10 +108,10 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Most connections at a time [default: 4096]
-    #[arg(long, value_name = "N")]
-    connections: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
     /// Size of a logical block
-    #[arg(long, value_name = "BYTES", default_value_t = export::BLOCK_BYTES)]
+    #[arg(long, value_name = "BYTES", value_parser = export::parse_block_bytes, default_value_t = export::BLOCK_BYTES)]
     block_size: u64,
 }
 
@@ -170,8 +170,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         ([], []) => &[DEFAULT_ADDRESS.into()],
         ([], addresses) | (addresses, _) => addresses,
     };
-    let listen =
-        |&address| target.listen(address).map_err(|source| Error::Listen { address, source });
+    let listen = |&address| target.listen(address).map_err(cannot_listen("--listen", address));
     let addresses = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
     if let Some(control) = control {
         let (addresses, name) = (addresses.clone(), "control".to_string());
@@ -200,8 +199,12 @@ fn metrics(
     directory: &Arc<Directory>,
 ) -> Result<Option<Metrics>> {
     let Some(address) = arguments.metrics.or(configuration.metrics) else { return Ok(None) };
-    let refused = |source| Error::Listen { address, source };
-    Metrics::bind(address, Arc::clone(directory)).map(Some).map_err(refused)
+    let bound = Metrics::bind(address, Arc::clone(directory));
+    bound.map(Some).map_err(cannot_listen("--metrics", address))
+}
+
+fn cannot_listen(option: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Listen { option, address, source }
 }
 
 fn control_path<'a>(
@@ -271,10 +274,11 @@ fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Res
     daemon::allow_many_files();
     let default = Resources::default();
     let threads = arguments.threads.or(file.threads.as_ref().map(|threads| *threads.get_ref()));
-    let connections_max = arguments.connections.or(file.connections);
+    let connections = file.connections.as_ref().map(|connections| *connections.get_ref());
+    let connections_max = arguments.connections.or(connections);
     Ok(Resources {
         threads: threads.map_or(default.threads, usize::from),
-        connections_max: connections_max.unwrap_or(default.connections_max),
+        connections_max: connections_max.map_or(default.connections_max, |count| count as usize),
         memory_bytes: given.transpose()?.or(*memory_bytes).unwrap_or(default.memory_bytes),
         ..default
     })

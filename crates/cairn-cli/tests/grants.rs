@@ -86,10 +86,12 @@ fn target_that_is_not_there_or_is_another_one_is_said() {
     sandbox.cairn(&list).ends_with(1).says("is it running with --control?");
     sandbox.cairn(&["target", "list"]).ends_with(2).says("--control");
     sandbox.cairn(&["target", "--grants", "ram:1M"]).ends_with(2).says("--control");
+    let empty = ["target", "grant", "--control", &socket, "--job", "j", "--size", "0"];
     let room = ["target", "--control", &socket, "--grants", "disk:1M"];
     sandbox.cairn(&room).ends_with(2).says("no room for grants");
     // The socket of one that was killed is in nobody's way.
-    start(&sandbox, &["--control", &socket, "ram:1M"]);
+    let _target = start(&sandbox, &["--control", &socket, "--grants", "ram:1M"]);
+    sandbox.cairn(&empty).ends_with(1).says("a namespace has a byte at least");
 }
 
 #[test]
@@ -108,6 +110,10 @@ fn what_was_granted_is_there_again_when_the_target_was_killed_and_started_again(
         let granted = sandbox.cairn(&[&told[..], &["--auth", &key]].concat()).succeeds();
         granted.stdout.trim().to_string()
     };
+    let other = sandbox.work().join("other").display().to_string();
+    let taken =
+        ["target", "--listen", "127.0.0.1:0", "--control", &other, "--grants", &room_option];
+    sandbox.cairn(&taken).ends_with(1).says("room: another target has it");
     let (tier, gone) = (grant("kept"), grant("gone"));
     sandbox.cairn(&["target", "revoke", "--control", &socket, "--job", "gone"]).succeeds();
     sandbox

@@ -159,7 +159,10 @@ fn picture_shows_every_domain() {
 #[test]
 fn what_cannot_be_planned_is_refused_with_the_reason() {
     for (cluster, options, part) in [
-        (CLUSTER, &["--ranks", "0"][..], "there are no ranks"),
+        (CLUSTER, &["--ranks", "0"][..], "there are no ranks; give one at least"),
+        (CLUSTER, &["--tasks-per-node", "0(x16)"], "there are no ranks; give one at least"),
+        (CLUSTER, &["--ranks", "9", "--targets", "0"], "--targets 0: there are 8 targets"),
+        (CLUSTER, &["--ranks", "9", "--targets", "9"], "--targets 9: there are 8 targets"),
         (CLUSTER, &[], "add --ranks"),
         (CLUSTER, &["--tasks-per-node", "4"], "16 nodes, but tasks of 1"),
         (

@@ -17,7 +17,9 @@ fn what_is_exported_is_discovered() {
     let ran = sandbox.cairn(&["discover", address]).succeeds();
     ran.prints(&format!("nqn.2026-11.test:x tcp://{address}\n"));
     let taken = sandbox.cairn(&["target", "--listen", address, "ram:4M"]).ends_with(1);
-    taken.says("cannot listen at");
+    taken.says("cannot listen at").says("choose another with --listen");
+    let metrics = ["target", "--listen", "127.0.0.1:0", "--metrics", address, "ram:4M"];
+    sandbox.cairn(&metrics).ends_with(1).says("choose another with --metrics");
 }
 
 #[test]
@@ -26,7 +28,12 @@ fn what_cannot_be_exported_or_reached_is_refused_in_one_line() {
     sandbox.cairn(&["target", "disk:/dev/sda"]).refused_with("cannot be exported");
     sandbox.cairn(&["target", "ram:lots"]).refused_with("is not a size");
     sandbox.cairn(&["target", "file:/nonexistent"]).refused_with("no such file");
-    sandbox.cairn(&["target", "ram:4M", "--block-size", "1000"]).refused_with("whole block");
+    for wrong in ["1000", "0", "256", "4K"] {
+        let ran = sandbox.cairn(&["target", "ram:4M", "--block-size", wrong]);
+        ran.refused_with("expected a power of two from 512 to 65536");
+    }
+    sandbox.cairn(&["target", "ram:2K"]).refused_with("whole block");
+    sandbox.cairn(&["target", "ram:4M", "--connections", "0"]).refused_with("--connections");
     sandbox.cairn(&["target", "ram:4M", "--nqn", "store"]).refused_with("name of a subsystem");
     sandbox.cairn(&["discover", "127.0.0.1:1"]).ends_with(1).says("refused");
     sandbox.cairn(&["discover", "[:"]).refused_with("there is no host");
@@ -86,6 +93,11 @@ fn what_is_wrong_with_a_configuration_is_said_with_its_line_and_key() {
         ("listen = [\"here\"]".to_string(), "line 1: listen: this is no address"),
         ("\nmemory = \"lots\"".to_string(), "line 2: memory: this is no size"),
         ("threads = 0".to_string(), "line 1: threads: there must be one"),
+        ("connections = 0".to_string(), "line 1: connections: there must be one"),
+        (
+            format!("{one}ram = \"1M\"\nblock_size = 0"),
+            "line 5: block_size: expected a power of two",
+        ),
         ("[[subsystem]]\nnqn = \"store\"".to_string(), "line 2: nqn: this is no name"),
         (head.to_string(), "line 2: nqn: the subsystem has no [[subsystem.namespace]]"),
         (format!("{one}ram = \"1M\"\nfile = \"/x\""), "line 3: namespace: write one of"),

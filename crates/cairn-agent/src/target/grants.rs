@@ -53,6 +53,9 @@ pub enum GrantError {
         /// The job.
         job: String,
     },
+    /// Nothing was asked for.
+    #[error("a namespace has a byte at least")]
+    Empty,
     /// Too much was asked for.
     #[error("there is no room for {wanted_bytes} bytes; {free_bytes} of {bytes_max} are free")]
     Full {
@@ -173,6 +176,9 @@ impl Grants {
         if held.contains_key(job) {
             return Err(GrantError::Taken { job: job.to_string() });
         }
+        if bytes == 0 {
+            return Err(GrantError::Empty);
+        }
         // What is no multiple of a block can be had by nobody.
         let bytes = bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes);
         let held_bytes = held.values().map(|one| one.bytes).sum();
@@ -233,7 +239,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Everything that is exported, granted or not.
+    /// Everything that is exported: what was not granted, then the rest by job.
     pub fn list(&self) -> Vec<Exported> {
         let held = self.held();
         let exported = |subsystem: &Arc<Subsystem>| {
@@ -249,7 +255,9 @@ impl Grants {
                 controllers: subsystem.controllers_count(),
             }
         };
-        self.directory.all().iter().map(exported).collect()
+        let mut all: Vec<Exported> = self.directory.all().iter().map(exported).collect();
+        all.sort_by(|one, other| one.job.cmp(&other.job));
+        all
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {

@@ -79,6 +79,18 @@ fn job_reaches_its_own_namespace_and_that_of_no_other() {
     assert!(is_unauthenticated(connect(peer.address, &other.nqn, &nameless)), "without a secret");
 }
 
+/// Mechanism: the order was that of granting, and that of the directory's names when the target was started again.
+#[test]
+fn what_was_granted_is_listed_by_job() {
+    let directory = Arc::new(Directory::new(Limits::default()));
+    let grants = Grants::new(directory, &Room::Memory, 4 * BYTES, "node1").expect("room");
+    for job in ["b", "c", "a"] {
+        grants.grant(job, BYTES, None).expect("room");
+    }
+    let jobs: Vec<_> = grants.list().into_iter().filter_map(|one| one.job).collect();
+    assert_eq!(jobs, ["a", "b", "c"]);
+}
+
 #[test]
 fn hosts_discover_what_they_may_use() {
     let Some((peer, grants)) = start(1 << 30) else { return };

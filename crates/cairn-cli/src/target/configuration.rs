@@ -28,7 +28,7 @@ pub struct File {
     /// `--memory`.
     pub memory: Option<Spanned<String>>,
     /// `--connections`.
-    pub connections: Option<usize>,
+    pub connections: Option<Spanned<u32>>,
     /// `--control`.
     pub control: Option<PathBuf>,
     /// `--metrics`.
@@ -61,7 +61,7 @@ struct NamespaceTable {
     device: Option<PathBuf>,
     /// Of a file that is made if it is not there.
     size: Option<Spanned<String>>,
-    block_size: Option<u64>,
+    block_size: Option<Spanned<u64>>,
 }
 
 /// The file, for messages.
@@ -99,6 +99,10 @@ impl Configuration {
         let memory_bytes = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Some(threads) = file.threads.as_ref().filter(|threads| *threads.get_ref() == 0) {
             return Err(text.wrong(threads, "threads", "there must be one at least"));
+        }
+        let connections = file.connections.as_ref();
+        if let Some(connections) = connections.filter(|connections| *connections.get_ref() == 0) {
+            return Err(text.wrong(connections, "connections", "there must be one at least"));
         }
         let subsystems =
             file.subsystem.iter().map(|table| text.subsystem(table)).collect::<Result<_>>()?;
@@ -191,7 +195,11 @@ impl Text<'_> {
                 return Err(self.wrong(value, "namespace", problem));
             }
         };
-        let block_bytes = table.block_size.unwrap_or(export::BLOCK_BYTES);
+        let block_bytes = match &table.block_size {
+            Some(size) => export::check_block_bytes(*size.get_ref())
+                .map_err(|problem| self.wrong(size, "block_size", &problem))?,
+            None => export::BLOCK_BYTES,
+        };
         place.open(block_bytes).map_err(|source| {
             let problem = format!("cannot export {place}: {}", cairn_agent::error::why(&source));
             self.wrong(value, "namespace", &problem)

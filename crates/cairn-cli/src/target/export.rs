@@ -1,16 +1,36 @@
 //! What a namespace lies in, as people say it.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::size;
 use cairn_agent::target::Namespace;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 /// Size of a logical block, unless another is given.
 pub const BLOCK_BYTES: u64 = 4096;
+
+/// Sizes that there can be: powers of two.
+const BLOCKS_BYTES: RangeInclusive<u64> = 512..=65536;
+
+/// Whether there are logical blocks of that size. Errors: which there are.
+pub fn check_block_bytes(bytes: u64) -> Result<u64, String> {
+    match bytes.is_power_of_two() && BLOCKS_BYTES.contains(&bytes) {
+        true => Ok(bytes),
+        false => {
+            let (least, most) = (BLOCKS_BYTES.start(), BLOCKS_BYTES.end());
+            Err(format!("expected a power of two from {least} to {most}"))
+        }
+    }
+}
+
+/// The same of what the command line says.
+pub fn parse_block_bytes(text: &str) -> Result<u64, String> {
+    check_block_bytes(text.parse().unwrap_or(0))
+}
 
 /// Where the blocks of a namespace are.
 #[derive(Clone, Debug)]
@@ -25,7 +45,7 @@ pub enum Place {
 
 impl Place {
     /// Reads `ram:SIZE`, `file:PATH` or `block:DEVICE`.
-    pub fn parse(text: &str) -> Result<Place> {
+    pub fn parse(text: &str) -> Result<Place, Error> {
         match text.split_once(':') {
             Some(("ram", size)) => match size::parse(size) {
                 Some(bytes) => Ok(Place::Memory(bytes)),

@@ -9,6 +9,7 @@
 use super::super::Namespace;
 use super::{BLOCK_BYTES, Grant};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Write};
@@ -43,7 +44,10 @@ impl Shelf {
     /// Takes the directory, which must be there. Errors: the system's; or another target has it.
     pub(super) fn take(path: &Path) -> Result<Shelf> {
         let directory = File::open(path)?;
-        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Error::other("another target has it")),
+            locked => locked?,
+        }
         Ok(Shelf { path: path.to_path_buf(), directory })
     }
 
