@@ -7,6 +7,7 @@
 
 use crate::checkpoints;
 use crate::error::{Error, Result};
+use crate::recovered;
 use crate::renewal::{self, Failed};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
 use crate::resumption;
@@ -135,7 +136,7 @@ impl Claim {
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
             claim.make_namespace(&device_store, request)?;
-            claim.say_what_was_recovered()?;
+            recovered::say(&claim, request.stage)?;
         }
         let joins = daemon::is_shared(&claim.lock);
         if !joins {
@@ -168,7 +169,7 @@ impl Claim {
         failed.lines(&self.store.job.job).iter().for_each(|line| eprintln!("cairn: {line}"));
         renewal::forget_segments(&mut self.store, device_store)?;
         self.make_namespace(device_store, request)?;
-        self.say_what_was_recovered()
+        recovered::say(self, request.stage)
     }
 
     /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
@@ -274,7 +275,7 @@ impl Claim {
             Err(_) => drop(device_store.remove()),
         }
         made.and_then(|claim| {
-            claim.say_what_was_recovered()?;
+            recovered::say(&claim, request.stage)?;
             if !claim.is_new {
                 resumption::settle(&claim, &claim.store.volumes()?)?;
             }
@@ -297,20 +298,6 @@ impl Claim {
             None => error.into(),
         })?;
         self.is_new = kept.is_none();
-        Ok(())
-    }
-
-    /// Says how much there is from before, if the store was just made from that.
-    fn say_what_was_recovered(&self) -> Result<()> {
-        let Some(media) = self.store.job.media().filter(|_| !self.is_new) else { return Ok(()) };
-        let root = cairn_agent::FilePath::root();
-        let mut inodes = 0;
-        for volume in self.store.volumes()? {
-            let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
-            inodes += usage.inodes.saturating_sub(1);
-        }
-        let from = tier::shown(media);
-        eprintln!("cairn: recovered {inodes} files and directories from {from}");
         Ok(())
     }
 

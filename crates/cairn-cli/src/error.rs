@@ -205,14 +205,14 @@ pub enum Error {
     },
     /// A store whose media failed is to be made again from them, and somebody uses it.
     #[error(
-        "writing to the tier of job {job} failed, and {processes} still use its store, which can be made again from the tier only \
+        "writing to the tier of job {job} failed, and {users} its store, which can be made again from the tier only \
          without them; nothing was changed: end them, and run it again"
     )]
     RenewedUnderPrograms {
         /// The job.
         job: String,
-        /// Their ids, for people.
-        processes: String,
+        /// Who uses it, for people.
+        users: String,
     },
     /// A store whose media failed would lose what is complete if it were made again from them.
     #[error(

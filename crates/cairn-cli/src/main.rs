@@ -51,6 +51,7 @@ mod plan;
 mod probe;
 mod progress;
 mod ranks;
+mod recovered;
 mod renewal;
 mod report;
 mod request;

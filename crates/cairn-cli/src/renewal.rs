@@ -66,8 +66,8 @@ impl Failed {
         };
         let processes = survey::programs(store)?;
         if !processes.is_empty() {
-            let processes = output::ids(&processes);
-            return Err(Error::RenewedUnderPrograms { job: job.clone(), processes });
+            let users = output::still_use(&processes);
+            return Err(Error::RenewedUnderPrograms { job: job.clone(), users });
         }
         let tier = tier::shown(media);
         let mut missing = Missing::look(store, &volumes)?;

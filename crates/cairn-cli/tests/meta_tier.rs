@@ -189,6 +189,43 @@ fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() 
     assert!(!ran.stderr.contains("--tier"), "{}", ran.stderr);
 }
 
+/// Mechanism: all that had a name was said to be recovered, and what a new store would be filled with was left out without a word.
+/// Consequence: who asked for `--stage` went on with files that could not be read, although there were copies of them. Fix: it is said
+/// how many are lost, how many of them have copies outside, and how these come back.
+#[test]
+fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back() {
+    let place = Place::new(META, &["ram:8M"]);
+    let out = place.sandbox.out().display().to_string();
+    let run = |options: &[&str], script: &str| {
+        let mut arguments = vec!["run", "--job", "job", "--persist", &out];
+        arguments.extend(place.options.iter().map(String::as_str));
+        arguments.extend(options);
+        arguments.extend(["--", "bash", "-c", script]);
+        place.sandbox.cairn(&arguments)
+    };
+    let script = "cd /cairn; : >empty; echo one >one; echo two >two; exec 3>open; echo x >&3; sync open; kill -9 $$";
+    run(&[], script).ends_with(137);
+    place.lose_memory();
+    let ran = run(&["--stage"], "cat /cairn/one");
+    for line in [
+        "recovered 4 files and directories from file:",
+        "3 files of these had a part in memory, which is lost; cairn verify job names them",
+        &format!("{out} has verified copies of 2 of them"),
+        "cairn rm job --discard",
+        "--stage does nothing in a store that was recovered",
+    ] {
+        assert!(ran.stderr.contains(line), "{line} in {}", ran.stderr);
+    }
+    place.sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    run(&["--stage"], "cat /cairn/one").succeeds().prints("one\n");
+    // Nothing is said where nothing is lost.
+    let place = Place::new(META, &["file:WORK/data:8M"]);
+    place.run("echo one >/cairn/one; exit 3").ends_with(3);
+    place.lose_memory();
+    let ran = place.run("cat /cairn/one").succeeds();
+    assert!(ran.stderr.contains("recovered 1 ") && !ran.stderr.contains("lost"), "{}", ran.stderr);
+}
+
 #[test]
 fn lost_files_are_never_drained() {
     let place = Place::new(META, &["ram:8M"]);
