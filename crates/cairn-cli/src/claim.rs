@@ -6,6 +6,7 @@
 //! removes the store, and is waited for, however long that takes on a busy machine.
 
 use crate::checkpoints;
+use crate::claimed_tiers::ClaimedTiers;
 use crate::error::{Error, Result};
 use crate::recovered;
 use crate::renewal::{self, Failed};
@@ -133,10 +134,13 @@ impl Claim {
         }
         let mut claim = Claim { store, is_new: false, lock, locks: OnceCell::new() };
         let device_store = Store::open(directory).map_err(refuse)?;
+        let mut taken = ClaimedTiers::default();
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
             claim.make_namespace(&device_store, request)?;
             recovered::say(&claim, request.stage)?;
+        } else {
+            taken.take_over(&claim.store.job, request)?;
         }
         let joins = daemon::is_shared(&claim.lock);
         if !joins {
@@ -159,6 +163,7 @@ impl Claim {
             (entrance.sign)(directory)?;
             resumption::verify(&claim, request.quiet)?;
         }
+        taken.keep();
         Ok(claim)
     }
 
@@ -293,10 +298,13 @@ impl Claim {
             staging::withdraw(self.store.directory())?;
         }
         let creation = self.creation(store, request, kept.is_some())?;
+        let mut claimed = ClaimedTiers::default();
+        claimed.claim(&self.store.job, request)?;
         namespace::create(store, NODE, creation).map_err(|error| match kept {
             Some(path) => tier::refuse_kept(path)(error),
             None => error.into(),
         })?;
+        claimed.keep();
         self.is_new = kept.is_none();
         Ok(())
     }
@@ -354,7 +362,7 @@ impl Claim {
         else {
             return Ok(None);
         };
-        let Some(superblock) = tier::kept_namespace(kind, path, request.may_overwrite)? else {
+        let Some(superblock) = tier::kept_namespace(kind, path, request.licence(path))? else {
             return Ok(None);
         };
         let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();

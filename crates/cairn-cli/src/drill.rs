@@ -200,7 +200,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
     let tiers = said("CAIRN_RUN_TIER").map(list).or_else(of_file).unwrap_or_default();
     let meta = said("CAIRN_RUN_META_TIER").or(of_runs.meta_tier.clone());
     for text in tiers.into_iter().chain(meta) {
-        // To read the text of one can mean to take it from another machine.
+        // One that is free now can be another machine's in a moment.
         let may_be_used = !text.starts_with("nvme-tcp") && is_free(&tier::parse(&text)?);
         if !may_be_used {
             let problem = "may hold what real runs have left".to_string();
@@ -217,7 +217,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
 fn is_free(tier: &TierRequest) -> bool {
     match (tier.device.medium(), &tier.path) {
         (Some(MediumKind::File | MediumKind::Dax), Some(path)) => path.symlink_metadata().is_err(),
-        (Some(_), Some(path)) => matches!(medium::contents(path), Ok(Contents::Nothing)),
+        (Some(_), Some(path)) => matches!(medium::contents(path, false), Ok(Contents::Nothing)),
         _ => true,
     }
 }

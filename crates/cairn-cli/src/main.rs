@@ -14,6 +14,7 @@ mod check;
 mod checkpoint_options;
 mod checkpoints;
 mod claim;
+mod claimed_tiers;
 mod company;
 mod completions;
 mod config;

@@ -85,7 +85,7 @@ pub fn open(path: &Path, access: Access) -> Result<TierFile> {
         },
         Err(error) => {
             let attempt = match access {
-                Access::Read => "opened",
+                Access::Read | Access::Look => "opened",
                 Access::ReadWrite => "written to",
             };
             let reason = cairn_agent::error::why(&io::Error::from_raw_os_error(error.errno));

@@ -12,7 +12,7 @@ use crate::size;
 use crate::space::Quota;
 use crate::staging::Stage;
 use crate::store::check_job_name;
-use crate::tier::{self, TierRequest};
+use crate::tier::{self, Licence, TierRequest};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::error::why;
 use cairn_agent::job::{Job, Scope, TierSpec};
@@ -278,6 +278,13 @@ impl Request {
         in_memory.try_fold(0, |sum, tier| Some(sum + tier.bytes?))
     }
 
+    /// What may be taken from others for the tier at `path`.
+    pub fn licence(&self, path: &Path) -> Licence {
+        let mut all = self.meta.iter().chain(&self.tiers);
+        let takes_over = all.any(|tier| tier.takes_over && tier.path.as_deref() == Some(path));
+        Licence { may_overwrite: self.may_overwrite, takes_over }
+    }
+
     /// What is asked for: memory if nothing is.
     fn wanted(&self) -> &[TierRequest] {
         match self.tiers.is_empty() {
@@ -313,7 +320,7 @@ impl Request {
                 Ok(spec)
             }
             (Some(MediumKind::Block | MediumKind::Remote), Some(path)) => {
-                tier::check_device(path, kept.is_some(), self.may_overwrite)?;
+                tier::check_device(path, kept.is_some(), self.licence(path))?;
                 // It has its size since it was read.
                 Ok(tier.or_of(0))
             }
@@ -343,7 +350,7 @@ impl Request {
         let media = self.meta.as_ref().or(self.wanted().first());
         match media.and_then(|media| Some((media.device.medium()?, media.path.as_deref()?))) {
             Some((kind, path)) => {
-                tier::kept_namespace(kind, path, self.may_overwrite).map_err(Error::of(option))
+                tier::kept_namespace(kind, path, self.licence(path)).map_err(Error::of(option))
             }
             None => Ok(None),
         }

@@ -189,7 +189,8 @@ mod tests {
         let mut file = |name: &str, bytes| {
             let path = directory.join(name);
             let device = DeviceKind::File;
-            let tier = TierRequest { device, path: Some(path.clone()), bytes };
+            let tier =
+                TierRequest { device, path: Some(path.clone()), bytes, ..TierRequest::MEMORY };
             room.for_file(&tier, &path, "/cairn").map(|spec| spec.bytes)
         };
         let first = file("cairn-no-such-tier-1", None).expect("fits");

@@ -38,18 +38,29 @@ pub struct TierRequest {
     pub path: Option<PathBuf>,
     /// Its capacity; None: a share of what there is.
     pub bytes: Option<u64>,
+    /// Another machine that has claimed it is put out.
+    pub takes_over: bool,
 }
 
 impl TierRequest {
     /// Memory, as much as is sane.
     pub const MEMORY: TierRequest =
-        TierRequest { device: DeviceKind::Ram, path: None, bytes: None };
+        TierRequest { device: DeviceKind::Ram, path: None, bytes: None, takes_over: false };
 
     /// The tier with this capacity unless it has its own.
     pub fn or_of(&self, bytes: u64) -> TierSpec {
         let bytes = self.bytes.unwrap_or(bytes);
         TierSpec { device: self.device, path: self.path.clone(), bytes }
     }
+}
+
+/// What may be taken from others for a tier.
+#[derive(Clone, Copy)]
+pub struct Licence {
+    /// What a device holds.
+    pub may_overwrite: bool,
+    /// The device, from another machine that has claimed it.
+    pub takes_over: bool,
 }
 
 /// Reads a list of tiers, in order of preference; empty if none is given.
@@ -117,7 +128,7 @@ pub fn parse(text: &str) -> Result<TierRequest> {
 fn file(device: DeviceKind, text: &str) -> Result<TierRequest> {
     let (path, size) = split_size(text);
     let (bytes, path) = (size.map(bytes).transpose()?, Some(absolute(Path::new(path))?));
-    Ok(TierRequest { device, path, bytes })
+    Ok(TierRequest { device, path, bytes, takes_over: false })
 }
 
 /// A path and the size behind it: what follows the last colon, if that is in the last component.
@@ -150,7 +161,8 @@ fn block(text: &str) -> Result<TierRequest> {
     if least > bytes_max {
         return Err(too_small(&path, least, bytes_max, "give a smaller size or choose another"));
     }
-    Ok(TierRequest { device: DeviceKind::Block, path: Some(path), bytes: Some(bytes) })
+    let (device, path, bytes) = (DeviceKind::Block, Some(path), Some(bytes));
+    Ok(TierRequest { device, path, bytes, takes_over: false })
 }
 
 /// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`. Without a size as a device. Where
@@ -159,9 +171,6 @@ fn remote(text: &str) -> Result<TierRequest> {
     let shared = placement::shared_part().filter(|_| !text.contains("part="));
     let text = shared.map_or(text.to_string(), |part| placement::with_part(text, part));
     let RemoteTier { path, size, takes_over } = remote_tier(&text)?;
-    if takes_over {
-        medium::take_over(&path).map_err(refused_device)?;
-    }
     let wanted = size.map(|size| bytes(&size)).transpose()?;
     let DeviceSize { bytes_max, tier_bytes } = measure(&path).map_err(refused_device)?;
     let bytes = wanted.unwrap_or(tier_bytes.unwrap_or(whole_blocks(bytes_max)));
@@ -169,7 +178,8 @@ fn remote(text: &str) -> Result<TierRequest> {
     if least > bytes_max {
         return Err(too_small(&path, least, bytes_max, "give a smaller size or choose another"));
     }
-    Ok(TierRequest { device: DeviceKind::Remote, path: Some(path), bytes: Some(bytes) })
+    let (device, path, bytes) = (DeviceKind::Remote, Some(path), Some(bytes));
+    Ok(TierRequest { device, path, bytes, takes_over })
 }
 
 /// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would have to look up; and
@@ -234,18 +244,18 @@ fn whole_blocks(bytes: u64) -> u64 {
 pub fn kept_namespace(
     kind: MediumKind,
     path: &Path,
-    may_overwrite: bool,
+    Licence { may_overwrite, takes_over }: Licence,
 ) -> Result<Option<Superblock>> {
     let is_there = match kind {
         MediumKind::File | MediumKind::Dax => path.is_file(),
         MediumKind::Block | MediumKind::Remote => {
-            matches!(medium::contents(path), Ok(Contents::Tier(_)))
+            matches!(medium::contents(path, takes_over), Ok(Contents::Tier(_)))
         }
     };
     if !is_there {
         return Ok(None);
     }
-    match TierPlace::kept_namespace(kind, path) {
+    match TierPlace::kept_namespace(kind, path, takes_over) {
         Err(StoreError { refusal: Some(cairn_core::Error::Corrupt { .. }), .. })
             if kind.is_device() && may_overwrite =>
         {
@@ -371,11 +381,11 @@ pub fn check_mappable(path: &Path) -> Result<()> {
 
 /// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
 /// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it.
-pub fn check_device(path: &Path, are_kept: bool, may_overwrite: bool) -> Result<()> {
-    match medium::contents(path).map_err(refused_device)? {
+pub fn check_device(path: &Path, are_kept: bool, licence: Licence) -> Result<()> {
+    match medium::contents(path, licence.takes_over).map_err(refused_device)? {
         Contents::Nothing => Ok(()),
         Contents::Tier(_) if are_kept => Ok(()),
-        _ if may_overwrite => Ok(()),
+        _ if licence.may_overwrite => Ok(()),
         held => {
             let problem = format!("cannot be used: {}", held.describe());
             Err(refused(path, problem, "choose another, or overwrite it with --yes"))
@@ -418,7 +428,7 @@ fn too_small(path: &Path, wanted: u64, bytes_max: u64, advice: &'static str) -> 
 }
 
 /// A device that cannot be used, for a reason of the layer below.
-fn refused_device(error: StoreError) -> Error {
+pub fn refused_device(error: StoreError) -> Error {
     let problem = match error.errno {
         // The advice says it all.
         libc::EINVAL => "cannot be used".to_string(),

@@ -34,7 +34,7 @@ use crate::medium::{
 };
 use crate::nvme::line::Line;
 use crate::nvme::partition::Part;
-use crate::nvme::shared::{Check, SharedRemote};
+use crate::nvme::shared::{Check, RemotePath, SharedRemote};
 use crate::process;
 use crate::staging::Staging;
 use crate::sys::{self, Errno, SysResult};
@@ -89,13 +89,19 @@ pub struct MediaFile {
 impl MediaFile {
     /// Opens the file or device. Errors: it holds no tier, is not for this user, or of another size than its label says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
-        MediaFile::open_labelled(path, libc::LOCK_SH)
+        MediaFile::open_labelled(path, libc::LOCK_SH, Access::ReadWrite)
     }
 
     /// As `open`, while nobody else has it open. Waits a moment for processes that are ending. Errors: somebody has it
     /// (`EWOULDBLOCK`).
     pub fn open_alone(path: &Path) -> StoreResult<MediaFile> {
-        MediaFile::open_labelled(path, libc::LOCK_EX)
+        MediaFile::open_labelled(path, libc::LOCK_EX, Access::ReadWrite)
+    }
+
+    /// As `open_alone`, to look at it before anything is done there, whichever machine has it if this `takes_over`.
+    pub fn look(path: &Path, takes_over: bool) -> StoreResult<MediaFile> {
+        let access = if takes_over { Access::Read } else { Access::Look };
+        MediaFile::open_labelled(path, libc::LOCK_EX, access)
     }
 
     /// As `open_alone`, to look at and to repair: the label may be missing or damaged, which is said. Whether the file
@@ -122,8 +128,8 @@ impl MediaFile {
         files.try_for_each(|file| sys::flock(file.raw(), libc::LOCK_SH | libc::LOCK_NB))
     }
 
-    fn open_labelled(path: &Path, sharing: i32) -> StoreResult<MediaFile> {
-        let (file, label) = MediaFile::open_any(path, sharing, Access::ReadWrite)?;
+    fn open_labelled(path: &Path, sharing: i32, access: Access) -> StoreResult<MediaFile> {
+        let (file, label) = MediaFile::open_any(path, sharing, access)?;
         match label {
             Ok(_) => Ok(file),
             Err(wrong) => Err(refused(path, file.kind.describe(wrong))),
@@ -137,13 +143,15 @@ impl MediaFile {
         access: Access,
     ) -> StoreResult<(MediaFile, core::result::Result<Label, Wrong>)> {
         let (file, label) = MediaFile::open_unclaimed(path, sharing, access)?;
-        if let (Access::ReadWrite, Ok(label)) = (access, &label) {
-            file.claim(path, label, false)?;
+        match (access, &label) {
+            (Access::ReadWrite, Ok(label)) => drop(file.claim(path, label, false)?),
+            (Access::Look, Ok(label)) => file.check_claim(path, label)?,
+            _ => {}
         }
         Ok((file, label))
     }
 
-    /// The same, whoever has it.
+    /// The same, whoever its label says has it.
     pub(crate) fn open_unclaimed(
         path: &Path,
         sharing: i32,
@@ -409,8 +417,13 @@ impl MediaFile {
         remote.write_once(self.label_at, page, deadline).map_err(errno_of)
     }
 
+    /// Whether this machine has reserved what is on another one only since this was opened.
+    pub(crate) fn was_free(&self) -> bool {
+        self.remote.as_ref().is_some_and(SharedRemote::was_free)
+    }
+
     /// Lets other machines use what is on another one.
-    fn release(&self) -> SysResult<()> {
+    pub(crate) fn release(&self) -> SysResult<()> {
         self.remote.as_ref().map_or(Ok(()), |remote| remote.release().map_err(errno_of))
     }
 
@@ -539,7 +552,13 @@ fn open_locked<T: Locked>(
             failed(errno).advise("another store uses it: end that first, or look at it as it is, with cairn verify JOB")
         })?;
         let is_named = sys::fstat(opened.file().raw()).map_err(failed)?.st_nlink > 0;
-        if is_named || access == Access::Read {
+        // Who looks at a namespace on another machine may have one that never had a name.
+        let needs_name = match access {
+            Access::Read => false,
+            Access::Look => !RemotePath::is_one(path),
+            Access::ReadWrite => true,
+        };
+        if is_named || !needs_name {
             return Ok(opened);
         }
     }

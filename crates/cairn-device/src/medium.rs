@@ -29,7 +29,7 @@ use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, contents, measure};
-pub use remote::take_over;
+pub use remote::{claim, give_back};
 pub(crate) use remote::{remove_stand_ins, stand_in_of_tier};
 
 const PAGE: u64 = MEDIA_BLOCK_BYTES as u64;
@@ -54,8 +54,10 @@ pub enum MediumKind {
 /// What may be done to an open medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Writes fail; the file may lie on a read-only device, or the device be one.
+    /// Writes fail; the file may lie on a read-only device, or the device be one. What is on another machine may be anybody's.
     Read,
+    /// To look at what is to be used: it must be one that this user and this machine may write to, but is not claimed yet.
+    Look,
     /// Reads and writes.
     ReadWrite,
 }
@@ -64,7 +66,7 @@ impl Access {
     pub(crate) fn flags(self) -> i32 {
         let access = match self {
             Access::Read => libc::O_RDONLY,
-            Access::ReadWrite => libc::O_RDWR,
+            Access::Look | Access::ReadWrite => libc::O_RDWR,
         };
         access | libc::O_NOFOLLOW | libc::O_NONBLOCK
     }

@@ -21,7 +21,7 @@ use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreError, StoreResult};
 use crate::label::{self, Identity};
-use crate::media_file::{Allocation, MediaFile};
+use crate::media_file::{Access, Allocation, MediaFile};
 use crate::medium::{self, Contents, MediumKind};
 use crate::sys::{self, Errno, SysResult};
 
@@ -51,18 +51,22 @@ impl TierPlace {
     }
 
     /// What the metadata say of a namespace that the medium at `path` keeps; none if there is no tier yet.
-    /// Errors: what is there holds no namespace, or is in use.
-    pub fn kept_namespace(kind: MediumKind, path: &Path) -> StoreResult<Option<Superblock>> {
+    /// Errors: what is there holds no namespace, or is in use, by another machine only if this does not take it over.
+    pub fn kept_namespace(
+        kind: MediumKind,
+        path: &Path,
+        takes_over: bool,
+    ) -> StoreResult<Option<Superblock>> {
         let is_there = match kind {
             MediumKind::File | MediumKind::Dax => path.symlink_metadata().is_ok(),
             MediumKind::Block | MediumKind::Remote => {
-                matches!(medium::contents(path)?, Contents::Tier(_))
+                matches!(medium::contents(path, takes_over)?, Contents::Tier(_))
             }
         };
         if !is_there {
             return Ok(None);
         }
-        let file = match MediaFile::open_alone(path) {
+        let file = match MediaFile::look(path, takes_over) {
             // It was removed meanwhile, with the store that had it.
             Err(error) if error.errno == libc::ENOENT && !kind.is_device() => return Ok(None),
             opened => opened?,
@@ -75,15 +79,16 @@ impl TierPlace {
     /// Whether it is a medium with a superblock, intact or not.
     pub(crate) fn may_hold_namespace(&self) -> bool {
         let TierPlace::Medium { path, identity, .. } = self else { return false };
-        let Ok(file) = MediaFile::open(path) else { return false };
+        let opened = MediaFile::open_any(path, libc::LOCK_SH, Access::Read);
+        let Ok((file, Ok(_))) = opened else { return false };
         file.identity() == identity
             && !matches!(cairn_core::inspect(&file, checksum::crc32c), Ok(None))
     }
 
-    /// The same place, where a tier is there already. Errors: it is not there, is no tier, or is in use.
+    /// The same place, where a tier is there already, whichever machine has it. Errors: it is not there, is no tier, or is in use.
     pub fn as_kept(&self) -> StoreResult<TierPlace> {
         let TierPlace::Medium { kind, path, .. } = self else { return Ok(TierPlace::Ram) };
-        let identity = *MediaFile::open_alone(path)?.identity();
+        let identity = *MediaFile::look(path, true)?.identity();
         Ok(TierPlace::Medium { kind: *kind, path: path.clone(), identity })
     }
 
@@ -113,7 +118,7 @@ impl TierPlace {
         Ok(match self {
             TierPlace::Ram => false,
             TierPlace::Medium { kind, path, identity } if kind.is_device() => {
-                let contents = medium::contents(path)?;
+                let contents = medium::contents(path, false)?;
                 matches!(contents, Contents::Tier(label) if label.identity == *identity)
             }
             TierPlace::Medium { path, .. } => path.exists(),

@@ -29,7 +29,7 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, access: Access) -> Store
     let failed = |errno| StoreError::new("open tier", path, errno);
     // Not every kernel looks at that when it is opened.
     let is_read_only = sys::is_block_device_read_only(ordinary.raw()).map_err(failed)?;
-    if is_read_only && access == Access::ReadWrite {
+    if is_read_only && access != Access::Read {
         return Err(failed(Errno(libc::EROFS)).advise(READ_ONLY));
     }
     let bytes = sys::block_device_bytes(ordinary.raw()).map_err(failed)?;
@@ -101,9 +101,10 @@ pub enum Contents {
 }
 
 /// What the device at `path` holds, which nobody uses at the moment. Errors: it is none, not for this user, read-only,
-/// mounted or used by a store; it holds a tier that is damaged or too new.
-pub fn contents(path: &Path) -> StoreResult<Contents> {
-    let (device, label) = open_alone(path)?;
+/// mounted or used by a store, or by another machine unless this `takes_over`; it holds a tier that is damaged or too new.
+pub fn contents(path: &Path, takes_over: bool) -> StoreResult<Contents> {
+    let access = if takes_over { Access::Read } else { Access::Look };
+    let (device, label) = open_alone(path, access)?;
     contents_of(path, &device, label)
 }
 
@@ -149,8 +150,8 @@ fn measure_remote(path: &Path, device: &Medium) -> StoreResult<DeviceSize> {
     Ok(DeviceSize { bytes_max, tier_bytes: label.map(|label| label.bytes) })
 }
 
-fn open_alone(path: &Path) -> StoreResult<(MediaFile, Result<Label, Wrong>)> {
-    let (device, label) = MediaFile::open_any(path, libc::LOCK_EX, Access::ReadWrite)?;
+fn open_alone(path: &Path, access: Access) -> StoreResult<(MediaFile, Result<Label, Wrong>)> {
+    let (device, label) = MediaFile::open_any(path, libc::LOCK_EX, access)?;
     match device.kind().is_device() {
         true => Ok((device, label)),
         false => Err(refused(path, NOT_A_DEVICE)),
@@ -172,7 +173,7 @@ fn contents_of(
             let page = ends.tail.last_chunk().or(ends.head.last_chunk());
             if let Some(Ok(label)) = page.map(label::decode) {
                 // Another machine was faster, just now.
-                device.claim(path, &label, false)?;
+                device.check_claim(path, &label)?;
                 return Ok(Contents::Tier(label));
             }
             Ok(signature::find(&ends).map_or(Contents::Nothing, Contents::Foreign))
@@ -194,7 +195,7 @@ impl MediaFile {
         if bytes == 0 || bytes % PAGE != 0 {
             return Err(failed(Errno(libc::EINVAL)).advise("its size is not a number of pages"));
         }
-        let (device, label) = open_alone(path)?;
+        let (device, label) = open_alone(path, Access::ReadWrite)?;
         if bytes > device.label_at() {
             return Err(failed(Errno(libc::ENOSPC)).advise("the device is smaller"));
         }

@@ -57,17 +57,36 @@ fn wanted(
 }
 
 impl MediaFile {
-    /// Makes sure that a tier is this machine's where its label, which was just read, says whose it is. Errors: it is another one's (`EBUSY`).
-    pub(crate) fn claim(&self, path: &Path, label: &Label, takes_over: bool) -> StoreResult<()> {
-        let Some(host) = self.claims_by_label() else { return Ok(()) };
+    /// Makes sure that a tier is this machine's where its label, which was just read, says whose it is; whether it was not before.
+    /// Errors: it is another one's (`EBUSY`).
+    pub(crate) fn claim(&self, path: &Path, label: &Label, takes_over: bool) -> StoreResult<bool> {
+        let Some(host) = self.claims_by_label() else { return Ok(false) };
         if label.claim.is_some_and(|claim| claim.holder.host == host) {
-            return Ok(());
+            return Ok(false);
         }
         let key = new_key().map_err(|error| failed(path, error))?;
         self.settle_label(path, |label| match label {
             Ok(label) => wanted(&label, &host, key, takes_over).map_err(|other| taken(path, other)),
             Err(_) => Ok(None),
-        })
+        })?;
+        Ok(true)
+    }
+
+    /// Errors: a tier with this label is another machine's (`EBUSY`).
+    pub(crate) fn check_claim(&self, path: &Path, label: &Label) -> StoreResult<()> {
+        let Some(host) = self.claims_by_label() else { return Ok(()) };
+        wanted(label, &host, 0, false).map(drop).map_err(|other| taken(path, other))
+    }
+
+    /// Has a tier with this label be nobody's, if the label says that it is this machine's.
+    pub(super) fn disclaim(&self, path: &Path, label: &Label) -> StoreResult<()> {
+        let host = self.claims_by_label();
+        if host.is_none() || label.claim.map(|claim| claim.holder.host) != host {
+            return Ok(());
+        }
+        let page = label::encode(&Label { claim: None, ..*label });
+        let put = self.put_label_once(&page, Instant::now() + HESITATION_MAX);
+        put.and_then(|()| self.sync()).map_err(|errno| StoreError::new("disclaim", path, errno))
     }
 
     /// Has the label of a tier that was recovered say from which start of the target's machine on it is as it is known. Errors: as

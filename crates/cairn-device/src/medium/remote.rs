@@ -5,7 +5,7 @@
 //! where the namespace is, and, because that can be said in several ways, one named by the tier that it holds. They have no bytes,
 //! and go when the tier is removed.
 //! Stores on other machines, and of other users here, are kept from writing by a reservation, which all processes of a user share. Of parts of a namespace, and
-//! where the target has none, the label says whose it is: see `claimed`.
+//! where the target has none, the label says whose it is: see `claimed`. Who looks at one, and does not use it, claims nothing.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -49,10 +49,11 @@ pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     let ordinary = locked_in_place_of(path, &place, access)?;
     let claim = match access {
         Access::Read => Claim::None,
+        Access::Look => Claim::Beside,
         Access::ReadWrite => claim_of(&place),
     };
     let remote = open(path, &place, claim)?;
-    if remote.is_write_protected() && access == Access::ReadWrite {
+    if remote.is_write_protected() && access != Access::Read {
         let error = StoreError::new("open tier", path, Errno(libc::EROFS));
         return Err(error.advise("the namespace is read-only"));
     }
@@ -97,14 +98,42 @@ fn not_locked(path: &Path, errno: Errno) -> StoreError {
     StoreError::new("lock", path, errno).advise("see /dev/shm")
 }
 
-/// Takes the namespace at `path` from whatever machine has claimed it, which never writes there again.
-pub fn take_over(path: &Path) -> StoreResult<()> {
+/// Claims the namespace at `path`, and the tier that it holds, if it does; whether this machine had not done so before. One that has it
+/// is put out if this `takes_over`, and never writes there again. Errors: another machine has it (`EBUSY`).
+pub fn claim(path: &Path, takes_over: bool) -> StoreResult<bool> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
-    if place.part.is_none() {
-        drop(open(path, &place, Claim::TakeOver)?);
-    }
+    let has_put_out = takes_over && put_out(path, &place)?;
     let (file, label) = MediaFile::open_unclaimed(path, libc::LOCK_SH, Access::ReadWrite)?;
-    label.map_or(Ok(()), |label| file.claim(path, &label, true))
+    let is_reserved = has_put_out || file.was_free();
+    let by_label = label.map_or(Ok(false), |label| file.claim(path, &label, takes_over));
+    if by_label.is_err() && is_reserved {
+        // The error that is reported is the first one.
+        let _ = file.release();
+    }
+    Ok(by_label? || is_reserved)
+}
+
+/// Puts out the machine that has reserved the whole namespace; whether this one has reserved it now, which it does not for a part.
+fn put_out(path: &Path, place: &RemotePath) -> StoreResult<bool> {
+    let is_taken = || {
+        let beside = SharedRemote::open(place, host_id_for(path)?, Claim::Beside);
+        Ok(matches!(beside, Err(Error::Reserved { .. })))
+    };
+    if place.part.is_some() && !is_taken()? {
+        return Ok(false);
+    }
+    let remote = open(path, place, Claim::TakeOver)?;
+    match place.part {
+        Some(_) => remote.release().map(|()| false).map_err(|error| unreachable(path, error)),
+        None => Ok(remote.was_free()),
+    }
+}
+
+/// Lets other machines have the namespace at `path`, which this one has claimed and nobody here uses.
+pub fn give_back(path: &Path) -> StoreResult<()> {
+    let (file, label) = MediaFile::open_unclaimed(path, libc::LOCK_EX, Access::ReadWrite)?;
+    label.map_or(Ok(()), |label| file.disclaim(path, &label))?;
+    file.release().map_err(|errno| StoreError::new("give back", path, errno))
 }
 
 fn open(path: &Path, place: &RemotePath, claim: Claim) -> StoreResult<SharedRemote> {
@@ -138,13 +167,13 @@ fn host_id_of(mut boot: [u8; 16], device: u64, user: u32) -> [u8; 16] {
     boot
 }
 
-/// A file that is locked in place of a namespace. Who only reads makes none: without one nobody here uses the namespace.
+/// A file that is locked in place of a namespace. Who only looks makes none: without one nobody here uses the namespace.
 fn stand_in(path: &CStr, access: Access) -> Result<Descriptor, Errno> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let open = |path: &CStr, more| Descriptor::open(libc::AT_FDCWD, path, flags | more, 0o600);
     let file = match (open(path, 0), access) {
-        (Err(Errno(libc::ENOENT)), Access::Read) => return open(SHARED_MEMORY, libc::O_TMPFILE),
         (Err(Errno(libc::ENOENT)), Access::ReadWrite) => open(path, libc::O_CREAT)?,
+        (Err(Errno(libc::ENOENT)), _) => return open(SHARED_MEMORY, libc::O_TMPFILE),
         (result, _) => result?,
     };
     let found = sys::fstat(file.raw())?;

@@ -39,7 +39,7 @@ impl Place {
     }
 
     fn contents(&self) -> Contents {
-        contents(self.path()).unwrap()
+        contents(self.path(), false).unwrap()
     }
 
     /// Everything that the device holds.
@@ -124,12 +124,12 @@ fn device_that_is_too_small_taken_read_only_or_none_is_refused() {
         assert_eq!(place.make(bytes, true).unwrap_err().errno, errno);
     }
     let file = Path::new("/proc/self/exe").canonicalize().unwrap();
-    assert!(contents(&file).is_err());
+    assert!(contents(&file, false).is_err());
     assert!(measure(&file).unwrap_err().advice.contains("not a block device"));
-    assert!(contents(Path::new("/dev/null")).unwrap_err().advice.contains("block device"));
-    assert_eq!(contents(Path::new("/dev/none")).unwrap_err().errno, libc::ENOENT);
+    assert!(contents(Path::new("/dev/null"), false).unwrap_err().advice.contains("block device"));
+    assert_eq!(contents(Path::new("/dev/none"), false).unwrap_err().errno, libc::ENOENT);
     if let Some(read_only) = place.device.read_only() {
-        let refused = contents(read_only.path()).unwrap_err();
+        let refused = contents(read_only.path(), false).unwrap_err();
         assert!(refused.advice.contains("read-only"), "{refused}");
     }
     let name = c_path(place.path()).unwrap();
@@ -169,7 +169,7 @@ fn label_that_does_not_go_with_the_device_is_damaged() {
             &crate::label::encode(&Label { bytes, identity: IDENTITY, ..Label::default() }),
         );
         assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
-        assert!(contents(place.path()).unwrap_err().advice.contains("damaged"), "{bytes}");
+        assert!(contents(place.path(), false).unwrap_err().advice.contains("damaged"), "{bytes}");
         assert_eq!(measure(place.path()).unwrap().tier_bytes, None, "{bytes}");
         assert!(place.make(BYTES, true).is_err(), "a tier that fsck may repair");
     }

@@ -11,7 +11,7 @@ use cairn_core::{Error, MediaCheck, Memory, Microfs, Superblock};
 use crate::checksum;
 use crate::descriptor::Descriptor;
 use crate::directory::{Directory, StoreError, StoreResult};
-use crate::label::{Identity, Wrong};
+use crate::label::{Identity, Label, Wrong};
 use crate::media_file::MediaFile;
 use crate::medium::{self, Access, MediumKind};
 use crate::segment::MetaSegment;
@@ -153,18 +153,32 @@ impl Found<'_> {
     }
 }
 
-/// Opens what is at `path` if it is that tier.
+/// Opens what is at `path` if it is that tier. What is not is not claimed.
 pub(crate) fn open(
     path: &Path,
     identity: &Identity,
     sharing: i32,
 ) -> StoreResult<Option<MediaFile>> {
-    let (file, label) = MediaFile::open_unclaimed(path, sharing, Access::ReadWrite)?;
+    if open_unclaimed(path, identity, sharing, Access::Read)?.is_none() {
+        return Ok(None);
+    }
+    let opened = open_unclaimed(path, identity, sharing, Access::ReadWrite)?;
+    let claim = |(file, label): (MediaFile, Label)| {
+        file.claim(path, &label, false)?;
+        Ok(file)
+    };
+    opened.map(claim).transpose()
+}
+
+fn open_unclaimed(
+    path: &Path,
+    identity: &Identity,
+    sharing: i32,
+    access: Access,
+) -> StoreResult<Option<(MediaFile, Label)>> {
+    let (file, label) = MediaFile::open_unclaimed(path, sharing, access)?;
     match label {
-        Ok(label) if label.identity == *identity => {
-            file.claim(path, &label, false)?;
-            Ok(Some(file))
-        }
+        Ok(label) if label.identity == *identity => Ok(Some((file, label))),
         Ok(_) | Err(Wrong::Missing) => Ok(None),
         Err(wrong) => Err(medium::refused(path, wrong.describe())),
     }

@@ -179,7 +179,7 @@ fn device_of_a_dead_creator_is_made_again_and_blank_when_the_store_is_gone() {
     create(&store, "node", creation).unwrap();
     assert!(open_namespace(&store, "node").is_ok());
     store.remove().unwrap();
-    assert_eq!(medium::contents(device.path()).unwrap(), Contents::Nothing);
+    assert_eq!(medium::contents(device.path(), false).unwrap(), Contents::Nothing);
 }
 
 #[test]

@@ -275,6 +275,11 @@ impl<F: Fabric + Clone> Remote<F> {
         self.insist_on(Demand::Anything, |_| Ok(()))
     }
 
+    /// Whether the claim was made here, and by nobody for this host before.
+    pub fn was_free(&self) -> bool {
+        self.own.is_some_and(|own| own.is_new)
+    }
+
     /// Lets other hosts have the namespace, and does not claim it any more.
     pub fn release(&mut self) -> Result<()> {
         (self.settings.claim, self.own) = (Claim::None, None);

@@ -1,0 +1,211 @@
+//! What a refused run leaves of a namespace that other machines use, or want to use: everything. Machines are mount namespaces
+//! here, as in `partitions.rs`.
+
+mod common;
+#[path = "common/exported.rs"]
+mod exported;
+#[path = "common/machine.rs"]
+mod machine;
+
+use cairn_device::nvme::claim::Claim;
+use cairn_device::nvme::controller::Settings;
+use cairn_device::nvme::remote::Remote;
+use cairn_device::nvme::tcp::TcpFabric;
+use cairn_device::nvme::wire::Nqn;
+use common::{Ran, Sandbox};
+use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
+use machine::{Machine, ran};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Two machines, and a target on a third.
+struct Place {
+    exporter: Sandbox,
+    target: Target,
+    machines: [(Machine, Sandbox); 2],
+}
+
+impl Place {
+    /// None, and said, where there can be no machines.
+    fn new() -> Option<Place> {
+        let machines = [(Machine::start()?, Sandbox::new()), (Machine::start()?, Sandbox::new())];
+        let exporter = exporting();
+        let target = Target::start(&exporter, "127.0.0.1:0");
+        Some(Place { exporter, target, machines })
+    }
+
+    fn tier(&self, options: &str) -> String {
+        format!("{}{options}", self.target.tier)
+    }
+
+    /// `cairn run` of a job `job` on a machine, not started yet.
+    fn command(&self, machine: usize, options: &[&str], script: &str) -> Command {
+        let (machine, sandbox) = &self.machines[machine];
+        let command = ["--", "bash", "-c", script];
+        machine.cairn(sandbox, &[&["run", "--job", "job"], options, &command].concat())
+    }
+
+    fn run(&self, machine: usize, options: &[&str], script: &str) -> Ran {
+        ran(&mut self.command(machine, options, script))
+    }
+
+    /// Starts a run on the second machine that has written, and writes again when it is told to.
+    fn living(&self, tier: &str) -> Living {
+        let [begun, go] = ["begun", "go"].map(|name| self.exporter.work().join(name));
+        // Of the run before.
+        let _ = [&begun, &go].map(fs::remove_file);
+        let script = format!(
+            "cd /cairn && echo one >f && sync f && touch {} && until [ -e {} ]; do sleep 0.05; done; \
+             echo two >>f && sync f && cat f",
+            begun.display(),
+            go.display()
+        );
+        let mut run = self.command(1, &["--tier", tier], &script);
+        let run = run.spawn().expect("starts");
+        common::eventually("it has written", || begun.exists());
+        Living { run, go }
+    }
+
+    /// Has the target forget who has reserved what it exports.
+    fn forget_reservations(&mut self) {
+        self.target.end();
+        let address = self.target.address.clone();
+        self.target = Target::start(&self.exporter, &address);
+    }
+
+    /// Puts bytes into what is exported.
+    fn put(&self, at: u64, bytes: &[u8]) {
+        let exported = self.exporter.work().join("export");
+        let exported = fs::File::options().write(true).open(exported).expect("is there");
+        exported.write_all_at(bytes, at).expect("has room");
+    }
+
+    /// Another host that wants the whole namespace.
+    fn claim(&self, claim: Claim) -> Remote<TcpFabric> {
+        let fabric = TcpFabric::new(self.target.address.parse().expect("an address"));
+        let settings = Settings { claim, ..Settings::new(*b"another machine!") };
+        let name = Nqn::new(NAME).expect("a name");
+        Remote::connect(fabric, &name, 1, &settings, Duration::from_secs(5)).expect("claimed")
+    }
+}
+
+/// A run that waits before it writes again.
+struct Living {
+    run: Child,
+    go: std::path::PathBuf,
+}
+
+impl Living {
+    fn writes_again(self) {
+        fs::write(&self.go, "").expect("has room");
+        let output = self.run.wait_with_output().expect("ends");
+        Ran::of(output, "the run that goes on".to_string()).succeeds().prints("one\ntwo\n");
+    }
+}
+
+/// Mechanism: who looked at what a namespace holds reserved it to look. Consequence: a run that was refused because `part=` was
+/// forgotten took the namespace from the stores in its parts: each of their writes was EIO from then on. Fix: only who makes or
+/// recovers a tier claims it.
+#[test]
+fn refused_run_on_all_of_a_divided_namespace_leaves_running_stores_in_its_parts_alone() {
+    let Some(place) = Place::new() else { return };
+    let living = place.living(&place.tier("&part=1/2"));
+    place.run(0, &["--tier", &place.tier("")], "true").ends_with(2).says("divided into parts");
+    living.writes_again();
+    place.run(0, &["--tier", &place.tier("&part=2/2")], WRITE).succeeds();
+}
+
+/// As above. Consequence: the namespace was refused to every other machine, `--yes` or not.
+#[test]
+fn refused_run_leaves_a_namespace_free_for_other_machines() {
+    let Some(place) = Place::new() else { return };
+    let second = format!("file:{}:1T", place.exporter.work().join("second").display());
+    let tiers = ["--tier", &place.tier(""), "--tier", &second];
+    place.run(0, &tiers, "true").ends_with(2).says("are free there");
+    place.claim(Claim::Exclusive).release().expect("given back");
+    // The mark of ext4.
+    place.put(0x438, b"\x53\xef");
+    place.run(0, &tiers[..2], "true").ends_with(2).says("ext4");
+    place.run(1, &[&tiers[..2], &["--yes"]].concat(), WRITE).succeeds();
+}
+
+/// As above. Consequence: who had left the tier did not get it back.
+#[test]
+fn run_that_contradicts_a_tier_leaves_it_to_the_machine_that_has_left_it() {
+    let Some(mut place) = Place::new() else { return };
+    let tier = place.tier("");
+    let written = place.run(1, &["--tier", &tier], WRITE).succeeds().stdout;
+    lose_memory(&place.machines[1].1, "job");
+    place.forget_reservations();
+    place.run(0, &["--tier", &tier, "--mount", "/other"], "true").ends_with(2).says("--mount");
+    assert_eq!(place.run(1, &["--tier", &tier], READ).succeeds().stdout, written);
+}
+
+/// Mechanism: a run claimed a tier to recover it, and did not give it back when it could not. Fix: what a run has claimed is given
+/// back unless there is a store.
+#[test]
+fn run_that_cannot_recover_a_tier_gives_back_what_it_has_claimed() {
+    let Some(mut place) = Place::new() else { return };
+    for options in ["", "&part=1/2"] {
+        let tier = place.tier(options);
+        place.run(1, &["--tier", &tier], WRITE).succeeds();
+        lose_memory(&place.machines[1].1, "job");
+        place.forget_reservations();
+        // All but the superblock and its copy.
+        place.put(16 << 10, &vec![0xff; 8 << 20]);
+        let taking = format!("{tier}&take-over=yes");
+        place.run(0, &["--tier", &taking], "true").ends_with(2).says("is damaged");
+        let refused = place.run(1, &["--tier", &tier], "true").ends_with(2);
+        refused.says("is damaged");
+        place.claim(Claim::Exclusive).release().expect("given back");
+        place.put(0, &vec![0; 64 << 20]);
+    }
+}
+
+#[test]
+fn part_of_a_namespace_that_another_machine_has_reserved_is_had_by_who_takes_it_over() {
+    let Some(place) = Place::new() else { return };
+    let mut other = place.claim(Claim::Exclusive);
+    let tier = place.tier("&part=1/2");
+    let refused = place.run(0, &["--tier", &tier], "true").ends_with(2);
+    refused.says("if that machine is dead, add take-over=yes");
+    let taking = format!("{tier}&take-over=yes");
+    place.run(0, &["--tier", &taking], WRITE).succeeds();
+    other.write(0, &[1; 4096]).expect_err("it was put out");
+    place.run(1, &["--tier", &place.tier("&part=2/2")], WRITE).succeeds();
+}
+
+/// Mechanism: a namespace was taken over as soon as its option had been read. Consequence: a run that was refused for another reason had
+/// put out the machine whose store was there, and every write of that one was EIO. Fix: that is done when all has been looked at.
+#[test]
+fn run_that_is_refused_takes_nothing_over() {
+    let Some(place) = Place::new() else { return };
+    for options in ["", "&part=1/2"] {
+        let living = place.living(&place.tier(options));
+        let taking = place.tier(&format!("{options}&take-over=yes"));
+        let refused = |options: &[&str], what: &str| {
+            let options = [&["--tier", &taking], options].concat();
+            place.run(0, &options, "true").ends_with(2).says(what);
+        };
+        refused(&["--persist", "/nonexistent"], "does not exist");
+        refused(&["--tier", "file:/nonexistent/x:10M"], "a directory that does not exist");
+        refused(&["--mount", "/etc"], "/etc");
+        refused(&["--mount", "/other"], "--mount");
+        refused(&["--tier", "ram:1M"], "--tier");
+        living.writes_again();
+        let (_, sandbox) = &place.machines[1];
+        ran(&mut place.machines[1].0.cairn(sandbox, &["rm", "job", "--discard"])).succeeds();
+    }
+}
+
+/// The same: no part of a namespace that is a store's as a whole.
+#[test]
+fn part_of_a_namespace_that_a_store_has_is_not_taken_over() {
+    let Some(place) = Place::new() else { return };
+    let living = place.living(&place.tier(""));
+    let taking = place.tier("&part=1/2&take-over=yes");
+    place.run(0, &["--tier", &taking], "true").ends_with(2).says("no part of a store");
+    living.writes_again();
+}
