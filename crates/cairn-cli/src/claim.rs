@@ -6,7 +6,7 @@
 //! removes the store, and is waited for, however long that takes on a busy machine.
 
 use crate::checkpoints;
-use crate::claimed_tiers::ClaimedTiers;
+use crate::claimed_tiers::{self, ClaimedTiers};
 use crate::error::{Error, Result};
 use crate::recovered;
 use crate::renewal::{self, Failed};
@@ -15,7 +15,7 @@ use crate::resumption;
 use crate::size;
 use crate::space::check_quota;
 use crate::staging::{self, Stage};
-use crate::store::{OpenStore, Roots, refuse};
+use crate::store::{NODE, OpenStore, Roots, refuse};
 use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -40,8 +40,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The namespace that every store has.
-const NODE: &str = "node";
 /// How long the lock of a run is waited for that may be ending just now.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 /// When it is said that somebody is waited for.
@@ -100,7 +98,7 @@ impl Claim {
             let claimed = match &directory {
                 Some(directory) => OpenStore::open(directory)
                     .and_then(|store| (entrance.take)(directory, &store.job.job))
-                    .and_then(|lock| Claim::resume(directory, request, lock, entrance)),
+                    .and_then(|lock| Claim::resume(roots, directory, request, lock, entrance)),
                 None => Claim::create_by(roots, request, command, entrance),
             };
             match claimed {
@@ -114,6 +112,7 @@ impl Claim {
     }
 
     fn resume(
+        roots: &Roots,
         directory: &Path,
         request: &Request,
         lock: File,
@@ -137,14 +136,14 @@ impl Claim {
         let mut taken = ClaimedTiers::default();
         if device_store.namespaces().map_err(refuse)?.is_empty() {
             // Whoever made the description was killed before it made the namespace.
-            claim.make_namespace(&device_store, request)?;
+            claim.make_namespace(roots, &device_store, request)?;
             recovered::say(&claim, request.stage)?;
         } else {
             taken.take_over(&claim.store.job, request)?;
         }
         let joins = daemon::is_shared(&claim.lock);
         if !joins {
-            claim.renew(&device_store, request)?;
+            claim.renew(roots, &device_store, request)?;
         }
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
@@ -168,12 +167,12 @@ impl Claim {
     }
 
     /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
-    fn renew(&mut self, device_store: &Store, request: &Request) -> Result<()> {
+    fn renew(&mut self, roots: &Roots, device_store: &Store, request: &Request) -> Result<()> {
         let Some(failed) = Failed::find(&self.store, request)? else { return Ok(()) };
         let _no_agent = self.without_agent()?;
         failed.lines(&self.store.job.job).iter().for_each(|line| eprintln!("cairn: {line}"));
         renewal::forget_segments(&mut self.store, device_store)?;
-        self.make_namespace(device_store, request)?;
+        self.make_namespace(roots, device_store, request)?;
         recovered::say(self, request.stage)
     }
 
@@ -221,7 +220,7 @@ impl Claim {
         request.check_places(&mount, request.persist.as_deref())?;
         let persist_id = request.persist.as_deref().map(DirectoryId::at).transpose()?;
         let (root, note) = roots.for_new(request.memory_bytes())?;
-        let (tiers, notes) = request.tiers_for(&root, &mount, &Memory::here())?;
+        let (tiers, notes) = request.tiers_for((&root, roots), &mount, &Memory::here())?;
         let name = match &request.job {
             Some(job) => job.clone(),
             None => free_name(roots, command),
@@ -232,7 +231,7 @@ impl Claim {
         let lock = (entrance.take)(&directory, &name)?;
         if request.job.is_some() && is_described(&directory) {
             // Somebody else was faster.
-            return Claim::resume(&directory, request, lock, entrance);
+            return Claim::resume(roots, &directory, request, lock, entrance);
         }
         if !is_blank(&directory)? {
             return Err(Error::NotAStore { path: directory });
@@ -267,7 +266,7 @@ impl Claim {
             Ok(Claim { store, is_new: true, lock, locks: OnceCell::new() })
         });
         let made = made.and_then(|mut claim| {
-            let made = claim.make_namespace(&device_store, request);
+            let made = claim.make_namespace(roots, &device_store, request);
             // While this one has the lock: who waits for it is to hear that first.
             made.and_then(|()| staging::before_run(&claim, request.stage))
                 .inspect_err(|error| (entrance.give_up)(&directory, error))?;
@@ -292,14 +291,16 @@ impl Claim {
     }
 
     /// Makes the node's namespace, or makes it again from files that an earlier store has left.
-    fn make_namespace(&mut self, store: &Store, request: &Request) -> Result<()> {
+    fn make_namespace(&mut self, roots: &Roots, store: &Store, request: &Request) -> Result<()> {
+        namespace::remove_unfinished(store, NODE)?;
         let kept = self.kept_media(request)?;
+        claimed_tiers::check(&self.store.job, request, roots, kept.is_some())?;
         if kept.is_some() {
             staging::withdraw(self.store.directory())?;
         }
         let creation = self.creation(store, request, kept.is_some())?;
         let mut claimed = ClaimedTiers::default();
-        claimed.claim(&self.store.job, request)?;
+        claimed.claim(&self.store.job, request, kept.is_some())?;
         namespace::create(store, NODE, creation).map_err(|error| match kept {
             Some(path) => tier::refuse_kept(path)(error),
             None => error.into(),

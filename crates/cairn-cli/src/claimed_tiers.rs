@@ -1,22 +1,34 @@
-//! Namespaces on other machines, claimed for this one because a run is about to use them.
+//! Devices, and namespaces on other machines, looked at for the last time and claimed because a run is about to use them.
 //!
 //! Must stay true: what a run has claimed, and nobody had for this machine before, is given back if nothing comes of the run. So whoever
 //! claims has looked at everything else before.
 
 use crate::error::Result;
 use crate::request::Request;
-use crate::tier::{Licence, refused_device};
+use crate::store::Roots;
+use crate::tier::{self, Licence, refused_device};
 use cairn_agent::job::{DeviceKind, Job};
 use cairn_device::medium;
 use std::path::{Path, PathBuf};
+
+/// Looks at all devices of a store that is made, which are kept as they are if its metadata are. Errors: one cannot be used.
+pub fn check(job: &Job, request: &Request, roots: &Roots, are_kept: bool) -> Result<()> {
+    let mut devices = job.all_tiers().filter_map(tier::device);
+    devices.try_for_each(|path| tier::check_device(path, are_kept, request.licence(path), roots))
+}
 
 /// What was claimed, and is given back when this is dropped.
 #[derive(Default)]
 pub struct ClaimedTiers(Vec<PathBuf>);
 
 impl ClaimedTiers {
-    /// Claims those of a store that is made. Errors: another machine has one, and is not to be put out.
-    pub fn claim(&mut self, job: &Job, request: &Request) -> Result<()> {
+    /// Claims those of a store that is made. What nobody has finished on a device goes, unless all is kept. Errors: another machine has
+    /// one, and is not to be put out.
+    pub fn claim(&mut self, job: &Job, request: &Request, are_kept: bool) -> Result<()> {
+        for path in job.all_tiers().filter_map(tier::device).filter(|_| !are_kept) {
+            let cleared = medium::clear_unfinished(path, request.licence(path).takes_over);
+            cleared.map_err(refused_device)?;
+        }
         self.claim_if(job, request, |_| true)
     }
 

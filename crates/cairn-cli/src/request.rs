@@ -11,7 +11,7 @@ use crate::settings::RunSettings;
 use crate::size;
 use crate::space::Quota;
 use crate::staging::Stage;
-use crate::store::check_job_name;
+use crate::store::{Roots, check_job_name};
 use crate::tier::{self, Licence, TierRequest};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::error::why;
@@ -297,7 +297,7 @@ impl Request {
     /// tell the user about sizes that were not given. What an earlier store has left keeps its size.
     pub fn tiers_for(
         &self,
-        root: &Path,
+        (root, roots): (&Path, &Roots),
         mount: &str,
         memory: &Memory,
     ) -> Result<(Vec<TierSpec>, Vec<String>)> {
@@ -320,7 +320,7 @@ impl Request {
                 Ok(spec)
             }
             (Some(MediumKind::Block | MediumKind::Remote), Some(path)) => {
-                tier::check_device(path, kept.is_some(), self.licence(path))?;
+                tier::check_device(path, kept.is_some(), self.licence(path), roots)?;
                 // It has its size since it was read.
                 Ok(tier.or_of(0))
             }

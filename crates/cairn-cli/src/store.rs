@@ -11,8 +11,10 @@ use cairn_agent::daemon;
 use cairn_agent::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
 use cairn_agent::path::FilePath;
 use cairn_agent::volume::{Volume, prefix_of};
-use cairn_device::Store;
+use cairn_device::label::Identity;
+use cairn_device::namespace;
 use cairn_device::store::{Candidate, candidate_roots, find_candidate, store_path};
+use cairn_device::{Store, TierPlace};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,9 @@ const ADVICE: &str = "nothing was changed; use another --job or --store-root";
 const ADVICE_NEWER: &str = "nothing was changed; use the version of cairn that made it";
 const ADVICE_DAMAGED: &str =
     "nothing was changed; what is drained is in the persist directory; remove the store with rm -r";
+
+/// The namespace that every store has.
+pub const NODE: &str = "node";
 
 /// Agents asked in turn before it is given up.
 const AGENTS_MAX: u32 = 5;
@@ -109,6 +114,19 @@ impl Roots {
         }
         found.sort();
         found
+    }
+
+    /// The job of the store that has the tier with this identity, finished or not; None if there is none.
+    pub fn job_with_tier(&self, identity: &Identity) -> Option<String> {
+        let is_it = |place: &TierPlace| match place {
+            TierPlace::Medium { identity: found, .. } => found == identity,
+            TierPlace::Ram => false,
+        };
+        let has_it = |directory: &Path| {
+            let places = Store::open(directory).and_then(|store| namespace::places(&store, NODE));
+            places.is_ok_and(|places| places.iter().any(is_it))
+        };
+        self.all().into_iter().find(|(_, directory)| has_it(directory)).map(|(job, _)| job)
     }
 
     /// The directories in which users keep stores, those of other users included.

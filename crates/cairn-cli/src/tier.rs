@@ -10,7 +10,7 @@ use crate::discover::resolve;
 use crate::error::{Error, Result};
 use crate::placement;
 use crate::size;
-use crate::store::refuse;
+use crate::store::{Roots, refuse};
 use cairn_agent::error::why;
 use cairn_agent::job::{DeviceKind, TierSpec};
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
@@ -380,12 +380,20 @@ pub fn check_mappable(path: &Path) -> Result<()> {
 }
 
 /// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
-/// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it.
-pub fn check_device(path: &Path, are_kept: bool, licence: Licence) -> Result<()> {
+/// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it. A tier that was never finished
+/// is begun anew, unless a store has it.
+pub fn check_device(path: &Path, are_kept: bool, licence: Licence, roots: &Roots) -> Result<()> {
     match medium::contents(path, licence.takes_over).map_err(refused_device)? {
         Contents::Nothing => Ok(()),
-        Contents::Tier(_) if are_kept => Ok(()),
+        Contents::Tier(_) | Contents::Unfinished(_) if are_kept => Ok(()),
         _ if licence.may_overwrite => Ok(()),
+        Contents::Unfinished(label) => match roots.job_with_tier(&label.identity) {
+            None => Ok(()),
+            Some(job) => {
+                let problem = format!("cannot be used: it is a tier of the job {job}");
+                Err(refused(path, problem, format!("choose another, or see cairn rm {job}")))
+            }
+        },
         held => {
             let problem = format!("cannot be used: {}", held.describe());
             Err(refused(path, problem, "choose another, or overwrite it with --yes"))
@@ -395,7 +403,7 @@ pub fn check_device(path: &Path, are_kept: bool, licence: Licence) -> Result<()>
 
 /// Refuses to resume a store on a device that has become too small for it.
 pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
-    let (true, Some(path)) = (is_device(tier.device), &tier.path) else { return Ok(()) };
+    let Some(path) = device(tier) else { return Ok(()) };
     let DeviceSize { bytes_max, .. } = measure(path).map_err(refused_device)?;
     match tier.bytes <= bytes_max {
         true => Ok(()),
@@ -415,6 +423,11 @@ pub fn check_divisible(tier: &TierRequest) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The path of a tier that is there before and after the store.
+pub fn device(tier: &TierSpec) -> Option<&Path> {
+    tier.path.as_deref().filter(|_| is_device(tier.device))
 }
 
 /// Whether it is there before and after the store.

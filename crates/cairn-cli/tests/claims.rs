@@ -12,6 +12,7 @@ use cairn_device::nvme::controller::Settings;
 use cairn_device::nvme::remote::Remote;
 use cairn_device::nvme::tcp::TcpFabric;
 use cairn_device::nvme::wire::Nqn;
+use common::loop_device::LoopDevice;
 use common::{Ran, Sandbox};
 use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
 use machine::{Machine, ran};
@@ -175,6 +176,124 @@ fn part_of_a_namespace_that_another_machine_has_reserved_is_had_by_who_takes_it_
     place.run(0, &["--tier", &taking], WRITE).succeeds();
     other.write(0, &[1; 4096]).expect_err("it was put out");
     place.run(1, &["--tier", &place.tier("&part=2/2")], WRITE).succeeds();
+}
+
+/// A store of which the run was killed between the label of its first tier and the metadata there.
+fn leave_unfinished(place: &Place, machine: usize, options: &str) {
+    place.run(machine, &["--tier", &place.tier(options)], "echo >/cairn/f").succeeds();
+    undo(place, &place.machines[machine].1);
+}
+
+/// Takes back all of a store but its description, its list of tiers, and their labels.
+fn undo(place: &Place, sandbox: &Sandbox) {
+    if let Some(agent) = sandbox.agent_if_any("job") {
+        common::kill("KILL", agent.into());
+    }
+    for entry in fs::read_dir(sandbox.store("job")).expect("it is kept").flatten() {
+        let name = entry.file_name().into_string().expect("UTF-8");
+        if name.starts_with("node.") && name != "node.tiers" {
+            fs::remove_file(entry.path()).expect("was there");
+        }
+    }
+    place.put(0, &vec![0; 30 << 20]);
+}
+
+/// Mechanism: a label over no superblock counted as damage before anybody looked whether a store had begun to make that tier.
+/// Consequence: a run that was killed in the seconds in which it claimed a part left a job that nobody could start again. Fix: what a
+/// store has not finished is removed before it is looked at.
+#[test]
+fn store_whose_run_was_killed_while_it_claimed_a_part_is_begun_anew() {
+    let Some(place) = Place::new() else { return };
+    let tier = place.tier("&part=1/2");
+    let mut run = place.command(0, &["--tier", &tier], "true").spawn().expect("starts");
+    let exported = fs::File::open(place.exporter.work().join("export")).expect("is there");
+    common::eventually("its label is there", || {
+        let mut magic = [0; 8];
+        exported.read_exact_at(&mut magic, (31 << 20) - 4096).expect("reads");
+        magic != [0; 8]
+    });
+    run.kill().and_then(|()| run.wait()).expect("is killed");
+    place.run(0, &["--tier", &tier], WRITE).succeeds();
+}
+
+/// The same at the last moment, by whatever way the run comes.
+#[test]
+fn store_of_which_a_tier_was_not_finished_is_begun_anew() {
+    let Some(place) = Place::new() else { return };
+    for options in ["", "&part=1/2"] {
+        let tier = place.tier(options);
+        for again in [&["--tier", &tier][..], &[]] {
+            leave_unfinished(&place, 0, options);
+            ran(place.command(0, again, WRITE).env_remove("CAIRN_RUN_TIER")).succeeds();
+            let (machine, sandbox) = &place.machines[0];
+            ran(&mut machine.cairn(sandbox, &["rm", "job", "--discard"])).succeeds();
+        }
+    }
+}
+
+#[test]
+fn store_of_which_a_tier_was_not_finished_beside_a_device_is_begun_anew() {
+    let Some(place) = Place::new() else { return };
+    let sandbox = Sandbox::new();
+    let Some(device) = LoopDevice::new(&sandbox.work(), 32 << 20) else { return };
+    let (part, block) = (place.tier("&part=1/2"), format!("block:{}", device.path().display()));
+    for [first, second] in [[&part, &block], [&block, &part]] {
+        let run = |script: &str| {
+            let tiers = ["--tier", first, "--tier", second, "--", "bash", "-c", script];
+            sandbox.cairn(&[&["run", "--job", "job"], &tiers[..]].concat()).succeeds()
+        };
+        run("echo >/cairn/f");
+        undo(&place, &sandbox);
+        let file = fs::File::options().write(true).open(device.path()).expect("opens");
+        file.write_all_at(&vec![0; 31 << 20], 0).and_then(|()| file.sync_all()).expect("writes");
+        run(WRITE);
+        sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    }
+}
+
+/// The same, when the store has been lost: then the machine begins anew that had it, or one that takes it over.
+#[test]
+fn tier_that_was_not_finished_is_begun_anew_by_any_store_if_none_has_it() {
+    let Some(place) = Place::new() else { return };
+    for options in ["", "&part=1/2"] {
+        let tier = place.tier(options);
+        let taking = format!("{tier}&take-over=yes");
+        leave_unfinished(&place, 0, options);
+        let (machine, sandbox) = &place.machines[0];
+        let other = ["run", "--job", "other", "--tier", &tier, "--", "true"];
+        let other = || ran(&mut machine.cairn(sandbox, &other));
+        other().ends_with(2).says("it is a tier of the job job");
+        fs::remove_dir_all(sandbox.store("job")).expect("removes");
+        other().succeeds();
+        leave_unfinished(&place, 0, options);
+        fs::remove_dir_all(sandbox.store("job")).expect("removes");
+        place.run(1, &["--tier", &tier], "true").ends_with(2).says("another machine uses it");
+        place.run(1, &["--tier", &taking], WRITE).succeeds();
+        let (machine, sandbox) = &place.machines[1];
+        ran(&mut machine.cairn(sandbox, &["rm", "job", "--discard"])).succeeds();
+    }
+}
+
+/// A tier that nothing was written to, and that has its metadata elsewhere, looks like one that was not finished.
+#[test]
+fn tier_in_which_nothing_stands_is_begun_anew_by_nobody_but_its_store() {
+    let Some(mut place) = Place::new() else { return };
+    let tier = place.tier("");
+    let spilling = ["--tier", "ram:2M", "--tier", &tier];
+    place.run(0, &spilling, "echo kept >/cairn/f").succeeds();
+    let (_, sandbox) = &place.machines[0];
+    if let Some(agent) = sandbox.agent_if_any("job") {
+        common::kill("KILL", agent.into());
+    }
+    let refused = |place: &Place, machine: usize| {
+        let (machine, sandbox) = &place.machines[machine];
+        let other = ["run", "--job", "other", "--tier", &tier, "--", "true"];
+        ran(&mut machine.cairn(sandbox, &other)).ends_with(2)
+    };
+    refused(&place, 0).says("it is a tier of the job job");
+    place.forget_reservations();
+    refused(&place, 1);
+    place.run(0, &spilling, "cat /cairn/f; seq 1000000 >/cairn/g").succeeds().prints("kept\n");
 }
 
 /// Mechanism: a namespace was taken over as soon as its option had been read. Consequence: a run that was refused for another reason had

@@ -417,6 +417,11 @@ impl MediaFile {
         remote.write_once(self.label_at, page, deadline).map_err(errno_of)
     }
 
+    /// Whether what is on another machine was seen to be reserved for this one; true of what is on this one.
+    pub(crate) fn is_reserved_here(&self) -> bool {
+        self.remote.as_ref().is_none_or(SharedRemote::is_reserved_here)
+    }
+
     /// Whether this machine has reserved what is on another one only since this was opened.
     pub(crate) fn was_free(&self) -> bool {
         self.remote.as_ref().is_some_and(SharedRemote::was_free)

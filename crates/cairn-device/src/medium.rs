@@ -28,7 +28,7 @@ use crate::nvme::queue::Traits;
 use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
-pub use block::{Contents, DeviceSize, contents, measure};
+pub use block::{Contents, DeviceSize, clear_unfinished, contents, measure};
 pub use remote::{claim, give_back};
 pub(crate) use remote::{remove_stand_ins, stand_in_of_tier};
 

@@ -592,11 +592,23 @@ fn create_media(creation: &Creation) -> StoreResult<()> {
     })
 }
 
+/// Removes what a creator of the namespace `name` that died has left, if it was not made: as `create` would. Errors: nobody can tell
+/// what is on the first tier.
+pub fn remove_unfinished(store: &Store, name: &str) -> StoreResult<()> {
+    let directory = store.directory();
+    let names = Names::new(directory, name)?;
+    let _exclusive = directory.exclusive()?;
+    match directory.contains(&names.meta) {
+        true => Ok(()),
+        false => remove_leftovers(directory, &names),
+    }
+}
+
 /// Removes what a creator that died has left: without a meta segment nobody uses it. Files stay if the first one may hold
 /// a namespace, which was to be made again from them.
 fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
     let places = tiers::read(directory, &names.tiers).unwrap_or_default();
-    match places.first().is_some_and(TierPlace::may_hold_namespace) {
+    match places.first().map_or(Ok(false), TierPlace::may_hold_namespace)? {
         true => remove_own(directory, names),
         false => remove_tiers(directory, names),
     }

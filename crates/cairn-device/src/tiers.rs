@@ -76,13 +76,17 @@ impl TierPlace {
         Ok(Some(superblock))
     }
 
-    /// Whether it is a medium with a superblock, intact or not.
-    pub(crate) fn may_hold_namespace(&self) -> bool {
-        let TierPlace::Medium { path, identity, .. } = self else { return false };
-        let opened = MediaFile::open_any(path, libc::LOCK_SH, Access::Read);
-        let Ok((file, Ok(_))) = opened else { return false };
-        file.identity() == identity
-            && !matches!(cairn_core::inspect(&file, checksum::crc32c), Ok(None))
+    /// Whether it is a medium with a superblock, intact or not. Errors: nobody can tell.
+    pub(crate) fn may_hold_namespace(&self) -> StoreResult<bool> {
+        let TierPlace::Medium { path, identity, .. } = self else { return Ok(false) };
+        match MediaFile::open_any(path, libc::LOCK_SH, Access::Read) {
+            Ok((file, Ok(label))) if label.identity == *identity => {
+                Ok(!matches!(cairn_core::inspect(&file, checksum::crc32c), Ok(None)))
+            }
+            Err(error) if !matches!(error.errno, libc::ENOENT | libc::EINVAL) => Err(error),
+            // There is none, or something that is no tier.
+            _ => Ok(false),
+        }
     }
 
     /// The same place, where a tier is there already, whichever machine has it. Errors: it is not there, is no tier, or is in use.
@@ -119,7 +123,10 @@ impl TierPlace {
             TierPlace::Ram => false,
             TierPlace::Medium { kind, path, identity } if kind.is_device() => {
                 let contents = medium::contents(path, false)?;
-                matches!(contents, Contents::Tier(label) if label.identity == *identity)
+                matches!(
+                    contents,
+                    Contents::Tier(label) | Contents::Unfinished(label) if label.identity == *identity
+                )
             }
             TierPlace::Medium { path, .. } => path.exists(),
         })

@@ -13,6 +13,7 @@ use crate::descriptor::Descriptor;
 use crate::directory::{StoreError, StoreResult, c_path};
 use crate::label::{self, Identity, Label, Wrong};
 use crate::media_file::{MediaFile, read_all};
+use crate::namespace::removal;
 use crate::nvme::shared::RemotePath;
 use crate::sys::{self, Errno, SysResult};
 
@@ -96,6 +97,9 @@ pub enum Contents {
     Nothing,
     /// A tier of Cairn.
     Tier(Label),
+    /// One of this machine, or of one that is given up, in which nothing stands, not even metadata: a store has those elsewhere, or
+    /// whoever made the tier has died.
+    Unfinished(Label),
     /// Something else, as in "it holds …".
     Foreign(&'static str),
 }
@@ -105,7 +109,30 @@ pub enum Contents {
 pub fn contents(path: &Path, takes_over: bool) -> StoreResult<Contents> {
     let access = if takes_over { Access::Read } else { Access::Look };
     let (device, label) = open_alone(path, access)?;
-    contents_of(path, &device, label)
+    let held = contents_of(path, &device, label)?;
+    match held {
+        Contents::Tier(label) if takes_over || device.is_claimed_here(&label) => {
+            let is_blank = device.is_blank_but_for_its_label();
+            match is_blank.map_err(|errno| StoreError::new("read", path, errno))? {
+                true => Ok(Contents::Unfinished(label)),
+                false => Ok(held),
+            }
+        }
+        held => Ok(held),
+    }
+}
+
+/// Makes the device at `path` blank if what it holds is an unfinished tier: see `Contents`. Errors: it is in use, or another machine's
+/// unless this `takes_over`.
+pub fn clear_unfinished(path: &Path, takes_over: bool) -> StoreResult<()> {
+    let Contents::Unfinished(label) = contents(path, takes_over)? else { return Ok(()) };
+    if RemotePath::is_one(path) {
+        super::claim(path, takes_over)?;
+    }
+    match removal::open(path, &label.identity, libc::LOCK_EX)? {
+        Some(device) => device.remove_from(path),
+        None => Ok(()),
+    }
 }
 
 /// Sizes of a block device.
@@ -242,6 +269,16 @@ impl MediaFile {
         Ok(())
     }
 
+    /// Whether nothing stands at both ends of the device but the label.
+    fn is_blank_but_for_its_label(&self) -> SysResult<bool> {
+        let Ends { head, tail, bytes } = self.ends()?;
+        let label = self.label_at()..self.label_at() + PAGE;
+        let is_blank = |from: u64, end: &[u8]| {
+            (from..).zip(end).all(|(at, &byte)| byte == 0 || label.contains(&at))
+        };
+        Ok(is_blank(0, &head) && is_blank(bytes - tail.len() as u64, &tail))
+    }
+
     /// What stands at both ends of the device.
     fn ends(&self) -> SysResult<Ends> {
         let bytes = self.device_bytes()?;
@@ -255,7 +292,9 @@ impl Contents {
     pub fn describe(self) -> &'static str {
         match self {
             Contents::Nothing => "it is empty",
-            Contents::Tier(_) => "it is a tier of another store; remove that with cairn rm",
+            Contents::Tier(_) | Contents::Unfinished(_) => {
+                "it is a tier of another store; remove that with cairn rm"
+            }
             Contents::Foreign(what) => what,
         }
     }

@@ -72,6 +72,14 @@ impl MediaFile {
         Ok(true)
     }
 
+    /// Whether a tier with this label is this machine's, which had claimed it before, or has the device.
+    pub(super) fn is_claimed_here(&self, label: &Label) -> bool {
+        match self.claims_by_label() {
+            Some(host) => label.claim.is_some_and(|claim| claim.holder.host == host),
+            None => self.is_reserved_here(),
+        }
+    }
+
     /// Errors: a tier with this label is another machine's (`EBUSY`).
     pub(crate) fn check_claim(&self, path: &Path, label: &Label) -> StoreResult<()> {
         let Some(host) = self.claims_by_label() else { return Ok(()) };

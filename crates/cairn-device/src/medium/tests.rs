@@ -63,10 +63,8 @@ fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
     for bytes in [BYTES, BYTES_MAX] {
         assert_eq!((place.contents(), measure(place.path())), (Contents::Nothing, size(None)));
         place.make(bytes, false).unwrap();
-        assert_eq!(
-            place.contents(),
-            Contents::Tier(Label { bytes, identity: IDENTITY, ..Label::default() })
-        );
+        let label = Label { bytes, identity: IDENTITY, ..Label::default() };
+        assert_eq!(place.contents(), Contents::Unfinished(label));
         assert_eq!(measure(place.path()), size(Some(bytes)));
         let file = MediaFile::open(place.path()).unwrap();
         assert_eq!((Media::bytes(&file), file.identity()), (bytes, &IDENTITY));
@@ -76,8 +74,24 @@ fn tier_of_any_size_is_made_found_again_and_leaves_an_empty_device() {
         }
         assert!(Media::write(&file, bytes, &[7; PAGE as usize]).is_err());
         drop(file);
+        assert_eq!(place.contents(), Contents::Tier(label));
         place.empty();
         assert!(place.bytes().iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn tier_is_cleared_only_if_nothing_stands_at_both_ends_of_its_device() {
+    let Some(place) = Place::new() else { return };
+    for at in [0, (1 << 20) - 1, DEVICE_BYTES - (1 << 20), BYTES_MAX - 1] {
+        place.make(BYTES, false).unwrap();
+        place.mark(at, b"x");
+        let before = place.bytes();
+        clear_unfinished(place.path(), false).unwrap();
+        assert!(place.bytes() == before, "{at}");
+        place.mark(at, b"\0");
+        clear_unfinished(place.path(), false).unwrap();
+        assert_eq!(place.contents(), Contents::Nothing);
     }
 }
 

@@ -166,6 +166,23 @@ fn file_of_a_dead_creator_is_replaced() {
 }
 
 #[test]
+fn tiers_of_a_dead_creator_stay_as_long_as_nobody_can_look_at_the_first() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let away = TierPlace::new(MediumKind::Remote, Path::new("//127.0.0.1:1/nqn.x?nsid=1")).unwrap();
+    let dead = spilling(&scratch, [4, 8, 0, 0]).places.remove(1);
+    let TierPlace::Medium { path, identity, .. } = &dead else { panic!() };
+    MediaFile::create(path, 1 << 20, *identity, Allocation::AsWritten).unwrap();
+    tiers::write(store.directory(), c"node.tiers", &[away, dead.clone()]).unwrap();
+    assert_eq!(remove_unfinished(&store, "node").unwrap_err().errno, libc::ECONNREFUSED);
+    assert!(store.directory().contains(c"node.tiers") && path.exists());
+    std::fs::remove_file(store.path().join("node.tiers")).unwrap();
+    tiers::write(store.directory(), c"node.tiers", std::slice::from_ref(&dead)).unwrap();
+    remove_unfinished(&store, "node").unwrap();
+    assert!(!store.directory().contains(c"node.tiers") && !path.exists());
+}
+
+#[test]
 fn device_of_a_dead_creator_is_made_again_and_blank_when_the_store_is_gone() {
     let Some(device) = LoopDevice::new(&std::env::temp_dir(), 8 << 20) else { return };
     let scratch = Scratch::new();

@@ -275,6 +275,11 @@ impl<F: Fabric + Clone> Remote<F> {
         self.insist_on(Demand::Anything, |_| Ok(()))
     }
 
+    /// Whether it was seen that this host has reserved the namespace.
+    pub fn is_reserved_here(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Whether the claim was made here, and by nobody for this host before.
     pub fn was_free(&self) -> bool {
         self.own.is_some_and(|own| own.is_new)

@@ -370,6 +370,11 @@ impl SharedRemote {
         self.with(|remote| remote.discard(at, length))
     }
 
+    /// Whether this process has seen that it is reserved for this host.
+    pub fn is_reserved_here(&self) -> bool {
+        self.with(|remote| Ok(remote.is_reserved_here())) == Ok(true)
+    }
+
     /// Whether this process has claimed it, and nobody had done so before for this host.
     pub fn was_free(&self) -> bool {
         self.with(|remote| Ok(remote.was_free())) == Ok(true)
