@@ -9,6 +9,7 @@ use crate::store::Roots;
 use crate::tier::{self, Licence, refused_device};
 use cairn_agent::job::{DeviceKind, Job};
 use cairn_device::medium;
+use cairn_device::nvme::shared::RemotePath;
 use std::path::{Path, PathBuf};
 
 /// Looks at all devices of a store that is made, which are kept as they are if its metadata are. Errors: one cannot be used.
@@ -58,6 +59,15 @@ impl ClaimedTiers {
             self.0.push(path.to_path_buf());
         }
         Ok(())
+    }
+
+    /// Claims what is at `path`, if that is a namespace, for as long as the result is there. Errors: another machine has it.
+    pub fn for_now(path: &Path) -> Result<ClaimedTiers> {
+        let mut claimed = ClaimedTiers::default();
+        if RemotePath::is_one(path) {
+            claimed.claim_one(path, Licence { may_overwrite: false, takes_over: false })?;
+        }
+        Ok(claimed)
     }
 
     /// They are used from now on.

@@ -6,6 +6,7 @@
 //! Does not read the data of files; `cairn verify` does.
 
 use crate::Context;
+use crate::claimed_tiers::ClaimedTiers;
 use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
 use crate::offline::{self, TierFile};
 use crate::output::{self, count};
@@ -251,6 +252,8 @@ fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
 
 /// Carries out all remedies and looks whether they helped. Errors: the file cannot be written to.
 fn repair(path: &Path) -> Result<FsckReport> {
+    // Given back when everything is closed.
+    let _claimed = ClaimedTiers::for_now(path)?;
     let mut tier = offline::open(path, Access::ReadWrite)?;
     // Somebody may have used it meanwhile.
     let before = examine(path, &tier)?;

@@ -165,6 +165,21 @@ fn run_that_cannot_recover_a_tier_gives_back_what_it_has_claimed() {
     }
 }
 
+/// As above, of `cairn fsck`.
+#[test]
+fn namespace_that_was_repaired_is_as_free_as_before() {
+    let Some(mut place) = Place::new() else { return };
+    let tier = place.tier("");
+    let written = place.run(1, &["--tier", &tier], WRITE).succeeds().stdout;
+    lose_memory(&place.machines[1].1, "job");
+    place.forget_reservations();
+    // The superblock.
+    place.put(100, b"\xff");
+    let (machine, sandbox) = &place.machines[0];
+    ran(&mut machine.cairn(sandbox, &["fsck", &tier])).ends_with(1);
+    assert_eq!(place.run(1, &["--tier", &tier], READ).succeeds().stdout, written);
+}
+
 #[test]
 fn part_of_a_namespace_that_another_machine_has_reserved_is_had_by_who_takes_it_over() {
     let Some(place) = Place::new() else { return };
