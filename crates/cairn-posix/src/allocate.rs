@@ -85,7 +85,7 @@ impl Range {
     fn fill_holes(&self) -> Result<()> {
         let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
         match self.fits() {
-            Err(Errno(libc::ENOSPC)) => space::wait(self.mount, || self.fits()),
+            Err(Errno(libc::ENOSPC)) => space::wait_for_held(self.mount, || self.fits()),
             fits => fits,
         }?;
         self.probe(|probe| {

@@ -17,10 +17,23 @@ use crate::mount::Mount;
 /// How often space is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Who does not wait for space to be made waits so long for what the agent only holds, which it lets go at its next look.
+const HELD_MS: u32 = 100;
+
 /// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any more, `EINTR`, those of
 /// `attempt`.
 #[cold]
 pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
+    wait_at_most(u32::MAX, mount, attempt)
+}
+
+/// The same for a moment.
+#[cold]
+pub fn wait_for_held<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
+    wait_at_most(HELD_MS, mount, attempt)
+}
+
+fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     const FULL: Errno = Errno(libc::ENOSPC);
     let fs = mount.fs();
     if fs.space_patience_ms() == 0 {
@@ -28,7 +41,8 @@ pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     }
     // Without a descriptor for it nothing can be waited for.
     let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FULL)?).raise();
-    let mut waiter = fs.begin_waiting(now());
+    let began = now();
+    let mut waiter = fs.begin_waiting(began);
     let ended = loop {
         let mut ticks = [0_u8; 8];
         match gate::outside_unless_interrupted(|| sys::read(ticker.raw(), &mut ticks)) {
@@ -38,12 +52,13 @@ pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
             Some(Ok(_)) => {}
         }
         // Asked first: what was made before the hope ended is found.
+        let is_over = now().since(began) >= most_ms;
         let hope = fs.space_hope(&waiter, now());
         let tried = attempt();
         if tried.as_ref().err() != Some(&FULL) {
             break tried;
         }
-        if hope == Hope::None {
+        if is_over || hope == Hope::None {
             // An agent that was killed may have held what was removed.
             break if mount.reap() { attempt() } else { tried };
         }
