@@ -45,6 +45,7 @@ pub mod outside;
 pub mod pace;
 pub mod path;
 pub mod plan;
+pub mod pointer;
 pub mod policy;
 mod prefault;
 mod priority;

@@ -14,6 +14,7 @@ mod numbered;
 pub mod pattern;
 pub mod policy;
 pub mod register;
+pub mod series;
 pub mod usual;
 
 use crate::manifest::Kind;

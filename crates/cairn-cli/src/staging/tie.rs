@@ -3,6 +3,7 @@
 //! Must stay true: before programs run the manifest says so of absent files, so that the copies go where the programs take the
 //! files; a file is marked as drained only after the manifest names its copy.
 
+use super::Staged;
 use crate::error::Result;
 use crate::store::OpenStore;
 use cairn_agent::checkpoints::Checkpoints;
@@ -12,17 +13,16 @@ use cairn_agent::path::FilePath;
 use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
-use std::collections::BTreeSet;
 
-/// Ties every regular file of a new store to its copy in the persist directory, and says there which copies were found `damaged`,
-/// and in the register which checkpoints are there. Errors: the directory cannot be read or written.
-pub fn tie(store: &OpenStore, volumes: &[Volume], damaged: &BTreeSet<FilePath>) -> Result<()> {
+/// Ties every regular file of a new store to its copy in the persist directory, but for those that were mended, and says there which
+/// copies were found damaged, and in the register which checkpoints are there. Errors: the directory cannot be read or written.
+pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let mut ledger = Ledger::open(persist, &store.job)?;
-    for path in damaged {
+    for path in &staged.damaged {
         ledger.update(path, |entry| entry.damaged = true);
     }
-    tie_files(&mut ledger, volumes, &|_| true)?;
+    tie_files(&mut ledger, volumes, &|path| !staged.mended.contains_key(path))?;
     let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     checkpoints.note_levels(&mut ledger);
     Ok(checkpoints.save()?)

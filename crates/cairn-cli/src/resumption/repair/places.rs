@@ -4,6 +4,7 @@
 
 use cairn_agent::path::FilePath;
 use cairn_agent::repair::{ASIDE, NEW};
+use cairn_agent::sets::series::has_number;
 use std::collections::BTreeSet;
 
 /// The paths that the files of a checkpoint lie at: the directories that are the checkpoint's own, which have its step in their names,
@@ -36,13 +37,6 @@ fn directories_of(file: &FilePath) -> Vec<FilePath> {
         directories.push(here.clone());
     }
     directories
-}
-
-/// Whether one of the numbers in a name, as a whole, is this.
-fn has_number(name: &[u8], number: u64) -> bool {
-    let runs = name.split(|byte| !byte.is_ascii_digit());
-    let numbers = runs.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
-    numbers.into_iter().any(|found| found == number)
 }
 
 /// Where what lies at `places` is set aside: below one directory, in which none of these names is taken.
