@@ -200,9 +200,9 @@ impl Checkpoints {
         self.save()
     }
 
-    /// To be called when a file of a checkpoint was replaced by a copy of itself, while there is no agent.
-    pub fn note_replaced(&mut self, path: &FilePath, inode: u32, version: u64) {
-        self.register.note_replaced(path, inode, version);
+    /// To be called when a file was replaced by a copy of itself, while there is no agent; whether it is one of a checkpoint.
+    pub fn note_replaced(&mut self, path: &FilePath, inode: u32, version: u64) -> bool {
+        self.register.note_replaced(path, inode, version)
     }
 
     /// Takes note of what `manifest` has of this store.

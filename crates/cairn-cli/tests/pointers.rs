@@ -10,7 +10,7 @@ use std::fs;
 fn write(step: u64) -> String {
     format!(
         "(cd /cairn; mkdir -p d .new; echo m{step} >.new/model; mv .new d/global_step{step}; printf global_step{step} >d/latest
-        mkdir -p .new; echo m{step} >.new/model; mv .new $(printf iter_%07d {step}); echo {step} >latest_checkpointed_iteration.txt
+        mkdir -p .new; echo i{step} >.new/model; mv .new $(printf iter_%07d {step}); echo {step} >latest_checkpointed_iteration.txt
         echo e{step} >epoch={step}.ckpt; ln -sfn epoch={step}.ckpt last.ckpt)"
     )
 }
@@ -91,4 +91,39 @@ fn what_names_a_checkpoint_of_which_none_is_there_is_left_out() {
     let ran =
         sandbox.cairn(&["run", "--job", "named", "--", "bash", "-c", "cd /cairn; ls * ; exit 3"]);
     ran.ends_with(3).prints("latest_checkpointed_iteration.txt\n\nd:\n\niter_0000010:\nmodel\n");
+}
+
+/// Mechanism: a checkpoint was set aside, and what named it stayed. Consequence: the program was told to go on from one that was not there.
+/// Fix: it names the one that is gone on from, or is set aside, too.
+#[test]
+fn what_names_a_checkpoint_that_is_set_aside_names_the_one_before() {
+    let sandbox = Sandbox::new();
+    let script = format!("{}; {}; exit 3", write(10), write(20));
+    sandbox.run("named", &script).ends_with(3);
+    for content in ["m20\n", "e20\n"] {
+        sandbox.flip("named", content.as_bytes(), 0);
+    }
+    for path in ["d/global_step20/model", "epoch=20.ckpt"] {
+        fs::write(sandbox.out().join(path), "x20\n").expect("spoils");
+    }
+    let again =
+        |script: &str| sandbox.cairn(&["run", "--job", "named", "--", "bash", "-c", script]);
+    let ran = again(&format!("{SHOW}; exit 3")).ends_with(3);
+    let ran = ran.says("d/latest named d/global_step20: it names d/global_step10 now");
+    let ran = ran.says("last.ckpt named epoch=20.ckpt: it names epoch=10.ckpt now");
+    ran.prints("global_step10\n20\nepoch=10.ckpt\nd/global_step10\nepoch=10.ckpt\niter_0000010\niter_0000020\n");
+    assert_eq!(named(&sandbox), ["global_step10", "20", "epoch=10.ckpt"], "so it is outside");
+    for content in ["m10\n", "e10\n"] {
+        sandbox.flip("named", content.as_bytes(), 0);
+    }
+    for path in ["d/global_step10/model", "epoch=10.ckpt"] {
+        fs::write(sandbox.out().join(path), "x10\n").expect("spoils");
+    }
+    let ran = again("cd /cairn; ls -A * .cairn-damaged; exit 3").ends_with(3);
+    let ran = ran.says("d/latest named d/global_step10: it is set aside, too");
+    assert!(
+        !ran.stdout.split(".cairn-damaged:").next().is_some_and(|left| left.contains("latest\n")),
+        "{}",
+        ran.stdout
+    );
 }

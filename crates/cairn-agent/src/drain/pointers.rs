@@ -7,7 +7,7 @@ use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree};
 use crate::pointer::{Places, TEXT_BYTES_MAX};
-use crate::read::{Buffer, read_whole};
+use crate::read::{Buffer, read_small};
 use crate::sets::Name;
 use crate::volume::Volume;
 
@@ -32,7 +32,9 @@ pub fn leave(
         let Some(node) = node.filter(|_| !places.have(path)) else { return false };
         let text = match node.kind {
             Kind::Symlink => Some(node.target.clone()),
-            _ => text(volume, path, &mut buffer),
+            _ => path
+                .strip_prefix(volume.prefix())
+                .and_then(|inner| read_small(volume, &inner, &mut buffer)),
         };
         let named = text.and_then(|text| places.named(path, &text));
         let missing = named.filter(|name| !ledger.has_checkpoint(name));
@@ -43,15 +45,4 @@ pub fn leave(
     plan.symlinks.retain(|path| !waits(path));
     plan.copies.retain(|path| !waits(path));
     awaited
-}
-
-/// What is in a small file; None if it cannot be read, which whoever copies it says.
-fn text(volume: &Volume, path: &FilePath, buffer: &mut Buffer) -> Option<Vec<u8>> {
-    let file = volume.open_file(&path.strip_prefix(volume.prefix())?).ok()?;
-    let mut text = Vec::new();
-    let read = read_whole(&file, buffer, &mut |chunk| {
-        text.extend_from_slice(chunk.bytes());
-        Ok(())
-    });
-    read.is_ok().then_some(text)
 }

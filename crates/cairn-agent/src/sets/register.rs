@@ -299,13 +299,16 @@ impl Register {
         self.checkpoints.sort_by_key(|known| known.id);
     }
 
-    /// The file at `path` is another one with the same data: what consists of it stays what it is.
-    pub fn note_replaced(&mut self, path: &crate::FilePath, inode: u32, version: u64) {
+    /// The file at `path` is another one with the same data: what consists of it stays what it is. Whether anything does.
+    pub fn note_replaced(&mut self, path: &crate::FilePath, inode: u32, version: u64) -> bool {
+        let mut is_part = false;
         let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
         let files = known.flat_map(|known| &mut known.files);
         for file in files.filter(|file| file.path == *path) {
             (file.inode, file.version) = (inode, version);
+            is_part = true;
         }
+        is_part
     }
 
     /// The numbers up to `taken` were given before, by an agent that could not write them down.
