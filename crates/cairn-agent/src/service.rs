@@ -226,6 +226,8 @@ struct DrainLoop<'a> {
     notes_bytes: u64,
     /// Something changed since the last pass began.
     dirty: bool,
+    /// Whether a run went on when that was of interest last.
+    was_running: bool,
     /// There has been a pass since memory was given back last.
     has_worked: bool,
     changed_at: Instant,
@@ -252,6 +254,7 @@ fn drain_loop(shared: &Shared) {
         watches: HashMap::new(),
         notes_bytes: 0,
         dirty: false,
+        was_running: false,
         has_worked: false,
         changed_at: Instant::now(),
         not_before: Instant::now(),
@@ -311,6 +314,12 @@ impl DrainLoop<'_> {
         self.dirty |= notes_bytes != self.notes_bytes;
         self.notes_bytes = notes_bytes;
         self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
+        if self.drainer.next_look().is_some() {
+            // What more files may come to is settled once nobody can write them.
+            let is_running = is_running(self.shared);
+            self.dirty |= self.was_running && !is_running;
+            self.was_running = is_running;
+        }
         if self.dirty {
             self.changed_at = Instant::now();
             self.shared.state().settled = false;

@@ -11,7 +11,7 @@ use crate::standing::Standing;
 use crate::store::OpenStore;
 use cairn_agent::archive::Phase as ArchivePhase;
 use cairn_agent::policy::AtEnd;
-use cairn_agent::protocol::{Phase, Status};
+use cairn_agent::protocol::{Phase, Status, Unfinished};
 use std::thread;
 use std::time::Duration;
 
@@ -82,9 +82,13 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let last = &status.last;
     let summary = match &status.reason {
-        _ if last.complete && status.settled => return Ok(()),
+        _ if last.complete && status.settled && last.unfinished.is_empty() => return Ok(()),
         Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
+        None if !last.unfinished.is_empty() => {
+            let told = last.unfinished.iter().map(Unfinished::told).collect::<Vec<_>>();
+            format!("checkpoint not complete, only in the store: {}", told.join("; "))
+        }
         None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
     };
     Err(Error::NotDrained { summary })

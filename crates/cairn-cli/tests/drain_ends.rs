@@ -104,16 +104,14 @@ fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that
     }
 }
 
-/// Mechanism: a checkpoint of several files that nobody completes any more counts when nothing has changed for the settling time, and
-/// `cairn run`, which would have said how the run ended, was killed.
-/// Consequence: `cairn status --wait` waited without a word, although nothing was copied.
-/// Fix: it says for which checkpoint, and why.
+/// Mechanism: a checkpoint of several files counts when nothing has changed for the settling time, if nothing tells earlier.
+/// Consequence: `cairn status --wait` waited without a word, although nothing was copied, also when the run was dead.
+/// Fix: it says for which checkpoint, and why; and waits for none that nobody completes any more.
 #[test]
 fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "killed", &["--settle", "1h"]);
     session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; echo b >/cairn/ckpt-1/b");
-    session.kill_all();
     let said = sandbox.work().join("said");
     let mut command = sandbox.command(&["status", "--wait", "killed"]);
     command.stderr(fs::File::create(&said).expect("makes")).stdout(std::process::Stdio::null());
@@ -126,6 +124,9 @@ fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
     child.kill().expect("kills");
     child.wait().expect("ends");
     assert!(told.is_ok(), "{}", fs::read_to_string(&said).expect("is there"));
+    session.kill_all();
+    let ended = sandbox.cairn(&["status", "--wait", "killed"]).ends_with(75);
+    ended.says("it was unfinished when the run failed");
 }
 
 #[test]

@@ -423,8 +423,11 @@ fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
         let reason = format!("/{name} has a name that files of Cairn's own have there");
         assert!(drained.stdout.contains(&reason), "{reason} in {}", drained.stdout);
     }
+    // That one may have arrived under its first name.
+    let mut names = sandbox.drained_names();
+    names.retain(|name| name != "named");
     assert_eq!(
-        sandbox.drained_names(),
+        names,
         [".cairn-damaged", ".cairn-damaged/f", "below", "below/cairn-manifest.ca.json", "state"]
     );
     assert_eq!(sandbox.drained("cairn-manifest.txt"), "x\n");
