@@ -7,6 +7,7 @@
 //! Does not decide when a pass is due; `service.rs` does.
 
 mod copies;
+mod leaving;
 mod pointers;
 #[cfg(test)]
 mod tests;
@@ -27,9 +28,9 @@ use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
 use crate::repair::Places;
 use crate::sets::register::{Checkpoint, Level};
-use crate::sets::{self, Grove, Member, Name};
+use crate::sets::{self, Grove, Name};
 use crate::volume::Volume;
-use cairn_core::{Attributes, InodeId, ROOT};
+use cairn_core::InodeId;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -398,35 +399,6 @@ impl Drainer {
         failed
     }
 
-    /// Drops files from the store, in this order, and keeps their drained copies. Refuses all of
-    /// them if one is not drained, unless `force`.
-    pub fn evict(
-        &mut self,
-        volumes: &[Arc<Volume>],
-        paths: &[FilePath],
-        force: bool,
-        meter: &Meter,
-    ) -> Result<()> {
-        let _at_work = meter.at(&manifest_path(&self.job.job));
-        match self.open(volumes) {
-            Err(error) if !force => return Err(error),
-            _ => {}
-        }
-        let mut leaving = Vec::with_capacity(paths.len());
-        for path in paths {
-            let (volume, inner) = locate(volumes, path)?;
-            let attributes = volume.attributes(&inner)?;
-            let is_safe =
-                force || attributes.is_directory() || self.is_drained(path, &attributes)?;
-            if !is_safe {
-                return Err(Error::NotDrained { path: path.clone() });
-            }
-            let is_directory = attributes.is_directory();
-            leaving.push(Leaving { path, volume, inner, is_directory, unchanged: None });
-        }
-        self.remove(leaving)
-    }
-
     /// Notes that copies are not what was drained: of a file that is in the store it is made again, by the next pass.
     /// Errors: the manifest cannot be read or written.
     pub fn distrust(
@@ -450,83 +422,6 @@ impl Drainer {
         }
         Ok(())
     }
-
-    /// Drops the files of a checkpoint from the store, unless one of them changed since it was looked at, or is not drained although
-    /// that is wanted.
-    pub fn give_up(
-        &mut self,
-        volumes: &[Arc<Volume>],
-        known: &Checkpoint,
-        meter: &Meter,
-    ) -> Result<()> {
-        let _at_work = meter.at(&manifest_path(&self.job.job));
-        let mut leaving = Vec::with_capacity(known.files.len());
-        for Member { path, inode, version, .. } in &known.files {
-            let (volume, inner) = locate(volumes, path)?;
-            let attributes = volume.attributes(&inner)?;
-            if known.wanted == Level::Pfs && !self.is_drained(path, &attributes)? {
-                return Err(Error::NotDrained { path: path.clone() });
-            }
-            let unchanged = Some((InodeId(*inode), *version));
-            leaving.push(Leaving { path, volume, inner, is_directory: false, unchanged });
-        }
-        self.remove(leaving)
-    }
-
-    /// Whether the persist directory has a file or symbolic link as it is in the store. It is looked at: one that somebody
-    /// changed or removed there is forgotten, so that it is copied again.
-    fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {
-        let Some(ledger) = &mut self.ledger else { return Ok(false) };
-        let is_same = ledger.entry(path).is_some_and(|entry| {
-            entry.state == State::Drained
-                && !entry.damaged
-                && entry.inode == attributes.inode.0
-                && (!attributes.is_regular() || entry.version == attributes.version)
-        });
-        let is_there = is_same && ledger.is_ours(path)?;
-        if is_same && !is_there && attributes.absence.is_none() {
-            ledger.take(path);
-        }
-        Ok(is_there)
-    }
-
-    fn remove(&mut self, leaving: Vec<Leaving>) -> Result<()> {
-        if let Some(ledger) = &mut self.ledger {
-            // Said in the manifest first: once the file is gone, a copy without this word would be
-            // removed as well. One that stays after all is tied to its copy again.
-            for one in &leaving {
-                ledger.update(one.path, |entry| entry.detached = true);
-            }
-            ledger.commit()?;
-        }
-        for Leaving { path, volume, inner, is_directory, unchanged } in leaving {
-            let (fs, caller) = (volume.fs(), volume.caller());
-            let removed = match (is_directory, unchanged) {
-                (true, _) => fs.remove_directory(&caller, ROOT, inner.as_bytes()),
-                (false, None) => fs.evict(&caller, ROOT, inner.as_bytes()),
-                (false, Some(version)) => {
-                    fs.evict_unchanged(&caller, ROOT, inner.as_bytes(), version)
-                }
-            };
-            match removed {
-                Err(cairn_core::Error::Busy) => return Err(Error::Changed { path: path.clone() }),
-                removed => removed.map_err(volume.error("remove", &inner))?,
-            }
-            crate::reaper::reclaim(volume, None)?;
-        }
-        Ok(())
-    }
-}
-
-/// A name that leaves the store.
-struct Leaving<'a> {
-    path: &'a FilePath,
-    volume: &'a Volume,
-    /// Its path in the namespace.
-    inner: FilePath,
-    is_directory: bool,
-    /// It stays unless it is this file, in this version, which nobody writes to.
-    unchanged: Option<(InodeId, u64)>,
 }
 
 /// All that there is, each namespace one name after the other: what closes meanwhile may be seen open although something that was
@@ -548,18 +443,6 @@ fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) ->
         outcome.unclean.extend(unclean(tree));
     }
     outcome
-}
-
-/// The namespace a path lies in, and its path there.
-fn locate<'a>(volumes: &'a [Arc<Volume>], path: &FilePath) -> Result<(&'a Volume, FilePath)> {
-    let mut places = volumes
-        .iter()
-        .filter_map(|volume| Some((volume.as_ref(), path.strip_prefix(volume.prefix())?)));
-    places.next().ok_or_else(|| Error::Store {
-        action: "find",
-        path: path.clone(),
-        source: cairn_core::Error::NotFound,
-    })
 }
 
 fn open_ledger(

@@ -3,7 +3,7 @@ use crate::repair::{self, Move, REPAIR_FORMAT, Repair};
 use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
-use cairn_core::{Caller, OpenOptions, RenameMode};
+use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
