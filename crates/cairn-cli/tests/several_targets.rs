@@ -35,7 +35,7 @@ fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_res
         (Target::start(&sandbox, "127.0.0.1:0"), small(&sandbox, "127.0.0.1:0"));
     let out = sandbox.out().display().to_string();
     let run = ["run", "--job", "job", "--meta-tier", "ram", "--tier", &gone.tier, "--tier"];
-    let options = [&large.tier, "--persist", &out, "--drain", "none", "--", "bash", "-c"];
+    let options = [&large.tier, "--", "bash", "-c"];
     let script = "for i in $(seq 8); do head -c 1M /dev/urandom >/cairn/part.of.$i.bin; done";
     sandbox.cairn(&[&run[..], &options, &[script]].concat()).succeeds();
     let arrived = || {
@@ -45,7 +45,8 @@ fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_res
     eventually("the target has what it is to have", || arrived() > 4_100_000);
     gone.end();
     let drained = || sandbox.drained_names().len();
-    let ran = sandbox.cairn(&["drain", "job"]);
+    // Nothing was drained before.
+    let ran = sandbox.cairn(&["drain", "job", "--persist", &out]);
     assert_ne!(ran.code, Some(0), "not all of it could be: {}", ran.stdout);
     let tier = format!("nvme-tcp://{}/{OTHER}", gone.address);
     ran.says(&format!("from {tier}"));
