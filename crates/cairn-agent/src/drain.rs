@@ -8,7 +8,6 @@
 
 mod copies;
 mod leaving;
-mod pointers;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +27,7 @@ use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
 use crate::repair::Places;
 use crate::sets::register::{Checkpoint, Level};
-use crate::sets::{self, Grove, Name};
+use crate::sets::{self, Grove};
 use crate::volume::Volume;
 use cairn_core::InodeId;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -53,8 +52,6 @@ pub struct Drainer {
     look_again: Option<Instant>,
     complaints: Complaints,
     turns: Turns,
-    /// Checkpoints that files or links name which wait until these are outside.
-    awaited: Vec<Name>,
 }
 
 /// Why a pass runs.
@@ -88,7 +85,6 @@ impl Drainer {
             look_again: None,
             complaints: Complaints::default(),
             turns: Turns::default(),
-            awaited: Vec::new(),
         }
     }
 
@@ -264,11 +260,6 @@ impl Drainer {
                 return Err(error);
             }
         };
-        // What names a checkpoint that came just now goes in the next pass, which is due at once.
-        let (come, away): (Vec<_>, Vec<_>) =
-            self.awaited.drain(..).partition(|name| ledger.has_checkpoint(name));
-        self.failures.leave(come.len() as u64);
-        outcome.kept_files += away.len() as u64;
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
         outcome.failed.extend(copies::without_data(&ledger, trees));
@@ -301,7 +292,6 @@ impl Drainer {
         outcome: &mut Outcome,
     ) -> Result<bool> {
         let mut guards = false;
-        self.awaited.clear();
         let mut plans = Vec::with_capacity(trees.len());
         for (volume, tree) in trees {
             let (mut plan, spared) = planned(volume, tree, ledger.manifest());
@@ -314,12 +304,6 @@ impl Drainer {
             let held = plan.hold(&view.held, tree);
             let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
             outcome.kept_files += kept.count() as u64;
-            self.awaited.extend(pointers::leave(
-                (volume, tree),
-                &mut plan,
-                ledger,
-                &self.job.mount,
-            ));
             plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));
             view.sort(&mut plan.copies);
             outcome.open.extend(plan.open.iter().cloned());

@@ -293,26 +293,6 @@ impl Ledger {
         (self.expected, self.sets) = (complete, sets);
     }
 
-    /// The files of all checkpoints of the store, and of those that are here.
-    pub fn checkpoint_files(&self) -> impl Iterator<Item = (&Name, &FilePath)> {
-        let here = self.manifest.checkpoints.iter();
-        let here = here.flat_map(|it| it.files.iter().map(|file| (&it.name, &file.path)));
-        let all = self.sets.iter().chain(&self.manifest.partial);
-        here.chain(all.flat_map(|set| set.files.iter().map(|path| (&set.name, path))))
-    }
-
-    /// Whether the checkpoint of this name is here as it is in the store, or, if that has none, as it was.
-    pub fn has_checkpoint(&self, name: &Name) -> bool {
-        match self.expected.iter().find(|known| known.name == *name) {
-            Some(known) => known.files.iter().all(|file| self.manifest.has(file)),
-            None => {
-                let is_it = |known: &&Checkpoint| known.name == *name;
-                !self.sets.iter().any(|set| set.name == *name)
-                    && self.manifest.whole().into_iter().any(|known| is_it(&known))
-            }
-        }
-    }
-
     /// Names those of them that are here by now.
     pub fn name_drained(&mut self) {
         let manifest = &self.manifest;

@@ -45,7 +45,6 @@ pub mod outside;
 pub mod pace;
 pub mod path;
 pub mod plan;
-pub mod pointer;
 pub mod policy;
 mod prefault;
 mod priority;

@@ -7,8 +7,7 @@
 
 use crate::direct::Aligned;
 use crate::error::{Error, Result};
-use crate::path::FilePath;
-use crate::volume::{OpenFile, Volume};
+use crate::volume::OpenFile;
 use cairn_core::{Attributes, ReadPlan};
 use cairn_device::checksum;
 
@@ -92,16 +91,6 @@ pub fn read_whole(
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<Summary> {
     read_from(file, None, buffer, consume)
-}
-
-/// What is in a small file of `volume`; None if it cannot be read, or changes meanwhile.
-pub fn read_small(volume: &Volume, path: &FilePath, buffer: &mut Buffer) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    let read = read_whole(&volume.open_file(path).ok()?, buffer, &mut |chunk| {
-        text.extend_from_slice(chunk.bytes());
-        Ok(())
-    });
-    read.is_ok().then_some(text)
 }
 
 /// As `read_whole`, from `start` on; the summary's checksum is that of the whole file, its counts are of what was read.

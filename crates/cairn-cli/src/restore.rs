@@ -88,8 +88,6 @@ pub struct RestoreReport {
     left_out: Vec<String>,
     /// Those that were left out, because only a part of them was drained.
     partial: BTreeSet<String>,
-    /// What became of files and links that named a checkpoint which is not there.
-    mended: Vec<String>,
 }
 
 impl RestoreReport {
@@ -100,7 +98,6 @@ impl RestoreReport {
         self.checkpoints = staged.checkpoints;
         self.left_out = staged.left_out;
         self.partial = staged.partial;
-        self.mended = staged.mended.into_values().collect();
     }
 }
 
@@ -253,7 +250,6 @@ fn say(context: &Context, report: &RestoreReport) -> Result<()> {
         output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
     }
     report.partial.iter().for_each(|name| output::line(&staging::line_about_partial(name)));
-    report.mended.iter().for_each(|line| output::line(&output::printable(line)));
     let (files, bytes) = (count(report.files, "file"), human(report.bytes));
     output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));
     output::line(&format!("go on with: cairn run --job {} -- COMMAND", report.job));

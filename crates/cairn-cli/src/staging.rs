@@ -7,7 +7,6 @@
 
 pub mod archived;
 mod on_demand;
-mod pointers;
 pub mod tie;
 
 use crate::checkpoints;
@@ -28,11 +27,10 @@ use cairn_agent::sets::series::Series;
 use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
-use cairn_device::checksum;
 use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,8 +75,6 @@ pub struct Staged {
     pub left_out: Vec<String>,
     /// Those that were left out, because they were never drained to their end.
     pub partial: BTreeSet<String>,
-    /// Files and links that named a checkpoint which is not there, and what became of each.
-    pub mended: BTreeMap<FilePath, String>,
 }
 
 /// Where files come from.
@@ -88,12 +84,6 @@ pub trait Origin: Sync {
 
     /// Extended attributes of a directory.
     fn extended(&self, directory: &FilePath) -> Extended;
-
-    /// What is in a small file; None if it is not what `copy` says, or cannot be read.
-    fn text(&self, path: &FilePath, copy: &Copy) -> Option<Vec<u8>> {
-        let _ = (path, copy);
-        None
-    }
 
     /// Whether a store of `job` drains to it, and to the same places there.
     fn is_persist_of(&self, job: &Job) -> bool {
@@ -120,14 +110,6 @@ impl Origin for Destination {
 
     fn extended(&self, directory: &FilePath) -> Extended {
         Destination::extended(self, directory)
-    }
-
-    fn text(&self, path: &FilePath, copy: &Copy) -> Option<Vec<u8>> {
-        let mut text = Vec::new();
-        let file = self.open_file(path).ok()?;
-        file.take(copy.bytes + 1).read_to_end(&mut text).ok()?;
-        let found = (text.len() as u64, checksum::crc32c(0, &text));
-        (found == (copy.bytes, copy.crc32c)).then_some(text)
     }
 
     fn is_persist_of(&self, job: &Job) -> bool {
@@ -312,7 +294,6 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
         _ => staging.newest()?,
     }
     staging.tidy()?;
-    staging.mend_pointers()?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
@@ -334,7 +315,6 @@ impl Staged {
             lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
         }
         lines.extend(self.partial.iter().map(|name| line_about_partial(name)));
-        lines.extend(self.mended.values().cloned());
         let (files, bytes) = (count(self.files, "file"), human(self.bytes));
         let newest = match &self.checkpoints[..] {
             [] => String::new(),

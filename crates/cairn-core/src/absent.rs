@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::{Handle, MAY_READ, MAY_WRITE, PATH_ONLY};
-use crate::inode::{ABSENT, ASKED, DAMAGED, Inode, LOST, UNAVAILABLE, UNCLEAN, WANTED};
+use crate::inode::{ABSENT, ASKED, DAMAGED, Inode, LOST, TORN, UNAVAILABLE, UNCLEAN, WANTED};
 use crate::layout::{ABSENCE_BEAT, ABSENCE_WISHES, SlabKind};
 use crate::process::Slot;
 use crate::record::Operation;
@@ -60,7 +60,7 @@ impl Transaction<'_> {
         inode.clear_tail(self);
         inode.set_written_end(self, 0);
         inode.set_appended_end(self, 0);
-        inode.clear_flags(self, UNCLEAN | LOST | ANY);
+        inode.clear_flags(self, UNCLEAN | TORN | LOST | ANY);
         inode.add_flags(self, ABSENT);
         inode.set_size(self, size);
         inode.set_drained_version(self, u64::from(crc32c));
@@ -153,7 +153,7 @@ impl Microfs {
             if tx.is_written(inode) {
                 return Err(Error::Busy);
             }
-            inode.clear_flags(tx, UNCLEAN | ANY);
+            inode.clear_flags(tx, UNCLEAN | TORN | ANY);
             let version = inode.version(tx);
             inode.set_drained_version(tx, version);
             tx.log(Operation::Present, caller.now, &[u64::from(inode.id.0)], &[]);

@@ -57,6 +57,8 @@ pub enum Error {
         /// The file.
         inode: InodeId,
     },
+    /// Others have the file open for writing: see `OpenOptions::unless_written`.
+    BeingWritten,
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
     Escapes,
     /// The path leaves the directory that it has to stay in.
@@ -103,7 +105,7 @@ impl Error {
             Error::TooManyProcesses | Error::Unsettled => 11,
             Error::AccessDenied => 13,
             Error::Fault => 14,
-            Error::InUse => 16,
+            Error::InUse | Error::BeingWritten => 16,
             Error::Exists => 17,
             Error::Escapes | Error::OutOfBounds => 18,
             Error::NotDirectory => 20,
@@ -149,6 +151,7 @@ impl core::fmt::Display for Error {
             Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
             Error::OutOfBounds => f.write_str("the path leaves the directory it must stay in"),
+            Error::BeingWritten => f.write_str("others have it open for writing"),
             Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
             Error::Absent { .. } => f.write_str("the file's data were not brought yet"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
-use crate::inode::{Inode, UNCLEAN};
+use crate::inode::{Inode, LOST, UNCLEAN};
 use crate::layout::{HANDLES_MAX, SlabKind};
 use crate::process::Slot;
 use crate::record::Operation;
@@ -27,8 +27,15 @@ pub(crate) const MAPPED: u32 = 32;
 const LOST_ONE: u32 = 64;
 /// On its way between processes, see `flight.rs`.
 pub(crate) const IN_FLIGHT: u32 = 128;
-/// Where the bits begin that are kept for the application and mean nothing here.
-const STATUS_SHIFT: u32 = 8;
+/// The file was unclean when it was opened for writing through this handle, or the processes that
+/// made it so were dead: closing it in order ends that.
+const TAKES_OVER: u32 = 256;
+/// Where the bits begin that are kept for the application and mean nothing here, and how many.
+const STATUS_SHIFT: u32 = 9;
+const STATUS_BITS: u32 = 15;
+/// Where `Inode::blows` of the time when it was opened begins.
+const BLOWS_SHIFT: u32 = STATUS_SHIFT + STATUS_BITS;
+const _: () = assert!(BLOWS_SHIFT + 8 == u32::BITS);
 
 // The number of a handle is half of its id, and none is all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
@@ -167,6 +174,9 @@ impl Transaction<'_> {
         slot.set_holds(self, handle.id, true);
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));
+        if flags & MAY_WRITE != 0 && inode.flags(self) & UNCLEAN != 0 {
+            handle.add_flags(self, TAKES_OVER | inode.blows(self) << BLOWS_SHIFT);
+        }
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.wrapping_add(1));
@@ -174,9 +184,11 @@ impl Transaction<'_> {
         Ok(handle)
     }
 
-    /// Drops the reference of `slot`. The last one closes the description; `clean` false says that its process
-    /// died without an orderly end, which marks a file it wrote to as unclean; so does a write that was refused for want of room and
-    /// not repeated, unless the file was cut since and ends before it. True: a description through which was written is closed.
+    /// Drops the reference of `slot`. The last one closes the description; `clean` false says that
+    /// its process died without an orderly end, which marks a file it wrote to as unclean; so does a
+    /// write that was refused for want of room and not repeated, unless the file was cut since and
+    /// ends before it. Closed in order, a description that was opened after the file became unclean
+    /// ends that. True: a description through which was written is closed.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
@@ -230,8 +242,11 @@ impl Transaction<'_> {
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.saturating_sub(1));
+            let came_after = flags & TAKES_OVER != 0 && flags >> BLOWS_SHIFT == inode.blows(self);
             if !clean && flags & WROTE != 0 || is_short {
-                inode.add_flags(self, UNCLEAN);
+                inode.mark_unclean(self);
+            } else if clean && came_after && inode.flags(self) & LOST == 0 {
+                inode.clear_flags(self, UNCLEAN);
             }
             let unclean = inode.flags(self) & UNCLEAN != 0;
             let state = u64::from(unclean) | u64::from(inode.writers(self) > 0) << 1;
@@ -291,7 +306,7 @@ impl Microfs {
                 is_directory: inode.is_directory(tx),
                 cursor: handle.cursor(tx),
                 placeholder: handle.placeholder(tx),
-                status: flags >> STATUS_SHIFT,
+                status: flags >> STATUS_SHIFT & ((1 << STATUS_BITS) - 1),
             })
         })
     }
@@ -306,12 +321,13 @@ impl Microfs {
         })
     }
 
-    /// Keeps `status` with the description, up to 24 bits that mean nothing here.
+    /// Keeps `status` with the description, up to 15 bits that mean nothing here.
     pub fn set_status(&self, handle: HandleId, status: u32) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
-            let flags = handle.flags(tx) & !(u32::MAX << STATUS_SHIFT);
-            handle.set_flags(tx, flags | status << STATUS_SHIFT);
+            let mask = (1 << STATUS_BITS) - 1;
+            let flags = handle.flags(tx) & !(mask << STATUS_SHIFT);
+            handle.set_flags(tx, flags | (status & mask) << STATUS_SHIFT);
             Ok(())
         })
     }

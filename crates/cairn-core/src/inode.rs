@@ -15,7 +15,8 @@ use crate::types::{
 };
 use crate::write::lease::LEASES_PER_SLOT;
 
-/// A writer died by a signal, or left something out that there was no room for.
+/// The last writer died by a signal, or left something out that there was no room for. Ends when
+/// the file is emptied, or a later writer closes it in order.
 pub(crate) const UNCLEAN: u32 = 1;
 /// Some blocks may be stale (their checksum must be recomputed).
 pub(crate) const MAYBE_STALE: u32 = 2;
@@ -52,6 +53,12 @@ pub(crate) const DAMAGED: u32 = 1 << 15;
 pub(crate) const ASKED: u32 = 1 << 18;
 /// Of a directory: it got its name when all that is in it was there.
 pub(crate) const RENAMED: u32 = 1 << 19;
+/// Was unclean since it was last emptied: what is in it may be torn, although a later writer has
+/// taken it over.
+pub(crate) const TORN: u32 = 1 << 20;
+/// How often the file became unclean, modulo 256: tells a writer that came later from one that was
+/// there.
+const BLOWS_SHIFT: u32 = 24;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -207,6 +214,17 @@ impl Inode {
         }
     }
 
+    /// A writer did not end in order.
+    pub(crate) fn mark_unclean(self, tx: &mut Transaction) {
+        let flags = self.flags(tx).wrapping_add(1 << BLOWS_SHIFT);
+        self.set_flags(tx, flags | UNCLEAN | TORN);
+    }
+
+    /// How often the file became unclean, modulo 256.
+    pub(crate) fn blows(self, tx: &Transaction) -> u32 {
+        self.flags(tx) >> BLOWS_SHIFT
+    }
+
     /// Blocks were added to the file.
     pub(crate) fn note_add(self, tx: &mut Transaction) {
         let adds = self.adds(tx);
@@ -321,6 +339,7 @@ impl Inode {
             version,
             drained_version: if is_here { self.drained_version(tx) } else { version },
             unclean: self.flags(tx) & UNCLEAN != 0 && is_here,
+            torn: self.flags(tx) & TORN != 0 && is_here,
             lost: self.flags(tx) & LOST != 0 && is_here,
             absence,
             writers: self.writers(tx),

@@ -65,6 +65,9 @@ impl Microfs {
                 let wanted = if reads { READ } else { 0 } | if writes { WRITE } else { 0 };
                 inode.permit(tx, caller, wanted)?;
             }
+            if options.unless_written && options.write && inode.writers(tx) > 0 && !created {
+                return Err(Error::BeingWritten);
+            }
             let truncates = options.truncate && !created && inode.is_regular(tx);
             if inode.flags(tx) & ABSENT != 0 && !truncates && !options.path_only {
                 return Err(Error::Absent { inode: inode.id });

@@ -16,7 +16,7 @@ mod restore;
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::fields::fields;
-use crate::inode::{ABSENT, Inode, LOST, OPENED, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, OPENED, TORN, UNCLEAN};
 use crate::layout::{self, Checksum, Geometry, Layout, SlabKind};
 use crate::memory::Memory;
 use crate::pool::BlockRun;
@@ -32,7 +32,7 @@ const WRITING: u32 = 1 << 16;
 /// In an image: the seal of the last block is valid.
 const HAS_SEAL: u32 = 1 << 17;
 /// What a snapshot keeps of an inode's flags.
-const KEPT_FLAGS: u32 = UNCLEAN | OPENED | LOST | ABSENT | WRITING;
+const KEPT_FLAGS: u32 = UNCLEAN | TORN | OPENED | LOST | ABSENT | WRITING;
 /// Pieces of a strided write attached in one transaction: each may split a node of every level of the tree.
 const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
@@ -236,7 +236,7 @@ impl<'m> Image<'m> {
             self.transact(|tx| {
                 let inode = tx.inode(id)?;
                 if inode.is_regular(tx) && tx.drop_lost_extents(inode, gone) {
-                    inode.add_flags(tx, UNCLEAN | LOST);
+                    inode.add_flags(tx, UNCLEAN | TORN | LOST);
                     data::set_seal(tx, inode, 0);
                 }
                 Ok(())

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{ABSENT, Inode, LOST, OPENED, ORPHAN, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, OPENED, ORPHAN, TORN, UNCLEAN};
 use crate::map::Stretch;
 use crate::pool::BlockRun;
 use crate::process::Slot;
@@ -34,7 +34,7 @@ impl Transaction<'_> {
         self.recall(inode)?;
         self.cut_all(inode, caller, slot)?;
         inode.clear_tail(self);
-        inode.clear_flags(self, UNCLEAN | LOST);
+        inode.clear_flags(self, UNCLEAN | TORN | LOST);
         inode.forgo_data(self);
         self.finish_truncate(inode, 0, caller);
         Ok(())

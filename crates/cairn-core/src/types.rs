@@ -143,9 +143,11 @@ pub struct Attributes {
     pub version: u64,
     /// The version that was last drained and verified; 0 if none. That of an absent file is.
     pub drained_version: u64,
-    /// A writer died by a signal, or was closed without what it found no room for, since the file was last truncated: never
-    /// offered for restart.
+    /// The last writer died by a signal, or was closed without what it found no room for. Ends when
+    /// a later one closes the file in order, or it is truncated to 0.
     pub unclean: bool,
+    /// Was unclean since it was last truncated to 0: what is in it may be torn.
+    pub torn: bool,
     /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and writing give `Io` until it is
     /// truncated to 0.
     pub lost: bool,
@@ -253,6 +255,8 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// Fail unless a directory (`O_DIRECTORY`).
     pub directory: bool,
+    /// Fail with `BeingWritten` rather than open for writing what others have open for writing.
+    pub unless_written: bool,
     /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
     pub no_follow: bool,
     /// Only name the file, neither read nor write (`O_PATH`): only `directory`, `no_follow` and `bounds` have an effect then.
@@ -301,6 +305,7 @@ impl OpenOptions {
         exclusive: false,
         truncate: false,
         directory: false,
+        unless_written: false,
         no_follow: false,
         path_only: false,
         bounds: PathBounds::NONE,

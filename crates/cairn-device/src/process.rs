@@ -110,6 +110,13 @@ pub fn is_alive(identity: ProcessIdentity) -> bool {
     }
 }
 
+/// Whether there is no process of this number any more, by one system call. False also of a dead
+/// one that nobody waited for, whose number is another's by now, or of another pid namespace.
+pub fn is_gone(identity: ProcessIdentity) -> bool {
+    identity.pid_namespace == pid_namespace()
+        && sys::kill(identity.pid, 0) == Err(Errno(libc::ESRCH))
+}
+
 /// Whether /proc counts processes as the caller's pid namespace does. It may be that of the namespace around it.
 fn proc_is_ours() -> bool {
     let mut own = ShortPath::new();

@@ -21,10 +21,11 @@ const PERMISSION_BITS: u32 = 0o7777;
 const STATUS_FLAGS: i32 = SETTABLE_FLAGS | libc::O_SYNC | libc::O_TMPFILE | libc::O_NOFOLLOW;
 /// Those of them that `fcntl(F_SETFL)` changes.
 const SETTABLE_FLAGS: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
-/// The core keeps 24 bits; the lowest flag of all is this one.
+/// The core keeps 15 bits; the lowest flag of all is this one.
 const STATUS_SHIFT: u32 = 8;
 
 const _: () = assert!(STATUS_FLAGS & ((1 << STATUS_SHIFT) - 1) == 0);
+const _: () = assert!(STATUS_FLAGS >> STATUS_SHIFT < 1 << 15);
 
 /// Steps of one truncation; each frees a bounded part of the file.
 const TRUNCATE_STEPS_MAX: usize = 1 << 22;
@@ -76,8 +77,14 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
         let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;
         return Ok(give_number(mount, &caller, opened.handle, flags)?);
     }
-    let open = || mount.fs().open_file(&caller, place.base, place.path, options, mode);
-    let opened = absent::wait(mount, open)?;
+    let open = |options| mount.fs().open_file(&caller, place.base, place.path, options, mode);
+    let patiently = |options| absent::wait(mount, || open(options));
+    let mut opened = patiently(OpenOptions { unless_written: true, ..options })?;
+    if matches!(opened, Err(Error::BeingWritten)) {
+        // What they left is this program's to take over if they are dead: that must be known first.
+        mount.reap_gone();
+        opened = patiently(options)?;
+    }
     let keeps_link = options.no_follow || options.create && options.exclusive;
     let follow = !keeps_link;
     let opened = mount.at(place, follow, opened)?;

@@ -418,6 +418,11 @@ impl Mount {
         reaped.is_ok()
     }
 
+    /// As `Namespace::reap_gone`. If it fails, the agent does it later.
+    pub(crate) fn reap_gone(&self) {
+        let _ = self.namespace.reap_gone();
+    }
+
     /// As `Namespace::patiently`.
     pub(crate) fn patiently<T>(
         &self,

@@ -8,7 +8,6 @@
 mod build;
 pub mod moves;
 mod places;
-mod pointers;
 
 use super::{Damage, Reader};
 use crate::checkpoints;
@@ -23,7 +22,6 @@ use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::{self, Kind, State};
 use cairn_agent::path::FilePath;
 use cairn_agent::plan::Tree;
-use cairn_agent::pointer::Places;
 use cairn_agent::repair::{Move, REPAIR_FORMAT, Repair as Note};
 use cairn_agent::sets::register::Checkpoint;
 use cairn_agent::sets::{Family, Member, Name};
@@ -84,7 +82,6 @@ impl<'a> Repair<'a> {
         moves::clear(self.volumes);
         let mut aside = Vec::new();
         let mut intact = None;
-        let mut files = Vec::new();
         while let Some(newest) = known.pop() {
             let damaged = match newest == found.0 {
                 true => found.1.clone(),
@@ -93,7 +90,6 @@ impl<'a> Repair<'a> {
             damaged.iter().for_each(|damage| self.say(&damage.found));
             match self.put_right(&damaged)? {
                 Some(built) => {
-                    files = newest.files.into_iter().map(|file| file.path).collect();
                     intact = Some((newest.name, built, Vec::new()));
                     break;
                 }
@@ -102,7 +98,6 @@ impl<'a> Repair<'a> {
         }
         if intact.is_none() {
             intact = self.bring_older(family, &aside)?;
-            files = intact.iter().flat_map(|(.., brought)| brought.clone()).collect();
         }
         let (goes_on, built, brought) = match intact {
             Some((name, built, brought)) => (Some(name), built, brought),
@@ -110,8 +105,6 @@ impl<'a> Repair<'a> {
         };
         let mut moves = self.set_aside(&aside)?;
         moves.extend(built.moves);
-        let (of_pointers, lines) = self.pointers(&aside, goes_on.as_ref(), &files)?;
-        moves.extend(of_pointers);
         let aside: Vec<Name> = aside.into_iter().map(|known| known.name).collect();
         let note = Note { format: REPAIR_FORMAT, aside, goes_on, brought, moves };
         if note.moves.is_empty() {
@@ -124,30 +117,7 @@ impl<'a> Repair<'a> {
         self.finish(&note)?;
         built.lines.iter().for_each(|line| self.say(line));
         self.say_what_is_aside(&note);
-        lines.iter().for_each(|line| self.say(line));
         Ok(())
-    }
-
-    /// What is moved so that nothing names what is set `aside`, and what is to be said of that: programs go on from a checkpoint of
-    /// these `files`.
-    fn pointers(
-        &self,
-        aside: &[Checkpoint],
-        goes_on: Option<&Name>,
-        files: &[FilePath],
-    ) -> Result<(Vec<Move>, Vec<String>)> {
-        let known = aside.iter().chain(self.checkpoints.complete());
-        let known = known.flat_map(|it| it.files.iter().map(|file| (&it.name, &file.path)));
-        let of_it = goes_on.into_iter().flat_map(|name| files.iter().map(move |path| (name, path)));
-        let places = Places::of(&self.claim.store.job.mount, known.chain(of_it));
-        let aside: BTreeSet<&Name> = aside.iter().map(|known| &known.name).collect();
-        let (mut moves, mut lines) = (Vec::new(), Vec::new());
-        for volume in self.volumes.iter().filter(|_| !aside.is_empty()) {
-            let (moved, said) = pointers::moves(volume, &places, &aside, goes_on)?;
-            moves.extend(moved);
-            lines.extend(said);
-        }
-        Ok((moves, lines))
     }
 
     /// Carries out what `note` says, and has register and manifest say so. Errors: it cannot be carried out; then nothing of it is.
@@ -174,10 +144,8 @@ impl<'a> Repair<'a> {
             let Some((volume, inner)) = locate(self.volumes, &one.to) else { continue };
             let Ok(found) = volume.attributes(&inner) else { continue };
             if found.inode.0 == one.inode {
-                // What names a checkpoint is none, and has no copy yet.
-                if self.checkpoints.note_replaced(&one.to, one.inode, found.version) {
-                    new.insert(&one.to);
-                }
+                self.checkpoints.note_replaced(&one.to, one.inode, found.version);
+                new.insert(&one.to);
             }
         }
         if !note.brought.is_empty() {

@@ -30,10 +30,6 @@ impl Origin for OnDemand<'_> {
         Origin::extended(self.destination, directory)
     }
 
-    fn text(&self, path: &FilePath, copy: &Copy) -> Option<Vec<u8>> {
-        self.destination.text(path, copy)
-    }
-
     fn is_persist_of(&self, job: &Job) -> bool {
         self.destination.is_persist_of(job)
     }

@@ -14,7 +14,7 @@ use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
 
-/// Ties every regular file of a new store to its copy in the persist directory, but for those that were mended, and says there which
+/// Ties every regular file of a new store to its copy in the persist directory, and says there which
 /// copies were found damaged, and in the register which checkpoints are there. Errors: the directory cannot be read or written.
 pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
@@ -22,7 +22,7 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     for path in &staged.damaged {
         ledger.update(path, |entry| entry.damaged = true);
     }
-    tie_files(&mut ledger, volumes, &|path| !staged.mended.contains_key(path))?;
+    tie_files(&mut ledger, volumes, &|_| true)?;
     let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     checkpoints.note_levels(&mut ledger);
     Ok(checkpoints.save()?)

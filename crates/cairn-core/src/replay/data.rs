@@ -4,7 +4,7 @@ use super::{HAS_SEAL, Rest, Seal, WRITING, contradiction};
 use crate::coalesce::Strides;
 use crate::error::{Error, Result};
 use crate::extended::is_well_formed;
-use crate::inode::{ABSENT, Inode, LOST, MAYBE_STALE, OPENED, UNCLEAN};
+use crate::inode::{ABSENT, Inode, LOST, MAYBE_STALE, OPENED, TORN, UNCLEAN};
 use crate::map::{Extent, Stretch};
 use crate::pool::BlockRun;
 use crate::record::{Operation, Record};
@@ -69,8 +69,9 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
     match record.operation {
         Operation::Close => {
             inode.set_version(tx, p[1]);
-            if p[2] & 1 != 0 {
-                inode.add_flags(tx, UNCLEAN);
+            match p[2] & 1 {
+                0 => inode.clear_flags(tx, UNCLEAN),
+                _ => inode.add_flags(tx, UNCLEAN | TORN),
             }
             if p[2] & 2 == 0 {
                 inode.clear_flags(tx, WRITING);
@@ -79,7 +80,8 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
         // What stands there of an absent file is something else.
         Operation::Drained if inode.flags(tx) & ABSENT != 0 => {}
         Operation::Drained => inode.set_drained_version(tx, p[1]),
-        Operation::Opened => inode.add_flags(tx, OPENED),
+        // Whoever changes it in place has it open, and closes it in order or not at all.
+        Operation::Opened => inode.add_flags(tx, OPENED | WRITING),
         Operation::Sealed => {
             inode.clear_flags(tx, OPENED);
             set_seal(tx, inode, p[1]);
@@ -98,7 +100,7 @@ fn begin_absence(tx: &mut Transaction, inode: Inode, p: &[u64]) -> Result<Rest> 
     if !file_fits(tx, p[1]) || p[2] > u64::from(u32::MAX) {
         return contradiction("data that are elsewhere");
     }
-    inode.clear_flags(tx, UNCLEAN | LOST | WRITING);
+    inode.clear_flags(tx, UNCLEAN | TORN | LOST | WRITING);
     inode.add_flags(tx, ABSENT);
     set_seal(tx, inode, 0);
     inode.set_size(tx, p[1]);
@@ -111,7 +113,7 @@ fn end_absence(tx: &mut Transaction, inode: Inode) -> Result<()> {
     if inode.flags(tx) & ABSENT == 0 {
         return contradiction("data that were here before");
     }
-    inode.clear_flags(tx, ABSENT | UNCLEAN | WRITING);
+    inode.clear_flags(tx, ABSENT | UNCLEAN | TORN | WRITING);
     let version = inode.version(tx);
     inode.set_drained_version(tx, version);
     Ok(())
@@ -179,7 +181,7 @@ pub(super) fn truncate(
     let cuts_block = size & (block_bytes - 1) != 0
         && matches!(tx.stretch(inode.map(tx), last), Stretch::Data(_));
     if size == 0 {
-        inode.clear_flags(tx, UNCLEAN | LOST);
+        inode.clear_flags(tx, UNCLEAN | TORN | LOST);
         inode.forgo_data(tx);
     } else if inode.flags(tx) & ABSENT != 0 {
         return contradiction("size of a file whose data are elsewhere");
@@ -212,7 +214,7 @@ pub(super) fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
     let size = inode.size(tx);
     inode.clear_flags(tx, WRITING | HAS_SEAL);
     if flags & WRITING != 0 && flags & ABSENT == 0 {
-        inode.add_flags(tx, UNCLEAN);
+        inode.add_flags(tx, UNCLEAN | TORN);
     }
     inode.set_written_end(tx, size);
     inode.set_appended_end(tx, size);

@@ -8,7 +8,7 @@ use super::names::permit_name;
 use super::{Image, KEPT_FLAGS, claim, contradiction, directory, existing, replayer};
 use crate::error::Result;
 use crate::fields::fields;
-use crate::inode::Inode;
+use crate::inode::{Inode, TORN, UNCLEAN};
 use crate::transaction::Transaction;
 use crate::types::{Credentials, ROOT, Timestamp};
 
@@ -45,7 +45,9 @@ pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
     let mode = (p[1] >> 32) as u32;
     let caller = replayer(Credentials::unpack(p[3]), Timestamp::from_bits(p[11]));
     let inode = claim(tx, p[0], mode, &caller)?;
-    inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS);
+    // Earlier versions said of what had been unclean only that.
+    let torn = if p[1] as u32 & UNCLEAN != 0 { TORN } else { 0 };
+    inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS | torn);
     inode.set_links(tx, p[2] as u32);
     inode.set_parent(tx, p[4] as u32);
     inode.set_size(tx, p[5]);
