@@ -21,27 +21,28 @@ import time
 
 MEET_LIMIT_S = 120  # The harness kills the worker far earlier; a worker without harness must end.
 SKIPPED = 77
+DATA_MAX = 1 << 20  # Larger files are compared by their hashes alone.
 
 
 def data(seed, length):
     return random.Random(seed).randbytes(length)
 
 
-def tree(root, with_data=False):
-    """Everything below `root`: path -> kind, mode, mtime, and bytes or target, as a disk shows it."""
+def tree(root):
+    """All that is below `root`: path -> what a disk shows of it, with the bytes of small files."""
     found = {}
     folders = [b""]
     while folders:
         folder = folders.pop()
         for name in os.listdir(os.path.join(os.fsencode(root), folder)):
             path = os.path.join(folder, name)
-            found[os.fsdecode(path)] = look_at(os.path.join(os.fsencode(root), path), with_data)
+            found[os.fsdecode(path)] = look_at(os.path.join(os.fsencode(root), path))
             if found[os.fsdecode(path)]["kind"] == "directory":
                 folders.append(path)
     return found
 
 
-def look_at(path, with_data):
+def look_at(path):
     info = os.lstat(path)
     entry = {"mode": oct(stat.S_IMODE(info.st_mode)), "mtime": info.st_mtime_ns}
     if stat.S_ISLNK(info.st_mode):
@@ -56,11 +57,11 @@ def look_at(path, with_data):
             while piece := file.read(1 << 20):
                 digest.update(piece)
                 size += len(piece)
-                if with_data:
+                if size <= DATA_MAX:
                     pieces.append(piece)
     except OSError as error:
         return {"kind": "unreadable", "why": errno.errorcode[error.errno], **entry}
-    if with_data:
+    if size <= DATA_MAX:
         entry["data"] = b"".join(pieces).decode("latin-1")
     return {"kind": "file", "size": size, "sha": digest.hexdigest(), **entry}
 
@@ -94,7 +95,7 @@ class Hand:
                 self.note_tree(step)
 
     def note_tree(self, step):
-        line = {"step": step, "tree": tree(self.root, with_data=True)}
+        line = {"step": step, "tree": tree(self.root)}
         with open(os.path.join(self.aside, "trace"), "a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -224,9 +225,6 @@ class Hand:
             time.sleep(0.005)
 
     def op_look(self, report):
-        self.report(report, tree(self.root, with_data=True))
-
-    def op_glance(self, report):
         self.report(report, tree(self.root))
 
     def op_exit(self, code):

@@ -1,8 +1,9 @@
 //! The checkpoints of a store as the drain sees them: which files it may copy now, in which order, and which checkpoints are
 //! in the persist directory afterwards.
 //!
-//! Must stay true: no file of a checkpoint that is not complete is copied, and none that nobody wants outside; the register on
-//! disk says what the last look found.
+//! Must stay true: what is a checkpoint, and whether all of it is there, decides only when its files are copied: when a run has
+//! succeeded, or somebody asks, all files are but those that the user declared temporary or reusable. The register on disk says what
+//! the last look found.
 
 use crate::daemon;
 use crate::destination::Destination;
@@ -45,6 +46,24 @@ pub enum Wanted {
     All,
 }
 
+/// Which files go outside, and under which names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delivery {
+    /// Those that were closed in order and belong to no unfinished checkpoint, under their own names.
+    #[default]
+    Sound,
+    /// All that nobody has open, as they are, under their own names.
+    AsIs,
+    /// The same below a directory of their own, see [`left_name`].
+    Left,
+}
+
+/// Name of the directory in the persist directory that gets what a job has left.
+pub fn left_name(job: &str) -> String {
+    format!("cairn-left.{job}")
+}
+
 /// What the drain is told about the run and about wishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
@@ -55,6 +74,9 @@ pub struct Told {
     /// Copies are to be read, and compared with what was drained.
     #[serde(default)]
     pub verify: bool,
+    /// Which files are meant. A run that succeeded leaves all of them as they are to be.
+    #[serde(default)]
+    pub delivery: Delivery,
 }
 
 impl Told {
@@ -63,6 +85,7 @@ impl Told {
         self.succeeded = other.succeeded.or(self.succeeded);
         self.wanted = self.wanted.max(other.wanted);
         self.verify |= other.verify;
+        self.delivery = self.delivery.max(other.delivery);
     }
 }
 
@@ -98,8 +121,12 @@ struct Course {
 pub struct View {
     /// Files that are not to be copied now.
     pub held: HashSet<FilePath>,
-    /// Those of them whose checkpoint is not complete.
+    /// Files whose checkpoint is not complete.
     pub incomplete: HashSet<FilePath>,
+    /// Unclean files that are copied as they are.
+    pub taken: HashSet<FilePath>,
+    /// All files are to go outside but those that the user declared temporary or reusable.
+    pub is_of_all: bool,
     /// Those that nobody will want outside, as things stand: not even when the run ends.
     pub unneeded: HashSet<FilePath>,
     /// Every checkpoint, complete or not, without files that are drained in any case or in none.
@@ -169,7 +196,7 @@ impl Checkpoints {
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
             let course = Course { run: Run::Failed, alive_ns: self.alive_ns };
-            self.look_at(groves, course, Wanted::Policy, &[])?;
+            self.look_at(groves, course, Told::default(), &[])?;
             self.register.end_run(self.runs);
             self.save()?;
         }
@@ -259,7 +286,10 @@ impl Checkpoints {
         if is_under_way {
             self.alive_ns = now().0;
         }
-        let view = self.look_at(groves, course, told.wanted, ripe)?;
+        if told.succeeded == Some(true) {
+            self.register.note_success(self.runs);
+        }
+        let view = self.look_at(groves, course, told, ripe)?;
         self.register.end_run(if told.succeeded.is_some() { self.runs } else { ended });
         Ok(view)
     }
@@ -268,7 +298,7 @@ impl Checkpoints {
         &mut self,
         groves: &[Grove<'_>],
         course: Course,
-        wanted: Wanted,
+        told: Told,
         ripe: &[Set],
     ) -> Result<View> {
         let notes = marks::read(&self.store)?;
@@ -304,12 +334,15 @@ impl Checkpoints {
         if run == Run::Succeeded {
             self.register.forgive_cleared();
         }
-        match wanted {
+        match told.wanted {
             Wanted::Policy => {}
             Wanted::Newest => self.register.want_newest(),
             Wanted::All => self.register.want_all(),
         }
-        Ok(self.view(groves, &sets, &notes, run, repair))
+        // However many passes that takes after the run, and whoever makes them.
+        let has_succeeded = self.runs > 0 && self.register.succeeded_run() == self.runs;
+        let is_of_all = has_succeeded || told.delivery != Delivery::Sound;
+        Ok(self.view(groves, &sets, &notes, (run, is_of_all), repair))
     }
 
     /// Takes note of what is complete, and of what went before it was outside.
@@ -372,7 +405,7 @@ impl Checkpoints {
         groves: &[Grove<'_>],
         sets: &[Set],
         notes: &[Note],
-        run: Run,
+        (run, is_of_all): (Run, bool),
         repair: Option<Places>,
     ) -> View {
         let purpose = purposes(&self.rules, &self.mount, notes);
@@ -382,16 +415,26 @@ impl Checkpoints {
             held.extend(groves.iter().flat_map(|(_, tree)| tree.keys()).filter(unwanted).cloned());
         }
         let unwanted = held.clone();
+        let unclean = groves.iter().flat_map(|(_, tree)| tree.iter());
+        let unclean = unclean.filter(|(path, node)| node.unclean && !unwanted.contains(*path));
+        let taken = unclean
+            .map(|(path, _)| path)
+            .filter(|path| is_of_all || purpose(path) == Some(Purpose::Persistent))
+            .cloned()
+            .collect();
         let mut wanted: Vec<&Checkpoint> = Vec::new();
         for checkpoint in self.register.checkpoints() {
             match checkpoint.wanted {
                 Level::Pfs => wanted.push(checkpoint),
+                Level::Node if is_of_all => {}
                 Level::Node => held.extend(persistent_aside(&checkpoint.files, &purpose)),
             }
         }
         let mut incomplete = HashSet::new();
         for set in sets.iter().filter(|set| !set.is_complete()) {
-            held.extend(persistent_aside(&set.members, &purpose));
+            if !is_of_all {
+                held.extend(persistent_aside(&set.members, &purpose));
+            }
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
         }
         let newest: HashMap<&Family, &[Member]> = self
@@ -437,6 +480,8 @@ impl Checkpoints {
         View {
             held,
             incomplete,
+            taken,
+            is_of_all,
             unneeded,
             sets: all,
             wanted: of_wanted,
@@ -541,6 +586,7 @@ fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
         place: set.place(),
         reason: reason.to_string(),
         waits: matches!(set.standing, Standing::Waiting(_)),
+        is_outside: false,
     };
     told.map(plain).collect()
 }

@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
         let now = file.attributes()?;
         let same = now.version == summary.attributes.version
             && now.writers == 0
-            && !now.unclean
+            && now.unclean == self.node.unclean
             && summary.open_blocks == 0;
         match same && file.is_still_there() {
             true => Ok(()),

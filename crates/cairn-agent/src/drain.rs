@@ -12,7 +12,7 @@ mod leaving;
 mod tests;
 
 use crate::carry::{Carrier, Overtaking};
-use crate::checkpoints::{Checkpoints, Told, View};
+use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::hold::Turns;
@@ -20,6 +20,7 @@ use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
 use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
+use crate::mapping::Mapping;
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
@@ -149,6 +150,9 @@ impl Drainer {
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
+        if told.delivery == Delivery::Left {
+            return self.leave(&persist.join(left_name(&self.job.job)), &trees, view, meter);
+        }
         let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
@@ -263,10 +267,16 @@ impl Drainer {
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
         outcome.failed.extend(copies::without_data(&ledger, trees));
-        let waits = view.unfinished.iter().any(|unfinished| unfinished.waits);
+        outcome.unclean = undelivered(trees, ledger.manifest());
+        let is_of_all = view.is_of_all;
         outcome.unfinished = view.unfinished;
+        let waits = outcome.unfinished.iter().any(|unfinished| unfinished.waits);
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
-        outcome.complete = all && is_undisturbed && outcome.open.is_empty() && !waits;
+        let is_delivered = all && is_undisturbed && outcome.open.is_empty();
+        outcome.complete = is_delivered && (is_of_all || !waits);
+        if is_of_all && is_delivered {
+            outcome.unfinished.iter_mut().for_each(|unfinished| unfinished.is_outside = true);
+        }
         count_drained(&ledger, trees, &mut outcome);
         ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
@@ -278,6 +288,35 @@ impl Drainer {
         ledger.commit()?;
         self.ledger = Some(ledger);
         Ok(outcome)
+    }
+
+    /// Copies all of the store to `directory`, which is made, as it is and under its own names. The
+    /// persist directory and what is known of it stay as they are.
+    fn leave(
+        &mut self,
+        directory: &Path,
+        trees: &[(&Arc<Volume>, Tree)],
+        view: View,
+        meter: &Meter,
+    ) -> Result<Outcome> {
+        match std::fs::create_dir(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::file("make", directory)(error));
+            }
+            _ => {}
+        }
+        let job = Job {
+            persist: Some(directory.to_path_buf()),
+            persist_id: None,
+            map: Mapping::default(),
+            ..self.job.clone()
+        };
+        let failures = std::mem::take(&mut self.failures);
+        let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
+        let told = Told { delivery: Delivery::Left, ..Told::default() };
+        let left = self.drain(directory, (trees, true), (Reason::Asked(told), None), view, meter);
+        (self.job, self.ledger, self.failures) = (job, ledger, failures);
+        left
     }
 
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
@@ -294,7 +333,7 @@ impl Drainer {
         let mut guards = false;
         let mut plans = Vec::with_capacity(trees.len());
         for (volume, tree) in trees {
-            let (mut plan, spared) = planned(volume, tree, ledger.manifest());
+            let (mut plan, spared) = planned(volume, tree, ledger.manifest(), &view.taken);
             self.failures.leave(spared);
             guards |= plan.guard(guarded);
             if let Some(repair) = &view.repair {
@@ -308,7 +347,6 @@ impl Drainer {
             view.sort(&mut plan.copies);
             outcome.open.extend(plan.open.iter().cloned());
             outcome.failed.extend(plan.postponed.iter().map(waiting));
-            outcome.unclean.extend(unclean(tree));
             plans.push(plan);
         }
         for ((_, tree), plan) in trees.iter().zip(&mut plans) {
@@ -451,10 +489,15 @@ fn open_ledger(
     Ok(ledger)
 }
 
-/// What is to be done for `tree`, and how many copies are left as they are: their files were renamed while it was read, so that they
-/// are nowhere in it.
-fn planned(volume: &Volume, tree: &Tree, manifest: &Manifest) -> (Plan, u64) {
-    let mut plan = plan(tree, manifest, volume.prefix());
+/// What is to be done for `tree`, where unclean files that are `taken` are copied, and how many copies
+/// are left as they are: their files were renamed while it was read, so that they are nowhere in it.
+fn planned(
+    volume: &Volume,
+    tree: &Tree,
+    manifest: &Manifest,
+    taken: &HashSet<FilePath>,
+) -> (Plan, u64) {
+    let mut plan = plan(tree, manifest, volume.prefix(), &|path| taken.contains(path));
     let seen: HashSet<u32> = tree.values().map(|node| node.inode).collect();
     let has_name = |entry: &Entry| match volume.fs().attributes(InodeId(entry.inode)) {
         Ok(found) => found.links > 0 && found.version == entry.version,
@@ -484,6 +527,20 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
         let reason = sets::Reason::Repair.to_string();
         Failed { path: path.clone(), reason, quarantined: false }
     })
+}
+
+/// Unclean files of which `manifest` has no copy as they are.
+fn undelivered(trees: &[(&Arc<Volume>, Tree)], manifest: &Manifest) -> Vec<FilePath> {
+    let has = |path: &FilePath| {
+        let node = trees.iter().find_map(|(_, tree)| tree.get(path));
+        let entry = manifest.files.get(path);
+        node.zip(entry).is_some_and(|(node, entry)| {
+            let is_same = (entry.inode, entry.version) == (node.inode, node.version);
+            is_same && entry.state == State::Drained && !entry.detached
+        })
+    };
+    let unclean = trees.iter().flat_map(|(_, tree)| unclean(tree));
+    unclean.filter(|path| !has(path)).collect()
 }
 
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {

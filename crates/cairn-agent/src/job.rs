@@ -130,6 +130,9 @@ pub struct Job {
     /// How many runs of the job there have been in the store.
     #[serde(default)]
     pub runs: u64,
+    /// Executable of the first run since the last one that ended well; a run of another one does not end the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<String>,
     /// File that figures are written to, for Prometheus; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<PathBuf>,
@@ -168,6 +171,12 @@ impl Job {
     /// The tiers of the namespaces, in their order.
     pub fn all_tiers(&self) -> impl Iterator<Item = &TierSpec> {
         self.metadata_tier().into_iter().chain(&self.tiers)
+    }
+
+    /// The executable of a command, without its directory; as `pending` has it.
+    pub fn executable(command: &[String]) -> Option<String> {
+        let name = command.first()?.rsplit('/').next()?;
+        Some(name.to_string())
     }
 
     /// Reads the description of the store in `directory`.

@@ -58,7 +58,7 @@ pub enum Kind {
 pub enum State {
     /// The persist directory has this version, verified.
     Drained,
-    /// Its writer died, or could not write all: never copied.
+    /// Its last writer died, or could not write all: not copied yet.
     Unclean,
     /// Its data in the store is damaged: never copied.
     Quarantined,
@@ -141,6 +141,9 @@ pub struct Entry {
     /// The copy was found to be not what this says when a store was to be filled from it. Only a new copy ends that.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damaged: bool,
+    /// A writer of the file did not end in order since it was last emptied: what is in it may be torn.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub torn: bool,
 }
 
 /// Target of a symbolic link: any bytes.
@@ -480,6 +483,7 @@ mod tests {
             reason: None,
             detached: false,
             damaged: false,
+            torn: false,
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Lack {
 }
 
 impl Lack {
-    /// Of a file of which nothing is outside; `Open` and `Unclean` whatever is there.
+    /// Of a file of which nothing is outside; `Open` whatever is there.
     pub fn without_copy(node: &Node) -> Lack {
         match node {
             Node { open: true, .. } => Lack::Open,
@@ -73,7 +73,7 @@ impl Outside {
         if node.absence.is_some_and(|absence| absence.damaged) {
             return Ok(None);
         }
-        if matches!(without_copy, Lack::Open | Lack::Unclean) {
+        if without_copy == Lack::Open {
             return Ok(Some(without_copy));
         }
         let is_its = |entry: &&Entry| match node.absence {

@@ -4,8 +4,8 @@
 //! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
 //! carries the plan out.
 //! Must stay true: a copy is removed only if the tree has no file of that name and kind any more
-//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an unclean or open file is never copied; nothing happens to a copy with the
-//! data of a file that is absent in the store, but that it is renamed as that file was.
+//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an open file is never copied, and an unclean one only if that is
+//! asked for; nothing happens to a copy with the data of a file that is absent in the store, but that it is renamed as that file was.
 
 use crate::extended::Extended;
 use crate::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
@@ -30,8 +30,10 @@ pub struct Node {
     pub renamed: bool,
     /// Version of the data.
     pub version: u64,
-    /// A writer died, or could not write all.
+    /// The last writer died, or could not write all.
     pub unclean: bool,
+    /// It was unclean since it was last emptied.
+    pub torn: bool,
     /// Somebody may write to it.
     pub open: bool,
     /// This version was drained and verified, to wherever the store drained then.
@@ -62,6 +64,7 @@ impl Node {
             reason: None,
             detached: false,
             damaged: false,
+            torn: self.torn,
         }
     }
 
@@ -202,8 +205,14 @@ fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
 type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
 
 /// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there.
-/// Inode numbers mean something within one namespace only, so each is planned by itself.
-pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
+/// Inode numbers mean something within one namespace only, so each is planned by itself. Of unclean
+/// files those are copied that are `taken`.
+pub fn plan(
+    tree: &Tree,
+    manifest: &Manifest,
+    prefix: &FilePath,
+    taken: &dyn Fn(&FilePath) -> bool,
+) -> Plan {
     let mut plan = Plan::default();
     let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
     let entries: Entries = manifest.files.iter().filter(|(path, _)| below(path)).collect();
@@ -228,7 +237,7 @@ pub fn plan(tree: &Tree, manifest: &Manifest, prefix: &FilePath) -> Plan {
                     }
                 }
             }
-            Kind::File if wants_copy(&mut plan, path, node, entry) => {
+            Kind::File if wants_copy(&mut plan, path, node, entry, taken) => {
                 match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
                     Some(from) => renames.push((from, path.clone())),
                     None => plan.copies.push(path.clone()),
@@ -346,10 +355,16 @@ fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&En
 }
 
 /// Plans what a regular file needs besides a copy; whether it needs one.
-fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
+fn wants_copy(
+    plan: &mut Plan,
+    path: &FilePath,
+    node: &Node,
+    entry: Option<&Entry>,
+    taken: &dyn Fn(&FilePath) -> bool,
+) -> bool {
     let known = entry.filter(|entry| entry.inode == node.inode && entry.version == node.version);
     match known.map(|entry| entry.state) {
-        Some(State::Drained) if !node.unclean && !known.is_some_and(|entry| entry.damaged) => {
+        Some(State::Drained) if !known.is_some_and(|entry| entry.damaged) => {
             if known.is_some_and(|entry| entry.detached) {
                 plan.attach.push(path.clone());
             }
@@ -358,16 +373,17 @@ fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entr
             }
             return false;
         }
-        Some(State::Unclean) if node.unclean => return false,
-        Some(State::Quarantined) if !node.unclean => return false,
+        Some(State::Unclean) if node.unclean && !taken(path) => return false,
+        Some(State::Quarantined) => return false,
         _ => {}
     }
+    let is_left = node.unclean && !taken(path);
     if node.open {
         plan.open.push(path.clone());
-    } else if node.unclean {
+    } else if is_left {
         plan.unclean.push(path.clone());
     }
-    !node.open && !node.unclean
+    !node.open && !is_left
 }
 
 /// Whether what the store has differs from what `entry` says in more than data.
@@ -449,6 +465,7 @@ mod tests {
             renamed: false,
             version,
             unclean: false,
+            torn: false,
             open: false,
             drained: false,
             absence: None,
@@ -478,6 +495,7 @@ mod tests {
             reason: None,
             detached: false,
             damaged: false,
+            torn: false,
         }
     }
 
@@ -493,7 +511,7 @@ mod tests {
 
     /// Plans a namespace that has the whole directory.
     fn plan(tree: &Tree, manifest: &Manifest) -> Plan {
-        super::plan(tree, manifest, &FilePath::root())
+        super::plan(tree, manifest, &FilePath::root(), &|_| false)
     }
 
     fn paths(names: &[&str]) -> Vec<FilePath> {
@@ -538,6 +556,21 @@ mod tests {
         let unclean = Node { unclean: true, ..file(2, 2) };
         let plan = plan(&tree(&[("a", unclean)]), &manifest);
         assert_eq!(plan, Plan { unclean: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn unclean_file_is_copied_once_where_it_is_taken_as_it_is() {
+        let unclean = Node { unclean: true, torn: true, ..file(2, 2) };
+        let left = Entry { torn: true, state: State::Unclean, ..entry(&unclean) };
+        let tree = tree(&[("a", unclean.clone())]);
+        let taken = |manifest: &Manifest| {
+            super::plan(&tree, manifest, &FilePath::root(), &|path| path.to_string() == "a")
+        };
+        let copied = Plan { copies: paths(&["a"]), ..Plan::default() };
+        assert_eq!(taken(&manifest(&[])), copied);
+        assert_eq!(taken(&manifest(&[("a", left)])), copied);
+        let drained = Entry { torn: true, ..entry(&unclean) };
+        assert!(taken(&manifest(&[("a", drained)])).is_empty());
     }
 
     #[test]
@@ -626,7 +659,7 @@ mod tests {
             copies: paths(&["rank-1/b"]),
             ..Plan::default()
         };
-        assert_eq!(super::plan(&tree, &manifest, &path("rank-1")), expected);
+        assert_eq!(super::plan(&tree, &manifest, &path("rank-1"), &|_| false), expected);
     }
 
     /// A file of 10 bytes whose data have this checksum.

@@ -132,7 +132,7 @@ pub struct Outcome {
     pub lost_files: u64,
     /// Files that somebody may still write to.
     pub open: Vec<FilePath>,
-    /// Files whose writer died, or could not write all.
+    /// Files whose last writer died, or could not write all, and which are not in the persist directory as they are.
     pub unclean: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
@@ -141,7 +141,7 @@ pub struct Outcome {
     /// Files and directories with extended attributes that the persist directory did not take.
     #[serde(default)]
     pub without_attributes: u64,
-    /// Checkpoints that are not complete; none of their files is copied.
+    /// Checkpoints that are not complete; none of their files is copied but at the end of a run that succeeded.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
     /// Clean files that are not copied: nobody wants them outside.
@@ -166,6 +166,9 @@ pub struct Unfinished {
     pub reason: String,
     /// It may still become so.
     pub waits: bool,
+    /// Its files are in the persist directory as they are.
+    #[serde(default)]
+    pub is_outside: bool,
 }
 
 impl Unfinished {

@@ -116,6 +116,8 @@ pub enum Reason {
     Unsettled(Duration),
     /// It was complete, and some of its files are gone; in this time it is looked at again.
     Leaving(Duration),
+    /// A writer of this file did not end in order; a later one took it over.
+    Torn(FilePath),
     /// It was unfinished when the run failed.
     Abandoned,
     /// Files of it are being replaced or set aside.
@@ -131,6 +133,9 @@ impl fmt::Display for Reason {
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
+            Reason::Torn(path) => {
+                write!(f, "{path} was not written anew since a writer of it died")
+            }
             Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
             Reason::Repair => f.write_str(
                 "what is damaged of it was being put right or set aside; the next run of the job goes on with that",
@@ -379,6 +384,10 @@ fn standing(
     }
     if let Some(path) = of(|node| node.unclean) {
         return Standing::Broken(Reason::Unclean(path));
+    }
+    let is_marked = draft.mark.is_some_and(Mark::is_done_by_all);
+    if let Some(path) = of(|node| node.torn).filter(|_| !is_marked) {
+        return Standing::Broken(Reason::Torn(path));
     }
     if (situation.was_abandoned)(name, members) {
         return Standing::Broken(Reason::Abandoned);

@@ -443,6 +443,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         renamed: attributes.renamed,
         version: attributes.version,
         unclean: attributes.unclean,
+        torn: attributes.torn,
         // Of an absent file it is who brings it.
         open: kind == Kind::File && attributes.writers > 0 && attributes.absence.is_none(),
         drained: attributes.drained_version == attributes.version,

@@ -98,7 +98,9 @@ impl Claim {
             let claimed = match &directory {
                 Some(directory) => OpenStore::open(directory)
                     .and_then(|store| (entrance.take)(directory, &store.job.job))
-                    .and_then(|lock| Claim::resume(roots, directory, request, lock, entrance)),
+                    .and_then(|lock| {
+                        Claim::resume(roots, directory, (request, command), lock, entrance)
+                    }),
                 None => Claim::create_by(roots, request, command, entrance),
             };
             match claimed {
@@ -114,7 +116,7 @@ impl Claim {
     fn resume(
         roots: &Roots,
         directory: &Path,
-        request: &Request,
+        (request, command): (&Request, &[String]),
         lock: File,
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
@@ -156,7 +158,7 @@ impl Claim {
         if request.drain.change(&mut claim.store.job.drain) {
             claim.store.job.save(directory)?;
         }
-        claim.begin_run(request)?;
+        claim.begin_run(request, command)?;
         claim.take_up(&request.space)?;
         if !joins && request.verify {
             (entrance.sign)(directory)?;
@@ -177,9 +179,10 @@ impl Claim {
     }
 
     /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
-    fn begin_run(&mut self, request: &Request) -> Result<()> {
+    fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
         let mut job = self.store.job.clone();
         job.runs += u64::from(!daemon::is_shared(&self.lock));
+        job.pending = job.pending.or_else(|| Job::executable(command));
         if !request.checkpoint.is_default() {
             job.checkpoint = request.checkpoint.clone();
         }
@@ -191,6 +194,20 @@ impl Claim {
         if job != self.store.job {
             job.save(self.store.directory())?;
             self.store.job = job;
+        }
+        Ok(())
+    }
+
+    /// Whether a run of `command` ends the job when it succeeds: no earlier run of another executable has failed since.
+    pub fn may_end_by(&self, command: &[String]) -> bool {
+        let pending = self.store.job.pending.as_ref();
+        pending.is_none_or(|pending| Job::executable(command).as_ref() == Some(pending))
+    }
+
+    /// Notes that nothing of earlier runs is left to be ended.
+    pub fn note_end(&mut self) -> Result<()> {
+        if self.store.job.pending.take().is_some() {
+            self.store.job.save(self.store.directory())?;
         }
         Ok(())
     }
@@ -231,7 +248,7 @@ impl Claim {
         let lock = (entrance.take)(&directory, &name)?;
         if request.job.is_some() && is_described(&directory) {
             // Somebody else was faster.
-            return Claim::resume(roots, &directory, request, lock, entrance);
+            return Claim::resume(roots, &directory, (request, command), lock, entrance);
         }
         if !is_blank(&directory)? {
             return Err(Error::NotAStore { path: directory });
@@ -250,6 +267,7 @@ impl Claim {
             promote: request.promote,
             // Who only restores runs nothing.
             runs: u64::from(request.stage != Stage::Later),
+            pending: Job::executable(command),
             metrics: request.metrics.clone(),
             log: request.log.unwrap_or_default(),
             checkpoint: request.checkpoint.clone(),
@@ -278,10 +296,14 @@ impl Claim {
             // There was nothing here before; the error that is reported is the first one.
             Err(_) => drop(device_store.remove()),
         }
-        made.and_then(|claim| {
+        made.and_then(|mut claim| {
             recovered::say(&claim, request.stage)?;
             if !claim.is_new {
-                resumption::settle(&claim, &claim.store.volumes()?)?;
+                let volumes = claim.store.volumes()?;
+                resumption::settle(&claim, &volumes)?;
+                // Nobody knows how the run ended that left the tier: what it left unfinished stays so.
+                checkpoints::begin_run(&claim.store, &volumes)?;
+                claim.begin_run(request, command)?;
             }
             if !claim.is_new && request.verify {
                 resumption::verify(&claim, request.quiet)?;

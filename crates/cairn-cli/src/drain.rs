@@ -1,7 +1,11 @@
 //! `cairn drain`: bring everything that is closed to the persist directory, and complete checkpoints to the archive, now.
+//!
+//! Must stay true: of a job whose run failed or was killed everything can be had. What is sound goes where it belongs; if anything
+//! else is left, all of the store goes to a directory of its own, or, if that is asked for, in place.
 
 use crate::Context;
 use crate::archive::{self, archive_with};
+use crate::claim::{Claim, claim_existing};
 use crate::error::{Error, Result};
 use crate::output::{self, count, quoted};
 use crate::progress::Progress;
@@ -9,10 +13,11 @@ use crate::request::checked_persist;
 use crate::size::human;
 use crate::store::{OpenStore, Roots};
 use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::checkpoints::{Told, Wanted};
+use cairn_agent::checkpoints::{Delivery, Told, Wanted, left_name};
 use cairn_agent::client::Client;
+use cairn_agent::daemon;
 use cairn_agent::directory_id::DirectoryId;
-use cairn_agent::job::Job;
+use cairn_agent::job::{Job, RUN_LOCK};
 use cairn_agent::manifest::{Kind, manifest_name};
 use cairn_agent::protocol::{Outcome, Unfinished};
 use clap::Args;
@@ -27,12 +32,16 @@ Examples:
   cairn drain melt --persist /scratch/out
       where the job was started without --persist, or to another directory
   cairn drain melt --verify            to be sure of copies that were made long ago
+  cairn drain melt --as-is             of a job that was killed: all files in place, also those that were open and those of
+                                       unfinished checkpoints
 
-Of a job that is archived, complete checkpoints go to the archive, too.
+While a job runs, files that are closed are drained, but for those of unfinished checkpoints. If the last run of the job failed or
+was killed and left anything else, all of the store is copied to cairn-left.JOB in the persist directory, under its own names, and
+what was open is listed; with --as-is it goes in place instead. Of a job that is archived, complete checkpoints go to the archive, too.
 
-Exit codes: 0 every clean file is verified there; 75 something is left (said why); 2 refused.";
+Exit codes: 0 every file is verified there; 75 something is left (said why); 2 refused.";
 
-/// Drain every closed file of a store to its persist directory, and archive its complete checkpoints.
+/// Drain the files of a store to its persist directory, and archive its complete checkpoints.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -45,6 +54,9 @@ pub struct Arguments {
     /// made again. Takes as long as reading them does
     #[arg(long)]
     verify: bool,
+    /// Of a job that no run has: put every file in place as it is, also what was open when its writer died
+    #[arg(long)]
+    as_is: bool,
 }
 
 /// What the command came to.
@@ -52,6 +64,9 @@ pub struct Arguments {
 struct Report<'a> {
     #[serde(flatten)]
     drain: &'a DrainReport,
+    /// Directory that all of the store was copied to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     archive: &'a Option<ArchiveStatus>,
 }
@@ -93,16 +108,34 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::NoPersist { job: store.job.job });
     }
     persist.as_deref().map(checked_persist).transpose()?;
-    let told = Told { wanted: Wanted::All, verify: arguments.verify, ..Told::default() };
+    let delivery = if arguments.as_is { Delivery::AsIs } else { Delivery::Sound };
+    let told = Told { wanted: Wanted::All, verify: arguments.verify, delivery, ..Told::default() };
+    let mut claim = None;
+    if arguments.as_is {
+        // No program is to write meanwhile what is taken for the last state.
+        claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
+    }
     let drain =
         drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
     // That nobody will end a checkpoint is no reason to say that its files are there.
-    let is_whole = drain.outcome.complete && drain.outcome.unfinished.is_empty();
-    let is_drained = persist.is_none() || is_whole;
+    let is_outside = drain.outcome.unfinished.iter().all(|one| one.is_outside);
+    let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
+    let is_at_rest =
+        drain.outcome.open.is_empty() && !daemon::has_run(store.directory(), RUN_LOCK)?;
+    let mut left = None;
+    if persist.is_some() && !is_whole && !arguments.as_is && is_at_rest {
+        claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
+        left = leave(&store, context.json).map_err(not_drained)?;
+    }
+    let is_drained = persist.is_none() || is_whole || left.is_some();
+    if let Some(claim) = claim.as_mut().filter(|_| is_drained) {
+        claim.note_end()?;
+    }
+    drop(claim);
     let archive = archive_with(&store, context.json)?;
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     if context.json {
-        output::json(&Report { drain: &drain, archive: &archive })?;
+        output::json(&Report { drain: &drain, left: left.as_ref(), archive: &archive })?;
     } else {
         if let Some(directory) = &persist {
             let files = count(drain.outcome.drained_files, "file");
@@ -112,6 +145,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             unclean(&drain.outcome).iter().for_each(|line| output::line(line));
             for unfinished in &drain.outcome.unfinished {
                 output::line(&not_complete(&context.roots, &drain.job, unfinished));
+            }
+            if let Some(left) = &left {
+                let (left, files) = (left.display(), count(drain.files, "file"));
+                output::line(&format!(
+                    "all of the store as the last run left it, {files}, in {left}, verified; to have it in place: cairn {}drain {} --as-is",
+                    context.roots.option(),
+                    drain.job
+                ));
             }
         }
         archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
@@ -126,20 +167,43 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
+/// The store to oneself, so that no run changes it. Errors: a run has it.
+fn claim_at_rest(store: OpenStore) -> Result<Claim> {
+    match daemon::has_run(store.directory(), RUN_LOCK)? {
+        true => Err(Error::Running { job: store.job.job }),
+        false => claim_existing(store),
+    }
+}
+
+/// Copies all of the store to a directory of its own; that, unless something could not be copied.
+fn leave(store: &OpenStore, quiet: bool) -> Result<Option<PathBuf>> {
+    let told = Told { delivery: Delivery::Left, ..Told::default() };
+    let outcome = drain_with(store, None, Duration::ZERO, told, quiet)?.outcome;
+    let is_whole = outcome.complete && outcome.unclean.is_empty();
+    let directory =
+        store.job.persist.as_ref().map(|persist| persist.join(left_name(&store.job.job)));
+    Ok(directory.filter(|_| is_whole))
+}
+
 /// What is said of unclean files, if there are any.
 pub fn unclean(outcome: &Outcome) -> Option<String> {
     let first = outcome.unclean.first()?;
     let files = count(outcome.unclean.len() as u64, "file");
     let more = if outcome.unclean.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} unclean, only in the store (the writer died, or could not write all, or a part is lost), and never drained: {first}{more}; cairn cp \
-         takes them out"
+        "{files} not in place, because the writer died, or could not write all, or a part is lost: {first}{more}"
     ))
 }
 
 /// What is said of a checkpoint that is not complete, with the command that takes it out of the store of `job`.
 pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
     let files = count(unfinished.files, "file");
+    if unfinished.is_outside {
+        return format!(
+            "checkpoint not complete, {files}, drained as they are: {}",
+            unfinished.told()
+        );
+    }
     let option = roots.option();
     let source = quoted(&format!("{job}:/{}", unfinished.place));
     // All that there is does not go where other things are.

@@ -81,22 +81,24 @@ impl Safety {
         }
     }
 
-    /// Whether every clean file is verified in the persist directory, or there is none.
+    /// Whether every file is verified in the persist directory that is to be there, or there is none.
     pub fn is_complete(&self) -> bool {
         match self {
             Safety::Discarded | Safety::Empty => true,
-            Safety::Drained(report) => report.outcome.complete,
+            Safety::Drained(DrainReport { outcome, .. }) => {
+                outcome.complete && outcome.unclean.is_empty()
+            }
             // It was done before anybody could say so.
             Safety::Interrupted { standing } => standing.undrained_files == 0,
             Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Postponed { .. } => false,
         }
     }
 
-    /// Whether nothing would be lost with the store. Unclean files are only there.
+    /// Whether nothing would be lost with the store.
     pub fn needs_no_store(&self) -> bool {
         match self {
             Safety::Drained(DrainReport { outcome, .. }) => {
-                outcome.complete && outcome.unclean.is_empty() && outcome.unfinished.is_empty()
+                self.is_complete() && outcome.unfinished.iter().all(|one| one.is_outside)
             }
             // Nobody has looked what else there may be.
             Safety::Interrupted { .. } => false,
@@ -109,7 +111,7 @@ impl Safety {
             Safety::Discarded => "discarded",
             Safety::Empty => "empty",
             Safety::StoreOnly(_) => "store-only",
-            Safety::Drained(report) if report.outcome.complete => "drained",
+            Safety::Drained(_) if self.is_complete() => "drained",
             Safety::Drained(_) => "incomplete",
             Safety::Failed { .. } => "failed",
             Safety::Interrupted { .. } => "interrupted",
@@ -147,6 +149,8 @@ pub struct Ending<'a> {
     pub not_brought: Vec<Failed>,
     /// Processes that the command has left, and that use the store.
     pub inhabitants: Vec<u32>,
+    /// Executable of the run that failed before, which this one does not end.
+    pub pending: Option<String>,
     /// The store was removed.
     pub removed: bool,
     /// It is said what can be done with a store that is kept.
@@ -186,6 +190,11 @@ impl Ending<'_> {
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
         let behind = self.behind.iter().map(|one| escaped(behind::line(one).as_bytes()));
         lines.extend(behind.map(|line| format!("{job}: {line}")));
+        if let Some(pending) = &self.pending {
+            lines.push(format!(
+                "{job}: an earlier run of {pending} has not ended well; this one does not end the job, so that the store is kept"
+            ));
+        }
         if !self.inhabitants.is_empty() {
             let users = still_use(&self.inhabitants);
             lines.push(format!("{job}: {users} the store, so that it is kept"));
@@ -319,6 +328,8 @@ impl Ending<'_> {
             not_brought: &'a [Failed],
             #[serde(skip_serializing_if = "<[u32]>::is_empty")]
             inhabitants: &'a [u32],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pending: Option<&'a String>,
             commands: Value,
         }
         let commands = match self.removed {
@@ -354,6 +365,7 @@ impl Ending<'_> {
             behind: &self.behind,
             not_brought: &self.not_brought,
             inhabitants: &self.inhabitants,
+            pending: self.pending.as_ref(),
             commands,
         };
         serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")
@@ -373,7 +385,7 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
         let files = count(outcome.unclean.len() as u64, "file");
         let names = named(&outcome.unclean);
         lines.push(format!(
-            "{files} unclean, only in the store (the writer died, or could not write all, or a part is lost): {names}"
+            "{files} only in the store, because the writer died, or could not write all, or a part is lost: {names}"
         ));
     }
     if !outcome.open.is_empty() {

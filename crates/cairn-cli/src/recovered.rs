@@ -39,7 +39,7 @@ pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
         );
     }
     copies_line(job, &lost).iter().for_each(|line| eprintln!("cairn: {line}"));
-    if matches!(stage, Stage::Newest | Stage::OnDemand) {
+    if matches!(stage, Stage::Whole(_) | Stage::OnDemand(_)) {
         eprintln!("cairn: --stage does nothing in a store that was recovered");
     }
     Ok(())

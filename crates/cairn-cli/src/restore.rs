@@ -8,7 +8,7 @@ use crate::output::{self, count};
 use crate::request::{Request, StoreArguments, checked_persist};
 use crate::size::human;
 use crate::staging::archived::Archived;
-use crate::staging::{self, Origin, Source, Stage, Staged};
+use crate::staging::{self, Extent, Origin, Source, Stage, Staged};
 use crate::verify::{check_drained, jobs_in, missing_manifest};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::archive::fetch::Archive;
@@ -152,8 +152,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         ..RestoreReport::default()
     };
     let source = Source { origin: &*origin, manifest: &manifest, wanted: &wanted };
-    let stage = if arguments.newest { Stage::Newest } else { Stage::All };
-    let restored = staging::fill(&claim, &source, stage, context.json)
+    let extent = if arguments.newest { Extent::Newest } else { Extent::All };
+    let restored = staging::fill(&claim, &source, extent, (false, context.json))
         .map(|staged| report.take(staged, &*origin));
     let restored = restored.and_then(|()| staging::withdraw(claim.store.directory()));
     if let Err(error) = restored {

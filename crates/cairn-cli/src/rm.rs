@@ -9,9 +9,12 @@ use crate::output::{self, count};
 use crate::standing::Standing;
 use crate::store::{OpenStore, Place, locate};
 use crate::survey::{self, Look};
-use cairn_agent::checkpoints::Told;
+use cairn_agent::checkpoints::{Told, left_name};
 use cairn_agent::daemon;
-use cairn_agent::job::RUN_LOCK;
+use cairn_agent::job::{Job, RUN_LOCK};
+use cairn_agent::manifest::Kind;
+use cairn_agent::mapping::Mapping;
+use cairn_agent::outside::Outside;
 use cairn_agent::path::FilePath;
 use clap::Args;
 use serde::Serialize;
@@ -142,7 +145,10 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     let unclean = report.outcome.unclean.len() as u64;
     // Of what is lost the store has nothing, either.
     let elsewhere = report.outcome.drained_files + report.outcome.lost_files;
-    let files = report.files.saturating_sub(elsewhere).max(unclean);
+    let mut files = report.files.saturating_sub(elsewhere).max(unclean);
+    if files > 0 && is_left(store)? {
+        files = 0;
+    }
     match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
         None => Ok(files),
         Some(status) => Err(Error::NotArchived {
@@ -151,6 +157,22 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
             url: status.url,
         }),
     }
+}
+
+/// Whether all files of the store are as they are in the directory that `cairn drain` makes of a job whose run failed.
+fn is_left(store: &OpenStore) -> Result<bool> {
+    let Some(persist) = &store.job.persist else { return Ok(false) };
+    let directory = persist.join(left_name(&store.job.job));
+    let job = Job { persist_id: None, map: Mapping::default(), ..store.job.clone() };
+    let Ok(outside) = Outside::open(&directory, &job) else { return Ok(false) };
+    for volume in store.volumes()? {
+        for (path, node) in volume.tree()?.iter().filter(|(_, node)| node.kind == Kind::File) {
+            if outside.lack(path, node)?.is_some() {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 fn remove_files(

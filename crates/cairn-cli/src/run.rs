@@ -23,7 +23,7 @@ use crate::request::{Request, StoreArguments};
 use crate::signals::{Event, Signals};
 use crate::space::{self, SpaceArguments};
 use crate::stage_option::{self, StageArgument};
-use crate::staging::Stage;
+use crate::staging::{Extent, Stage};
 use crate::standing::Standing;
 use crate::store::OpenStore;
 use crate::survey;
@@ -110,9 +110,9 @@ pub struct Arguments {
     /// What the agent's log says, which cairn log shows [default: info]
     #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
-    /// Fill the store, if it is new, with the newest whole checkpoint of each family that job drained to --persist, and with
-    /// what belongs to no checkpoint, or, if there is nothing, with what it archived; every file is compared with the
-    /// manifest, and an older checkpoint is taken if one is damaged; --stage alone is whole. With on-demand the command starts at
+    /// Fill the store, if it is new, with what the job drained to --persist, or, if there is nothing, with what it archived;
+    /// every file is compared with the manifest, and a checkpoint of which a file is damaged, or which was drained in part only,
+    /// is left out as a whole; --stage alone is whole. With on-demand the command starts at
     /// once, and who opens a file waits for its data; damage is found too late for an older checkpoint then: opening that file
     /// fails (EIO), and the next run takes the older one. What was archived comes as a whole [default: nothing comes]
     #[arg(
@@ -125,6 +125,9 @@ pub struct Arguments {
         hide_possible_values = false
     )]
     stage: Option<StageArgument>,
+    /// With --stage, bring of each family of checkpoints only the newest whole one, and what belongs to none
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    newest_only: Option<bool>,
     /// Go on in a store that has been there without comparing the newest checkpoint of each family with its checksums first.
     /// Else a damaged file of it is put right from its copy in the persist directory, or, if there is none that is whole, the
     /// checkpoint is set aside in .cairn-damaged, and the one before it is gone on from
@@ -160,7 +163,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let is_real = !arguments.is_rehearsal();
     let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
     let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
-    let stage = stage_option::stage(arguments.stage, settings.run.stage.clone())?;
+    let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
+    let extent = if newest_only { Extent::Newest } else { Extent::All };
+    let stage = stage_option::stage(arguments.stage, settings.run.stage.clone(), extent)?;
     let stage = if is_real { stage } else { Stage::Say };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
@@ -374,15 +379,15 @@ struct Options<'a> {
 
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
-fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
+fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
     let Options { discard, counts_calls, others_failed, words, is_real } = *options;
     let code = exit_code(status);
+    let may_end = claim.may_end_by(words);
+    let is_finished = code == 0 && !others_failed && may_end;
     let safety = match discard {
         true => Safety::Discarded,
-        false => {
-            settle(context, &claim, agent, (&mut signals, &walltime), code == 0 && !others_failed)
-        }
+        false => settle(context, &claim, agent, (&mut signals, &walltime), is_finished),
     };
     let archive = match discard {
         true => None,
@@ -395,7 +400,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     let archive = archive.filter(|status| status.is_complete() || !has_nothing(status));
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     let safe = safety.needs_no_store() && is_archived;
-    let may_remove = code == 0 && !others_failed && safe;
+    let may_remove = is_finished && safe;
     let inhabitants = match may_remove && !discard {
         // What they write from now on is nowhere else. If nobody can say who they are, all that there is now is safe.
         true => survey::programs(&claim.store).unwrap_or_default(),
@@ -405,6 +410,10 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
     // A list that cannot be read is none of the program's; `status` says why.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
+    let pending = claim.store.job.pending.clone().filter(|_| !may_end && !removes);
+    if is_finished && !removes {
+        claim.note_end()?;
+    }
     let job = &claim.store.job;
     let is_postponed = matches!(safety, Safety::Postponed { .. });
     let undrained = job.persist.is_some() && !safety.is_complete() && !is_postponed;
@@ -425,6 +434,7 @@ fn finish(context: &Context, claim: Claim, ran: Ran, options: &Options) -> Resul
         behind: behind::of(claim.store.directory()),
         not_brought: not_brought(&claim),
         inhabitants,
+        pending,
         removed: removes,
         offers: is_real,
         calls,
@@ -458,7 +468,8 @@ fn settle(
     is_finished: bool,
 ) -> Safety {
     let store = &claim.store;
-    let told = Told { succeeded: Some(is_finished), wanted: Wanted::Newest, verify: false };
+    let wanted = Wanted::Newest;
+    let told = Told { succeeded: Some(is_finished), wanted, ..Told::default() };
     let postponed = |goes_on, told: Result<()>| match told.and_then(|()| Standing::of(store)) {
         Ok(standing) => Safety::postponed(goes_on, standing),
         Err(error) => Safety::Failed { reason: error.to_string() },

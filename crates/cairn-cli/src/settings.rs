@@ -60,6 +60,8 @@ pub struct RunSettings {
     pub scope: Option<String>,
     /// `--stage`.
     pub stage: Option<StageSetting>,
+    /// `--newest-only`.
+    pub newest_only: Option<bool>,
     /// `--no-verify`.
     pub no_verify: Option<bool>,
     /// `--discard`.

@@ -1,7 +1,7 @@
 //! `--stage`: when what a job drained earlier comes into a new store.
 
 use crate::error::{Error, Result};
-use crate::staging::Stage;
+use crate::staging::{Extent, Stage};
 use clap::ValueEnum;
 use serde::Deserialize;
 
@@ -29,7 +29,11 @@ pub enum StageSetting {
 }
 
 /// What a new store gets by the command line, else by the configuration file.
-pub fn stage(argument: Option<StageArgument>, setting: Option<StageSetting>) -> Result<Stage> {
+pub fn stage(
+    argument: Option<StageArgument>,
+    setting: Option<StageSetting>,
+    extent: Extent,
+) -> Result<Stage> {
     let set = match setting {
         None | Some(StageSetting::Whether(false)) => StageArgument::None,
         Some(StageSetting::Whether(true)) => StageArgument::Whole,
@@ -42,8 +46,8 @@ pub fn stage(argument: Option<StageArgument>, setting: Option<StageSetting>) -> 
         }
     };
     Ok(match argument.unwrap_or(set) {
-        StageArgument::Whole => Stage::Newest,
-        StageArgument::OnDemand => Stage::OnDemand,
+        StageArgument::Whole => Stage::Whole(extent),
+        StageArgument::OnDemand => Stage::OnDemand(extent),
         StageArgument::None => Stage::Say,
     })
 }

@@ -52,12 +52,19 @@ pub enum Stage {
     Say,
     /// What whoever makes the store brings in afterwards.
     Later,
+    /// What there is, before programs run.
+    Whole(Extent),
+    /// The same, but for the data of files, which come while programs run.
+    OnDemand(Extent),
+}
+
+/// How much of what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything, but for checkpoints that are not whole.
+    All,
     /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
     Newest,
-    /// The same, but for the data of files, which come while programs run.
-    OnDemand,
-    /// Everything.
-    All,
 }
 
 /// What was brought in.
@@ -189,7 +196,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // Somebody else who was killed may have announced it.
         Stage::Nothing | Stage::Say => withdraw(directory),
-        Stage::Later | Stage::Newest | Stage::OnDemand | Stage::All => {
+        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) => {
             let mark = directory.join(MARK);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
         }
@@ -211,8 +218,8 @@ pub fn withdraw(directory: &Path) -> Result<()> {
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
         Stage::Say if claim.is_new => say_what_could_be(&claim.store.job),
-        Stage::Newest | Stage::OnDemand | Stage::All if claim.is_new => {
-            bring_what_there_is(claim, stage)?;
+        Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
+            bring_what_there_is(claim, stage, extent)?;
             return withdraw(claim.store.directory());
         }
         _ => {}
@@ -231,23 +238,24 @@ fn say_what_could_be(job: &Job) {
     }
 }
 
-fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
+fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()> {
     let job = &claim.store.job;
     let say = |line: &str| eprintln!("cairn: {}: {line}", job.job);
-    let bring = |origin: &dyn Origin, manifest: &Manifest, stage| {
+    let is_on_demand = matches!(stage, Stage::OnDemand(_));
+    let bring = |origin: &dyn Origin, manifest: &Manifest, is_on_demand| {
         let source = Source { origin, manifest, wanted: &|_| true };
-        let staged = fill(claim, &source, stage, stage == Stage::OnDemand)?;
-        staged.lines(stage).iter().for_each(|line| say(line));
+        let staged = fill(claim, &source, extent, (is_on_demand, is_on_demand))?;
+        staged.lines(is_on_demand).iter().for_each(|line| say(line));
         Ok(())
     };
     if let Some(persist) = &job.persist {
         let mut destination = Destination::open(persist, &job.store)?;
         if let Some(manifest) = Manifest::load(&mut destination, &job.job)? {
-            if stage != Stage::OnDemand {
-                return bring(&destination, &manifest, stage);
+            if !is_on_demand {
+                return bring(&destination, &manifest, false);
             }
             let origin = OnDemand { destination: &destination, manifest: &manifest };
-            return bring(&origin, &manifest, stage);
+            return bring(&origin, &manifest, true);
         }
         say(&format!("nothing to bring in from {}", persist.display()));
     }
@@ -255,11 +263,10 @@ fn bring_what_there_is(claim: &Claim, stage: Stage) -> Result<()> {
         let archived = Archived::open(policy, &job.job)?;
         archived.unreadable.iter().for_each(|unreadable| say(unreadable));
         if !archived.manifest.checkpoints.is_empty() {
-            if stage == Stage::OnDemand {
+            if is_on_demand {
                 say("what is in an archive comes as a whole");
-                return bring(&archived, &archived.manifest, Stage::Newest);
             }
-            return bring(&archived, &archived.manifest, stage);
+            return bring(&archived, &archived.manifest, false);
         }
         say(&format!("nothing to bring in from {}", policy.url));
     }
@@ -278,8 +285,14 @@ fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
     Some(format!("job {job} has {what} in {persist}; --stage brings that into the new store"))
 }
 
-/// Fills the new store with what is wanted. Errors: the store cannot be filled; then it is not whole.
-pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result<Staged> {
+/// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later. Errors: the store cannot be filled;
+/// then it is not whole.
+pub fn fill(
+    claim: &Claim,
+    source: &Source,
+    extent: Extent,
+    (is_on_demand, quiet): (bool, bool),
+) -> Result<Staged> {
     let volumes = claim.store.volumes()?;
     let mut parts = source.manifest.parts();
     parts.retain(|part| part.files.iter().all(|path| (source.wanted)(path)));
@@ -289,9 +302,9 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
     let mut staging =
         Staging { source, parts: &parts, part_files, volumes: &volumes, quiet, staged };
     staging.names()?;
-    match stage {
-        Stage::All => staging.everything()?,
-        _ => staging.newest()?,
+    match extent {
+        Extent::All => staging.everything()?,
+        Extent::Newest => staging.newest()?,
     }
     staging.tidy()?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
@@ -299,7 +312,7 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
     if source.origin.is_persist_of(&claim.store.job) {
         let tied = tie::tie(&claim.store, &volumes, &staged);
         // What is whole needs no copy: the agent compares it with that, and says what is wrong with the directory.
-        if stage == Stage::OnDemand {
+        if is_on_demand {
             tied?;
         }
     }
@@ -308,7 +321,7 @@ pub fn fill(claim: &Claim, source: &Source, stage: Stage, quiet: bool) -> Result
 
 impl Staged {
     /// For people.
-    pub fn lines(&self, stage: Stage) -> Vec<String> {
+    pub fn lines(&self, is_on_demand: bool) -> Vec<String> {
         let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
         let mut lines: Vec<String> = damaged.collect();
         for name in &self.left_out {
@@ -320,9 +333,9 @@ impl Staged {
             [] => String::new(),
             names => format!(", with {}", names.join(", ")),
         };
-        let brought = match stage {
-            Stage::OnDemand => "to be brought in while the command runs",
-            _ => "brought in",
+        let brought = match is_on_demand {
+            true => "to be brought in while the command runs",
+            false => "brought in",
         };
         lines.push(format!("{files}, {bytes}, {brought}{newest}"));
         lines

@@ -20,7 +20,7 @@ pub struct Standing {
     pub undrained_files: u64,
     /// Their bytes.
     pub undrained_bytes: u64,
-    /// Some of these: the writer died, or could not write all, so they are never drained.
+    /// Some of these: the writer died, or could not write all.
     pub unclean_files: u64,
 }
 
@@ -31,12 +31,12 @@ impl Standing {
         for volume in store.volumes()? {
             for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
                 standing.files += 1;
-                standing.unclean_files += u64::from(node.unclean);
+                standing.unclean_files += u64::from(node.unclean && !node.drained);
                 if node.absence.is_some_and(|absence| absence.damaged) {
                     // Its data are nowhere.
                     continue;
                 }
-                let (files, bytes) = match node.drained && !node.open && !node.unclean {
+                let (files, bytes) = match node.drained && !node.open {
                     true => (&mut standing.drained_files, &mut standing.drained_bytes),
                     false => (&mut standing.undrained_files, &mut standing.undrained_bytes),
                 };

@@ -214,8 +214,9 @@ impl Inode {
         }
     }
 
-    /// A writer did not end in order.
+    /// A writer did not end in order: nobody is to take what there is for what was there before.
     pub(crate) fn mark_unclean(self, tx: &mut Transaction) {
+        self.next_version(tx);
         let flags = self.flags(tx).wrapping_add(1 << BLOWS_SHIFT);
         self.set_flags(tx, flags | UNCLEAN | TORN);
     }

@@ -165,7 +165,7 @@ impl World {
     }
 
     fn steps(&self, ledger: &Ledger) -> Vec<Plan> {
-        single_steps(&plan(&self.tree(), ledger.manifest(), &FilePath::root()))
+        single_steps(&plan(&self.tree(), ledger.manifest(), &FilePath::root(), &|_| false))
     }
 
     fn carry_out(&self, ledger: &mut Ledger, step: &Plan) -> Failures {
@@ -502,7 +502,9 @@ fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from
         assert_eq!(outcome.without_attributes, u64::from(!takes));
     }
     assert!(world.ledger().entry(&path("file")).is_some_and(|entry| entry.extended.is_some()));
-    assert!(plan(&world.tree(), world.ledger().manifest(), &FilePath::root()).is_empty());
+    assert!(
+        plan(&world.tree(), world.ledger().manifest(), &FilePath::root(), &|_| false).is_empty()
+    );
 }
 
 #[test]
@@ -566,7 +568,7 @@ fn checkpoint_that_was_to_be_replaced_and_is_still_there_stays_one() {
     assert_eq!(names(ledger.manifest().whole()), ["pair"]);
     // One is another one now.
     world.write("a", 2, "newer text");
-    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root());
+    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root(), &|_| false);
     world.carry_out(&mut ledger, &plan);
     ledger.note_partial(&HashSet::new());
     assert!(ledger.manifest().whole().is_empty());
@@ -598,7 +600,7 @@ fn replace_a_file_of_an_earlier_store(changed_outside: bool) {
     next_store(&mut world);
     world.write("other", 2, "newer text");
     let mut ledger = world.ledger();
-    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root());
+    let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root(), &|_| false);
     assert_eq!(plan.copies.len(), 2);
     ledger.begin_changes(&HashSet::new()).expect("begins");
     world.carry_out(&mut ledger, &plan);
@@ -706,7 +708,7 @@ fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
     }
     // What is no file of ours, with something in it, cannot be replaced.
     fs::create_dir_all(world.out().join("old/ckpt/foreign")).expect("makes");
-    let plan = |ledger: &Ledger| plan(&tree, ledger.manifest(), &FilePath::root());
+    let plan = |ledger: &Ledger| plan(&tree, ledger.manifest(), &FilePath::root(), &|_| false);
     let mut failures = Failures::default();
     let mut pass = |ledger: &mut Ledger| {
         let plan = plan(ledger);

@@ -166,7 +166,7 @@ fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
     let all = store.volume.tree().expect("reads");
     let seen: Tree =
         all.clone().into_iter().filter(|(name, _)| *name == path("replaced")).collect();
-    let plan = |tree| planned(&store.volume, tree, ledger.manifest());
+    let plan = |tree| planned(&store.volume, tree, ledger.manifest(), &HashSet::new());
     let (cautious, spared) = plan(&seen);
     assert_eq!((cautious.remove, cautious.copies, spared), (vec![path("removed")], vec![], 2));
     let (full, spared) = plan(&all);

@@ -106,6 +106,9 @@ pub struct Register {
     /// The last run, of all in the store, of which it is known that it has ended.
     #[serde(default)]
     ended_run: u64,
+    /// The last run that is known to have succeeded; 0 if none is.
+    #[serde(default)]
+    succeeded_run: u64,
 }
 
 impl Default for Register {
@@ -121,6 +124,7 @@ impl Default for Register {
             wanted_ns: Vec::new(),
             lags: Lags::default(),
             ended_run: 0,
+            succeeded_run: 0,
         }
     }
 }
@@ -398,6 +402,16 @@ impl Register {
     /// That run has ended, and all before it.
     pub fn end_run(&mut self, run: u64) {
         self.ended_run = self.ended_run.max(run);
+    }
+
+    /// The last run that is known to have succeeded, 0 if none is.
+    pub fn succeeded_run(&self) -> u64 {
+        self.succeeded_run
+    }
+
+    /// That run has succeeded.
+    pub fn note_success(&mut self, run: u64) {
+        self.succeeded_run = run;
     }
 
     /// The run failed: those of `sets` that are not complete stay so until their files change. Those of dead writers, too, because

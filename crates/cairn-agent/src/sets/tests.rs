@@ -15,6 +15,7 @@ fn file(inode: u32, mtime_s: i64) -> Node {
         renamed: false,
         version: 1,
         unclean: false,
+        torn: false,
         open: false,
         drained: false,
         absence: None,

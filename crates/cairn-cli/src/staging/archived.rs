@@ -135,6 +135,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
         reason: None,
         detached: false,
         damaged: false,
+        torn: false,
     };
     let mut parent = path.split().map(|(parent, _)| parent);
     while let Some(directory) = parent.filter(|directory| !directory.is_root()) {

@@ -215,6 +215,7 @@ pub(super) fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
     inode.clear_flags(tx, WRITING | HAS_SEAL);
     if flags & WRITING != 0 && flags & ABSENT == 0 {
         inode.add_flags(tx, UNCLEAN | TORN);
+        inode.next_version(tx);
     }
     inode.set_written_end(tx, size);
     inode.set_appended_end(tx, size);

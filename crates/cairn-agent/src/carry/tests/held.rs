@@ -42,7 +42,7 @@ fn copy_held(world: &World, known: &register::Checkpoint, count: usize) -> u64 {
     let set = Partial { name: known.name.clone(), files, earlier: None };
     ledger.expect(vec![known.clone()], vec![set]);
     ledger.begin_changes(&HashSet::new()).expect("begins");
-    let steps = single_steps(&plan(&tree, ledger.manifest(), &FilePath::root()));
+    let steps = single_steps(&plan(&tree, ledger.manifest(), &FilePath::root(), &|_| false));
     assert_eq!(steps.len(), 4);
     let mut failures = Failures::default();
     for (index, step) in steps.iter().enumerate() {

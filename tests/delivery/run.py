@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Black-box tests of what Cairn delivers: never worse than a disk.
+
+    tests/delivery/run.py --small            some 60 s: every two values of two axes meet, and trees
+    tests/delivery/run.py                    all of it
+    tests/delivery/run.py --only 'trees/*'   or --only 'create/*/memory/*'; --list shows the names
+    tests/delivery/run.py --random 50 --seed 7   only random histories; a failure names its seed
+
+Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME are functions of
+trees.py, random/SEED histories of histories.py. Binaries: CAIRN_BIN, or target/release.
+"""
+
+import argparse
+import fnmatch
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import histories
+import matrix
+import trees
+from harness import HERE, Box, Failed, Skipped
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="GLOB", action="append", help="tests by name; repeated")
+    parser.add_argument("--list", action="store_true", help="print the names, run nothing")
+    parser.add_argument("--small", action="store_true", help="a subset for each change")
+    parser.add_argument("--seed", type=int, default=1, help="of --small and --random")
+    parser.add_argument("--random", metavar="N", type=int, help="N random histories, nothing else")
+    parser.add_argument("--jobs", metavar="N", type=int, default=os.cpu_count(), help="at a time")
+    parser.add_argument("--keep", action="store_true", help="keep scratch folders and stores")
+    return parser.parse_args()
+
+
+def tests(chosen):
+    """name -> (function of a box, tier)."""
+    found = {}
+    if chosen.random is None:
+        for case in matrix.small(chosen.seed) if chosen.small else matrix.cases():
+            found[matrix.name(case)] = (lambda box, case=case: matrix.test(box, case), case.tier)
+        for name, function in trees.tests(chosen.small):
+            for tier in ("ram",) if chosen.small else ("ram", "file"):
+                found[f"trees/{name}/{tier}"] = (function, tier)
+    count = chosen.random if chosen.random is not None else 4 if chosen.small else 40
+    for seed in range(chosen.seed, chosen.seed + count):
+        tier = ("ram", "file")[seed % 2]
+        found[f"random/{seed}"] = (lambda box, seed=seed: histories.test(box, seed), tier)
+    return {name: test for name, test in found.items()
+            if not chosen.only or any(fnmatch.fnmatch(name, glob) for glob in chosen.only)}
+
+
+def binaries(scratch):
+    """A copy of the programs: a build may replace them during the tests."""
+    built = Path(os.environ.get("CAIRN_BIN", HERE.parents[1] / "target/release"))
+    copies = Path(scratch) / "bin"
+    copies.mkdir()
+    for name in ("cairn", "libcairn_preload.so"):
+        shutil.copy(built / name, copies)
+    return copies
+
+
+def carry_out(name, test, place, keep):
+    function, tier = test
+    box = Box(*place, name.replace("/", "-"), tier, keep)
+    try:
+        with box:
+            function(box)
+        return "ok", ""
+    except Failed as error:
+        return "FAILED", str(error)
+    except Skipped as error:
+        return "skipped", str(error)
+    except Exception:
+        return "FAILED", "error of the harness: " + traceback.format_exc()
+
+
+def main():
+    chosen = arguments()
+    selected = tests(chosen)
+    if chosen.list:
+        print(*selected, sep="\n")
+        return 0
+    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    scratch = tempfile.mkdtemp(prefix="cairn-delivery-")
+    shm = tempfile.mkdtemp(prefix="cairn-delivery-", dir="/dev/shm")
+    try:
+        place = (binaries(scratch), scratch, shm)
+        with ThreadPoolExecutor(chosen.jobs) as pool:
+            running = {pool.submit(carry_out, name, test, place, chosen.keep): name
+                       for name, test in selected.items()}
+            for done in as_completed(running):
+                outcome, why = done.result()
+                counts[outcome] += 1
+                print(f"{running[done]}: {outcome} {why}".rstrip(), flush=True)
+    except KeyboardInterrupt:
+        pool.shutdown(cancel_futures=True)
+    finally:
+        for folder in () if chosen.keep else (scratch, shm):
+            shutil.rmtree(os.fsencode(folder), ignore_errors=True)
+    if chosen.keep:
+        print(f"kept: {scratch} {shm}")
+    print("{ok} passed, {FAILED} failed, {skipped} skipped".format(**counts))
+    return 1 if counts["FAILED"] or not counts["ok"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
