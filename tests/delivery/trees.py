@@ -312,7 +312,7 @@ def folder_outside_has_the_name_of_a_file(box):
 
 @tree()
 def only_tagged_files_are_left_out(box):
-    steps = [["mkdir", "cache"], ["mkdir", "cache/sub"], ["put", "cache/big", 1, 900], ["put", "x.tmp", 2, 90], ["put", "y.tmp", 2, 9],
+    steps = [["mkdir", "cache"], ["put", "cache/big", 1, 900], ["put", "x.d", 1, 9], ["put", "x.tmp", 2, 90], ["put", "y.tmp", 2, 9],
              ["put", "x.tmp.keep", 3, 90], ["mkdir", "d"], ["put", "d/z", 4, 90], ["put", "step.1", 5, 90]]
     succeed(box, steps, "--temporary", "*.tmp", "--reusable", "cache/*",
             without=lambda path: path.endswith(".tmp") or path == "cache/big")
@@ -320,7 +320,7 @@ def only_tagged_files_are_left_out(box):
 
 @tree()
 def folder_of_left_out_files_is_delivered(box):
-    succeed(box, [["mkdir", "cache"], ["put", "cache/a.tmp", 1, 900]], "--temporary", "*.tmp",
+    succeed(box, [["mkdir", "cache"], ["put", "cache/a.tmp", 1, 900]], "--temporary", "*/*.tmp",
             without=lambda path: path.endswith(".tmp"))
 
 

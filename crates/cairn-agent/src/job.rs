@@ -258,6 +258,7 @@ mod tests {
             meta: None,
             promote: false,
             runs: 1,
+            pending: None,
             metrics: None,
             log: Level::Debug,
             checkpoint: CheckpointPolicy::default(),

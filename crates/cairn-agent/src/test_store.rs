@@ -47,6 +47,7 @@ impl TestStore {
             meta: None,
             promote: false,
             runs: 0,
+            pending: None,
             metrics: None,
             log: Default::default(),
             checkpoint: Default::default(),

@@ -122,12 +122,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
     let is_at_rest =
         drain.outcome.open.is_empty() && !daemon::has_run(store.directory(), RUN_LOCK)?;
-    let mut left = None;
+    let mut aside = None;
     if persist.is_some() && !is_whole && !arguments.as_is && is_at_rest {
         claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
-        left = leave(&store, context.json).map_err(not_drained)?;
+        aside = leave(&store, context.json).map_err(not_drained)?;
     }
-    let is_drained = persist.is_none() || is_whole || left.is_some();
+    let is_drained = persist.is_none() || is_whole || aside.is_some();
     if let Some(claim) = claim.as_mut().filter(|_| is_drained) {
         claim.note_end()?;
     }
@@ -135,7 +135,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let archive = archive_with(&store, context.json)?;
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     if context.json {
-        output::json(&Report { drain: &drain, left: left.as_ref(), archive: &archive })?;
+        output::json(&Report { drain: &drain, left: aside.as_ref(), archive: &archive })?;
     } else {
         if let Some(directory) = &persist {
             let files = count(drain.outcome.drained_files, "file");
@@ -146,7 +146,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             for unfinished in &drain.outcome.unfinished {
                 output::line(&not_complete(&context.roots, &drain.job, unfinished));
             }
-            if let Some(left) = &left {
+            if let Some(left) = &aside {
                 let (left, files) = (left.display(), count(drain.files, "file"));
                 output::line(&format!(
                     "all of the store as the last run left it, {files}, in {left}, verified; to have it in place: cairn {}drain {} --as-is",

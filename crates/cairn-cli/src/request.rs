@@ -651,6 +651,7 @@ mod tests {
             meta: None,
             promote: false,
             runs: 1,
+            pending: None,
             metrics: None,
             log: Level::default(),
             checkpoint: CheckpointPolicy::default(),

@@ -1,0 +1,325 @@
+//! Delivery: what a user has in the end is never worse than a disk. The contract stands at the head of docs/SEMANTICS.md.
+
+mod common;
+
+use common::{Ran, Sandbox, eventually, kill};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Opens a file in a way, writes, and, unless it is the last run, dies with the file open.
+const WRITER: &str = "\
+import mmap, os, signal, sys
+how, name, is_last = sys.argv[1], '/cairn/' + sys.argv[2], len(sys.argv) > 3
+if how == 'append':
+    f = open(name, 'ab', 0)
+elif how == 'cut':
+    f = os.fdopen(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), 'r+b', 0)
+    f.truncate(100)
+    f.seek(0, 2)
+elif how == 'anew':
+    f = open(name, 'wb', 0)
+else:
+    f = os.fdopen(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), 'r+b', 0)
+if how == 'empty' and not is_last:
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == 'mapped':
+    f.truncate(8192)
+    m = mmap.mmap(f.fileno(), 8192)
+    m[:2000] = b'm' * 2000
+    m.flush()
+else:
+    f.write(b'x' * 1000)
+    os.fsync(f.fileno())
+if not is_last:
+    f.write(b'y' * 500)
+    os.kill(os.getpid(), signal.SIGKILL)
+f.close()
+";
+
+const WAYS: [(&str, u64); 6] = [
+    ("append", 2500),
+    ("update", 1500),
+    ("cut", 1100),
+    ("empty", 1000),
+    ("anew", 1000),
+    ("mapped", 8192),
+];
+
+fn with_writer() -> Sandbox {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.work().join("writer.py"), WRITER).expect("writes");
+    sandbox
+}
+
+/// What a run of the writer comes to, once for each of `ways`; `last` is an argument more, or nothing.
+fn write(sandbox: &Sandbox, ways: &[&str], last: &str) -> Ran {
+    let each = |how: &&str| format!("python3 writer.py {how} {how} {last}; ");
+    let end = if last.is_empty() { "exit 9" } else { "exit 0" };
+    sandbox.run("job", &format!("{}{end}", ways.iter().map(each).collect::<String>()))
+}
+
+/// Names and contents of files below a directory, without what is Cairn's own.
+fn files_below(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn collect(directory: &Path, prefix: &str, found: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(directory).expect("a directory").flatten() {
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if name.contains("cairn-") {
+                continue;
+            }
+            match entry.file_type().expect("a type").is_dir() {
+                true => collect(&entry.path(), &format!("{name}/"), found),
+                false => _ = found.insert(name, fs::read(entry.path()).unwrap_or_default()),
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(directory, "", &mut found);
+    found
+}
+
+fn names_below(directory: &Path) -> Vec<String> {
+    files_below(directory).into_keys().collect()
+}
+
+/// Mechanism: a file was unclean from the death of a writer until it was emptied. Consequence: what the next run went on with and
+/// closed in order was never drained, and its store was removed, or the file only in memory, with exit code 0. Fix: being unclean is a
+/// state of the last writer, which a later one ends.
+#[test]
+fn file_that_a_later_run_takes_over_is_delivered() {
+    let sandbox = with_writer();
+    let ways = WAYS.map(|(how, _)| how);
+    write(&sandbox, &ways, "").ends_with(9);
+    write(&sandbox, &ways, "last").succeeds().says("store removed");
+    let found = files_below(&sandbox.out());
+    for (how, bytes) in WAYS {
+        assert_eq!(found.get(how).map(|content| content.len() as u64), Some(bytes), "{how}");
+    }
+}
+
+/// The same within one run, where nobody had yet looked after the dead writer when the next one came.
+#[test]
+fn file_that_is_written_anew_right_after_its_writer_died_is_clean() {
+    let sandbox = with_writer();
+    let script =
+        "for i in 1 2 3 4 5; do python3 writer.py anew anew; python3 writer.py update update; done
+        python3 writer.py anew anew last; python3 writer.py update update last; cairn ls";
+    let run = sandbox.run("job", &script.replace("cairn ls", &format!("{} ls job", common::CAIRN)));
+    let run = run.succeeds().says("store removed");
+    assert!(!run.stdout.contains("unclean"), "{}", run.stdout);
+    assert_eq!(files_below(&sandbox.out())["anew"], b"x".repeat(1000));
+}
+
+/// Mechanism: a file whose writer died was drained in no case. Consequence: a run that succeeded although a process of it was killed ended
+/// with 0, and the file was in memory alone. Fix: at the end of such a run every file goes outside as it is.
+#[test]
+fn file_that_nobody_took_over_is_delivered_as_it_is_when_the_run_succeeds() {
+    let sandbox = with_writer();
+    sandbox
+        .run(
+            "job",
+            "python3 writer.py append log; mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; true",
+        )
+        .succeeds()
+        .says("store removed");
+    let found = files_below(&sandbox.out());
+    assert_eq!(found["log"], [b"x".repeat(1000), b"y".repeat(500)].concat());
+    assert_eq!(found["ckpt-1/a"], b"a\n");
+    assert_eq!(sandbox.entry("job", "log")["torn"], true);
+}
+
+/// Mechanism: small texts with a number in them, whose names looked like those of pointers to checkpoints, waited for these. Consequence:
+/// they were left out "as was asked for", and went with the store. Fix: they are files.
+#[test]
+fn no_name_keeps_a_file_from_being_delivered() {
+    let sandbox = Sandbox::new();
+    let script = "cd /cairn; echo a >model.0; echo b >model.1; echo 7 >last_step; echo 99 >blastp.count; echo 40 >latest
+        echo 3 >last_iteration.txt; ln -s ckpt-9 last.ckpt; echo i >ckpt-7.index; mkdir -p global_step3; echo m >global_step3/m";
+    sandbox.run("job", script).succeeds().says("store removed");
+    let expected = [
+        "blastp.count",
+        "ckpt-7.index",
+        "global_step3/m",
+        "last.ckpt",
+        "last_iteration.txt",
+        "last_step",
+        "latest",
+        "model.0",
+        "model.1",
+    ];
+    assert_eq!(names_below(&sandbox.out()), expected);
+}
+
+/// Mechanism: files whose numbers differ count as checkpoints, of which `--pfs-every` drains some. Consequence: results with numbers in
+/// their names were nowhere when the store went. Fix: that decides what is copied while the job runs.
+#[test]
+fn numbered_results_are_all_delivered_where_only_some_checkpoints_are_drained() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options =
+        ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), "--pfs-every", "3"];
+    let script = "for i in 1 2 3 4 5; do echo $i >/cairn/result.$i; done";
+    sandbox.cairn(&[&options[..], &["--", "bash", "-c", script]].concat()).succeeds();
+    assert_eq!(names_below(&out), [1, 2, 3, 4, 5].map(|number| format!("result.{number}")));
+}
+
+/// Mechanism: of checkpoints that take turns in two slots only one came, and the text that named the other was rewritten. Consequence:
+/// the program began again at the first step. Fix: all comes, as it is; less only where that is asked for.
+#[test]
+fn staging_brings_every_file_as_it_is() {
+    let write = "cd /cairn; for step in 0 1 2 3; do for rank in 0 1; do echo $step >state.$((step % 2)).$rank; done
+        echo $((step % 2)) >latest; done; for step in 1 2; do echo $step >dump.$step; done";
+    for stage in ["--stage", "--stage=on-demand"] {
+        let sandbox = Sandbox::new();
+        sandbox.run("job", write).succeeds().says("store removed");
+        let before = files_below(&sandbox.out());
+        let out = sandbox.out();
+        let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), stage];
+        let show = "cd /cairn; for file in *; do echo $file $(cat $file); done";
+        let shown = sandbox.cairn(&[&options[..], &["--", "bash", "-c", show]].concat()).succeeds();
+        let expected: String = before
+            .iter()
+            .map(|(name, content)| format!("{name} {}", String::from_utf8_lossy(content)))
+            .collect();
+        assert_eq!(shown.stdout, expected, "{stage}");
+        assert_eq!(files_below(&out), before, "{stage}");
+    }
+}
+
+#[test]
+fn staging_of_the_newest_only_leaves_older_checkpoints_where_they_are() {
+    let sandbox = Sandbox::new();
+    sandbox.run("job", "for step in 1 2 3; do echo $step >/cairn/dump.$step; done").succeeds();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let options = ["run", "--job", "job", "--persist", persist, "--stage", "--newest-only"];
+    let run = sandbox.cairn(&[&options[..], &["--", "ls", "/cairn"]].concat());
+    run.succeeds().prints("dump.3\n");
+    assert_eq!(names_below(&out), ["dump.1", "dump.2", "dump.3"]);
+}
+
+/// What a killed job leaves: a file that was open, one of an unfinished checkpoint, and a log that is drained in any case.
+fn killed(sandbox: &Sandbox) {
+    let out = sandbox.out();
+    let options =
+        ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), "--persistent", "*.log"];
+    let script = "echo done >/cairn/results; mkdir -p /cairn/ckpt-1 && echo a >/cairn/ckpt-1/a
+        python3 writer.py append train.log; python3 writer.py append md.trr; kill -9 $$";
+    sandbox.cairn(&[&options[..], &["--", "bash", "-c", script]].concat()).ends_with(137);
+}
+
+fn whole_log() -> Vec<u8> {
+    [b"x".repeat(1000), b"y".repeat(500)].concat()
+}
+
+/// Mechanism: what was open when a job was killed was drained in no case, nor files of checkpoints that were unfinished. Consequence:
+/// without `cairn cp`, file by file, it was lost with the store. Fix: all of the store goes to a directory of its own.
+#[test]
+fn everything_of_a_killed_job_can_be_had() {
+    let sandbox = with_writer();
+    killed(&sandbox);
+    let in_place = files_below(&sandbox.out());
+    assert_eq!(in_place["train.log"], whole_log(), "it is drained in any case");
+    assert_eq!(in_place["results"], b"done\n");
+    let drain = sandbox.cairn(&["drain", "job"]).succeeds();
+    let drain = drain.says("cairn-left.job").says("md.trr");
+    assert!(!drain.stdout.contains("only in the store: ckpt"), "{}", drain.stdout);
+    let left = files_below(&sandbox.out().join("cairn-left.job"));
+    let names: Vec<&String> = left.keys().collect();
+    assert_eq!(names, ["ckpt-1/a", "md.trr", "results", "train.log"]);
+    assert_eq!(left["md.trr"], whole_log());
+    assert_eq!(files_below(&sandbox.out()), in_place, "what is in place stays as it is");
+    sandbox.cairn(&["rm", "job"]).succeeds();
+    assert_eq!(files_below(&sandbox.out().join("cairn-left.job")), left);
+}
+
+#[test]
+fn everything_of_a_killed_job_can_be_put_in_place_as_it_is() {
+    let sandbox = with_writer();
+    killed(&sandbox);
+    sandbox.cairn(&["drain", "job", "--as-is"]).succeeds().says("md.trr");
+    assert_eq!(names_below(&sandbox.out()), ["ckpt-1/a", "md.trr", "results", "train.log"]);
+    assert_eq!(files_below(&sandbox.out())["md.trr"], whole_log());
+    assert!(!sandbox.out().join("cairn-left.job").exists());
+    sandbox.cairn(&["rm", "job"]).succeeds();
+}
+
+/// Mechanism: every run that ended with 0 ended its job. Consequence: whoever looked with `cairn run --job J -- ls` at what a killed job had
+/// left had it drained as if the job had succeeded, and its store removed. Fix: only a run of what failed ends the job.
+#[test]
+fn run_of_another_program_does_not_end_a_job_that_failed() {
+    let sandbox = with_writer();
+    write(&sandbox, &["append"], "").ends_with(9);
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let look = sandbox.cairn(&["run", "--job", "job", "--persist", persist, "--", "ls", "/cairn"]);
+    look.ends_with(75).says("append").says("an earlier run of bash has not ended well");
+    assert!(sandbox.store("job").exists());
+    write(&sandbox, &["append"], "last").succeeds().says("store removed");
+    assert_eq!(files_below(&out)["append"].len(), 2500);
+}
+
+/// A checkpoint that was torn stays so for whoever asks which is whole, although a later program closed its file.
+#[test]
+fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
+    let sandbox = with_writer();
+    let listed = |sandbox: &Sandbox| {
+        let rows = sandbox.cairn(&["ls", "--checkpoints", "job", "--json"]).succeeds().json();
+        let rows = rows.as_array().cloned().unwrap_or_default();
+        let level = |row: &serde_json::Value| row["level"].as_str().map(str::to_string);
+        rows.iter().map(|row| (row["step"].as_u64(), level(row).is_some())).collect::<Vec<_>>()
+    };
+    let script = "echo 1 >/cairn/ckpt.1; python3 writer.py append ckpt.2; exit 9";
+    sandbox.run("job", script).ends_with(9);
+    sandbox.run("job", "python3 writer.py append ckpt.2 last; exit 9").ends_with(9);
+    assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), false)]);
+    sandbox.run("job", "python3 writer.py anew ckpt.2 last; exit 9").ends_with(9);
+    assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), true)]);
+}
+
+/// Mechanism: after the loss of memory, a file that had been closed and was opened again and overwritten in part counted as closed, because the
+/// record that blocks are overwritten did not say that somebody writes. Consequence: half of it old and half new, it was "clean" and "intact".
+#[test]
+fn file_that_was_half_overwritten_when_memory_was_lost_is_unclean() {
+    let sandbox = Sandbox::new();
+    let tier = sandbox.work().join("tier");
+    let tier = format!("file:{}:16M", tier.display());
+    let options = ["run", "--job", "job", "--tier", &tier, "--", "bash", "-c"];
+    let script = "import os, signal, sys
+f = open('/cairn/state', 'wb'); f.write(b'a' * 300000); f.close()
+f = open('/cairn/state', 'r+b', 0); f.write(b'b' * 150000); os.fsync(f.fileno()); open('ready', 'w').close(); signal.pause()";
+    fs::write(sandbox.work().join("half.py"), script).expect("writes");
+    let mut run = sandbox
+        .command(&[&options[..], &["exec python3 half.py"]].concat())
+        .spawn()
+        .expect("starts");
+    eventually("half of it is overwritten", || sandbox.work().join("ready").exists());
+    lose_memory(&sandbox, "job");
+    run.wait().expect("ends");
+    let run = sandbox.cairn(&[&options[..], &["exit 3"]].concat());
+    run.ends_with(3).says("recovered");
+    sandbox.cairn(&["ls", "job"]).succeeds().says("unclean");
+}
+
+/// Kills all processes of a job and its agent, and removes what its store has in memory.
+fn lose_memory(sandbox: &Sandbox, job: &str) {
+    let store = sandbox.store(job);
+    let mark = format!("CAIRN_STORE={}", store.display());
+    let mut users = vec![sandbox.agent(job)];
+    for process in fs::read_dir("/proc").expect("lists").flatten() {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let is_run = command.windows(5).any(|part| part == b"\0run\0")
+            && environment.split(|byte| *byte == 0).any(|variable| {
+                variable == format!("CAIRN_STORE_ROOT={}", sandbox.root().display()).as_bytes()
+            });
+        let is_of_it = environment.split(|byte| *byte == 0).any(|it| it == mark.as_bytes());
+        if is_run || is_of_it {
+            users.extend(process.file_name().to_string_lossy().parse::<u32>());
+        }
+    }
+    users.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).for_each(|pid| {
+        kill("KILL", i64::from(*pid));
+    });
+    fs::remove_dir_all(store).expect("removes");
+}
