@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from worker import SKIPPED, tree
+from worker import tree
 
 HERE = Path(__file__).resolve().parent
 WORKER = str(HERE / "worker.py")
@@ -132,12 +132,15 @@ class Box:
 
     def cairn(self, *arguments, limit_s=DRAIN_LIMIT_S):
         command = [str(self.binaries / "cairn"), *map(str, arguments)]
+        said = self.scratch / "said-command"
         try:
-            done = subprocess.run(command, env=self.environment(), cwd=self.scratch, timeout=limit_s,
-                                  stdin=subprocess.DEVNULL, capture_output=True)
+            with open(said, "wb") as file:
+                done = subprocess.run(command, env=self.environment(), cwd=self.scratch,
+                                      stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                                      timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise Failed(f"cairn {arguments[0]} did not end within {limit_s} s") from None
-        return Result(done.returncode, (done.stdout + done.stderr).decode(errors="replace"))
+        return Result(done.returncode, said.read_text(errors="replace"))
 
     def start(self, command, *options):
         """Starts `cairn run`; its words go to a file, which processes that outlive it may hold."""
@@ -152,8 +155,8 @@ class Box:
             code = run.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise Failed(f"cairn run did not end within {limit_s} s") from None
-        if code == SKIPPED:
-            raise Skipped(json.loads((self.aside("cairn") / "skip").read_text()))
+        if (self.aside("cairn") / "skip").exists():
+            raise Skipped(self.report("skip"))
         return Result(code, (self.scratch / "said").read_text(errors="replace"))
 
     def run(self, command, *options):
@@ -225,6 +228,14 @@ class Box:
         return json.loads((self.aside("cairn") / name).read_text())
 
 
+def lose_memory(box):
+    """What a crash of the node does: no process is left, nor what the store has in memory."""
+    box.kill_all()
+    unmount_below(box.root)
+    for store in box.root.glob(f"*/{JOB}"):
+        shutil.rmtree(store)
+
+
 def unmount_below(folder):
     """As root Cairn mounts memory with huge pages in a store; a killed one leaves it mounted."""
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
@@ -264,10 +275,13 @@ def differences(want, got, keys=("kind", "mode", "size", "sha", "target", "xattr
         else:
             for key in keys:
                 if want[path].get(key) != got[path].get(key):
-                    how = f"{key} {got[path].get(key)!s:.24} instead of {want[path].get(key)!s:.24}"
-                    found.append((path, how))
+                    found.append((path, difference(key, want[path].get(key), got[path].get(key))))
                     break
     return found
+
+
+def difference(key, want, got):
+    return "other bytes" if key == "sha" else f"{key} {got!s:.24} instead of {want!s:.24}"
 
 
 def told(found, most=3):

@@ -8,7 +8,8 @@ expectation; for a kill at any moment, the tree before or after the step that wa
 import json
 import random
 
-from harness import Failed, Skipped, check_drain, check_success, expect, same, wait_until
+from course import kill_run
+from harness import Failed, check_drain, check_success, expect, same, wait_until
 from matrix import between
 
 STEPS = 60
@@ -47,9 +48,7 @@ def test(box, seed):
 def kill(box, dice, run):
     if dice.random() < 0.5:
         box.kill(box.agents())
-    agents = box.agents()
-    box.kill([run.pid, *(pid for pid in box.processes() if pid not in (*agents, run.pid))])
-    run.wait()
+    kill_run(box, run)
 
 
 def killed_at_any_moment(box, dice, steps):

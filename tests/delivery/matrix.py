@@ -1,7 +1,8 @@
-"""The matrix: how a file is open, whether it was synced, what blow falls, what comes then, where.
+"""The matrix: how a file is open, whether it was synced, what blow falls, and what comes then.
 
-A test is a run that is stopped by a blow while `run/traj.dat` is open, and what comes then. The same
-worker does the same steps on a plain directory, is killed at the same step, and goes on likewise.
+A test is a run that is stopped by a blow while `run/traj.dat` is open, and what comes then. The
+same worker does the same steps on a plain directory, is killed at the same step, and goes on
+likewise.
 In every second test the first state of the file has arrived outside before it is opened again.
 """
 
@@ -9,12 +10,12 @@ import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import zlib
 from collections import namedtuple
 
-from harness import JOB, Failed, check_drain, check_success, expect, same, told, unmount_below
+from course import kill_run
+from harness import Failed, check_drain, check_success, expect, lose_memory, same, told
 
 AXES = {
     "how": ["create", "trunc0", "truncN", "overwrite", "append", "mmap", "tmpfile", "replace",
@@ -22,7 +23,7 @@ AXES = {
     "sync": ["synced", "unsynced"],
     "blow": ["writer", "command", "run", "term", "memory"],
     "agent": ["lives", "killed"],
-    "then": ["drain", "finish", "ends", "leave", "replace2", "remove"],
+    "then": ["drain", "finish", "ends", "leave", "rename-over", "remove"],
     "tier": ["ram", "file"],
 }
 Case = namedtuple("Case", AXES)
@@ -102,7 +103,7 @@ def closing(case):
         "leave": [],
         "finish": go_on + [["fsync", "f"], ["close", "f"]],
         "ends": go_on,
-        "replace2": [["put", "run/traj.dat.new", 8, 60000],
+        "rename-over": [["put", "run/traj.dat.new", 8, 60000],
                      ["rename", "run/traj.dat.new", "run/traj.dat"]],
         "remove": [["remove", "run/traj.dat"]],
     }[case.then]
@@ -163,13 +164,9 @@ def blow(box, case, run, writers):
         os.kill(run.pid, signal.SIGTERM)
         box.kill(writers, signal.SIGTERM)
     elif case.blow == "run":
-        agents = box.agents()  # An agent that came after the kill is left alone.
-        box.kill([run.pid, *(pid for pid in box.processes() if pid not in (*agents, run.pid))])
+        kill_run(box, run)
     else:
-        box.kill_all()
-        unmount_below(box.root)
-        for store in box.root.glob(f"*/{JOB}"):
-            shutil.rmtree(store)
+        lose_memory(box)
 
 
 def second_run(box, case, before):

@@ -2,12 +2,14 @@
 """Black-box tests of what Cairn delivers: never worse than a disk.
 
     tests/delivery/run.py --small            some 60 s: every two values of two axes meet, and trees
-    tests/delivery/run.py                    all of it
+    tests/delivery/run.py                    all of it, ten minutes on two cores
     tests/delivery/run.py --only 'trees/*'   or --only 'create/*/memory/*'; --list shows the names
     tests/delivery/run.py --random 50 --seed 7   only random histories; a failure names its seed
 
-Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME are functions of
-trees.py, random/SEED histories of histories.py. Binaries: CAIRN_BIN, or target/release.
+Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME and deaths/NAME are
+functions of trees.py and deaths.py, random/SEED histories of histories.py. worker.py is the program
+under test, harness.py holds store root, commands and comparisons, course.py what tests of whole
+trees share. The binaries are those of CAIRN_BIN, or of target/release; they are copied first.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import deaths
 import histories
 import matrix
 import trees
@@ -45,9 +48,8 @@ def tests(chosen):
     if chosen.random is None:
         for case in matrix.small(chosen.seed) if chosen.small else matrix.cases():
             found[matrix.name(case)] = (lambda box, case=case: matrix.test(box, case), case.tier)
-        for name, function in trees.tests(chosen.small):
-            for tier in ("ram",) if chosen.small else ("ram", "file"):
-                found[f"trees/{name}/{tier}"] = (function, tier)
+        for room in (trees, deaths):
+            found |= {name: test for name, *test in room.tests(chosen.small)}
     count = chosen.random if chosen.random is not None else 4 if chosen.small else 40
     for seed in range(chosen.seed, chosen.seed + count):
         tier = ("ram", "file")[seed % 2]

@@ -155,9 +155,10 @@ class Hand:
     # Open files, by the number that the plan gives them.
 
     def op_open(self, file, name, how, mode=0o644):
-        flags = {"r+": os.O_RDWR, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-                 "x": os.O_RDWR | os.O_CREAT | os.O_EXCL, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-                 "c": os.O_RDWR | os.O_CREAT}[how]
+        flags = {"r": os.O_RDONLY, "r+": os.O_RDWR, "c": os.O_RDWR | os.O_CREAT,
+                 "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+                 "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+                 "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}[how]
         handle = os.open(self.at(name), flags, mode)
         self.op_close(file)
         self.files[file] = handle
@@ -193,6 +194,9 @@ class Hand:
 
     def op_fsync(self, file):
         os.fsync(self.files[file])
+
+    def op_sync(self):
+        os.sync()
 
     def op_close(self, file):
         if file in self.files:

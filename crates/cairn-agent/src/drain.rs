@@ -267,7 +267,7 @@ impl Drainer {
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
         outcome.failed.extend(copies::without_data(&ledger, trees));
-        outcome.unclean = undelivered(trees, ledger.manifest());
+        (outcome.as_they_are, outcome.unclean) = unclean_files(trees, ledger.manifest());
         let is_of_all = view.is_of_all;
         outcome.unfinished = view.unfinished;
         let waits = outcome.unfinished.iter().any(|unfinished| unfinished.waits);
@@ -529,8 +529,11 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
     })
 }
 
-/// Unclean files of which `manifest` has no copy as they are.
-fn undelivered(trees: &[(&Arc<Volume>, Tree)], manifest: &Manifest) -> Vec<FilePath> {
+/// Unclean files that `manifest` has as they are, and those that it has not.
+fn unclean_files(
+    trees: &[(&Arc<Volume>, Tree)],
+    manifest: &Manifest,
+) -> (Vec<FilePath>, Vec<FilePath>) {
     let has = |path: &FilePath| {
         let node = trees.iter().find_map(|(_, tree)| tree.get(path));
         let entry = manifest.files.get(path);
@@ -540,7 +543,7 @@ fn undelivered(trees: &[(&Arc<Volume>, Tree)], manifest: &Manifest) -> Vec<FileP
         })
     };
     let unclean = trees.iter().flat_map(|(_, tree)| unclean(tree));
-    unclean.filter(|path| !has(path)).collect()
+    unclean.partition(has)
 }
 
 fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {

@@ -134,6 +134,9 @@ pub struct Outcome {
     pub open: Vec<FilePath>,
     /// Files whose last writer died, or could not write all, and which are not in the persist directory as they are.
     pub unclean: Vec<FilePath>,
+    /// Files whose last writer died, or could not write all, and which are there as they are.
+    #[serde(default)]
+    pub as_they_are: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
     /// Files that wait for the next pass: they changed while they were copied, or something newer may go first.

@@ -142,9 +142,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             let bytes = human(drain.outcome.drained_bytes);
             let (directory, manifest) = (directory.display(), manifest_name(&drain.job));
             output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
-            unclean(&drain.outcome).iter().for_each(|line| output::line(line));
-            for unfinished in &drain.outcome.unfinished {
-                output::line(&not_complete(&context.roots, &drain.job, unfinished));
+            let outcome = &drain.outcome;
+            unclean(outcome)
+                .iter()
+                .chain(&as_they_are(outcome))
+                .for_each(|line| output::line(line));
+            for unfinished in &outcome.unfinished {
+                output::line(&match aside {
+                    Some(_) => format!("checkpoint not complete: {}", unfinished.told()),
+                    None => not_complete(&context.roots, &drain.job, unfinished),
+                });
             }
             if let Some(left) = &aside {
                 let (left, files) = (left.display(), count(drain.files, "file"));
@@ -165,6 +172,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             Err(Error::NotDrained { summary })
         }
     }
+}
+
+/// What is said of unclean files that are in place, if there are any.
+pub fn as_they_are(outcome: &Outcome) -> Option<String> {
+    let first = outcome.as_they_are.first()?;
+    let files = count(outcome.as_they_are.len() as u64, "file");
+    let more = if outcome.as_they_are.len() > 1 { ", ..." } else { "" };
+    Some(format!(
+        "{files} drained as they are, although the writer died, or could not write all: {first}{more}"
+    ))
 }
 
 /// The store to oneself, so that no run changes it. Errors: a run has it.

@@ -3,7 +3,7 @@
 use crate::archive;
 use crate::behind;
 use crate::calls::CallReport;
-use crate::drain::{DrainReport, not_complete};
+use crate::drain::{DrainReport, as_they_are, not_complete};
 use crate::output::{count, escaped, quoted, still_use};
 use crate::ranks;
 use crate::signals;
@@ -388,6 +388,7 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
             "{files} only in the store, because the writer died, or could not write all, or a part is lost: {names}"
         ));
     }
+    lines.extend(as_they_are(outcome));
     if !outcome.open.is_empty() {
         let files = count(outcome.open.len() as u64, "file");
         lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
