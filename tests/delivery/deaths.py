@@ -3,7 +3,7 @@
 import os
 import signal
 
-from course import crash, kill_run, register, stage, start, succeed
+from course import WITH_TIMES, crash, register, stage, start, succeed
 from harness import (JOB, Skipped, alive, check_drain, delivered, differences, expect, image,
                      lose_memory, same, wait_until)
 from trees import tensorflow
@@ -55,6 +55,20 @@ def unfinished_member_of_a_numbered_set_is_finished_by_the_next_run(box):
     succeed(box, [["open", "f", "ckpt-31.0", "a"], ["write", "f", 2, 900], ["close", "f"]])
 
 
+@test()
+def unclean_log_is_rotated_by_the_next_run(box):
+    """The next run only renames the unclean file, and writes another one."""
+    crash(box, LOG_OPEN)
+    succeed(box, [["rename", "train.log", "train.log.1"], ["put", "train.log", 5, 70]],
+            may_keep=True)
+
+
+@test()
+def unclean_file_is_cut_by_the_next_run(box):
+    crash(box, LOG_OPEN)
+    succeed(box, [["truncate", "train.log", 100], ["chmod", "train.log", 0o600]], may_keep=True)
+
+
 # Failed and killed runs.
 
 @test()
@@ -82,6 +96,34 @@ def drained_store_is_removed_and_the_image_stays(box):
     result = box.cairn("rm", JOB)
     expect(result.code == 0, f"rm after drain ended with {result.code}: {result.last_line()}")
     same(want, image(box, want), "drained (cairn-left over in place), store removed")
+
+
+@test()
+def second_drain_shows_the_later_state(box):
+    """cairn-left is the store as it is, not what an earlier drain found."""
+    crash(box, LOG_OPEN)
+    box.cairn("drain", JOB)
+    want = crash(box, [["unlink", "a"], ["put", "b", 3, 90], ["open", "f", "train.log", "a"],
+                       ["write", "f", 4, 90]])
+    check_drain(box, want)
+
+
+@test()
+def run_goes_on_after_a_drain(box):
+    crash(box, LOG_OPEN)
+    box.cairn("drain", JOB)
+    succeed(box, [["unlink", "a"], ["open", "f", "train.log", "a"], ["write", "f", 4, 90]])
+
+
+@test()
+def drain_keeps_modes_times_and_links(box):
+    steps = [["put", "a", 1, 90], ["mkdir", "d", 0o750], ["mkdirs", "empty"], ["link", "a", "d/b"],
+             ["symlink", "gone", "l"], ["put", "mode", 2, 90], ["chmod", "mode", 0o440],
+             ["open", "f", "log", "x"], ["write", "f", 3, 90]]
+    times = [["utime", name, 1_111_111_111_222_222_222 + number]
+             for number, name in enumerate(("a", "mode", "log"))]
+    want = crash(box, [*steps, *times])
+    check_drain(box, want, lambda want, got, what: same(want, got, what, keys=WITH_TIMES))
 
 
 @test()

@@ -237,11 +237,14 @@ def lose_memory(box):
 
 
 def unmount_below(folder):
-    """As root Cairn mounts memory with huge pages in a store; a killed one leaves it mounted."""
+    """As root Cairn mounts memory with huge pages in a store; a killed one leaves it mounted.
+
+    Lazily: the memory of a process that was just killed may still be on its way out.
+    """
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         place = line.split()[1]
         if place.startswith(f"{folder}/"):
-            subprocess.run(["umount", place], check=False)
+            subprocess.run(["umount", "--lazy", place], check=False)
 
 
 def alive(pid):

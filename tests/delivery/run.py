@@ -16,11 +16,14 @@ import argparse
 import fnmatch
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+
+sys.dont_write_bytecode = True  # The source tree stays as it is.
 
 import deaths
 import histories
@@ -50,7 +53,7 @@ def tests(chosen):
             found[matrix.name(case)] = (lambda box, case=case: matrix.test(box, case), case.tier)
         for room in (trees, deaths):
             found |= {name: test for name, *test in room.tests(chosen.small)}
-    count = chosen.random if chosen.random is not None else 4 if chosen.small else 40
+    count = chosen.random if chosen.random is not None else 8 if chosen.small else 40
     for seed in range(chosen.seed, chosen.seed + count):
         tier = ("ram", "file")[seed % 2]
         found[f"random/{seed}"] = (lambda box, seed=seed: histories.test(box, seed), tier)
@@ -90,20 +93,23 @@ def main():
         print(*selected, sep="\n")
         return 0
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     scratch = tempfile.mkdtemp(prefix="cairn-delivery-")
     shm = tempfile.mkdtemp(prefix="cairn-delivery-", dir="/dev/shm")
+    pool = ThreadPoolExecutor(chosen.jobs)
     try:
         place = (binaries(scratch), scratch, shm)
-        with ThreadPoolExecutor(chosen.jobs) as pool:
-            running = {pool.submit(carry_out, name, test, place, chosen.keep): name
-                       for name, test in selected.items()}
-            for done in as_completed(running):
-                outcome, why = done.result()
-                counts[outcome] += 1
-                print(f"{running[done]}: {outcome} {why}".rstrip(), flush=True)
+        running = {pool.submit(carry_out, name, test, place, chosen.keep): name
+                   for name, test in selected.items()}
+        for done in as_completed(running):
+            outcome, why = done.result()
+            counts[outcome] += 1
+            print(f"{running[done]}: {outcome} {why}".rstrip(), flush=True)
     except KeyboardInterrupt:
-        pool.shutdown(cancel_futures=True)
+        print("interrupted: waiting for the tests that run")
     finally:
+        pool.shutdown(cancel_futures=True)
         for folder in () if chosen.keep else (scratch, shm):
             shutil.rmtree(os.fsencode(folder), ignore_errors=True)
     if chosen.keep:

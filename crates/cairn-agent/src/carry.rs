@@ -373,6 +373,8 @@ impl<'a> Carrier<'a> {
             if !self.failures.may_try(path) {
                 continue;
             }
+            // If it cannot be looked at, the copy says why.
+            let is_new = self.ledger.needs_free_name(path).unwrap_or(false);
             let is_left = self.ledger.entry(path).is_some_and(|entry| entry.detached);
             let existing = if adopts { self.detached_copy(path) } else { None };
             if adopts && is_left && existing.is_none() {
@@ -380,7 +382,7 @@ impl<'a> Carrier<'a> {
                 self.replaced.push(path.clone());
                 continue;
             }
-            work.push(WorkItem { source: Source { volume, path, node }, existing });
+            work.push(WorkItem { source: Source { volume, path, node, is_new }, existing });
         }
         work
     }

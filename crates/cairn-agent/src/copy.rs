@@ -46,6 +46,8 @@ pub struct Source<'a> {
     pub path: &'a FilePath,
     /// What it was when the copy was planned.
     pub node: &'a Node,
+    /// Nothing may have its name in the persist directory.
+    pub is_new: bool,
 }
 
 impl<'a> Source<'a> {
@@ -248,7 +250,10 @@ impl<'a> Written<'a> {
         }
         source.confirm(&file, &summary)?;
         source.announce(place.journal, &copy, temporary.inode()?)?;
-        temporary.publish()?;
+        match source.is_new {
+            true => temporary.publish_new()?,
+            false => temporary.publish()?,
+        }
         mark_drained(&file, &summary);
         Ok(copy)
     }

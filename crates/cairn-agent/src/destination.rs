@@ -208,6 +208,14 @@ impl Destination {
             .map_err(self.error("rename to", to))
     }
 
+    /// Moves what lies at `path` to the same path of another directory, in which its parents are.
+    pub fn move_to(&self, path: &FilePath, other: &Destination) -> Result<()> {
+        let (old_parent, old_name) = self.parent("move", path)?;
+        let (new_parent, new_name) = other.parent("move", path)?;
+        rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name)
+            .map_err(self.error("move", path))
+    }
+
     /// Creates a symbolic link, replacing what has the name.
     pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("make the symbolic link", path)?;
@@ -462,6 +470,27 @@ impl Temporary {
     pub fn publish(mut self) -> Result<()> {
         rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
             .map_err(Error::file("replace", &self.path))?;
+        self.published = true;
+        Ok(())
+    }
+
+    /// The same where nothing has the name. Errors: `Taken`.
+    pub fn publish_new(mut self) -> Result<()> {
+        let (parent, from, to) = (&self.parent, &self.temporary, &self.name);
+        // A second name first: not every file system knows a rename that replaces nothing.
+        match rustix::fs::linkat(parent, from, parent, to, AtFlags::empty()) {
+            Ok(()) => rustix::fs::unlinkat(parent, from, AtFlags::empty())
+                .map_err(Error::file("finish", &self.path))?,
+            Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
+            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+                let flags = rustix::fs::RenameFlags::NOREPLACE;
+                match rustix::fs::renameat_with(parent, from, parent, to, flags) {
+                    Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
+                    renamed => renamed.map_err(Error::file("name", &self.path))?,
+                }
+            }
+            Err(errno) => return Err(Error::file("name", &self.path)(errno)),
+        }
         self.published = true;
         Ok(())
     }

@@ -33,6 +33,24 @@ pub enum Error {
         /// Where it should be.
         path: PathBuf,
     },
+    /// The persist directory has files of another job.
+    #[error(
+        "{} belongs to job {owner}: drain to another directory, with cairn drain JOB --persist DIR, or, if no two files have one name, \
+         with --shared",
+        path.display()
+    )]
+    Owned {
+        /// The directory.
+        path: PathBuf,
+        /// The job.
+        owner: String,
+    },
+    /// Something that this job did not put there has the name of a file, in a directory that it shares.
+    #[error("{} is there already, of another job or user; both stay", path.display())]
+    Taken {
+        /// The name.
+        path: PathBuf,
+    },
     /// An operation on a file in the store failed.
     #[error("cannot {action} /{path} in the store: {source}")]
     Store {

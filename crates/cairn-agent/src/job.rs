@@ -117,6 +117,12 @@ pub struct Job {
     /// Which directory that was when it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persist_id: Option<DirectoryId>,
+    /// Other jobs drain there, too: no copy takes the place of what this job did not put there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// The launcher's start that the job is of, all of whose jobs may drain to one directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<String>,
     /// Node or rank.
     pub scope: Scope,
     /// Tiers with data in order of preference.
@@ -245,6 +251,8 @@ mod tests {
             persist: Some("/scratch/out".into()),
             map: Mapping::default(),
             persist_id: Some(DirectoryId::at(Path::new("/")).expect("is there")),
+            shared: true,
+            launch: Some("slurm:8.0".into()),
             scope: Scope::Node,
             tiers: vec![
                 TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 },

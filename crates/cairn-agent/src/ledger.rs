@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
 use crate::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, manifest_name};
+use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::Node;
 use crate::sets::{Name, register};
@@ -36,6 +37,8 @@ pub struct Ledger {
     expected: Vec<register::Checkpoint>,
     /// All checkpoints of the store, whole or not.
     sets: Vec<Partial>,
+    /// Other jobs drain here, too.
+    is_shared: bool,
     /// Directories with names that may not be durable yet.
     touched: BTreeSet<FilePath>,
     committed_at: Instant,
@@ -47,6 +50,9 @@ impl Ledger {
     /// died did without saying it there.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
         let (mut destination, on_disk) = Ledger::look(path, job)?;
+        if on_disk.as_ref().is_none_or(|manifest| manifest.files.is_empty()) {
+            ownership::check_others(path, job)?;
+        }
         if on_disk.as_ref().is_some_and(|found| !found.files.is_empty() && found.map != job.map) {
             return Err(Error::Mapped { path: path.join(manifest_name(&job.job)) });
         }
@@ -66,6 +72,7 @@ impl Ledger {
             complete_on_disk,
             expected: Vec::new(),
             sets: Vec::new(),
+            is_shared: job.shared,
             touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
@@ -156,17 +163,33 @@ impl Ledger {
     }
 
     /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
-    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, before anything is said.
+    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, `Taken`, before anything is said.
     pub fn announce(
         &self,
         path: &FilePath,
         entry: Option<&Entry>,
         inode: Option<u64>,
     ) -> Result<()> {
-        if entry.is_some() && self.destination.mapping().is_reserved(path) {
-            return Err(Error::Reserved { path: path.clone() });
+        if let Some(entry) = entry {
+            if self.destination.mapping().is_reserved(path) {
+                return Err(Error::Reserved { path: path.clone() });
+            }
+            if entry.kind != Kind::Directory && !self.may_replace(path)? {
+                return Err(Error::Taken { path: self.destination.full_path(path) });
+            }
         }
         self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
+    }
+
+    /// Whether a copy may take the place of what lies at `path`: in a directory that is shared, only of what this job put there.
+    pub fn may_replace(&self, path: &FilePath) -> Result<bool> {
+        Ok(!self.needs_free_name(path)? || self.destination.look(path)?.is_none())
+    }
+
+    /// Whether a new copy at `path` must find the name free.
+    pub fn needs_free_name(&self, path: &FilePath) -> Result<bool> {
+        let is_of_this_store = self.entry(path).is_some_and(|entry| !entry.is_of_earlier_store());
+        Ok(self.is_shared && !(is_of_this_store && self.is_ours(path)?))
     }
 
     /// What is in it.

@@ -42,6 +42,7 @@ pub mod memory;
 mod meter;
 mod metrics;
 pub mod outside;
+pub mod ownership;
 pub mod pace;
 pub mod path;
 pub mod plan;

@@ -157,6 +157,9 @@ pub struct Manifest {
     pub format: u32,
     /// The job.
     pub job: String,
+    /// The launcher's start that the job is of, see [`crate::job::Job::launch`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The store, see [`crate::job::Job::store`].
     pub store: String,
     /// Prefix below which the program found its files.
@@ -183,6 +186,7 @@ impl Manifest {
         Manifest {
             format: MANIFEST_FORMAT,
             job: job.to_string(),
+            owner: None,
             store: store.to_string(),
             mount: mount.to_string(),
             map: Mapping::default(),
@@ -215,6 +219,7 @@ impl Manifest {
         if manifest.store != job.store {
             manifest.adopt(&job.store);
         }
+        manifest.owner.clone_from(&job.launch);
         manifest.mount.clone_from(&job.mount);
         manifest.map.clone_from(&job.map);
         manifest
@@ -327,6 +332,11 @@ impl Entry {
             (Kind::File, ..) => self.earlier.clone(),
             _ => None,
         }
+    }
+
+    /// Whether an earlier store of the job left it, and this one has not taken it up.
+    pub fn is_of_earlier_store(&self) -> bool {
+        self.detached && self.inode == 0
     }
 
     /// Makes this the entry of a drained file with this copy.

@@ -75,10 +75,13 @@ impl Mapping {
     }
 }
 
-/// Whether a place has a name that manifests and timelines have, or begins with one as journals, temporary files of manifests and
-/// probes have; what the store sets aside may lie beside them.
+/// Whether a place has a name that manifests and timelines have, or begins with one as journals, temporary files of manifests,
+/// probes, and what a job has left or was set aside have; what the store sets aside may lie beside them.
 fn is_ours(place: &FilePath) -> bool {
     let first = place.components().next().unwrap_or_default();
+    if first.starts_with(b"cairn-left.") || first.starts_with(b"cairn-aside.") {
+        return true;
+    }
     match first.strip_prefix(b"cairn-manifest.") {
         Some(rest) => rest.ends_with(b".json") || rest.ends_with(b".timeline"),
         None => first.starts_with(b".cairn-") && first != ASIDE,

@@ -42,6 +42,8 @@ impl TestStore {
             persist: None,
             map: Default::default(),
             persist_id: None,
+            shared: false,
+            launch: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 0 }],
             meta: None,

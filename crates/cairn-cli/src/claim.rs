@@ -8,6 +8,7 @@
 use crate::checkpoints;
 use crate::claimed_tiers::{self, ClaimedTiers};
 use crate::error::{Error, Result};
+use crate::ownership;
 use crate::recovered;
 use crate::renewal::{self, Failed};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
@@ -34,6 +35,7 @@ use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
 use cairn_device::store::{LeftTier, TierLocks};
 use cairn_device::{MediumKind, Store, TierPlace};
+use cairn_posix::rank;
 use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::path::Path;
@@ -261,6 +263,8 @@ impl Claim {
             persist: request.persist.clone(),
             map,
             persist_id,
+            shared: request.shared,
+            launch: rank::seat().map(|seat| seat.launch),
             scope: request.scope.unwrap_or(Scope::Node),
             tiers,
             meta: request.meta_spec(),
@@ -316,6 +320,9 @@ impl Claim {
     fn make_namespace(&mut self, roots: &Roots, store: &Store, request: &Request) -> Result<()> {
         namespace::remove_unfinished(store, NODE)?;
         let kept = self.kept_media(request)?;
+        if kept.is_none() {
+            ownership::settle(&self.store.job, request)?;
+        }
         claimed_tiers::check(&self.store.job, request, roots, kept.is_some())?;
         if kept.is_some() {
             staging::withdraw(self.store.directory())?;

@@ -19,6 +19,7 @@ use cairn_agent::daemon;
 use cairn_agent::directory_id::DirectoryId;
 use cairn_agent::job::{Job, RUN_LOCK};
 use cairn_agent::manifest::{Kind, manifest_name};
+use cairn_agent::ownership;
 use cairn_agent::protocol::{Outcome, Unfinished};
 use clap::Args;
 use serde::Serialize;
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// Drain to this directory from now on
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
+    /// With --persist, drain also where files of other jobs are; where two files have one name both stay
+    #[arg(long, requires = "persist")]
+    shared: bool,
     /// Read every copy back and compare it with what was drained, also those that were verified before; one that is damaged is
     /// made again. Takes as long as reading them does
     #[arg(long)]
@@ -99,8 +103,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 advice: "choose another",
             });
         }
+        let launch = store.job.launch.as_deref();
+        let owner = ownership::owner(&persist, &store.job.job, launch)?;
+        if let Some(owner) = owner.filter(|owner| *owner != store.job.job && !arguments.shared) {
+            return Err(cairn_agent::Error::Owned { path: persist, owner }.into());
+        }
         let persist_id = Some(DirectoryId::at(&persist)?);
-        store.job = Job { persist: Some(persist), persist_id, ..store.job };
+        let shared = arguments.shared;
+        store.job = Job { persist: Some(persist), persist_id, shared, ..store.job };
         store.job.save(store.directory())?;
     }
     let persist = store.job.persist.clone();

@@ -1,13 +1,11 @@
-//! What earlier runs left that a run with a new store may be meant to go on with, or would replace: said before it begins.
+//! Stores that earlier runs left and that a run with a new one may be meant to go on in: said before it begins.
 //!
 //! Must stay true: nothing is said where nothing is wrong, and nothing to the ranks of a launcher, whose nodes may drain to one
 //! directory.
 
 use crate::request::Request;
 use crate::store::{OpenStore, Roots};
-use crate::verify::jobs_in;
 use cairn_posix::rank;
-use std::path::Path;
 
 /// Jobs named in a line at most.
 const NAMES_MAX: usize = 3;
@@ -19,8 +17,7 @@ pub fn lines(roots: &Roots, request: &Request, command: &[String]) -> Vec<String
         return Vec::new();
     }
     let store = job.is_none().then(|| store_of(roots, command)).flatten();
-    let files = request.persist.as_deref().and_then(|persist| files_of_others(persist, job));
-    store.into_iter().chain(files).collect()
+    store.into_iter().collect()
 }
 
 /// The stores that runs of the same command have left.
@@ -30,19 +27,6 @@ fn store_of(roots: &Roots, command: &[String]) -> Option<String> {
     let jobs: Vec<String> = left.map(|store| store.job.job).collect();
     Some(format!(
         "this is a new job; the same command has left the store of {}; to go on in it: --job {}",
-        named(&jobs)?,
-        one_of(&jobs)
-    ))
-}
-
-/// The jobs that drained to the directory, but for this one.
-fn files_of_others(persist: &Path, job: Option<&str>) -> Option<String> {
-    // The agent says what is wrong with the directory.
-    let mut jobs = jobs_in(persist).unwrap_or_default();
-    jobs.retain(|other| Some(other.as_str()) != job);
-    Some(format!(
-        "{} has files of {}, too: those with the same names will be replaced; to go on with them: --job {}",
-        persist.display(),
         named(&jobs)?,
         one_of(&jobs)
     ))

@@ -553,6 +553,16 @@ pub enum Error {
     /// A new store is to be filled from nowhere.
     #[error("--stage fills the store from the persist directory; name that with --persist")]
     NothingToStage,
+    /// The persist directory has files that this run would replace.
+    #[error("{}", owned(path, owner, *is_own))]
+    Owned {
+        /// The directory.
+        path: PathBuf,
+        /// The job that drained them.
+        owner: String,
+        /// It is the job itself, started again.
+        is_own: bool,
+    },
     /// Whose files these are is known to the ranks alone.
     #[error(
         "--stage fills a tree that all processes share; with --scope rank each rank makes its own"
@@ -809,6 +819,20 @@ pub enum Error {
     Agent(#[from] cairn_agent::Error),
 }
 
+/// What can be done about files that are there already.
+fn owned(path: &std::path::Path, owner: &str, is_own: bool) -> String {
+    let (path, ways) = (path.display(), "to begin anew after they are set aside: --fresh");
+    match is_own {
+        true => format!(
+            "{path} has files of an earlier start of job {owner}; to go on from them: --stage; {ways}; to add files of other names: --shared"
+        ),
+        false => format!(
+            "{path} belongs to job {owner}; to go on with that job: --job {owner} --stage; {ways}; to add files of other names: --shared; \
+             else name another directory"
+        ),
+    }
+}
+
 /// The text of an error of NVMe, a system call's without its number.
 fn why_remote(source: &nvme::Error) -> String {
     match source {
@@ -844,6 +868,7 @@ impl Error {
             Error::Promote { .. } => Some("--promote"),
             Error::DiscardPersist { .. } | Error::DiscardArchive { .. } => Some("--discard"),
             Error::NothingToStage | Error::StageOfRanks => Some("--stage"),
+            Error::Owned { .. } => Some("--persist"),
             _ => None,
         }
     }
@@ -857,7 +882,8 @@ impl Error {
             }
             Error::Execute { .. } => EXIT_NOT_EXECUTABLE,
             Error::NotDrained { .. } => EXIT_DRAIN,
-            Error::Agent(cairn_agent::Error::NoCredentials { .. }) => EXIT_USAGE,
+            Error::Agent(cairn_agent::Error::NoCredentials { .. })
+            | Error::Agent(cairn_agent::Error::Owned { .. }) => EXIT_USAGE,
             Error::DrillEnded { signal } => 128 + signal,
             Error::BeyondRepair { .. } | Error::NotRepaired { .. } => EXIT_NOT_REPAIRED,
             Error::NoMatch { .. }

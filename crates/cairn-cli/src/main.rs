@@ -46,6 +46,7 @@ mod numa;
 mod offline;
 mod origin;
 mod output;
+mod ownership;
 mod pace;
 mod placement;
 mod plan;

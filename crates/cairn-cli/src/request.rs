@@ -80,6 +80,10 @@ pub struct StoreArguments {
     /// its files land, as in /cairn/out=results/run7 or out=results/run7; may be repeated [default: everything lands as it lies in the store]
     #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
     pub map: Vec<String>,
+    /// Drain to --persist also where files of other jobs are, or of an earlier start of this one: nothing there is replaced that this
+    /// job did not put there; where two files have one name both stay, and the exit code is 75
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_SHARED", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub shared: Option<bool>,
     /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
     /// node]
     #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
@@ -144,6 +148,10 @@ pub struct Request {
     pub meta: Option<TierRequest>,
     /// The persist directory, absolute.
     pub persist: Option<PathBuf>,
+    /// Other jobs may have files there.
+    pub shared: bool,
+    /// What an earlier start of the job has there, or another job, is set aside first.
+    pub fresh: bool,
     /// Where directories of the store land below it, if that was said.
     pub map: Option<Mapping>,
     /// The scope.
@@ -208,6 +216,8 @@ impl Request {
                 Some(path) => Some(checked_persist(&path).map_err(Error::of("--persist"))?),
                 None => None,
             },
+            shared: arguments.shared.or(settings.shared).unwrap_or(false),
+            fresh: false,
             scope: scope(arguments.scope, settings.scope)?,
             force: arguments.force.or(settings.force).unwrap_or(false),
             // Not from the environment or a file: those are forgotten, and then a disk is lost.
@@ -646,6 +656,8 @@ mod tests {
             persist: None,
             map: Mapping::default(),
             persist_id: None,
+            shared: false,
+            launch: None,
             scope: Scope::Node,
             tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
             meta: None,

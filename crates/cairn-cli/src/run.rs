@@ -125,6 +125,10 @@ pub struct Arguments {
         hide_possible_values = false
     )]
     stage: Option<StageArgument>,
+    /// Begin anew, although an earlier start of the job, or another job, has files in --persist: what these drained there is moved to
+    /// cairn-aside.JOB.N in it first
+    #[arg(long, conflicts_with_all = ["stage", "shared"])]
+    fresh: bool,
     /// With --stage, bring of each family of checkpoints only the newest whole one, and what belongs to none
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     newest_only: Option<bool>,
@@ -166,7 +170,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
     let extent = if newest_only { Extent::Newest } else { Extent::All };
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone(), extent)?;
-    let stage = if is_real { stage } else { Stage::Say };
+    let stage = if is_real { stage } else { Stage::Nothing };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();
@@ -174,7 +178,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         true => archive::policy(arguments.archive, settings.archive.clone(), level)?,
         false => None,
     };
-    let request = Request {
+    let mut request = Request {
         metrics: metrics.filter(|_| is_real).map(|path| figures(&path)).transpose()?,
         log: arguments.log_level.map(Into::into).or(settings.run.log_level),
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
@@ -183,9 +187,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         verify: !arguments.no_verify.or(settings.run.no_verify).unwrap_or(false),
         space: space::policy(&arguments.space, &settings.space)?,
         archive,
+        fresh: arguments.fresh,
         ..Request::new(arguments.store, settings.run.clone())?
     };
-    if stage != Stage::Say
+    // A drill drains nowhere that anybody needs.
+    request.shared |= !is_real;
+    if stage != Stage::Nothing
         && request.persist.is_none()
         && request.archive.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
@@ -200,7 +207,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
             "it says where files land below the persist directory; name that with --persist";
         return Err(Error::Option { option: "--map", problem: problem.to_string() });
     }
-    if stage != Stage::Say && request.scope == Some(Scope::Rank) {
+    if stage != Stage::Nothing && request.scope == Some(Scope::Rank) {
         return Err(Error::StageOfRanks);
     }
     let library = launch::find_library()?;

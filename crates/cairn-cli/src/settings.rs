@@ -60,6 +60,8 @@ pub struct RunSettings {
     pub scope: Option<String>,
     /// `--stage`.
     pub stage: Option<StageSetting>,
+    /// `--shared`.
+    pub shared: Option<bool>,
     /// `--newest-only`.
     pub newest_only: Option<bool>,
     /// `--no-verify`.

@@ -48,6 +48,6 @@ pub fn stage(
     Ok(match argument.unwrap_or(set) {
         StageArgument::Whole => Stage::Whole(extent),
         StageArgument::OnDemand => Stage::OnDemand(extent),
-        StageArgument::None => Stage::Say,
+        StageArgument::None => Stage::Nothing,
     })
 }

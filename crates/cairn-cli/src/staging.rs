@@ -48,8 +48,6 @@ pub enum Stage {
     /// Nothing.
     #[default]
     Nothing,
-    /// Nothing, but it is said that there is something.
-    Say,
     /// What whoever makes the store brings in afterwards.
     Later,
     /// What there is, before programs run.
@@ -195,7 +193,7 @@ pub fn was_cut_off(directory: &Path) -> bool {
 pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // Somebody else who was killed may have announced it.
-        Stage::Nothing | Stage::Say => withdraw(directory),
+        Stage::Nothing => withdraw(directory),
         Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) => {
             let mark = directory.join(MARK);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
@@ -217,7 +215,6 @@ pub fn withdraw(directory: &Path) -> Result<()> {
 /// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
-        Stage::Say if claim.is_new => say_what_could_be(&claim.store.job),
         Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
             bring_what_there_is(claim, stage, extent)?;
             return withdraw(claim.store.directory());
@@ -225,17 +222,6 @@ pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
         _ => {}
     }
     Ok(())
-}
-
-/// Nobody is asked over a network for that.
-fn say_what_could_be(job: &Job) {
-    let Some(persist) = &job.persist else { return };
-    // The agent says what is wrong with the directory.
-    let manifest = Destination::open(persist, &job.store)
-        .and_then(|mut destination| Manifest::load(&mut destination, &job.job));
-    if let Some(note) = manifest.ok().flatten().and_then(|found| note(&found, persist)) {
-        eprintln!("cairn: {note}");
-    }
 }
 
 fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()> {
@@ -271,18 +257,6 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
         say(&format!("nothing to bring in from {}", policy.url));
     }
     Ok(())
-}
-
-/// What a directory has that a new store could be filled with.
-fn note(manifest: &Manifest, persist: &Path) -> Option<String> {
-    let files = manifest.files.values().filter(|entry| entry.copy().is_some()).count();
-    let what = match manifest.whole().last() {
-        Some(newest) => format!("checkpoint {}", newest.name),
-        None if files > 0 => count(files as u64, "file"),
-        None => return None,
-    };
-    let (job, persist) = (&manifest.job, persist.display());
-    Some(format!("job {job} has {what} in {persist}; --stage brings that into the new store"))
 }
 
 /// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later. Errors: the store cannot be filled;

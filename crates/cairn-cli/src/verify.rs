@@ -286,21 +286,7 @@ fn verify_manifest(
     Ok(damaged)
 }
 
-/// The jobs whose manifests lie in a directory.
-pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
-    let list = || -> std::io::Result<Vec<String>> {
-        let mut jobs = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            let name = entry?.file_name().into_string().unwrap_or_default();
-            let job =
-                name.strip_prefix("cairn-manifest.").and_then(|rest| rest.strip_suffix(".json"));
-            jobs.extend(job.map(str::to_string));
-        }
-        jobs.sort();
-        Ok(jobs)
-    };
-    list().map_err(Error::file("list", directory))
-}
+pub use cairn_agent::ownership::jobs_in;
 
 /// Refuses what is not a directory, before anything is looked for in it.
 pub fn check_drained(path: &Path) -> Result<()> {

@@ -519,7 +519,12 @@ fn directory_of_a_copy_is_made_durable_by_the_commit_that_names_the_copy() {
     world.with_carrier(&mut ledger, &mut failures, &world.tree(), |carrier| {
         for name in ["d/first", "d/second"] {
             let path = path(name);
-            let source = Source { volume: carrier.volume, path: &path, node: &carrier.tree[&path] };
+            let source = Source {
+                volume: carrier.volume,
+                path: &path,
+                node: &carrier.tree[&path],
+                is_new: false,
+            };
             let (bytes, crc32c) = (4, 0);
             let (mode, mtime_ns, version) = (0o644, 0, source.node.version);
             let copy = Copy { bytes, crc32c, mode, mtime_ns, version, extended: None };

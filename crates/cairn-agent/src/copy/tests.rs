@@ -53,7 +53,8 @@ impl World {
     /// Publishes the copy of a file after `change` happened to it.
     fn publish_changed(&self, name: &str, verify: Verify, change: impl Fn(&File)) -> Result<Copy> {
         let (tree, path) = (self.volume.tree().expect("lists"), path(name));
-        let source = Source { volume: &self.volume, path: &path, node: &tree[&path] };
+        let source =
+            Source { volume: &self.volume, path: &path, node: &tree[&path], is_new: false };
         let (place, mut buffer) = (self.place(verify), Buffer::default());
         let meter = Meter::default();
         let written = Written::write(place, source, None, &mut buffer, &meter)?;
@@ -106,7 +107,7 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
     let paths: Vec<FilePath> = names.iter().map(|name| path(name)).collect();
     let (caller, fs) = (world.volume.caller_as_user(), world.volume.fs());
     fs.unlink(&caller, cairn_core::ROOT, b"f3").expect("removes");
-    let source = |path| Source { volume: &world.volume, path, node: &tree[path] };
+    let source = |path| Source { volume: &world.volume, path, node: &tree[path], is_new: false };
     let sources: Vec<Source<'_>> = paths.iter().map(source).collect();
     let meter = Meter::default();
     for verify in [Verify::Read, Verify::Write] {
@@ -126,7 +127,7 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
 fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
     let begun = world.destination.create_temporary(&path).expect("creates");
     begun.file.set_len(LARGE as u64).expect("is long");
     let &Node { inode, version, bytes, .. } = source.node;
@@ -161,7 +162,7 @@ fn leave_damaged(world: &World, name: &str) {
 fn copy_that_another_agent_began_is_compared_however_the_others_are_verified() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
     for verify in [Verify::Read, Verify::Write] {
         leave_damaged(&world, "f");
         let (place, mut buffer) = (world.place(verify), Buffer::default());
@@ -187,7 +188,7 @@ impl Clock for Ticking {
 fn time_to_make_a_copy_durable_and_to_read_it_back_counts() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path] };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
     let (place, mut buffer) = (world.place(Verify::Read), Buffer::default());
     let mut meter = Meter::default();
     meter.pace = Pace::new(Box::<Ticking>::default());

@@ -1,0 +1,115 @@
+//! Whose a persist directory is: the job whose files lie there, as its manifest says; or all jobs of one start of a launcher, which has
+//! one on each node.
+//!
+//! Must stay true: nobody drains into the directory of another owner unless its user says that no two files have one name; what is
+//! there of an earlier start of a job is replaced only by a run that goes on from it; what is set aside was drained there by the job
+//! and is what it was.
+
+use crate::destination::Destination;
+use crate::error::{Error, Result};
+use crate::format;
+use crate::job::Job;
+use crate::manifest::{Kind, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
+use crate::path::FilePath;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Directories that an earlier start of a job can be set aside in.
+const PLACES_MAX: u32 = 10_000;
+
+/// What a manifest says of whom it belongs to.
+#[derive(Deserialize)]
+struct Head {
+    job: String,
+    #[serde(default)]
+    owner: Option<String>,
+    files: Vec<IgnoredAny>,
+}
+
+/// Jobs with a manifest in a directory. Errors: it cannot be listed.
+pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
+    let list = || -> std::io::Result<Vec<String>> {
+        let mut jobs = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            let job =
+                name.strip_prefix("cairn-manifest.").and_then(|rest| rest.strip_suffix(".json"));
+            jobs.extend(job.map(str::to_string));
+        }
+        jobs.sort();
+        Ok(jobs)
+    };
+    list().map_err(Error::file("list", directory))
+}
+
+/// The job whose files are in `directory` where another owner's, as those of `job`, would be drained to; its own, if it has been there
+/// before. None if there are none. Errors: the directory, or a manifest in it, cannot be read.
+pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option<String>> {
+    for other in jobs_in(directory)? {
+        let path = directory.join(manifest_name(&other));
+        let text = fs::read(&path).map_err(Error::file("read", &path))?;
+        let head: Head = format::parse(&path, &text, MANIFEST_FORMAT)?;
+        let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
+        if !head.files.is_empty() && !is_of_us {
+            return Ok(Some(if head.job == job { job.to_string() } else { head.job }));
+        }
+    }
+    Ok(None)
+}
+
+/// As `owner`, for a store that drains there and has not done so yet: another job's files.
+pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
+    if job.shared {
+        return Ok(());
+    }
+    match owner(directory, &job.job, job.launch.as_deref())?.filter(|owner| *owner != job.job) {
+        Some(owner) => Err(Error::Owned { path: directory.to_path_buf(), owner }),
+        None => Ok(()),
+    }
+}
+
+/// Moves what `job` has drained to `directory`, and nobody changed since, to a directory of its own there; that. What was begun by
+/// somebody who was killed is gone on with. Errors: something cannot be moved.
+pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
+    let mut here = Destination::open(directory, "aside")?;
+    let Some(manifest) = Manifest::load(&mut here, job)? else {
+        return Ok(directory.to_path_buf());
+    };
+    let name = |number: u32| directory.join(format!("cairn-aside.{job}.{number}"));
+    let is_free = |path: &PathBuf| !path.join(manifest_name(job)).exists();
+    let place = (1..=PLACES_MAX).map(name).find(is_free);
+    let place = place.ok_or_else(|| Error::Occupied { path: manifest_path(job) })?;
+    match fs::create_dir(&place) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(Error::file("make", &place)(error));
+        }
+        _ => {}
+    }
+    let there = Destination::open(&place, "aside")?;
+    let is_ours = |path: &FilePath, entry: &crate::manifest::Entry| {
+        Ok::<bool, Error>(here.look(path)?.is_some_and(|found| entry.is_ours(&found)))
+    };
+    for (path, entry) in &manifest.files {
+        match entry.kind {
+            Kind::Directory => there.make_directory(path, entry.mode | 0o700)?,
+            Kind::File | Kind::Symlink if is_ours(path, entry)? => here.move_to(path, &there)?,
+            Kind::File | Kind::Symlink => {}
+        }
+    }
+    for (path, entry) in manifest.files.iter().rev() {
+        if entry.kind == Kind::Directory && is_ours(path, entry)? {
+            here.remove_directory(path)?;
+        }
+    }
+    // As the manifest has it, paths of mapped directories are those of the store.
+    let mut unmapped = manifest;
+    unmapped.map = crate::mapping::Mapping::default();
+    unmapped.commit(&there)?;
+    there.synchronise(&FilePath::root())?;
+    here.map(crate::mapping::Mapping::default());
+    here.remove_file(&manifest_path(job))?;
+    here.synchronise(&FilePath::root())?;
+    Ok(place)
+}

@@ -1,0 +1,94 @@
+//! A persist directory belongs to a job.
+
+mod common;
+
+use common::{Ran, Sandbox};
+use std::fs;
+use std::path::Path;
+
+/// `cairn run` of a script as `job`, with options, in a directory that belongs to one job.
+fn run(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Ran {
+    let out = sandbox.out();
+    let first = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
+    let arguments = [&first[..], options, &["--", "bash", "-c", script]].concat();
+    let output = sandbox.command(&arguments).env_remove("CAIRN_RUN_SHARED").output();
+    Ran::of(output.expect("cairn starts"), arguments.join(" "))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Mechanism: a new start of a finished job began with an empty store and drained over what was there. Consequence: results were replaced, with
+/// a note only. Fix: it is refused, with the ways on.
+#[test]
+fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
+    let sandbox = Sandbox::new();
+    run(&sandbox, "melt", &[], "echo 1 >/cairn/result").succeeds();
+    let again = run(&sandbox, "melt", &[], "echo 2 >/cairn/result");
+    let again = again.refused_with("earlier start of job melt").says("--stage").says("--fresh");
+    again.says("--shared");
+    assert_eq!(sandbox.drained("result"), "1\n");
+    assert!(!sandbox.store("melt").exists());
+    run(&sandbox, "melt", &["--stage"], "cat /cairn/result; echo 3 >>/cairn/result")
+        .succeeds()
+        .prints("1\n");
+    assert_eq!(sandbox.drained("result"), "1\n3\n");
+}
+
+/// Mechanism: two jobs drained to one directory. Consequence: they replaced each other's files in silence. Fix: the second one is refused, or shares
+/// the directory and replaces nothing.
+#[test]
+fn another_job_is_refused_or_replaces_nothing() {
+    let sandbox = Sandbox::new();
+    run(&sandbox, "melt", &[], "echo 1 >/cairn/result").succeeds();
+    run(&sandbox, "other", &[], "echo 2 >/cairn/result").refused_with("belongs to job melt");
+    let script = "echo 2 >/cairn/result; echo 2 >/cairn/more; ln -s more /cairn/link";
+    let shared = run(&sandbox, "other", &["--shared"], script).ends_with(75);
+    shared.says("result is there already").says("the store is kept");
+    assert_eq!((sandbox.drained("result"), sandbox.drained("more")), ("1\n".into(), "2\n".into()));
+    assert_eq!(sandbox.entry("melt", "result")["state"], "drained");
+    sandbox.cairn(&["cp", "other:/result", "theirs"]).succeeds();
+    assert_eq!(read(&sandbox.work().join("theirs")), "2\n");
+}
+
+#[test]
+fn what_an_earlier_start_has_left_is_set_aside_where_one_begins_anew() {
+    let sandbox = Sandbox::new();
+    let script = "mkdir -p /cairn/d/e; echo 1 >/cairn/d/e/result; ln -s d/e/result /cairn/link; echo 1 >/cairn/top";
+    run(&sandbox, "melt", &[], script).succeeds();
+    fs::write(sandbox.out().join("of the user"), "mine").expect("writes");
+    fs::write(sandbox.out().join("top"), "changed by the user").expect("writes");
+    run(&sandbox, "melt", &["--fresh"], "echo 2 >/cairn/result")
+        .succeeds()
+        .says("cairn-aside.melt.1");
+    let aside = sandbox.out().join("cairn-aside.melt.1");
+    assert_eq!(read(&aside.join("d/e/result")), "1\n");
+    assert_eq!(read(&aside.join("link")), "1\n");
+    assert!(!aside.join("top").exists() && !sandbox.out().join("d").exists());
+    assert_eq!(sandbox.drained("top"), "changed by the user");
+    assert_eq!(
+        (sandbox.drained("result"), sandbox.drained("of the user")),
+        ("2\n".into(), "mine".into())
+    );
+    let aside = aside.to_str().expect("UTF-8").to_string();
+    sandbox.cairn(&["verify", "--persist", &aside]).ends_with(1).says("top");
+    run(&sandbox, "melt", &["--fresh"], "true").succeeds();
+    assert!(sandbox.out().join("cairn-aside.melt.2/result").exists());
+}
+
+/// A store that a failed run left is the job's: nothing is refused.
+#[test]
+fn job_that_goes_on_in_its_store_owns_its_directory() {
+    let sandbox = Sandbox::new();
+    run(&sandbox, "melt", &[], "echo 1 >/cairn/result; exit 3").ends_with(3);
+    run(&sandbox, "melt", &[], "cat /cairn/result; echo 2 >/cairn/result").succeeds().prints("1\n");
+    assert_eq!(sandbox.drained("result"), "2\n");
+    run(&sandbox, "other", &[], "true").refused_with("belongs to job melt");
+    let out = sandbox.out();
+    sandbox.cairn(&["run", "--job", "third", "--", "bash", "-c", "echo 3 >/cairn/x"]).succeeds();
+    let to = out.to_str().expect("UTF-8");
+    sandbox.cairn(&["drain", "third", "--persist", to]).ends_with(2).says("belongs to job melt");
+    sandbox.cairn(&["drain", "third", "--persist", to, "--shared"]).succeeds();
+    assert_eq!(sandbox.drained("x"), "3\n");
+}
