@@ -209,7 +209,7 @@ def between(states, got, what):
         entries = [state.get(path) for state in states]
         if path not in got:
             if None not in entries:
-                found.append((path, "missing, though it was closed or synced"))
+                found.append((path, "missing"))
         elif not (known := [entry for entry in entries if entry]):
             found.append((path, "never there"))
         elif got[path]["kind"] != known[-1]["kind"]:

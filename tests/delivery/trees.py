@@ -197,6 +197,26 @@ def folder_renamed_after_it_arrived(box):
 
 
 @test()
+def folder_renamed_over_an_empty_one_after_it_arrived(box):
+    steps = [["mkdirs", "d/f"], ["mkdir", "e"], ["put", "e/b", 1, 0], ["mkdir", "g"],
+             ["meet", "await-1"], ["rename", "e", "d/f"], ["rename", "d", "g"]]
+    stage(box, succeed(box, steps, outside={"await-1": ["e/b", "d/f", "g"]}))
+
+
+@test()
+def folders_renamed_and_removed_while_they_are_drained(box):
+    """The agent makes a folder outside just when the program gives it another name."""
+    steps = [["mkdir", "x"]]
+    for number in range(150):
+        name = f"f{number:x}g"
+        steps += [["mkdir", name], ["put", f"{name}/b", number, 0], ["put", f"{name}/c", number, 9]]
+        steps += [["put", f"x/{other}{number}", 1, 900] for other in "pqrs"[:number % 5]]
+        steps += [["rename", name, f"x/{name}"]] if number % 3 else [
+            ["unlink", f"{name}/b"], ["unlink", f"{name}/c"], ["rmdir", name]]
+    succeed(box, steps)
+
+
+@test()
 def files_changed_late(box):
     """Removed, renamed, swapped, cut, and changed in their attributes only: at the very end."""
     names = ["gone", "old", "swap-a", "swap-b", "cut", "mode", "time", "middle", "step.1", "link"]

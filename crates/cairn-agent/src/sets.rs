@@ -8,6 +8,7 @@
 //! and what was set aside because it is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
+mod companions;
 pub mod lag;
 pub mod marks;
 mod numbered;
@@ -69,7 +70,8 @@ impl fmt::Display for Name {
         let family = self.family.to_string();
         match self.step {
             Some(step) if family.contains("{step}") => {
-                f.write_str(&family.replace("{step}", &step.to_string()))
+                let family = family.replace("{step}", &step.to_string());
+                f.write_str(&family.replace("{any}", "*").replace("{rank}", "*"))
             }
             Some(step) => write!(f, "{family} {step}"),
             None => f.write_str(&family),
@@ -155,6 +157,8 @@ pub struct Set {
     pub newest_ns: i64,
     /// Whether all of it is there.
     pub standing: Standing,
+    /// The families that were joined to this one; none if it is one by itself.
+    pub families: Vec<Family>,
 }
 
 impl Set {
@@ -250,6 +254,8 @@ struct Draft<'a> {
     mark: Option<&'a Mark>,
     /// The directory that it is.
     directory: Option<FilePath>,
+    /// The families that it was joined from; none if it is of one.
+    families: Vec<Family>,
 }
 
 /// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of their own.
@@ -271,7 +277,7 @@ pub fn survey<'a>(
         members.sort();
         let standing = standing(&name, &members, &draft, is_superseded, is_renamed, situation);
         let newest_ns = newest_ns(&draft);
-        Set { name, members, newest_ns, standing }
+        Set { name, members, newest_ns, standing, families: draft.families }
     };
     drafts.into_iter().map(settle).collect()
 }
@@ -348,7 +354,14 @@ fn drafts<'a>(
     for (candidate, position) in numbered::positions(numbered, ranks, is_known) {
         put(&mut drafts, position, candidate);
     }
-    drafts
+    // What the user or the program says is a checkpoint is one.
+    let is_said = |path: &FilePath| {
+        let inner = groves.iter().find_map(|(prefix, _)| path.strip_prefix(prefix));
+        inner.is_some_and(|inner| patterns.are_own_for(inner.as_bytes()))
+    };
+    companions::join(drafts, &|draft| {
+        draft.mark.is_some() || draft.files.first().is_some_and(|(path, _)| is_said(path))
+    })
 }
 
 fn put<'a>(drafts: &mut BTreeMap<Name, Draft<'a>>, position: Position, candidate: &Candidate<'a>) {

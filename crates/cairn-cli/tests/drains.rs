@@ -175,12 +175,12 @@ fn names_of_any_bytes_arrive_as_they_are_and_the_manifest_can_say_them() {
 }
 
 #[test]
-fn files_whose_writer_died_are_kept_but_never_drained() {
+fn files_whose_writer_died_are_kept_and_drained_when_somebody_asks() {
     let sandbox = Sandbox::new();
     let script = "echo whole >/cairn/good; echo first >/cairn/both
-        bash -c 'exec 5>/cairn/half; echo half >&5; exec 6>>/cairn/both; echo more >&6; kill -9 $$'; true";
-    let ran = sandbox.run("unclean", script).succeeds();
-    let ran = ran.says("2 files unclean, only in the store").says("the store is kept in");
+        bash -c 'exec 5>/cairn/half; echo half >&5; exec 6>>/cairn/both; echo more >&6; kill -9 $$'; exit 3";
+    let ran = sandbox.run("unclean", script).ends_with(3);
+    ran.says("2 files only in the store, because the writer died").says("the store is kept in");
     assert_eq!(sandbox.drained("good"), "whole\n");
     assert!(!sandbox.out().join("half").exists());
     assert_eq!(sandbox.entry("unclean", "half")["state"], "unclean");
@@ -199,7 +199,8 @@ fn files_whose_writer_died_are_kept_but_never_drained() {
     );
     sandbox.cairn(&["drain", "unclean"]).succeeds();
     assert!(!sandbox.out().join("half").exists());
-    drop(ran);
+    assert_eq!(sandbox.drained("cairn-left.unclean/half"), "half\n");
+    assert_eq!(sandbox.drained("cairn-left.unclean/both"), "first\nmore\n");
 }
 
 #[test]
@@ -322,13 +323,15 @@ fn store_with_a_checkpoint_that_is_nowhere_else_is_not_removed_for_the_copy_of_a
 fn copies_of_an_earlier_run_stay_unless_the_program_writes_the_name_again() {
     let sandbox = Sandbox::new();
     sandbox.run("series", "echo 1 >/cairn/step.1; echo old >/cairn/latest").succeeds();
-    sandbox.run("series", "echo 2 >/cairn/step.2; echo new >/cairn/latest").succeeds();
+    let out = sandbox.out();
+    let again = ["run", "--job", "series", "--persist", out.to_str().expect("UTF-8"), "--stage"];
+    let script = "echo 2 >/cairn/step.2; echo new >/cairn/latest";
+    sandbox.cairn(&[&again[..], &["--", "bash", "-c", script]].concat()).succeeds();
     assert_eq!(sandbox.drained_names(), ["latest", "step.1", "step.2"]);
     assert_eq!(
         (sandbox.drained("latest"), sandbox.drained("step.1")),
         ("new\n".into(), "1\n".into())
     );
-    let out = sandbox.out();
     sandbox
         .cairn(&["verify", "--persist", out.to_str().expect("UTF-8")])
         .succeeds()
@@ -410,7 +413,8 @@ fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
     let (out, work) = (sandbox.out(), sandbox.work().join("odd"));
     fs::write(&work, "{}").expect("writes");
     let (out, work) = (out.to_str().expect("UTF-8"), work.to_str().expect("UTF-8"));
-    let arguments = ["run", "--job", "cb", "--persist", out, "--", "bash", "-c", script, work];
+    let options = ["run", "--job", "cb", "--persist", out, "--shared"];
+    let arguments = [&options[..], &["--", "bash", "-c", script, work]].concat();
     sandbox.cairn(&arguments).ends_with(75).says("files of Cairn's own");
     let drained = sandbox.cairn(&["drain", "cb", "--json"]).ends_with(75);
     for name in [

@@ -6,13 +6,12 @@ use common::{Ran, Sandbox};
 use std::fs;
 use std::path::Path;
 
-/// `cairn run` of a script as `job`, with options, in a directory that belongs to one job.
+/// `cairn run` of a script as `job`, with options.
 fn run(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Ran {
     let out = sandbox.out();
     let first = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
     let arguments = [&first[..], options, &["--", "bash", "-c", script]].concat();
-    let output = sandbox.command(&arguments).env_remove("CAIRN_RUN_SHARED").output();
-    Ran::of(output.expect("cairn starts"), arguments.join(" "))
+    sandbox.cairn(&arguments)
 }
 
 fn read(path: &Path) -> String {

@@ -140,6 +140,8 @@ impl Pattern {
 /// Patterns in order: the first that matches a file says where it stands.
 pub struct Patterns {
     patterns: Vec<Pattern>,
+    /// The first so many are the user's.
+    own: usize,
     /// All at once, to tell quickly which match.
     together: RegexSet,
 }
@@ -149,11 +151,18 @@ impl Patterns {
     pub fn with_defaults(own: Vec<Pattern>) -> Patterns {
         let defaults =
             DEFAULTS.iter().map(|text| Pattern::parse(text).expect("a test parses each"));
+        let own_count = own.len();
         let patterns: Vec<Pattern> = own.into_iter().chain(defaults).collect();
         let expressions = patterns.iter().map(|pattern| pattern.expression.as_str());
         let mut builder = RegexSetBuilder::new(expressions);
         let together = builder.unicode(false).dot_matches_new_line(true).build();
-        Patterns { patterns, together: together.unwrap_or_else(|_| RegexSet::empty()) }
+        let together = together.unwrap_or_else(|_| RegexSet::empty());
+        Patterns { patterns, own: own_count, together }
+    }
+
+    /// Whether one of the user's says where the file at `path` stands.
+    pub fn are_own_for(&self, path: &[u8]) -> bool {
+        self.patterns[..self.own].iter().any(|pattern| pattern.expression.is_match(path))
     }
 
     /// Where the file at `path` stands; None if no pattern matches.

@@ -109,6 +109,9 @@ pub struct Register {
     /// The last run that is known to have succeeded; 0 if none is.
     #[serde(default)]
     succeeded_run: u64,
+    /// Families that are parts of others, see [`super::companions`].
+    #[serde(default)]
+    joined: BTreeSet<Family>,
 }
 
 impl Default for Register {
@@ -125,6 +128,7 @@ impl Default for Register {
             lags: Lags::default(),
             ended_run: 0,
             succeeded_run: 0,
+            joined: BTreeSet::new(),
         }
     }
 }
@@ -161,7 +165,8 @@ impl Register {
 
     /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
     pub fn was_abandoned(&self, name: &Name, files: &[Member]) -> bool {
-        self.abandoned.iter().any(|left| left.name == *name && is_part(files, &left.files))
+        // It may be called otherwise since more is known of what belongs together.
+        self.abandoned.iter().any(|left| left.name.step == name.step && is_part(files, &left.files))
     }
 
     /// Since when these are all that is left of a checkpoint of that name.
@@ -172,7 +177,7 @@ impl Register {
 
     /// Whether there have been checkpoints of a family.
     pub fn is_known(&self, family: &Family) -> bool {
-        self.counts.iter().any(|(known, _)| known == family)
+        self.counts.iter().any(|(known, _)| known == family) || self.joined.contains(family)
     }
 
     /// The newest checkpoint of each family, as it is or was before files of it were written again or removed.
@@ -195,6 +200,7 @@ impl Register {
     /// changed or went are dropped. One that has lost files, and has no others, is the same as before, once it counts as complete.
     /// Those that are nowhere any more, of which not all files are in another.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) -> Vec<Checkpoint> {
+        self.joined.extend(sets.iter().flat_map(|set| set.families.iter().cloned()));
         let complete: BTreeMap<&Name, &Set> =
             sets.iter().filter(|set| set.is_complete()).map(|set| (&set.name, set)).collect();
         let is_same = |known: &Checkpoint| {
@@ -249,6 +255,7 @@ impl Register {
             .partition(|known| unfinished.contains(&known.name));
         self.rewritten = rewritten;
         let files = self.checkpoints.iter().flat_map(|known| &known.files);
+        let files = files.chain(sets.iter().flat_map(|set| &set.members));
         let files: HashSet<_> = files.map(|file| (file.inode, file.version)).collect();
         let ids: HashSet<u64> = self.checkpoints.iter().map(|known| known.id).collect();
         gone.retain(|known| {
@@ -256,7 +263,8 @@ impl Register {
             !ids.contains(&known.id) && !known.files.iter().all(is_there)
         });
         self.abandoned.retain(|left| {
-            sets.iter().any(|set| set.name == left.name && is_part(&set.members, &left.files))
+            let is_of_it = |set: &Set| set.name.step == left.name.step;
+            sets.iter().any(|set| is_of_it(set) && is_part(&set.members, &left.files))
         });
         let leaves = |set: &&Set| matches!(set.standing, Standing::Waiting(Reason::Leaving(_)));
         let rest = |set: &Set| Rest {

@@ -79,8 +79,6 @@ impl Sandbox {
             .env("CAIRN_STORE_ROOT", self.root())
             .env("CAIRN_RUN_HUGE_PAGES", "never")
             .env("CAIRN_RUN_TIER", "ram:16M")
-            // Most tests have several jobs drain to one directory; those of ownership.rs do without.
-            .env("CAIRN_RUN_SHARED", "yes")
             .env("LC_ALL", "C.UTF-8")
             .env_remove("CAIRN_STORE")
             .env_remove("LD_PRELOAD")
@@ -140,11 +138,13 @@ impl Sandbox {
         files.into_iter().find(|entry| entry["path"] == path).unwrap_or(Value::Null)
     }
 
-    /// Names in the persist directory but the manifests, sorted, with those below.
+    /// Names in the persist directory but the manifests and what killed jobs left, sorted, with those below.
     pub fn drained_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.out(), "", &mut names);
-        names.retain(|name| !name.starts_with("cairn-manifest."));
+        names.retain(|name| {
+            !["cairn-manifest.", "cairn-left."].iter().any(|own| name.starts_with(own))
+        });
         names.sort();
         names
     }

@@ -11,7 +11,7 @@ fn set(step: u64, version: u64, standing: Standing) -> Set {
     let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
     let path = FilePath::parse(format!("f.{step}").as_bytes()).expect("a path");
     let members = vec![Member { path, inode: step as u32, version, bytes: 10 }];
-    Set { name, members, newest_ns: step as i64, standing }
+    Set { name, members, newest_ns: step as i64, standing, families: Vec::new() }
 }
 
 fn complete(steps: &[u64]) -> Vec<Set> {
