@@ -1,8 +1,9 @@
 """Random histories: three processes do random file operations in lockstep, some are killed.
 
 One seed decides all: operations, deaths of single processes, and how the run ends: well (calm: no
-process died), by a kill between two steps, or by a kill at any moment. The same history on a plain directory is the
-expectation; for a kill at any moment, the tree before or after the step that was under way.
+process died), by a kill between two steps, or by a kill at any moment. The same history on a plain
+directory is the expectation; for a kill at any moment, the tree before or after the step that was
+under way.
 """
 
 import json

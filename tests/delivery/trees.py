@@ -23,6 +23,15 @@ def names_that_look_like_pointers(box):
 
 
 @test()
+def links_that_look_like_pointers(box):
+    """They lead to a step that is not there, or to themselves: a disk has them."""
+    links = {"latest": "step.9", "last": "step.1", "step.2": "step.2", "d/log": "step.7",
+             "d/step.1": "step.2", "best.ckpt": "ckpt-12", "current": "/scratch/ckpt-3"}
+    steps = [["mkdir", "d"], ["put", "step.1", 1, 90]]
+    stage(box, succeed(box, [*steps, *(["symlink", to, name] for name, to in links.items())]))
+
+
+@test()
 def names_of_many_bytes(box):
     names = ["new\nline", "tab\t", " ", "-rf", "\\", "*?[a]", '"', "'", "ünï\u2603", "\udcff\udcfe",
              "x" * 255, "é" * 127, "..x", "a" * 250 + ".tmp", "%s%n", "C:", "$HOME", "a=b", "a:b",

@@ -106,7 +106,13 @@ impl<'a> Carrier<'a> {
     /// Carries out `plan`, leaving out what is not to be tried yet.
     /// Errors: those of the directory as a whole; what was done until then is in the manifest.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
-        for path in &plan.remove {
+        // A directory that stays one, or goes, may hold copies that are renamed first.
+        let is_kept_back = |path: &&FilePath| {
+            let entry = self.ledger.entry(path).map(|entry| entry.kind);
+            entry == Some(Kind::Directory) && !self.tree.contains_key(*path)
+        };
+        let (emptied, first): (Vec<&FilePath>, Vec<_>) = plan.remove.iter().partition(is_kept_back);
+        for path in first {
             self.step(path, |carrier| carrier.remove(path))?;
         }
         for path in &plan.forget {
@@ -129,6 +135,9 @@ impl<'a> Carrier<'a> {
                 false if is_absent => drop(kept.insert(from)),
                 false => copies.push(to.clone()),
             }
+        }
+        for path in emptied {
+            self.step(path, |carrier| carrier.remove(path))?;
         }
         copies.retain(|path| !kept.contains(path));
         for path in &plan.symlinks {
@@ -154,7 +163,7 @@ impl<'a> Carrier<'a> {
         let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
         let renamed: Vec<FilePath> = renamed.cloned().collect();
         for path in plan.attributes.iter().chain(&renamed).chain(&touched) {
-            if self.tree.contains_key(path) {
+            if self.tree.get(path).is_some_and(|node| node.kind != Kind::Symlink) {
                 self.step(path, |carrier| carrier.set_attributes(path))?;
             }
         }
@@ -276,6 +285,11 @@ impl<'a> Carrier<'a> {
         let node = self.node(path)?.clone();
         let mut extended = self.ledger.entry(path).and_then(|entry| entry.extended);
         if node.kind == Kind::Directory {
+            if self.destination().look(path)?.is_none() {
+                // It was renamed or removed in the store, and here with that.
+                self.ledger.take(path);
+                return Err(Error::Changed { path: path.clone() });
+            }
             extended = self.set_extended(path, &node, extended)?;
             self.set_directory_attributes(path, &node)?;
         } else if let Some((entry, found)) = self.ledger.find_ours(path)? {

@@ -284,7 +284,11 @@ impl Drainer {
             // There is a newer one now: the copies of the other can go.
             self.look_again = Some(Instant::now());
         }
-        ledger.set_complete(outcome.complete);
+        let everything = is_of_all && outcome.complete && outcome.unclean.is_empty();
+        ledger.set_complete(outcome.complete, everything);
+        if everything {
+            ledger.set_directory_rights(true)?;
+        }
         ledger.commit()?;
         self.ledger = Some(ledger);
         Ok(outcome)
@@ -340,7 +344,7 @@ impl Drainer {
                 plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));
             }
-            let held = plan.hold(&view.held, tree);
+            let held = plan.hold(&view.held, tree, view.is_of_all);
             let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
             outcome.kept_files += kept.count() as u64;
             plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));

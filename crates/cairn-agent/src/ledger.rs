@@ -103,7 +103,7 @@ impl Ledger {
         if intents.is_empty() {
             return Ok(());
         }
-        self.set_complete(false);
+        self.set_complete(false, false);
         for Intent { path, entry, inode } in intents {
             let found = self.destination.look(&path)?;
             let carried_out = match (&entry, &found) {
@@ -228,7 +228,7 @@ impl Ledger {
             return Ok(());
         }
         paths.iter().for_each(|path| self.update(path, |entry| entry.damaged = true));
-        self.set_complete(false);
+        self.set_complete(false, false);
         self.commit()
     }
 
@@ -268,9 +268,31 @@ impl Ledger {
         self.touched.contains(directory)
     }
 
+    /// Gives directories that their owner has not all rights to in the store these rights exactly, or all, so that something can be put
+    /// into them.
+    pub fn set_directory_rights(&self, exactly: bool) -> Result<()> {
+        const ALL: u32 = 0o700;
+        let is_directory = |entry: &Entry| entry.kind == Kind::Directory && !entry.detached;
+        let restricted = |entry: &Entry| is_directory(entry) && entry.mode & ALL != ALL;
+        let entries = self.manifest.files.iter().filter(|(_, entry)| restricted(entry));
+        let set = |path: &FilePath, entry: &Entry| {
+            let mode = if exactly { entry.mode } else { entry.mode | ALL };
+            match self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found)) {
+                true => self.destination.set_attributes(path, mode, entry.mtime_ns),
+                false => Ok(()),
+            }
+        };
+        // Out of a directory without rights nothing below it can be reached.
+        match exactly {
+            true => entries.rev().try_for_each(|(path, entry)| set(path, entry)),
+            false => entries.into_iter().try_for_each(|(path, entry)| set(path, entry)),
+        }
+    }
+
     /// To be called before anything changes at `changed`, where something else will be then.
     pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
-        self.set_complete(false);
+        self.set_directory_rights(false)?;
+        self.set_complete(false, false);
         self.note_partial(changed);
         let known = self.manifest.checkpoints.len();
         let is_kept = |checkpoint: &Checkpoint| {
@@ -365,10 +387,11 @@ impl Ledger {
         self.manifest.partial = partial;
     }
 
-    /// Says whether every clean file is here.
-    pub fn set_complete(&mut self, complete: bool) {
-        self.dirty |= self.manifest.complete != complete;
-        self.manifest.complete = complete;
+    /// Says whether every clean file is here, and whether that is all of the store.
+    pub fn set_complete(&mut self, complete: bool, everything: bool) {
+        let said = (complete, everything);
+        self.dirty |= (self.manifest.complete, self.manifest.everything) != said;
+        (self.manifest.complete, self.manifest.everything) = said;
     }
 
     /// Writes the manifest if it changed and the last time is long enough ago. What is being copied

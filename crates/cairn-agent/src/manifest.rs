@@ -169,6 +169,9 @@ pub struct Manifest {
     pub map: Mapping,
     /// Every clean file of the store is here, verified.
     pub complete: bool,
+    /// All of the store is here as it was when this was written, whatever checkpoints are whole.
+    #[serde(default)]
+    pub everything: bool,
     /// Checkpoints of which every file is here, verified; oldest first, as [`order`] says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
@@ -191,6 +194,7 @@ impl Manifest {
             mount: mount.to_string(),
             map: Mapping::default(),
             complete: false,
+            everything: false,
             checkpoints: Vec::new(),
             partial: Vec::new(),
             files: BTreeMap::new(),
@@ -263,8 +267,12 @@ impl Manifest {
         self.checkpoints.sort_by_key(|known| known.order);
     }
 
-    /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
+    /// What is here of checkpoints that are not whole: all files of each that are in no whole one. Nothing where everything is here:
+    /// then nothing more was to come.
     pub fn parts(&self) -> Vec<Partial> {
+        if self.everything {
+            return Vec::new();
+        }
         let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
         let whole: HashSet<&FilePath> = whole.collect();
         let mut parts = self.partial.clone();
@@ -295,7 +303,7 @@ impl Manifest {
     /// Detaches every entry from the store that made it and drops those without a copy.
     fn adopt(&mut self, store: &str) {
         self.store = store.to_string();
-        self.complete = false;
+        (self.complete, self.everything) = (false, false);
         self.files.retain(|_, entry| entry.kind != Kind::File || entry.copy().is_some());
         for entry in self.files.values_mut() {
             if let Some(copy) = entry.copy() {

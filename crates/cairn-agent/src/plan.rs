@@ -118,8 +118,14 @@ impl Plan {
 }
 
 impl Plan {
-    /// Leaves out the copies of `held` files, and directories with nothing else in them; those files.
-    pub fn hold(&mut self, held: &HashSet<FilePath>, tree: &Tree) -> Vec<FilePath> {
+    /// Leaves out the copies of `held` files, and directories that are held, or, unless `makes_empty` ones, with nothing else in them;
+    /// those files.
+    pub fn hold(
+        &mut self,
+        held: &HashSet<FilePath>,
+        tree: &Tree,
+        makes_empty: bool,
+    ) -> Vec<FilePath> {
         if held.is_empty() {
             return Vec::new();
         }
@@ -132,7 +138,8 @@ impl Plan {
             .map(|(path, _)| path)
             .partition(|path| held.contains(path));
         let (holding, wanted) = (directories_of(holding), directories_of(wanted));
-        let is_held = |path: &FilePath| holding.contains(path) || held.contains(path);
+        let is_held =
+            |path: &FilePath| holding.contains(path) && !makes_empty || held.contains(path);
         self.directories.retain(|path| wanted.contains(path) || !is_held(path));
         left_out
     }

@@ -120,6 +120,8 @@ pub enum Reason {
     Leaving(Duration),
     /// A writer of this file did not end in order; a later one took it over.
     Torn(FilePath),
+    /// The run has ended, and it has not all that the one before it had.
+    Fewer,
     /// It was unfinished when the run failed.
     Abandoned,
     /// Files of it are being replaced or set aside.
@@ -138,6 +140,7 @@ impl fmt::Display for Reason {
             Reason::Torn(path) => {
                 write!(f, "{path} was not written anew since a writer of it died")
             }
+            Reason::Fewer => f.write_str("it has not all files that the one before it had"),
             Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
             Reason::Repair => f.write_str(
                 "what is damaged of it was being put right or set aside; the next run of the job goes on with that",
@@ -437,8 +440,17 @@ fn standing(
             && (is_superseded || usual.is_all_in(name.step, members, depth))
     });
     let is_mixed = last.is_some_and(|last| is_mixed(last, members));
-    if is_usual && !is_mixed || situation.run == Run::Succeeded {
+    if is_usual && !is_mixed {
         return Standing::Complete;
+    }
+    if situation.run == Run::Succeeded {
+        let parts = situation.ranks.filter(|_| !draft.ranks.is_empty());
+        let missing = parts.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
+        return match missing.filter(|(there, all)| there < all) {
+            Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
+            None if usual.is_some() || is_mixed => Standing::Broken(Reason::Fewer),
+            None => Standing::Complete,
+        };
     }
     let is_ranked = situation.ranks.is_some() && !draft.ranks.is_empty();
     let is_patient = usual.is_some() || is_ranked || is_mixed;

@@ -106,6 +106,18 @@ impl<'a> NewFile<'a> {
         self.writer.append(bytes).map(drop)
     }
 
+    /// Appends `length` zeros, of which whole hugeblocks take no room.
+    pub fn append_hole(&mut self, length: u64) -> Result<()> {
+        let block_bytes = self.writer.volume.hugeblock_bytes();
+        let zeros = vec![0; block_bytes as usize];
+        let begun = self.writer.bytes % block_bytes;
+        let head = if begun == 0 { 0 } else { (block_bytes - begun).min(length) };
+        self.append(&zeros[..head as usize])?;
+        let whole = (length - head) / block_bytes * block_bytes;
+        self.writer.bytes += whole;
+        self.append(&zeros[..(length - head - whole) as usize])
+    }
+
     /// Gives the file extended attributes, as far as there is room.
     pub fn set_extended(&self, extended: &Extended) -> Result<()> {
         let set = extended.put(self.writer.volume, self.inode);
@@ -117,6 +129,10 @@ impl<'a> NewFile<'a> {
         let (volume, path) = (self.writer.volume, &self.writer.path);
         let failed = || volume.error("finish", path);
         let (fs, caller) = (volume.fs(), volume.caller_as_user());
+        if fs.attributes(self.inode).map_err(failed())?.size < self.writer.bytes {
+            // It ends with a hole.
+            fs.truncate(&caller, self.inode, self.writer.bytes).map_err(failed())?;
+        }
         fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
         set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
         // Renamed while open: the drain leaves open files alone, so it never sees the temporary

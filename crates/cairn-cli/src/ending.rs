@@ -94,6 +94,14 @@ impl Safety {
         }
     }
 
+    /// Whether everything is where it belongs as far as can be said: also what a failed run has left unfinished.
+    pub fn is_delivered(&self) -> bool {
+        match self {
+            Safety::Drained(_) => self.needs_no_store(),
+            other => other.is_complete(),
+        }
+    }
+
     /// Whether nothing would be lost with the store.
     pub fn needs_no_store(&self) -> bool {
         match self {

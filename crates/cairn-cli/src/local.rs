@@ -96,8 +96,22 @@ pub fn copy_in(
     let mut target = NewFile::create(volume, inner)?;
     let mut buffer = vec![0; READ_BYTES];
     let (mut bytes, mut crc32c) = (0, 0);
+    let mut data_end = 0;
     loop {
-        let length = source.read(&mut buffer).map_err(Error::file("read", source_path))?;
+        if bytes == data_end {
+            let (hole, end) = next_data(&source, bytes, metadata.len());
+            if hole > 0 {
+                target.append_hole(hole)?;
+                crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
+                bytes += hole;
+                advance(hole);
+            }
+            data_end = end;
+        }
+        // Behind the end it had there may be more by now.
+        let most = usize::try_from(data_end.saturating_sub(bytes)).unwrap_or(READ_BYTES);
+        let most = if most == 0 { READ_BYTES } else { most.min(READ_BYTES) };
+        let length = source.read(&mut buffer[..most]).map_err(Error::file("read", source_path))?;
         if length == 0 {
             break;
         }
@@ -112,6 +126,21 @@ pub fn copy_in(
     target.set_extended(&Extended::read(&source))?;
     target.finish(metadata.mode(), mtime_ns(&metadata))?;
     Ok(true)
+}
+
+/// Length of the hole at `offset` of a local file of so many `bytes`, and where the data behind it end; the file's offset is where they
+/// begin. Where the file system knows no holes there are none.
+fn next_data(file: &File, offset: u64, bytes: u64) -> (u64, u64) {
+    use rustix::fs::SeekFrom;
+    let begin = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(begin) => begin.clamp(offset, bytes.max(offset)),
+        Err(rustix::io::Errno::NXIO) => bytes.max(offset),
+        Err(_) => offset,
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(begin)).unwrap_or(bytes).max(begin);
+    // If this fails, so does reading.
+    let _ = rustix::fs::seek(file, SeekFrom::Start(begin));
+    (begin - offset, end)
 }
 
 /// Makes a directory in the store unless it is there, and gives it these extended attributes.

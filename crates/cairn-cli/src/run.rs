@@ -423,7 +423,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     }
     let job = &claim.store.job;
     let is_postponed = matches!(safety, Safety::Postponed { .. });
-    let undrained = job.persist.is_some() && !safety.is_complete() && !is_postponed;
+    let undrained = job.persist.is_some() && !safety.is_delivered() && !is_postponed;
     let unarchived = !is_archived && job.drain.at_end == AtEnd::Wait;
     // Nor is what they made of the file of counts.
     let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();

@@ -280,7 +280,9 @@ pub fn fill(
         Extent::All => staging.everything()?,
         Extent::Newest => staging.newest()?,
     }
-    staging.tidy()?;
+    if !(source.manifest.everything && extent == Extent::All) {
+        staging.tidy()?;
+    }
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {

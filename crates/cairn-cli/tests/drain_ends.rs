@@ -58,7 +58,7 @@ fn checkpoints_are_drained_in_the_background_also_by_another_agent() {
     run(&sandbox, "killed", &["--drain", "background", "--drain-rate", SLOW]);
     kill("KILL", i64::from(sandbox.agent("killed")));
     sandbox.cairn(&["status", "--wait", "killed"]).succeeds();
-    assert_eq!(sandbox.drained_names(), ["step.3"]);
+    assert_eq!(sandbox.drained_names(), ["step.1", "step.2", "step.3"]);
 }
 
 #[test]
@@ -183,14 +183,14 @@ fn whoever_follows_a_drain_that_fails_hears_why() {
 fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "bad", &[]);
-    session.shell("echo one >/cairn/dump.1; echo two >/cairn/dump.2; echo one >/cairn/step1");
+    session.shell("echo one >/cairn/dump.1; echo two >/cairn/dump.2; echo one >/cairn/step7");
     eventually("the older ones are outside", || {
         sandbox.manifest("bad")["checkpoints"].as_array().is_some_and(|known| known.len() == 3)
     });
     let obstacle = sandbox.out().join("dump.3");
     fs::create_dir(&obstacle).expect("makes");
     session.shell(
-        "echo three >/cairn/dump.3; rm /cairn/dump.? /cairn/step1 -f; echo three >/cairn/dump.3",
+        "echo three >/cairn/dump.3; rm /cairn/dump.? /cairn/step7 -f; echo three >/cairn/dump.3",
     );
     assert_eq!(session.end(), Some(75));
     assert_eq!(sandbox.drained_names(), ["dump.2", "dump.3"], "what was removed is gone");

@@ -7,39 +7,24 @@ use std::process::Stdio;
 
 const SCRIPT: [&str; 4] = ["--", "bash", "-c", "echo x >/cairn/f"];
 
-/// Mechanism: jobs that drain to one directory have manifests of their own and replace each other's files of the same names.
-/// Consequence: nobody said so, and a run without a name, which is a new job each time, did that to its own last start.
-/// Fix: a new store's run names the jobs whose files are there.
-#[test]
-fn files_of_other_jobs_in_the_directory_are_said() {
-    let sandbox = Sandbox::new();
-    let note = "has files of job";
-    let first = sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
-    assert!(!first.stderr.contains(note), "{}", first.stderr);
-    let again = sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
-    assert!(!again.stderr.contains(note), "its own: {}", again.stderr);
-    let other = sandbox.run("jb", "echo BBBB >/cairn/x; exit 3").ends_with(3);
-    other.says("has files of job ja, too").says("will be replaced").says("--job ja");
-    let resumed = sandbox.run("jb", ":").succeeds();
-    assert!(!resumed.stderr.contains(note), "nothing begins: {}", resumed.stderr);
-    let out = sandbox.out().display().to_string();
-    let quiet = [&["--json", "run", "--job", "jc", "--persist", &out], &SCRIPT[..]].concat();
-    let quiet = sandbox.cairn(&quiet).succeeds();
-    serde_json::from_str::<serde_json::Value>(&quiet.stderr).expect("nothing but a document");
-    sandbox.run("jd", ":").succeeds().says("has files of jobs ja, jb, jc, too");
-}
-
+/// The nodes of one start of a launcher drain to one directory, each as a job of its own.
 #[test]
 fn ranks_of_a_launcher_may_share_a_directory_with_other_nodes() {
     let sandbox = Sandbox::new();
-    sandbox.run("ja", "echo AAAA >/cairn/x").succeeds();
     let out = sandbox.out().display().to_string();
-    let words = [&["run", "--job", "jb", "--persist", &out], &SCRIPT[..]].concat();
-    let mut command = sandbox.command(&words);
-    command.env("OMPI_COMM_WORLD_RANK", "0").env("OMPI_COMM_WORLD_SIZE", "2");
-    command.env("OMPI_COMM_WORLD_LOCAL_RANK", "0").env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-    let ran = Ran::of(command.output().expect("starts"), "run".to_string()).succeeds();
-    assert!(!ran.stderr.contains("has files of"), "{}", ran.stderr);
+    let run = |job: &str, launch: &str| {
+        let script = format!("echo x >/cairn/{job}");
+        let words = ["run", "--job", job, "--persist", &out, "--", "bash", "-c", &script];
+        let mut command = sandbox.command(&words);
+        command.env("OMPI_COMM_WORLD_RANK", "0").env("OMPI_COMM_WORLD_SIZE", "2");
+        command.env("OMPI_COMM_WORLD_LOCAL_RANK", "0").env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+        command.env("PMIX_NAMESPACE", launch);
+        Ran::of(command.output().expect("starts"), "run".to_string())
+    };
+    run("ja", "n1").succeeds();
+    run("jb", "n1").succeeds();
+    assert_eq!(sandbox.drained_names(), ["ja", "jb"]);
+    run("jc", "n2").refused_with("belongs to job ja");
 }
 
 #[test]
@@ -103,7 +88,7 @@ fn program_that_a_signal_killed_is_said_to_be() {
 /// Consequence: that went round in a circle; `drain` and `verify` did not mention them.
 /// Fix: all of them say what these files are, and how to save them or give them up.
 #[test]
-fn unclean_files_are_said_to_be_and_nobody_is_told_to_drain_them() {
+fn unclean_files_are_said_to_be_and_how_to_save_them() {
     let sandbox = Sandbox::new();
     let out = sandbox.out().display().to_string();
     sandbox.run("k9", "exec 3>/cairn/half; echo x >&3; kill -9 $$").ends_with(137);
@@ -114,7 +99,7 @@ fn unclean_files_are_said_to_be_and_nobody_is_told_to_drain_them() {
         let ran = sandbox.cairn(words).says(unclean).says("cairn cp").says("--discard");
         assert!(!ran.stderr.contains("drain them with"), "{}", ran.stderr);
     }
-    sandbox.cairn(&["drain", "k9", "--persist", &out]).succeeds().says("never drained: half");
+    sandbox.cairn(&["drain", "k9", "--persist", &out]).succeeds().says("cairn-left.k9");
     sandbox.cairn(&["verify", "k9"]).succeeds().says("1 file unclean: the writer died");
     let report = sandbox.cairn(&["verify", "k9", "--json"]).succeeds().json();
     assert_eq!(report["unclean_files"], 1, "{report}");

@@ -251,11 +251,14 @@ fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
         let _end = EndsWith(&over);
         for round in 0..ROUNDS {
             // Fails, so that the store is left to be collected.
-            let script = format!("echo {round} >/cairn/f; exit 3");
-            let ran = sandbox.run("race", &script);
+            let script = format!("echo {round} >/cairn/f{round}; exit 3");
+            let out = sandbox.out();
+            let first = ["run", "--job", "race", "--persist", out.to_str().expect("UTF-8")];
+            let ran =
+                sandbox.cairn(&[&first[..], &["--shared", "--", "bash", "-c", &script]].concat());
             assert!(!ran.stderr.contains("running already"), "{}", ran.stderr);
             ran.ends_with(3);
-            assert_eq!(sandbox.drained("f"), format!("{round}\n"));
+            assert_eq!(sandbox.drained(&format!("f{round}")), format!("{round}\n"));
         }
     });
 }

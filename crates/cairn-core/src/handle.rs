@@ -120,6 +120,14 @@ impl Handle {
 }
 
 impl Transaction<'_> {
+    /// Says in the log how a file stands that somebody is done with.
+    pub(crate) fn log_close(&mut self, inode: Inode, now: Timestamp) {
+        let unclean = inode.flags(self) & UNCLEAN != 0;
+        let state = u64::from(unclean) | u64::from(inode.writers(self) > 0) << 1;
+        let parameters = [u64::from(inode.id.0), inode.version(self), state];
+        self.log(Operation::Close, now, &parameters, &[]);
+    }
+
     /// The handle `id`. Errors: `BadHandle` if it is not open, even if a later opening has its number.
     pub(crate) fn handle(&self, id: HandleId) -> Result<Handle> {
         let handle = self.handle_numbered(id.number())?;
@@ -248,10 +256,7 @@ impl Transaction<'_> {
             } else if clean && came_after && inode.flags(self) & LOST == 0 {
                 inode.clear_flags(self, UNCLEAN);
             }
-            let unclean = inode.flags(self) & UNCLEAN != 0;
-            let state = u64::from(unclean) | u64::from(inode.writers(self) > 0) << 1;
-            let parameters = [u64::from(inode.id.0), inode.version(self), state];
-            self.log(Operation::Close, now, &parameters, &[]);
+            self.log_close(inode, now);
         }
         self.retire_if_unreachable(inode, slot)?;
         Ok(flags & WROTE != 0)

@@ -61,59 +61,70 @@ impl Microfs {
     /// Errors: `Unsettled`: settle the tail first; `Absent` unless `size` is 0.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
         self.transact(|tx| {
-            let slot = tx.slot(caller.slot)?;
-            let inode = tx.recalled_inode(inode)?;
-            let shift = tx.layout.hugeblock_shift;
-            if inode.flags(tx) & ORPHAN != 0 {
-                return Err(Error::NotFound);
+            let done = Self::truncate_step(tx, caller, inode, size)?;
+            let inode = tx.inode(inode)?;
+            if done == Truncation::Done && inode.writers(tx) == 0 {
+                // Nobody has it open who would close it.
+                tx.log_close(inode, caller.now);
             }
-            if !inode.is_regular(tx) {
-                return Err(if inode.is_directory(tx) {
-                    Error::IsDirectory
-                } else {
-                    Error::Invalid
-                });
-            }
-            if size > u64::from(u32::MAX) << shift {
-                return Err(Error::FileTooLarge);
-            }
-            if size == 0 {
-                tx.truncate_to_zero(inode, caller, slot)?;
-                return Ok(Truncation::Done);
-            }
-            if inode.flags(tx) & ABSENT != 0 {
-                return Err(Error::Absent { inode: inode.id });
-            }
-            // Appends that wait for an earlier one are cut, too.
-            if size >= inode.size(tx).max(inode.appended_end(tx)) {
-                if inode.tail(tx).is_some_and(|tail| size > tail) {
-                    return Err(Error::Unsettled);
-                }
-                tx.open_stale_last_block(inode, caller.now);
-                tx.finish_truncate(inode, size, caller);
-                return Ok(Truncation::Done);
-            }
-            let first_gone = size.div_ceil(tx.layout.hugeblock_bytes) as u32;
-            let (lowest, more) = tx.cut_extents(inode, first_gone, caller, slot)?;
-            if more {
-                inode.clear_tail(tx);
-                tx.finish_truncate(inode, u64::from(lowest) << shift, caller);
-                return Ok(Truncation::More);
-            }
-            match tx.stretch(inode.map(tx), (size >> shift) as u32) {
-                Stretch::Data(block) if size & (tx.layout.hugeblock_bytes - 1) != 0 => {
-                    inode.set_tail(tx, size);
-                    inode.note_move(tx);
-                    if tx.layout.durable {
-                        // The record of the truncation says the same (replay.rs).
-                        inode.add_flags(tx, OPENED);
-                    }
-                    tx.note_stale(inode, BlockRun { count: 1, ..block });
-                }
-                _ => inode.clear_tail(tx),
-            }
-            tx.finish_truncate(inode, size, caller);
-            Ok(Truncation::Done)
+            Ok(done)
         })
+    }
+
+    fn truncate_step(
+        tx: &mut Transaction,
+        caller: &Caller,
+        inode: InodeId,
+        size: u64,
+    ) -> Result<Truncation> {
+        let slot = tx.slot(caller.slot)?;
+        let inode = tx.recalled_inode(inode)?;
+        let shift = tx.layout.hugeblock_shift;
+        if inode.flags(tx) & ORPHAN != 0 {
+            return Err(Error::NotFound);
+        }
+        if !inode.is_regular(tx) {
+            return Err(if inode.is_directory(tx) { Error::IsDirectory } else { Error::Invalid });
+        }
+        if size > u64::from(u32::MAX) << shift {
+            return Err(Error::FileTooLarge);
+        }
+        if size == 0 {
+            tx.truncate_to_zero(inode, caller, slot)?;
+            return Ok(Truncation::Done);
+        }
+        if inode.flags(tx) & ABSENT != 0 {
+            return Err(Error::Absent { inode: inode.id });
+        }
+        // Appends that wait for an earlier one are cut, too.
+        if size >= inode.size(tx).max(inode.appended_end(tx)) {
+            if inode.tail(tx).is_some_and(|tail| size > tail) {
+                return Err(Error::Unsettled);
+            }
+            tx.open_stale_last_block(inode, caller.now);
+            tx.finish_truncate(inode, size, caller);
+            return Ok(Truncation::Done);
+        }
+        let first_gone = size.div_ceil(tx.layout.hugeblock_bytes) as u32;
+        let (lowest, more) = tx.cut_extents(inode, first_gone, caller, slot)?;
+        if more {
+            inode.clear_tail(tx);
+            tx.finish_truncate(inode, u64::from(lowest) << shift, caller);
+            return Ok(Truncation::More);
+        }
+        match tx.stretch(inode.map(tx), (size >> shift) as u32) {
+            Stretch::Data(block) if size & (tx.layout.hugeblock_bytes - 1) != 0 => {
+                inode.set_tail(tx, size);
+                inode.note_move(tx);
+                if tx.layout.durable {
+                    // The record of the truncation says the same (replay.rs).
+                    inode.add_flags(tx, OPENED);
+                }
+                tx.note_stale(inode, BlockRun { count: 1, ..block });
+            }
+            _ => inode.clear_tail(tx),
+        }
+        tx.finish_truncate(inode, size, caller);
+        Ok(Truncation::Done)
     }
 }

@@ -683,7 +683,7 @@ fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() 
     let mut ledger = world.ledger();
     let impossible = FilePath::root().join(&[b'x'; 300]);
     ledger.touch(impossible.clone());
-    ledger.set_complete(false);
+    ledger.set_complete(false, false);
     for _ in 0..2 {
         assert!(ledger.commit().is_err());
         assert!(ledger.is_touched(&impossible));

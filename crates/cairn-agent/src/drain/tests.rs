@@ -249,7 +249,7 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
 #[test]
 fn families_take_turns_at_being_held_and_copied_first() {
     let store = TestStore::new();
-    let names = ["a.1", "a.2", "b.1", "b.2"];
+    let names = ["a.1", "a.2", "b.3", "b.4"];
     names.iter().for_each(|name| store.write(name, b"state", 0o644, 1));
     let volumes = [Arc::clone(&store.volume)];
     let mut drainer = Drainer::new(&store.path, store.job.clone());

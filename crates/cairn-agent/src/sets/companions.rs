@@ -2,19 +2,23 @@
 //! `ckpt-3.index` and `ckpt-3.data-00000-of-00001`, the `.coor`, `.vel` and `.xsc` of a step.
 //!
 //! Pure. The steps teach: two families in one directory belong together if most of the steps that either has, but for the newest, which
-//! may be unfinished, and those from before both were there, have files of both; or if both have the newest alone.
+//! may be unfinished, and those from before both were there, have files of both, written before those of the next step; or if both have
+//! the newest alone.
 //! Must stay true: a step that lacks what others have stays one with them, so that it is not taken for whole; what is written more often
 //! than every other step of something else is not held back by it.
 
-use super::{Draft, Family, Name};
+use super::{Draft, Family, Name, newest_ns};
 use crate::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Families of a directory beyond which they are left alone: each pair is looked at.
 const FAMILIES_MAX: usize = 64;
 
+/// Steps of a family, and when the last file of each was changed.
+type Steps = BTreeMap<u64, i64>;
+
 /// Where the drafts of families lie, and which steps they have.
-type Places = BTreeMap<FilePath, BTreeMap<Family, BTreeSet<u64>>>;
+type Places = BTreeMap<FilePath, BTreeMap<Family, Steps>>;
 
 /// Joins drafts of one step whose families belong together. A draft that `is_fixed` stays as it is.
 pub fn join<'a>(
@@ -24,13 +28,15 @@ pub fn join<'a>(
     let mut places = Places::new();
     for (name, draft) in &drafts {
         if let (Some(step), false, Some(place)) = (name.step, is_fixed(draft), place(draft)) {
-            places.entry(place).or_default().entry(name.family.clone()).or_default().insert(step);
+            let families = places.entry(place).or_default();
+            families.entry(name.family.clone()).or_default().insert(step, newest_ns(draft));
         }
     }
     for families in places.into_values().filter(|it| (2..=FAMILIES_MAX).contains(&it.len())) {
         for group in groups(&families) {
             let joined = common(&group);
-            let steps: BTreeSet<u64> = group.iter().flat_map(|it| families[*it].clone()).collect();
+            let steps: BTreeSet<u64> =
+                group.iter().flat_map(|it| families[*it].keys().copied()).collect();
             for step in steps {
                 let name = |family: &Family| Name { family: family.clone(), step: Some(step) };
                 let parts: Vec<Draft<'a>> =
@@ -59,8 +65,9 @@ fn place(draft: &Draft<'_>) -> Option<FilePath> {
 }
 
 /// Families of a directory that belong together, two or more each.
-fn groups(families: &BTreeMap<Family, BTreeSet<u64>>) -> Vec<Vec<&Family>> {
-    let newest = families.values().filter_map(BTreeSet::last).max().copied().unwrap_or(0);
+fn groups(families: &BTreeMap<Family, Steps>) -> Vec<Vec<&Family>> {
+    let newest = families.values().filter_map(|steps| steps.keys().last()).max();
+    let newest = newest.copied().unwrap_or(0);
     let mut groups: Vec<Vec<&Family>> = Vec::new();
     for (family, steps) in families {
         let is_its = |group: &Vec<&Family>| {
@@ -75,15 +82,27 @@ fn groups(families: &BTreeMap<Family, BTreeSet<u64>>) -> Vec<Vec<&Family>> {
     groups
 }
 
-fn belong_together(one: &BTreeSet<u64>, other: &BTreeSet<u64>, newest: u64) -> bool {
-    let (Some(&first), Some(&second)) = (one.first(), other.first()) else { return false };
-    let range = first.max(second)..newest.max(first.max(second));
-    let taught: BTreeSet<u64> =
-        one.range(range.clone()).chain(other.range(range.clone())).copied().collect();
-    match taught.len() {
-        0 => one == other,
-        all => 2 * taught.iter().filter(|it| one.contains(it) && other.contains(it)).count() > all,
+fn belong_together(one: &Steps, other: &Steps, newest: u64) -> bool {
+    let (Some((&first, _)), Some((&second, _))) = (one.first_key_value(), other.first_key_value())
+    else {
+        return false;
+    };
+    let begin = first.max(second);
+    let range = begin..newest.max(begin);
+    let steps = one.range(range.clone()).chain(other.range(range));
+    let taught: BTreeSet<u64> = steps.map(|(step, _)| *step).collect();
+    if taught.is_empty() {
+        return one.keys().eq(other.keys());
     }
+    let is_before = |step: u64, these: &Steps, those: &Steps| {
+        let next = those.range(step + 1..).next();
+        these.get(&step).is_some_and(|time| next.is_none_or(|(_, next)| time <= next))
+    };
+    let both = taught
+        .iter()
+        .filter(|&&step| is_before(step, one, other) && is_before(step, other, one))
+        .count();
+    2 * both > taught.len()
 }
 
 /// What the families have in common, with `{any}` for what differs.
@@ -125,9 +144,11 @@ fn common(families: &[&Family]) -> Family {
 mod tests {
     use super::*;
 
-    fn families(all: &[(&str, &[u64])]) -> BTreeMap<Family, BTreeSet<u64>> {
+    /// Each with its steps, written one after the other.
+    fn families(all: &[(&str, &[u64])]) -> BTreeMap<Family, Steps> {
         let known = all.iter().map(|(family, steps)| {
-            (Family(family.as_bytes().to_vec()), steps.iter().copied().collect())
+            let times = steps.iter().map(|&step| (step, step as i64));
+            (Family(family.as_bytes().to_vec()), times.collect())
         });
         known.collect()
     }
@@ -168,5 +189,15 @@ mod tests {
             );
         }
         assert_eq!(joined(&[("a.{step}", &[3]), ("b.{step}", &[2])]), [""; 0]);
+    }
+
+    #[test]
+    fn data_that_was_there_before_is_no_part_of_what_is_written_step_by_step() {
+        let mut known = families(&[("f.{step}", &[1, 2, 3, 4]), ("other{step}", &[1, 2, 3, 4])]);
+        assert_eq!(groups(&known).len(), 1);
+        for time in known.values_mut().nth(1).expect("is there").values_mut() {
+            *time = 0;
+        }
+        assert_eq!(groups(&known).len(), 0);
     }
 }

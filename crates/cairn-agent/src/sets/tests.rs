@@ -169,9 +169,9 @@ fn every_rank_must_have_written_its_part() {
     let waits = |there| Standing::Waiting(Reason::Ranks(there, 4));
     assert_eq!(found(3, Run::Running), [step(10, waits(3)), step(20, waits(2))]);
     assert_eq!(found(4, Run::Running), [step(10, Standing::Complete), step(20, waits(2))]);
-    // Not all ranks of every program write.
-    let all = [step(10, Standing::Complete), step(20, Standing::Complete)];
-    assert_eq!(found(3, Run::Succeeded), all);
+    // The end of the run brings no more of them.
+    let lacks = |there| Standing::Broken(Reason::Ranks(there, 4));
+    assert_eq!(found(3, Run::Succeeded), [step(10, lacks(3)), step(20, lacks(2))]);
 }
 
 #[test]
