@@ -146,7 +146,7 @@ fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
     gc(&sandbox, &["--job", "again"]).succeeds();
     assert_eq!(sandbox.drained("a"), "one\n", "the copy is there before the store is gone");
 
-    run_and_kill(&sandbox, "lost", &["--persist", &persist], "echo two >/cairn/c");
+    run_and_kill(&sandbox, "lost", &["--persist", &persist, "--shared"], "echo two >/cairn/c");
     drained(&sandbox, "lost");
     // The agent may be writing there.
     eventually("it is removed", || fs::remove_dir_all(sandbox.out()).is_ok());
