@@ -190,6 +190,7 @@ impl Inode {
     /// As `next_version`, but it stays so even if the transaction is undone.
     pub(crate) fn next_version_for_good(self, tx: &mut Transaction) {
         let version = self.version(tx);
+        tx.keep_pages(self.at + 9, 1);
         tx.set_unlogged(self.at + 9, version.wrapping_add(1));
     }
 
