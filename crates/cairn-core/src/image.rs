@@ -19,7 +19,8 @@ mod view;
 
 pub use view::{ImageMemory, PrivateWords};
 
-pub(crate) use shadow::{Held, Shadow, ShadowHere, shadow_words};
+pub use shadow::shadow_words;
+pub(crate) use shadow::{Held, Shadow, ShadowHere};
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
@@ -40,6 +41,8 @@ pub enum ImageLoss {
     NoSpace = 1,
     /// More pages changed than can be saved, or than one transaction may save.
     TooManyPages = 2,
+    /// The namespace had no record left for blocks that were replaced.
+    NoRecords = 3,
 }
 
 /// Whether a namespace holds an image.
@@ -219,7 +222,7 @@ impl Microfs {
 
     fn begin(&self, rendezvous: &Rendezvous) -> Result<u64> {
         // Older builds would take the record of a block that takes another one's place for the end of the log.
-        if self.durable.is_some() {
+        if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_replaced()) {
             return Err(Error::NotSupported);
         }
         let words = self.memory().words();
@@ -296,6 +299,20 @@ impl Microfs {
         })
     }
 
+    /// Gives the image up if what was done for it failed for want of records: true if that was so, and the call may go on without.
+    pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
+        let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
+        fails
+            && self
+                .transact_unlogged(|tx| {
+                    if let Some(Held { number, .. }) = tx.image {
+                        tx.lose_image(number, ImageLoss::NoRecords);
+                    }
+                    Ok(())
+                })
+                .is_ok()
+    }
+
     /// Whether a file is one whose bytes the image does not keep, because it was mapped at the cut or has been since. Asked after
     /// they were copied. Errors: `ImageLost`.
     pub fn image_is_mapped(&self, inode: InodeId) -> Result<bool> {
@@ -346,6 +363,7 @@ pub(crate) const LOSS_BITS: u32 = 8;
 fn loss(word: u64) -> ImageLoss {
     match word & ((1 << LOSS_BITS) - 1) {
         2 => ImageLoss::TooManyPages,
+        3 => ImageLoss::NoRecords,
         _ => ImageLoss::NoSpace,
     }
 }

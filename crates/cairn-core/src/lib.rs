@@ -67,7 +67,9 @@ pub use error::{Error, Result};
 pub use extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes};
 pub use flush::LogUsage;
 pub use fs::{MediaCheck, Microfs};
-pub use image::{Barriers, ImageLoss, ImageMemory, ImageState, PrivateWords, Rendezvous};
+pub use image::{
+    Barriers, ImageLoss, ImageMemory, ImageState, PrivateWords, Rendezvous, shadow_words,
+};
 pub use inspect::{
     Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
 };

@@ -230,6 +230,9 @@ impl Transaction<'_> {
             Some(orphan) => orphan,
             None => *replaced.orphan.insert(self.new_orphan(inode, caller)?),
         };
+        // The record of this follows.
+        let head = self.get(LOG_HEAD);
+        orphan.set_freed_at(self, head.saturating_add(1));
         self.attach(orphan, Extent { file_block, blocks: old })
     }
 

@@ -110,6 +110,14 @@ impl Microfs {
 
     /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has another tail then.
     pub fn commit_settle(&self, caller: &Caller, plan: &SettlePlan, zeroed: bool) -> Result<()> {
+        let done = self.commit_settled(caller, plan, zeroed);
+        match self.goes_on_without_image(plan.image, &done) {
+            true => self.commit_settled(caller, plan, zeroed),
+            false => done,
+        }
+    }
+
+    fn commit_settled(&self, caller: &Caller, plan: &SettlePlan, zeroed: bool) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let pin = Pin { at: slot.pin_at(plan.pin_index) };
@@ -155,6 +163,11 @@ impl Transaction<'_> {
         if self.is_stale(old.tier, old.first) {
             self.note_stale(inode, blocks);
         }
-        self.redirect(&mut Replaced::of(inode), Extent { file_block, blocks }, who)
+        let added = Extent { file_block, blocks };
+        self.mark_checksums_dirty(blocks);
+        self.redirect(&mut Replaced::of(inode), added, who)?;
+        let now = inode.modified(self);
+        self.log_replacement(now, inode, (0, 0), added);
+        Ok(())
     }
 }

@@ -35,7 +35,7 @@ const TABLE: usize = PAGE_WORDS;
 const NUMBER_MASK: u64 = 0xffff_ffff;
 
 /// Words of the shadow of a segment of so many words.
-pub(crate) fn shadow_words(segment_words: usize) -> usize {
+pub fn shadow_words(segment_words: usize) -> usize {
     let pages = segment_words / PAGE_WORDS;
     let places = pages + SPARE_PLACES;
     let tables = pages.next_multiple_of(PAGE_WORDS) + places.next_multiple_of(PAGE_WORDS);
@@ -227,7 +227,7 @@ impl<'m> Transaction<'m> {
 
     /// Gives up the image: for good, whatever becomes of the transaction.
     #[cold]
-    fn lose_image(&mut self, number: u64, why: ImageLoss) {
+    pub(crate) fn lose_image(&mut self, number: u64, why: ImageLoss) {
         self.words[IMAGE_LOST].store(number << LOSS_BITS | why as u64, Ordering::Release);
         self.words[IMAGE].store(0, Ordering::Release);
         self.image = None;

@@ -129,11 +129,14 @@ impl Microfs {
                 let next = fresh.peek().map(|next| u64::from(next.file_block));
                 let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
                 let added = Extent { file_block: run.file_block, blocks: run.blocks };
-                match run.replaces {
-                    None => tx.attach(inode, added)?,
-                    Some(_) => tx.redirect(&mut replaced, added, (caller, slot))?,
+                let written = (from, to - from);
+                if run.replaces.is_some() {
+                    tx.redirect(&mut replaced, added, (caller, slot))?;
+                    tx.log_replacement(caller.now, inode, written, added);
+                } else {
+                    tx.attach(inode, added)?;
+                    tx.log_write(handle, caller.now, inode, written, Some(added));
                 }
-                tx.log_write(handle, caller.now, inode, (from, to - from), Some(added));
                 from = to;
             }
             let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
@@ -162,9 +165,13 @@ impl Microfs {
                 lease = tx.grant_lease(seat, slot, handle, inode, (plan.offset, end))?;
             }
             Ok(Committed::Done)
-        })?;
+        });
+        if self.goes_on_without_image(plan.image, &committed) {
+            drop(seat);
+            return self.commit_write(caller, plan);
+        }
         keep_lease(seat, lease);
-        Ok(committed)
+        committed
     }
 
     /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes

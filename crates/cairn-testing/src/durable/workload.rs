@@ -12,7 +12,8 @@ use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
 use cairn_core::{
-    Durability, ExtendedUpdate, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, Result,
+    Durability, ExtendedUpdate, HandleId, ImageState, InodeId, OpenOptions, Position, ROOT,
+    RenameMode, Result,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -152,7 +153,7 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(if self.setting.absent { 26 } else { 21 }) {
+        match self.random.below(if self.setting.absent { 28 } else { 23 }) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
             6..8 => self.strides(),
@@ -165,12 +166,22 @@ impl<'w> Workload<'w> {
             16 => self.close(),
             17 | 18 => self.extended(),
             19 => Box::new(|this| this.process().fs.sync().map(|()| true)),
-            21 | 22 => self.make_absent(),
-            23.. => self.bring(),
+            20 | 21 => Box::new(|this| this.begin_or_end_image().map(|()| false)),
+            23 | 24 => self.make_absent(),
+            25.. => self.bring(),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }
             _ => Box::new(|this| this.process().reclaim().map(|()| false)),
+        }
+    }
+
+    /// From then on what is written goes to other blocks, or no more.
+    fn begin_or_end_image(&mut self) -> Result<()> {
+        let fs = &self.process().fs;
+        match fs.image() {
+            ImageState::None => fs.begin_image().map(drop),
+            _ => fs.end_image(),
         }
     }
 
