@@ -24,7 +24,7 @@ pub(crate) use shadow::{Held, Shadow, ShadowHere};
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, MAPPED};
+use crate::inode::{Inode, MAPPED, MAPPED_LATER};
 use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SlabKind};
 use crate::map::Stretch;
 use crate::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
@@ -140,14 +140,14 @@ impl Transaction<'_> {
     /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or was since.
     fn is_mapped_for_image(&self, at: usize) -> bool {
         let word = self.word_at_cut(at);
-        word >> 32 != 0 && word as u32 & MAPPED != 0
+        word >> 32 != 0 && word as u32 & (MAPPED | MAPPED_LATER) != 0
     }
 
     /// Somebody maps the file: its bytes change in place from now on, also those that are in the image, which says so.
     pub(crate) fn map_in_image(&mut self, inode: Inode) {
         self.keep_pages(inode.at, 1);
         if let Some(Held { number, shadow, .. }) = self.image {
-            shadow.add_to_saved(number, inode.at, u64::from(MAPPED));
+            shadow.add_to_saved(number, inode.at, u64::from(MAPPED_LATER));
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) const DAMAGED: u32 = 1 << 15;
 pub(crate) const ASKED: u32 = 1 << 18;
 /// Of a directory: it got its name when all that is in it was there.
 pub(crate) const RENAMED: u32 = 1 << 19;
+/// In the saved page of an image alone: it was mapped after the cut.
+pub(crate) const MAPPED_LATER: u32 = 1 << 20;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

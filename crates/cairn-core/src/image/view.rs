@@ -27,6 +27,16 @@ pub trait PrivateWords: Send + Sync {
     fn shows_segment(&self) -> bool;
 }
 
+impl<W: PrivateWords> PrivateWords for Arc<W> {
+    fn words(&self) -> &[AtomicU64] {
+        W::words(self)
+    }
+
+    fn shows_segment(&self) -> bool {
+        W::shows_segment(self)
+    }
+}
+
 /// A segment as it was at the cut of the image that it holds.
 pub struct ImageMemory {
     live: Arc<dyn Memory>,

@@ -7,7 +7,7 @@ mod absent;
 
 use self::absent::Brought;
 use super::crew::{Crew, Died};
-use super::state::{Extended, FileState, Node, State, Window, look};
+use super::state::{Extended, FileState, Node, State, Window, look, look_in};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
@@ -46,6 +46,8 @@ pub struct Workload<'w> {
     window: Window,
     open: Vec<Open>,
     brought: Vec<Brought>,
+    /// Number of the image that was begun last, and what it is of.
+    cut: Option<(u64, Arc<State>)>,
     next_file: u64,
     /// Whose turn it is.
     turn: usize,
@@ -82,6 +84,7 @@ impl<'w> Workload<'w> {
             state,
             open: Vec::new(),
             brought: Vec::new(),
+            cut: None,
             turn: 0,
         }
     }
@@ -176,13 +179,25 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// From then on what is written goes to other blocks, or no more.
+    /// From then on what is written goes to other blocks, or no more: then the image is still what was there at the cut.
     fn begin_or_end_image(&mut self) -> Result<()> {
         let fs = &self.process().fs;
         match fs.image() {
-            ImageState::None => fs.begin_image().map(drop),
-            _ => fs.end_image(),
+            ImageState::None => {
+                let number = fs.begin_image()?;
+                self.cut = Some((number, Arc::new(self.state.clone())));
+            }
+            ImageState::Held(number) => {
+                let known = self.cut.take().filter(|(cut, _)| *cut == number);
+                if let Some((_, state)) = known.filter(|_| self.crew.was_recovered()) {
+                    let seen = look_in(&self.crew.image()?, self.home)?;
+                    assert!(seen.latest_in(&[state]).is_some(), "the image is not of the cut");
+                }
+                self.process().fs.end_image()?;
+            }
+            ImageState::Lost(..) => fs.end_image()?,
         }
+        Ok(())
     }
 
     fn block_bytes(&self) -> u64 {

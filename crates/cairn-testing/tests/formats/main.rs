@@ -467,6 +467,16 @@ fn extended_attributes_on_media_of_an_older_format_are_refused() {
 }
 
 #[test]
+fn image_of_a_namespace_on_media_of_an_older_format_is_refused() {
+    for version in VERSIONS {
+        let store = Store::recovered(&kept(version));
+        let begun = store.fs().begin_image();
+        let is_old = version < FIRST_WITH_REPLACED;
+        assert_eq!(begun, if is_old { Err(Error::NotSupported) } else { Ok(1) });
+    }
+}
+
+#[test]
 fn absent_files_on_media_of_an_older_format_are_refused() {
     for version in VERSIONS {
         let store = Store::recovered(&kept(version));
