@@ -345,15 +345,19 @@ impl Microfs {
         Ok(held)
     }
 
-    /// Counts the calls that had the bytes of mapped files brought to where they survive: whoever reads another number after
-    /// copying such a file than at the cut knows that one of them has ended meanwhile. Takes no lock.
+    /// Counts the calls that had bytes of files brought to where they survive, those that are mapped included, and the mappings
+    /// that ended, while an image is held: whoever reads another number after copying a mapped file than at the cut knows that
+    /// one of them has ended meanwhile. Takes no lock.
     pub fn barriers(&self) -> Barriers {
         self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire)
     }
 
     /// Such a call has done what it is for. Takes no lock.
     pub fn note_barrier(&self) {
-        self.memory().words()[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
+        let words = self.memory().words();
+        if words[IMAGE].load(Ordering::Acquire) != 0 {
+            words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 
