@@ -149,5 +149,5 @@ fn cut_while_records_go_to_two_files_in_turn_has_no_record_without_the_one_befor
     assert_eq!(status, 0);
     assert!(longest > 0, "nothing was written meanwhile");
     logs.into_iter().chain([stop]).for_each(close);
-    ["first", "second", "stop"].map(remove);
+    ["first", "second", "stop"].into_iter().for_each(remove);
 }
