@@ -28,7 +28,10 @@ impl Look {
         let mut wrote = used_blocks > self.used_blocks;
         self.used_blocks = used_blocks;
         volume.fs().read_log(&mut self.log_cursor, &mut |record| {
-            wrote |= matches!(record.operation, Operation::Write | Operation::Strides);
+            wrote |= matches!(
+                record.operation,
+                Operation::Write | Operation::Strides | Operation::Replace
+            );
         })?;
         Ok(wrote)
     }

@@ -36,7 +36,7 @@ impl Watch {
         let read = volume.fs().read_log(&mut self.cursor, &mut |record| {
             changed |= !matches!(
                 record.operation,
-                Operation::Write | Operation::Strides | Operation::Drained
+                Operation::Write | Operation::Strides | Operation::Replace | Operation::Drained
             );
         });
         let read = read.map_err(volume.error("read the log of", &crate::path::FilePath::root()))?;

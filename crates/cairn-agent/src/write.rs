@@ -13,7 +13,7 @@ use cairn_core::{
     Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
     WriteKind, WritePiece, WritePlan,
 };
-use cairn_device::checksum;
+use cairn_device::{checksum, device};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a file is made.
@@ -237,7 +237,8 @@ fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core:
         let (part, tail) = rest.split_at(piece.length as usize);
         rest = tail;
         let raw = transfer_piece(volume, &piece, part)?;
-        let trailing = block_bytes - u64::from(piece.start) - u64::from(piece.length);
+        let end = piece.start + piece.length + piece.copy_after;
+        let trailing = block_bytes - u64::from(end);
         let is_whole = u64::from(piece.length) == block_bytes;
         match piece.kind {
             WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
@@ -254,15 +255,28 @@ fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core:
     Ok(())
 }
 
-/// Stores one piece and returns the raw checksum of its bytes.
+/// Stores one piece with what is copied around it and returns the raw checksum of all that.
 fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_core::Result<u32> {
     let block_bytes = volume.hugeblock_bytes();
     let device = volume.tier(piece.tier)?;
     let block_offset = u64::from(piece.block) * block_bytes;
     let end = u64::from(piece.start) + u64::from(piece.length);
+    let copy = |from: u64, length: u32| match piece.copy_from {
+        None => Ok(0),
+        Some((tier, block)) => {
+            let source = (volume.tier(tier)?, u64::from(block) * block_bytes + from);
+            device::copy(source, (device, block_offset + from), length as usize)
+        }
+    };
+    let before = copy(0, piece.start)?;
+    let after = copy(end, piece.copy_after)?;
     device.zero(block_offset, piece.zero_before as usize)?;
-    device.zero(block_offset + end, piece.zero_after as usize)?;
+    let behind = end + u64::from(piece.copy_after);
+    device.zero(block_offset + behind, piece.zero_after as usize)?;
     // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no
     // part of the device.
-    unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }
+    let raw =
+        unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }?;
+    let raw = checksum::join(before, raw, u64::from(piece.length));
+    Ok(checksum::join(raw, after, u64::from(piece.copy_after)))
 }

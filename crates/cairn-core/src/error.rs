@@ -87,6 +87,8 @@ pub enum Error {
     TooLarge,
     /// This kind of thing is not kept here.
     NotSupported,
+    /// The image was given up, or has ended.
+    ImageLost,
 }
 
 impl Error {
@@ -122,6 +124,7 @@ impl Error {
             Error::SymlinkLoop => 40,
             Error::NoData => 61,
             Error::NotSupported => 95,
+            Error::ImageLost => 116,
         }
     }
 }
@@ -164,6 +167,7 @@ impl core::fmt::Display for Error {
             Error::OutOfRange => f.write_str("length out of range"),
             Error::TooLarge => f.write_str("argument too long"),
             Error::NotSupported => f.write_str("not supported"),
+            Error::ImageLost => f.write_str("the image of the store was given up, or has ended"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::flush::Durable;
+use crate::image::ImageMemory;
 use crate::inode::Inode;
 use crate::layout::{self, Checksum, Geometry, LOG_HEAD, Layout, MEDIA_EPOCH};
 use crate::media::Media;
@@ -141,6 +142,15 @@ impl Microfs {
             Some(_) => Microfs::over(memory, checksum, geometry, None),
             None => Err(Error::Invalid),
         }
+    }
+
+    /// Opens the image that a namespace holds, to look at. What is changed is changed in this memory alone, and tiers are not to
+    /// be written to. Errors: as `open`; every operation: `ImageLost`, once the image has ended or was given up.
+    pub fn open_image(memory: ImageMemory, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(&memory, checksum)?;
+        let fs = Microfs::over(Box::new(memory), checksum, geometry, None)?;
+        fs.require_image()?;
+        Ok(fs)
     }
 
     fn open_any(

@@ -59,6 +59,8 @@ pub(crate) const TORN: u32 = 1 << 20;
 /// How often the file became unclean, modulo 256: tells a writer that came later from one that was
 /// there.
 const BLOWS_SHIFT: u32 = 24;
+/// In the saved page of an image alone: it was mapped after the cut.
+pub(crate) const MAPPED_LATER: u32 = 1 << 21;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -197,6 +199,7 @@ impl Inode {
     /// As `next_version`, but it stays so even if the transaction is undone.
     pub(crate) fn next_version_for_good(self, tx: &mut Transaction) {
         let version = self.version(tx);
+        tx.keep_pages(self.at + 9, 1);
         tx.set_unlogged(self.at + 9, version.wrapping_add(1));
     }
 

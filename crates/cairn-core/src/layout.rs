@@ -11,6 +11,7 @@
 //! checked against its CRC and against the segment's length before anything else is read.
 
 use crate::error::{Error, Result};
+use crate::image::shadow_words;
 use crate::memory::{LOCK_WORDS, Memory};
 use crate::parts::{self, Placement};
 use crate::types::TIERS_MAX;
@@ -69,6 +70,13 @@ pub(crate) const LIMBO_FIRST: usize = 106;
 pub(crate) const EXTENDED_ROOT: usize = 107;
 /// Open-file descriptions on their way between processes.
 pub(crate) const FLIGHT_COUNT: usize = 108;
+/// Number of the image that the namespace holds, 0 for none; how many it has held; and the pin epoch at the cut. See `image.rs`.
+pub(crate) const IMAGE: usize = 109;
+pub(crate) const IMAGE_COUNT: usize = 110;
+pub(crate) const IMAGE_PINS: usize = 111;
+/// The image that was given up, and why: number << 8 | reason; and how often mapped files were brought to where they survive.
+pub(crate) const IMAGE_LOST: usize = 224;
+pub(crate) const IMAGE_BARRIERS: usize = 225;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
 /// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is
@@ -107,7 +115,8 @@ pub(crate) const SPACE_WAITERS: usize = 192;
 pub(crate) const SPACE_PLACES: usize = 32;
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
 const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
-const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= PART_COUNTERS);
+const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && IMAGE_BARRIERS < PART_COUNTERS);
+const _: () = assert!(IMAGE_PINS < TIER_COUNTERS);
 const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 /// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.
@@ -239,6 +248,11 @@ impl Geometry {
     /// Size in bytes to create the sparse meta segment with.
     pub fn segment_bytes(&self) -> u64 {
         Layout::new(self).segment_words as u64 * 8
+    }
+
+    /// Size in bytes to create the sparse shadow of the meta segment with, where pages are saved while an image is held.
+    pub fn shadow_bytes(&self) -> u64 {
+        shadow_words(Layout::new(self).segment_words) as u64 * 8
     }
 
     pub(crate) fn validate(&self) -> Result<()> {

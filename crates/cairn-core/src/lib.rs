@@ -19,6 +19,7 @@ mod flight;
 mod flush;
 mod fs;
 mod handle;
+mod image;
 mod inode;
 mod inspect;
 mod layout;
@@ -66,6 +67,9 @@ pub use error::{Error, Result};
 pub use extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes};
 pub use flush::LogUsage;
 pub use fs::{MediaCheck, Microfs};
+pub use image::{
+    Barriers, ImageLoss, ImageMemory, ImageState, PrivateWords, Rendezvous, shadow_words,
+};
 pub use inspect::{
     Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
 };

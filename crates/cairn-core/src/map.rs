@@ -35,6 +35,19 @@ pub(crate) enum Stretch {
     Hole(u32),
 }
 
+/// What leaves a file because others take its place.
+pub(crate) struct Replaced {
+    inode: Inode,
+    orphan: Option<Inode>,
+}
+
+impl Replaced {
+    /// Nothing yet.
+    pub(crate) fn of(inode: Inode) -> Replaced {
+        Replaced { inode, orphan: None }
+    }
+}
+
 fn entry(map: u32, extent: Extent) -> Key {
     key(u64::from(map) << 32 | u64::from(extent.file_block), extent.blocks.pack())
 }
@@ -190,6 +203,46 @@ impl Transaction<'_> {
         file_block: u32,
         blocks: BlockRun,
     ) -> Result<()> {
+        if let Some(old) = self.exchange_blocks(inode, file_block, blocks)? {
+            self.free_blocks(None, old);
+        }
+        Ok(())
+    }
+
+    /// Puts blocks in the places of those of `replaced.inode` that are in an image. Those are free once no write in flight
+    /// that was planned since may still store into them, and the image has ended.
+    pub(crate) fn redirect(
+        &mut self,
+        replaced: &mut Replaced,
+        added: Extent,
+        (caller, slot): (&Caller, Slot),
+    ) -> Result<()> {
+        let Extent { file_block, blocks } = added;
+        let inode = replaced.inode;
+        inode.note_move(self);
+        let Some(old) = self.exchange_blocks(inode, file_block, blocks)? else { return Ok(()) };
+        // One of the writes in flight is that which ends now.
+        if inode.pins(self) <= 1 && !self.layout.durable {
+            self.free_blocks(Some(slot), old);
+            return Ok(());
+        }
+        let orphan = match replaced.orphan {
+            Some(orphan) => orphan,
+            None => *replaced.orphan.insert(self.new_orphan(inode, caller)?),
+        };
+        // The record of this follows.
+        let head = self.get(LOG_HEAD);
+        orphan.set_freed_at(self, head.saturating_add(1));
+        self.attach(orphan, Extent { file_block, blocks: old })
+    }
+
+    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and returns those.
+    fn exchange_blocks(
+        &mut self,
+        inode: Inode,
+        file_block: u32,
+        blocks: BlockRun,
+    ) -> Result<Option<BlockRun>> {
         let found = self.last_extent_to(inode.map(self), file_block);
         let holds = |extent: &Extent| {
             let inside = file_block - extent.file_block;
@@ -197,7 +250,7 @@ impl Transaction<'_> {
         };
         let Some(extent) = found.filter(holds) else {
             self.mark_corrupt("blocks that are replaced");
-            return Ok(());
+            return Ok(None);
         };
         let before = file_block - extent.file_block;
         let part = |from: u32, count: u32| Extent {
@@ -215,8 +268,7 @@ impl Transaction<'_> {
                 self.attach(inode, rest)?;
             }
         }
-        self.free_blocks(None, part(before, blocks.count).blocks);
-        Ok(())
+        Ok(Some(part(before, blocks.count).blocks))
     }
 
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].

@@ -144,6 +144,7 @@ impl Microfs {
             }
             let writable = if to_store { MAY_WRITE } else { 0 };
             let mapping = tx.new_handle(slot, inode, MAY_READ | MAPPED | writable)?;
+            tx.map_in_image(inode);
             inode.add_flags(tx, inode::MAPPED);
             if to_store {
                 tx.map_to_store(mapping, inode, caller)?;
@@ -237,6 +238,23 @@ impl Microfs {
             let inode = tx.recalled_inode(inode)?;
             let mut plan = ReadPlan::empty();
             tx.plan_bytes(inode, offset, length, Lost::Nowhere, &mut plan)?;
+            Ok(plan)
+        })
+    }
+
+    /// Where the bytes of a file are, for whoever reads it without having it open; nothing is noted. Errors: `NotFound`; `IsDirectory`;
+    /// `Absent`; `Io`: what stood there is lost.
+    pub fn plan_read_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
+        self.transact(|tx| {
+            let inode = tx.recalled_inode(inode)?;
+            if !inode.is_regular(tx) {
+                return Err(Error::IsDirectory);
+            }
+            if inode.flags(tx) & inode::ABSENT != 0 {
+                return Err(Error::Absent { inode: inode.id });
+            }
+            let mut plan = ReadPlan::empty();
+            tx.plan_bytes(inode, offset, length, Lost::Refused, &mut plan)?;
             Ok(plan)
         })
     }

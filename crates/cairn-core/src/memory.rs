@@ -5,8 +5,12 @@
 //! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device` does.
 
 use crate::error::{Error, Result};
-use std::sync::Arc;
+use crate::image::{PrivateWords, shadow_words};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Words of the shadow of a segment on the heap at most.
+const SHADOW_WORDS_MAX: usize = 1 << 19;
 
 /// Words at the start of the segment that belong to the implementation of the lock.
 pub const LOCK_WORDS: usize = 8;
@@ -38,6 +42,20 @@ pub trait Memory: Send + Sync {
     /// Lets these words come into the cache while the caller does something else, where that can be asked for. Any index
     /// is allowed.
     fn prefetch(&self, _first_word: usize, _word_count: usize) {}
+
+    /// Where pages are saved while an image is held (`image.rs`); empty if none can be. As many words as
+    /// `Geometry::shadow_bytes` says, or fewer, if fewer pages may be saved.
+    fn shadow(&self) -> &[AtomicU64] {
+        &[]
+    }
+
+    /// As `back`, of the shadow.
+    fn back_shadow(&self, _first_word: usize, _word_count: usize) -> Result<()> {
+        Err(Error::NoSpace)
+    }
+
+    /// Gives the memory of the shadow back: it is zeros from now on. Called without the lock, while no image is held.
+    fn clear_shadow(&self) {}
 }
 
 /// One segment, seen by several instances of `Microfs`.
@@ -61,11 +79,25 @@ impl<M: Memory> Memory for Arc<M> {
     fn prefetch(&self, first_word: usize, word_count: usize) {
         M::prefetch(self, first_word, word_count);
     }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        M::shadow(self)
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        M::back_shadow(self, first_word, word_count)
+    }
+
+    fn clear_shadow(&self) {
+        M::clear_shadow(self);
+    }
 }
 
 /// A segment in private memory: for tests and for tools that work on an image.
 pub struct HeapMemory {
     words: Vec<AtomicU64>,
+    /// Made when it is first asked for.
+    shadow: OnceLock<Vec<AtomicU64>>,
     locked: AtomicBool,
     owner_died: AtomicBool,
 }
@@ -80,6 +112,7 @@ impl HeapMemory {
     pub fn from_words(words: &[u64]) -> HeapMemory {
         HeapMemory {
             words: words.iter().map(|&word| AtomicU64::new(word)).collect(),
+            shadow: OnceLock::new(),
             locked: AtomicBool::new(false),
             owner_died: AtomicBool::new(false),
         }
@@ -120,5 +153,27 @@ impl Memory for HeapMemory {
             Some(end) if end <= self.words.len() => Ok(()),
             _ => Err(Error::NoSpace),
         }
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        let words = shadow_words(self.words.len()).min(SHADOW_WORDS_MAX);
+        self.shadow.get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        match first_word.checked_add(word_count) {
+            Some(end) if end <= self.shadow().len() => Ok(()),
+            _ => Err(Error::NoSpace),
+        }
+    }
+}
+
+impl PrivateWords for HeapMemory {
+    fn words(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
+    fn shows_segment(&self) -> bool {
+        false
     }
 }

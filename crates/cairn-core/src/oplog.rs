@@ -200,6 +200,22 @@ impl Transaction<'_> {
         self.log(Operation::Write, now, &written.parameters(inode.id.0), &[]);
     }
 
+    /// Logs a write to blocks that took the places of others; of no bytes, if only that happened.
+    pub(crate) fn log_replacement(
+        &mut self,
+        now: Timestamp,
+        inode: Inode,
+        (offset, length): (u64, u64),
+        added: Extent,
+    ) {
+        let seal = match self.layout.durable {
+            true => self.last_block_seal(inode, offset + length),
+            false => 0,
+        };
+        let written = Written { offset, length, added: Some(added), seal };
+        self.log(Operation::Replace, now, &written.parameters(inode.id.0), &[]);
+    }
+
     fn extend_write(
         &mut self,
         handle: Handle,

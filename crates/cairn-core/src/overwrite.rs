@@ -20,7 +20,7 @@ use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::small::SMALL_BYTES_MAX;
 use crate::types::{Caller, HandleId};
-use crate::write::{WriteKind, WritePiece};
+use crate::write::{PIECE_IN_PLACE, WriteKind, WritePiece};
 
 impl Microfs {
     /// Writes `length` bytes, at most [`SMALL_BYTES_MAX`], at `offset` at once if the file has bytes in their place, in one
@@ -58,18 +58,13 @@ impl Microfs {
             let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block) else {
                 return Ok(false);
             };
-            if !tx.is_stale(run.tier, run.first) {
+            let in_image = tx.is_redirected(inode) && tx.in_image(run.tier, run.first);
+            if in_image || !tx.is_stale(run.tier, run.first) {
                 return Ok(false);
             }
-            let piece = WritePiece {
-                tier: run.tier,
-                block: run.first,
-                start: start as u32,
-                length,
-                zero_before: 0,
-                zero_after: 0,
-                kind: WriteKind::Overwrite,
-            };
+            let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
+            let piece =
+                WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };
             inode.next_version_for_good(tx);
             if !store(&piece) {
                 return Ok(false);

@@ -74,6 +74,8 @@ pub(crate) struct PinnedRun {
     pub blocks: BlockRun,
     /// Reserved by this plan, not yet part of the file.
     pub fresh: bool,
+    /// Tier and first block of those in the image that fresh ones are to take the places of. Only the plan knows.
+    pub replaces: Option<(u8, u32)>,
 }
 
 impl Pin {
@@ -109,6 +111,7 @@ impl Pin {
                 file_block: key as u32,
                 blocks: BlockRun::unpack(tx.get(at + 1)),
                 fresh: key & FRESH != 0,
+                replaces: None,
             }
         })
     }
@@ -189,6 +192,7 @@ impl Transaction<'_> {
     /// active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let ticket = pin.ticket(self).wrapping_add(1);
+        self.keep_pages(pin.at, PIN_WORDS);
         self.set_unlogged(pin.at + 7, ticket);
         self.begin_pin(pin, request)?;
         Ok(ticket)
@@ -197,6 +201,7 @@ impl Transaction<'_> {
     /// As `activate_pin`, for the ticket that the pin has already.
     pub(crate) fn begin_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<()> {
         let epoch = self.get(PIN_EPOCH);
+        self.keep_pages(pin.at, PIN_WORDS);
         self.set_unlogged(pin.at + 1, u64::from(request.inode.0));
         self.set_unlogged(pin.at + 2, request.offset);
         self.set_unlogged(pin.at + 3, request.behind << 32 | request.length);
@@ -302,7 +307,8 @@ impl Transaction<'_> {
         }
     }
 
-    fn drop_blocks(&mut self, slot: Slot, pin: Pin) {
+    /// Frees what a pin reserved; what it was to write over may hold anything.
+    pub(crate) fn drop_blocks(&mut self, slot: Slot, pin: Pin) {
         let mut runs = [None; RUNS_MAX];
         for (place, run) in runs.iter_mut().zip(pin.runs(self)) {
             *place = Some(run);

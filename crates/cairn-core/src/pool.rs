@@ -5,6 +5,7 @@
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
 //! cursor of the tier and put into the ring, so that processes allocate apart from each other. On a durable tier so do
 //! the descriptions of one process (streams.rs); where a tier has parts, each has a cursor (parts.rs).
+//! While an image is held, blocks that are in it are not handed out, free or not (image.rs).
 
 use crate::inode::Inode;
 use crate::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
@@ -208,6 +209,16 @@ impl Transaction<'_> {
         })
     }
 
+    /// A word of the bitmap of blocks that are not to be handed out: in use, or in the image that is held.
+    #[inline]
+    fn taken_word(&self, region: &TierRegion, word: usize) -> u64 {
+        let used = self.get(region.used + word);
+        match self.image {
+            None => used,
+            Some(_) => used | self.word_at_cut(region.used + word),
+        }
+    }
+
     /// Checksum of a block; meaningful only if the block is used and not stale.
     pub(crate) fn checksum(&self, tier: u8, block: u32) -> u32 {
         let run = BlockRun { tier, first: block, count: 1 };
@@ -298,7 +309,9 @@ impl Transaction<'_> {
         let region = self.layout.tiers.get(hint.tier as usize)?;
         let end = hint.first.saturating_add(hint.count).min(region.blocks);
         let scan_end = end.min(hint.first.saturating_add(HINT_SCAN_WORDS * 64));
-        let first = (hint.first..scan_end).find(|&block| !self.is_used(hint.tier, block))?;
+        let is_free =
+            |block: &u32| self.taken_word(region, *block as usize / 64) & 1 << (block % 64) == 0;
+        let first = (hint.first..scan_end).find(is_free)?;
         let count = self.free_length(region, first, end, wanted);
         Some(BlockRun { tier: hint.tier, first, count })
     }
@@ -308,7 +321,7 @@ impl Transaction<'_> {
         let limit = end.min(first.saturating_add(wanted));
         let mut block = first;
         while block < limit {
-            let used = self.get(region.used + block as usize / 64) >> (block % 64);
+            let used = self.taken_word(region, block as usize / 64) >> (block % 64);
             let free_here = used.trailing_zeros().min(64 - block % 64);
             block += free_here;
             if used != 0 {
@@ -378,7 +391,7 @@ impl Transaction<'_> {
                 block = (block / 64 + skip.min(64 - word as u32 % 64)) * 64;
                 continue;
             }
-            let free = !self.get(region.used + word) & u64::MAX << (block % 64);
+            let free = !self.taken_word(region, word) & u64::MAX << (block % 64);
             if free != 0 {
                 let found = block / 64 * 64 + free.trailing_zeros();
                 return (found < to).then_some(found);

@@ -276,7 +276,7 @@ impl Transaction<'_> {
             behind: 0,
             flags: 0,
             layout: 0,
-            runs: &[PinnedRun { file_block, blocks, fresh: true }],
+            runs: &[PinnedRun { file_block, blocks, fresh: true, replaces: None }],
         };
         Ok(Promotion {
             inode: inode.id,

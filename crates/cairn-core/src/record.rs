@@ -61,9 +61,11 @@ pub enum Operation {
     Absent = 21,
     /// inode: its data are here.
     Present = 22,
+    /// As `Write`, of blocks that took the places of others, which are free now. Of no bytes: only that happened.
+    Replace = 23,
 }
 
-const OPERATIONS: [(Operation, usize); 22] = [
+const OPERATIONS: [(Operation, usize); 23] = [
     (Operation::Close, 3),
     (Operation::Create, 4),
     (Operation::Unlink, 2),
@@ -86,6 +88,7 @@ const OPERATIONS: [(Operation, usize); 22] = [
     (Operation::Extended, 1),
     (Operation::Absent, 4),
     (Operation::Present, 1),
+    (Operation::Replace, 6),
 ];
 
 impl Operation {
@@ -113,6 +116,7 @@ impl Operation {
             self,
             Operation::Write
                 | Operation::Strides
+                | Operation::Replace
                 | Operation::Attributes
                 | Operation::Extended
                 | Operation::Drained

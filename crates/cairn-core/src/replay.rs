@@ -360,6 +360,7 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
         | Operation::Opened
         | Operation::Sealed
         | Operation::Strides
+        | Operation::Replace
         | Operation::Absent
         | Operation::Present => match file_of(tx, record)? {
             Some(inode) => data::change(tx, record, inode),

@@ -13,7 +13,7 @@ use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
 use crate::types::{Caller, HandleId, Position};
 use crate::write::lease::keep_lease;
-use crate::write::{WriteKind, WritePiece};
+use crate::write::{PIECE_IN_PLACE, WritePiece};
 
 /// Longest write that may be stored under the lock, bytes.
 pub const SMALL_BYTES_MAX: usize = 1024;
@@ -59,15 +59,11 @@ impl Microfs {
             let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block as u32) else {
                 return Ok(None);
             };
-            let piece = WritePiece {
-                tier: run.tier,
-                block: run.first,
-                start: start as u32,
-                length,
-                zero_before: 0,
-                zero_after: 0,
-                kind: WriteKind::Fill,
-            };
+            if tx.is_redirected(inode) && tx.in_image(run.tier, run.first) {
+                return Ok(None);
+            }
+            let (tier, block) = (run.tier, run.first);
+            let piece = WritePiece { tier, block, start: start as u32, length, ..PIECE_IN_PLACE };
             let Some(term) = store(&piece) else { return Ok(None) };
             let end = offset + u64::from(length);
             tx.fold_checksum(run.tier, run.first, term);

@@ -14,13 +14,15 @@ use crate::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, writ
 use crate::types::{TIERS_MAX, Timestamp};
 
 /// Version of the media that this build makes, the newest that it knows.
-pub const MEDIA_VERSION: u32 = 4;
+pub const MEDIA_VERSION: u32 = 5;
 /// Oldest version of media that this build can use.
 const OLDEST_VERSION: u32 = 1;
 /// First version whose log and snapshots may hold extended attributes.
 const VERSION_OF_EXTENDED: u32 = 3;
 /// First version with files whose data are elsewhere.
 const VERSION_OF_ABSENT: u32 = 4;
+/// The first one with blocks that take others' places.
+const VERSION_OF_REPLACED: u32 = 5;
 /// Magic of a superblock: "cairndev".
 pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
 
@@ -222,6 +224,11 @@ impl Superblock {
     /// Whether data of files may be elsewhere: as `holds_extended`.
     pub(crate) fn holds_absent(&self) -> bool {
         self.version >= VERSION_OF_ABSENT
+    }
+
+    /// Whether blocks of files may be replaced: as `holds_extended`.
+    pub(crate) fn holds_replaced(&self) -> bool {
+        self.version >= VERSION_OF_REPLACED
     }
 
     /// Whether what stands on the tier survives the loss of memory.

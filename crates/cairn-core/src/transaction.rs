@@ -9,10 +9,12 @@
 //! transaction corrupt, so that it is rolled back and reported instead of committed.
 
 use crate::error::{Error, Result};
+use crate::image::{Held, ShadowHere};
 use crate::layout::{
-    self, Checksum, Layout, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS, SlabRegion, UNDO_WORDS,
+    self, Checksum, IMAGE, Layout, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS, SlabRegion,
+    UNDO_WORDS,
 };
-use crate::memory::{Acquired, Memory};
+use crate::memory::Memory;
 use crate::name_cache::NameCache;
 use crate::names::Absent;
 use crate::slab;
@@ -28,19 +30,22 @@ const HIGH_HALF: u64 = 1 << 63;
 
 /// A transaction; from `begin` to `commit`, or to its end without one, it holds the lock.
 pub(crate) struct Transaction<'m> {
-    memory: &'m dyn Memory,
-    words: &'m [AtomicU64],
+    pub memory: &'m dyn Memory,
+    pub words: &'m [AtomicU64],
     pub layout: &'m Layout,
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
-    keeps_undo: bool,
+    /// What is changed need only go to the undo area: no image is held, and no undo is forgone.
+    pub is_plain: bool,
+    /// The image that the namespace holds.
+    pub image: Option<Held<'m>>,
     corrupt: Cell<Option<&'static str>>,
     /// Where a name was last found to be absent, until a tree changes.
     pub absent: Cell<Option<Absent>>,
     /// Whether records were given back: the next ones taken may be these.
     pub gave_back: bool,
-    holds_lock: bool,
+    pub holds_lock: bool,
 }
 
 /// What this process knows of a namespace for itself.
@@ -48,6 +53,7 @@ pub(crate) struct Local {
     backed: [Backed; SLAB_KINDS.len()],
     pub names: NameCache,
     pub leases: Leases,
+    pub shadow: ShadowHere,
     /// The memory node that the calling thread runs on.
     pub node: fn() -> u32,
 }
@@ -66,6 +72,7 @@ impl Local {
             backed: Default::default(),
             names: NameCache::new(),
             leases: Leases::default(),
+            shadow: ShadowHere::default(),
             node: || 0,
         }
     }
@@ -105,7 +112,8 @@ impl<'m> Transaction<'m> {
             checksum,
             local,
             undo_used: 0,
-            keeps_undo: true,
+            is_plain: true,
+            image: None,
             corrupt: Cell::new(None),
             absent: Cell::new(None),
             gave_back: false,
@@ -116,16 +124,15 @@ impl<'m> Transaction<'m> {
     /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.local.prepare(self.memory, self.words, self.layout)?;
-        let acquired = self.memory.lock()?;
-        self.holds_lock = true;
-        if acquired == Acquired::OwnerDied || self.undo_length() != 0 {
-            self.undo_what_is_left()?;
+        self.lock()?;
+        match self.words[IMAGE].load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => self.join_image(),
         }
-        Ok(())
     }
 
     #[cold]
-    fn undo_what_is_left(&mut self) -> Result<()> {
+    pub(crate) fn undo_what_is_left(&mut self) -> Result<()> {
         self.undo_used = self.undo_length();
         self.roll_back();
         self.corruption().map_or(Ok(()), Err)
@@ -133,7 +140,7 @@ impl<'m> Transaction<'m> {
 
     /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.
     pub(crate) fn forgo_undo(&mut self) {
-        self.keeps_undo = false;
+        self.is_plain = false;
     }
 
     /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
@@ -147,6 +154,19 @@ impl<'m> Transaction<'m> {
         self.holds_lock = false;
         self.memory.unlock();
         Ok(())
+    }
+
+    /// Makes what was changed so far stay, and goes on with the lock.
+    pub(crate) fn commit_and_go_on(&mut self) -> Result<()> {
+        self.corruption().map_or(Ok(()), Err)?;
+        self.undo_used = 0;
+        self.words[self.layout.undo].store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Leaves the lock to whoever ends what begins here; nothing was changed.
+    pub(crate) fn leave_locked(mut self) {
+        self.holds_lock = false;
     }
 
     /// The word at `at`.
@@ -177,7 +197,7 @@ impl<'m> Transaction<'m> {
         if old == value {
             return;
         }
-        if !self.keeps_undo {
+        if !self.is_plain && !self.keeps_before(at, 1) {
             return word.store(value, Ordering::Relaxed);
         }
         // As `record_undo` for one word, which is nearly every change.
@@ -191,6 +211,14 @@ impl<'m> Transaction<'m> {
         word.store(value, Ordering::Relaxed);
     }
 
+    /// These words are about to change: saves their pages if an image is held. False: nor are they to be undone.
+    #[cold]
+    fn keeps_before(&mut self, at: usize, count: usize) -> bool {
+        let forgoes_undo = self.image.is_none();
+        self.keep_pages(at, count);
+        !forgoes_undo
+    }
+
     /// Changes one half of the word at `at`, while others may change the other half without the lock.
     pub(crate) fn set_half(&mut self, at: usize, high: bool, value: u32) {
         if self.record_undo_of(at, 1, if high { HIGH_HALF } else { LOW_HALF }) {
@@ -198,7 +226,8 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`.
+    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`; nor does an image, of
+    /// which it is no part, or which has been told by `keep_pages`.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
         match self.words.get(at) {
             Some(word) => word.store(value, Ordering::Relaxed),
@@ -251,7 +280,7 @@ impl<'m> Transaction<'m> {
 
     /// Whether another step of a batch fits: every step of a batch changes fewer words than half the undo area.
     pub(crate) fn has_room(&self) -> bool {
-        self.undo_used < UNDO_WORDS / 2
+        self.undo_used < UNDO_WORDS / 2 && self.may_keep_more()
     }
 
     /// The error to report if the segment contradicted itself.
@@ -266,7 +295,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    fn undo_length(&self) -> usize {
+    pub(crate) fn undo_length(&self) -> usize {
         self.words[self.layout.undo].load(Ordering::Relaxed) as usize
     }
 
@@ -284,7 +313,7 @@ impl<'m> Transaction<'m> {
             self.mark_corrupt("transaction larger than its undo area");
             return false;
         }
-        if !self.keeps_undo {
+        if !self.is_plain && !self.keeps_before(at, count) {
             return true;
         }
         let entry = &self.words[area + self.undo_used..][..=count];

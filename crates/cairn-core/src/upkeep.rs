@@ -61,12 +61,13 @@ pub struct Usage {
 
 impl Microfs {
     /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data they belong to. None of a file
-    /// that some mapping may be stored to: they stay void.
+    /// that some mapping may be stored to, nor those whose checksums an image has as they were: they stay void.
     pub fn stale_blocks(&self, inode: InodeId, found: &mut Vec<StaleBlock>) -> Result<u64> {
         found.clear();
         found.reserve(STALE_BATCH);
         let mut file_block = 0;
         let mut first_version = None;
+        let mut keeps_some = false;
         loop {
             let (version, next) = self.transact(|tx| {
                 let inode = tx.recalled_inode(inode)?;
@@ -82,7 +83,8 @@ impl Microfs {
                     let run = match tx.stretch(map, file_block) {
                         Stretch::Data(run) => run,
                         Stretch::Hole(u32::MAX) => {
-                            if found.is_empty() && unchanged && inode.pins(tx) == 0 {
+                            let is_clean = found.is_empty() && !keeps_some;
+                            if is_clean && unchanged && inode.pins(tx) == 0 {
                                 inode.clear_flags(tx, MAYBE_STALE);
                                 tx.close_blocks(inode);
                             }
@@ -97,7 +99,13 @@ impl Microfs {
                         if found.len() == STALE_BATCH {
                             return Ok((version, None));
                         }
-                        if tx.is_stale(run.tier, run.first + index) {
+                        if !tx.is_stale(run.tier, run.first + index) {
+                            continue;
+                        }
+                        if tx.is_checksum_of_image(inode, run.tier, run.first + index) {
+                            // It stays void until the image has ended.
+                            keeps_some = true;
+                        } else {
                             let start = u64::from(file_block + index) << tx.layout.hugeblock_shift;
                             let left = inode.size(tx).saturating_sub(start);
                             found.push(StaleBlock {
@@ -142,6 +150,9 @@ impl Microfs {
                 );
                 if !holds {
                     return Ok(false);
+                }
+                if tx.is_checksum_of_image(inode, stale.tier, stale.block) {
+                    continue;
                 }
                 let old = tx.checksum(stale.tier, stale.block);
                 tx.fold_checksum(stale.tier, stale.block, old ^ checksum);

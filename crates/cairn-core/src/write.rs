@@ -6,6 +6,9 @@
 //! Invariant: bytes at or past `written_end` of the inode were never planned to be written, so writing them *fills* zeros
 //! and the block's checksum follows by linearity; a block that is otherwise overwritten in part is stale until it is
 //! sealed.
+//! Blocks that are in an image are not written to: fresh ones take their places at commit, with what is not written copied
+//! from them (a *redirect*). So a file never waits for whoever reads the image, and first come, first served: who finds other
+//! blocks at commit plans again.
 //! Does not move bytes, and does not zero what lies past the end of the file; `settle.rs` plans that.
 
 use crate::error::{Error, Result};
@@ -29,13 +32,26 @@ pub use lease::LeasedWrite;
 pub const WRITE_BYTES_MAX: u64 = 16 << 20;
 
 const EMPTY_RUN: PinnedRun =
-    PinnedRun { file_block: 0, blocks: BlockRun { tier: 0, first: 0, count: 0 }, fresh: false };
+    PinnedRun { file_block: 0, blocks: NO_BLOCKS, fresh: false, replaces: None };
+const NO_BLOCKS: BlockRun = BlockRun { tier: 0, first: 0, count: 0 };
+/// A piece of nothing, over zeros of a block that stays where it is.
+pub(crate) const PIECE_IN_PLACE: WritePiece = WritePiece {
+    tier: 0,
+    block: 0,
+    start: 0,
+    length: 0,
+    zero_before: 0,
+    copy_from: None,
+    copy_after: 0,
+    zero_after: 0,
+    kind: WriteKind::Fill,
+};
 
 /// What the caller does with one hugeblock of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// A block nobody else sees: zero what the piece says, store the checksum of the whole block, taking all that
-    /// is not written for zeros.
+    /// A block nobody else sees: copy and zero what the piece says, store the checksum of the whole block, taking all that
+    /// is neither written nor copied for zeros.
     Fresh,
     /// Zeros are written over: hand the checksum term to [`WritePlan::fold`].
     Fill,
@@ -56,7 +72,11 @@ pub struct WritePiece {
     pub length: u32,
     /// Bytes to zero at the start of the block.
     pub zero_before: u32,
-    /// Bytes to zero after the piece.
+    /// Tier and block from which is copied what stands there before the piece, and some bytes after it.
+    pub copy_from: Option<(u8, u32)>,
+    /// Bytes to copy after the piece.
+    pub copy_after: u32,
+    /// Bytes to zero after the piece, and what is copied there.
     pub zero_after: u32,
     /// What to do.
     pub kind: WriteKind,
@@ -76,6 +96,10 @@ pub struct WritePlan {
     pin_ticket: u64,
     hugeblock_shift: u32,
     zero_from: u64,
+    /// Offset in the file from which on blocks hold zeros, or what counts as zeros.
+    valid_end: u64,
+    /// The image for which blocks are redirected; 0 if none is.
+    image: u64,
     /// The write continues the file in a fresh block: what follows it there becomes the tail.
     leaves_tail: bool,
     is_stored_to: bool,
@@ -99,13 +123,21 @@ impl WritePlan {
                 let block_end = block_start + block_bytes;
                 let from = self.offset.max(block_start);
                 let to = end.min(block_end);
-                let zero_after = if run.fresh && !self.leaves_tail { block_end - to } else { 0 };
+                let start = (from - block_start) as u32;
+                let is_copied = run.replaces.is_some();
+                let copy_end = if is_copied { self.valid_end.min(block_end).max(to) } else { to };
+                let zero_after =
+                    if run.fresh && !self.leaves_tail { block_end - copy_end } else { 0 };
+                let copies = start > 0 || copy_end > to;
+                let old = |(tier, first): (u8, u32)| (tier, first + index);
                 WritePiece {
                     tier: run.blocks.tier,
                     block: run.blocks.first + index,
-                    start: (from - block_start) as u32,
+                    start,
                     length: (to - from) as u32,
-                    zero_before: if run.fresh { (from - block_start) as u32 } else { 0 },
+                    zero_before: if run.fresh && !is_copied { start } else { 0 },
+                    copy_from: run.replaces.filter(|_| copies).map(old),
+                    copy_after: (copy_end - to) as u32,
                     zero_after: zero_after as u32,
                     kind: if run.fresh {
                         WriteKind::Fresh
@@ -117,6 +149,17 @@ impl WritePlan {
                 }
             })
         })
+    }
+
+    /// Where what the write stores or copies ends in the file.
+    fn stored_end(&self) -> u64 {
+        let end = self.offset + self.length;
+        match self.runs[..self.run_count].last() {
+            Some(PinnedRun { replaces: Some(_), .. }) => {
+                end.max(self.valid_end.min(end.next_multiple_of(1 << self.hugeblock_shift)))
+            }
+            _ => end,
+        }
     }
 
     /// Whether programs may store to the file through mappings meanwhile.
@@ -246,6 +289,8 @@ impl Microfs {
                 pin_ticket: 0,
                 hugeblock_shift: shift,
                 zero_from: inode.written_end(tx).max(inode.size(tx)),
+                valid_end: 0,
+                image: 0,
                 leaves_tail: false,
                 is_stored_to: inode.flags(tx) & MAPPED_TO_STORE != 0,
                 term: None,
@@ -254,6 +299,7 @@ impl Microfs {
                 at_cursor: at == Position::Cursor,
                 brings,
             };
+            plan.valid_end = inode.tail(tx).unwrap_or(plan.zero_from);
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;
             let last_is_fresh = plan.runs[..plan.run_count].last().is_some_and(|run| run.fresh);
@@ -308,24 +354,41 @@ fn collect_runs(
 ) -> Result<()> {
     let shift = plan.hugeblock_shift;
     let map = inode.map(tx);
+    let redirects = tx.is_redirected(inode);
     let end_block = ((wanted_end - 1) >> shift) as u32 + 1;
     let mut block = (plan.offset >> shift) as u32;
     while block < end_block && plan.run_count < RUNS_MAX {
         let wanted = end_block - block;
-        let (blocks, fresh) = match tx.stretch(map, block) {
-            Stretch::Data(found) => (BlockRun { count: found.count.min(wanted), ..found }, false),
-            Stretch::Hole(count) => {
-                match tx.allocate(slot, plan.handle, inode, wanted.min(count)) {
-                    Some(run) => (run, true),
-                    None => break,
+        let (count, replaces) = match tx.stretch(map, block) {
+            Stretch::Data(found) => {
+                let found = BlockRun { count: found.count.min(wanted), ..found };
+                let (in_image, count) = tx.first_in_image(found);
+                if !in_image || !redirects {
+                    let blocks = BlockRun { count, ..found };
+                    plan.runs[plan.run_count] =
+                        PinnedRun { file_block: block, blocks, fresh: false, replaces: None };
+                    plan.run_count += 1;
+                    block += count;
+                    continue;
                 }
+                if tx.is_written_since_before_cut(inode, block, block + count) {
+                    // Who began before the cut may still store into these.
+                    match plan.run_count {
+                        0 => return Err(Error::Busy),
+                        _ => break,
+                    }
+                }
+                plan.image = tx.image.map_or(0, |held| held.number);
+                (count, Some((found.tier, found.first)))
             }
+            Stretch::Hole(count) => (wanted.min(count), None),
         };
+        let Some(blocks) = tx.allocate(slot, plan.handle, inode, count) else { break };
         if blocks.count == 0 {
             tx.mark_corrupt("empty extent");
             break;
         }
-        plan.runs[plan.run_count] = PinnedRun { file_block: block, blocks, fresh };
+        plan.runs[plan.run_count] = PinnedRun { file_block: block, blocks, fresh: true, replaces };
         plan.run_count += 1;
         block += blocks.count;
     }

@@ -10,6 +10,8 @@ use core::time::Duration;
 
 use cairn_core::Result;
 
+use crate::checksum;
+
 /// Where the bytes of a tier can be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mappable {
@@ -185,4 +187,22 @@ pub trait Device: Send + Sync {
 
     /// Where the tier's bytes can be mapped; `None` if nowhere.
     fn mappable(&self) -> Option<Mappable>;
+}
+
+/// Copies bytes from one place of a tier to another, perhaps of another tier, through a buffer of this call; the ranges do not
+/// overlap. Returns their raw checksum.
+pub fn copy(source: (&dyn Device, u64), target: (&dyn Device, u64), length: usize) -> Result<u32> {
+    let mut buffer = [0_u8; 16 << 10];
+    let (mut done, mut raw) = (0, 0);
+    while done < length {
+        let part = &mut buffer[..(length - done).min(16 << 10)];
+        // SAFETY: the buffer is memory of this call alone and holds so many bytes; it is no part of a device.
+        let sum = unsafe {
+            source.0.read(source.1 + done as u64, part.as_mut_ptr(), part.len())?;
+            target.0.write(target.1 + done as u64, part.as_ptr(), part.len())?
+        };
+        raw = checksum::join(raw, sum, part.len() as u64);
+        done += part.len();
+    }
+    Ok(raw)
 }

@@ -50,6 +50,12 @@ impl Mapping {
         Mapping::over(file, bytes, start)
     }
 
+    /// The same, but what is stored here is seen by nobody else. A page to which nothing was stored shows what the file has.
+    pub fn private(file: Descriptor, bytes: usize) -> SysResult<Mapping> {
+        let start = map(&file, bytes, libc::MAP_PRIVATE)?;
+        Mapping::over(file, bytes, start)
+    }
+
     /// As `new`, with `MAP_SYNC` where the file system gives it, which is the second result.
     pub fn synchronous(file: Descriptor, bytes: usize) -> SysResult<(Mapping, bool)> {
         match map(&file, bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC) {
@@ -115,6 +121,12 @@ impl Mapping {
         let address = unsafe { self.address.as_ptr().add(start) };
         // SAFETY: as above.
         Ok(unsafe { sys::madvise(address, end - start, libc::MADV_DONTNEED) }?)
+    }
+
+    /// Gives all memory of the file back; it reads as zeros from now on.
+    pub fn punch(&self) -> SysResult<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        sys::fallocate(self.file.raw(), mode, 0, self.bytes as u64)
     }
 
     /// End of a range, if it lies in the mapping.

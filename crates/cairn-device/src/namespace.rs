@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_core::{
-    Credentials, Durability, Error, FurtherTier, Geometry, Media, MediaOptions, Microfs, Placement,
-    Superblock, TIERS_MAX,
+    Credentials, Durability, Error, FurtherTier, Geometry, ImageMemory, Media, MediaOptions,
+    Microfs, Placement, Rendezvous, Superblock, TIERS_MAX,
 };
 
 use crate::checksum;
@@ -31,7 +31,7 @@ use crate::medium::MediumKind;
 use crate::medium::known::Known;
 use crate::numa;
 use crate::ram::RamDevice;
-use crate::segment::{self, MetaSegment};
+use crate::segment::{self, MetaSegment, PrivateSegment};
 use crate::short_path::ShortPath;
 use crate::store::{self, HANDLES, Store, VOID};
 use crate::sys::{self, Errno, SysResult};
@@ -50,7 +50,7 @@ pub struct Namespace {
     pub tiers: Vec<Box<dyn Device>>,
     name: String,
     directory: Directory,
-    meta_descriptor: i32,
+    meta_descriptors: [Option<i32>; 2],
 }
 
 /// How a namespace is made.
@@ -273,8 +273,8 @@ fn create_meta(directory: &Directory, names: &Names, mut geometry: Geometry) -> 
 pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
     let directory = Directory::open(store.path())?.checked_private()?;
     let names = Names::new(&directory, name)?;
-    let memory = MetaSegment::open(&directory, &names.meta)?;
-    let meta_descriptor = memory.descriptor();
+    let memory = open_meta(&directory, &names)?;
+    let meta_descriptors = [Some(memory.descriptor()), memory.shadow_descriptor()];
     let failed = |error: Error| directory.error("open namespace", &names.meta, error);
     let geometry = Microfs::geometry_in(&memory, checksum::crc32c).map_err(failed)?;
     let places = tiers::read(&directory, &names.tiers)?;
@@ -304,7 +304,46 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
             _ => Box::new(open_ram(&directory, &names, bytes, &geometry)?),
         });
     }
-    Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptor })
+    Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptors })
+}
+
+fn open_meta(directory: &Directory, names: &Names) -> StoreResult<MetaSegment> {
+    MetaSegment::open(directory, &names.meta)?.with_shadow(directory, &names.image)
+}
+
+/// Opens the image that the namespace `name` of `store` holds, with its tiers, to look at: nothing is to be written to them.
+/// Errors: as `open_namespace`; it holds none (`ESTALE`), which every operation says once the image has ended or was given up.
+pub fn open_image(store: &Store, name: &str) -> StoreResult<Namespace> {
+    let mut namespace = open_namespace(store, name)?;
+    let directory = &namespace.directory;
+    let names = Names::new(directory, name)?;
+    let failed = |error: Error| directory.error("open image", &names.meta, error);
+    let memory = open_meta(directory, &names)?;
+    let descriptors = [Some(memory.descriptor()), memory.shadow_descriptor()];
+    let view = PrivateSegment::open(directory, &names.meta)?;
+    let image = ImageMemory::new(Arc::new(memory), Box::new(view), checksum::crc32c);
+    let fs = image.and_then(|image| Microfs::open_image(image, checksum::crc32c));
+    (namespace.fs, namespace.meta_descriptors) = (fs.map_err(failed)?, descriptors);
+    Ok(namespace)
+}
+
+/// Makes a cut through several namespaces at one moment: no call is in the image of one of them without what it depends on in
+/// the others. Returns the numbers of the images. Errors: as `Microfs::begin_image`; then none is held that was begun here.
+pub fn begin_images(namespaces: &[&Namespace]) -> cairn_core::Result<Vec<u64>> {
+    let rendezvous = &Rendezvous::new(namespaces.len());
+    // A thread has one lock.
+    let begun: Vec<_> = std::thread::scope(|scope| {
+        let begin = |namespace: &Namespace| namespace.fs.begin_image_together(rendezvous);
+        let threads = namespaces.iter().map(|&namespace| scope.spawn(move || begin(namespace)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Busy))).collect()
+    });
+    if begun.iter().any(Result::is_err) {
+        for (namespace, _) in namespaces.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
+            namespace.fs.end_image()?;
+        }
+    }
+    begun.into_iter().collect()
 }
 
 /// Opens the files of those tiers that are in files, mapped or with what is on its way there.
@@ -452,7 +491,7 @@ impl Namespace {
     /// Calls `visit` with each descriptor that must stay open while the namespace is used.
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.directory.raw());
-        visit(self.meta_descriptor);
+        self.meta_descriptors.into_iter().flatten().for_each(&mut *visit);
         self.tiers.iter().for_each(|tier| tier.descriptors(visit));
     }
 
@@ -525,6 +564,8 @@ impl Namespace {
 /// The files of a namespace.
 struct Names {
     meta: CString,
+    /// The shadow of the meta segment.
+    image: CString,
     tiers: CString,
     ram: CString,
     /// What is on its way to the file of a tier.
@@ -542,6 +583,7 @@ impl Names {
         let file = |text: String| CString::new(text).expect("a simple name contains no NUL");
         Ok(Names {
             meta: file(format!("{name}.meta")),
+            image: file(format!("{name}.image")),
             tiers: file(format!("{name}.tiers")),
             ram: file(format!("{name}.ram0")),
             transit: core::array::from_fn(|tier| file(format!("{name}.transit{tier}"))),
@@ -558,6 +600,7 @@ fn create_own(
     geometry: &Geometry,
     creation: &Creation,
 ) -> StoreResult<HugePages> {
+    segment::create_file(directory, &names.image, geometry.shadow_bytes())?;
     let mut huge_pages = HugePages::NotWanted;
     for (tier, place) in creation.places.iter().enumerate() {
         match place {
@@ -622,7 +665,7 @@ fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
 
 /// Removes what stands in the store itself.
 fn remove_own(directory: &Directory, names: &Names) -> StoreResult<()> {
-    let parts = [&names.tiers, &names.ram, &names.huge_ram];
+    let parts = [&names.image, &names.tiers, &names.ram, &names.huge_ram];
     let mut all = parts.into_iter().chain(&names.transit).chain(&names.known);
     all.try_for_each(|part| directory.remove_file(part))
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::ffi::CString;
 
-use cairn_core::{Acquired, Memory, Result};
+use cairn_core::{Acquired, Error, Memory, PrivateWords, Result};
 
 use crate::copy::prefetch;
 use crate::descriptor::Descriptor;
@@ -61,6 +61,8 @@ pub fn open_file(directory: &Directory, name: &CStr) -> StoreResult<(Descriptor,
 #[derive(Debug)]
 pub struct MetaSegment {
     mapping: Mapping,
+    /// Where pages are saved while an image is held.
+    shadow: Option<Mapping>,
     /// Nonzero: this process has the page present.
     present: LocalTable,
 }
@@ -99,6 +101,15 @@ impl MetaSegment {
         MetaSegment::map(directory, name, file, bytes)
     }
 
+    /// The same with the segment `name` as its shadow.
+    pub fn with_shadow(mut self, directory: &Directory, name: &CStr) -> StoreResult<MetaSegment> {
+        let (file, bytes) = open_file(directory, name)?;
+        let failed = |errno| directory.error("map segment", name, errno);
+        let length = usize::try_from(bytes).map_err(|_| failed(Errno(libc::EFBIG)))?;
+        self.shadow = Some(Mapping::new(file, length).map_err(failed)?);
+        Ok(self)
+    }
+
     /// As `Memory::lock`, but gives up with `Busy` after `patience`. For tools and the agent.
     pub fn try_lock_for(&self, patience: Duration) -> Result<Acquired> {
         self.robust_lock().try_lock_for(patience)
@@ -119,6 +130,11 @@ impl MetaSegment {
         self.mapping.file().raw()
     }
 
+    /// That of its shadow.
+    pub fn shadow_descriptor(&self) -> Option<i32> {
+        self.shadow.as_ref().map(|shadow| shadow.file().raw())
+    }
+
     fn map(
         directory: &Directory,
         name: &CStr,
@@ -129,7 +145,7 @@ impl MetaSegment {
         let length = usize::try_from(bytes).map_err(|_| failed(Errno(libc::EFBIG)))?;
         let mapping = Mapping::new(file, length).map_err(failed)?;
         let present = LocalTable::new(length / PAGE_BYTES).map_err(failed)?;
-        let segment = MetaSegment { mapping, present };
+        let segment = MetaSegment { mapping, shadow: None, present };
         // The lock's words are touched before anything else is asked for.
         segment.back(0, 1).map_err(|error| directory.error("back segment", name, error))?;
         Ok(segment)
@@ -142,10 +158,30 @@ impl MetaSegment {
 
 impl Memory for MetaSegment {
     fn words(&self) -> &[AtomicU64] {
-        let words = self.mapping.bytes() / size_of::<AtomicU64>();
-        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is as long as the
-        // file was when opened; segments never shrink. All access is atomic.
-        unsafe { core::slice::from_raw_parts(self.mapping.address().cast().as_ptr(), words) }
+        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is there.
+        unsafe { atomics(&self.mapping) }
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        match &self.shadow {
+            // SAFETY: as for `words`.
+            Some(shadow) => unsafe { atomics(shadow) },
+            None => &[],
+        }
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        const WORD: usize = size_of::<AtomicU64>();
+        let (start, bytes) = (first_word.saturating_mul(WORD), word_count.saturating_mul(WORD));
+        match &self.shadow {
+            Some(shadow) => shadow.populate(start, bytes, Populate::Write),
+            None => Err(Error::NoSpace),
+        }
+    }
+
+    fn clear_shadow(&self) {
+        // Memory that is not given back is used again by the next image.
+        let _ = self.shadow.as_ref().map(Mapping::punch);
     }
 
     fn lock(&self) -> Result<Acquired> {
@@ -182,6 +218,42 @@ impl Memory for MetaSegment {
     }
 }
 
+/// A meta segment in private: what is stored to it is seen by nobody else.
+#[derive(Debug)]
+pub struct PrivateSegment(Mapping);
+
+impl PrivateSegment {
+    /// Maps the existing segment `name`.
+    pub fn open(directory: &Directory, name: &CStr) -> StoreResult<PrivateSegment> {
+        let (file, bytes) = open_file(directory, name)?;
+        let failed = |errno| directory.error("map segment", name, errno);
+        let length = usize::try_from(bytes).map_err(|_| failed(Errno(libc::EFBIG)))?;
+        Mapping::private(file, length).map(PrivateSegment).map_err(failed)
+    }
+}
+
+impl PrivateWords for PrivateSegment {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is there.
+        unsafe { atomics(&self.0) }
+    }
+
+    fn shows_segment(&self) -> bool {
+        true
+    }
+}
+
+/// The words of a mapping.
+///
+/// # Safety
+/// The file behind it is as long as the mapping as long as that is there.
+unsafe fn atomics(mapping: &Mapping) -> &[AtomicU64] {
+    let words = mapping.bytes() / size_of::<AtomicU64>();
+    // SAFETY: the mapping is page-aligned and lives as long as it is borrowed; the caller vouches for the file. All
+    // access is atomic.
+    unsafe { core::slice::from_raw_parts(mapping.address().cast().as_ptr(), words) }
+}
+
 /// Gives the finished file its name, unless the name is taken.
 fn publish(directory: &Directory, temporary: &CStr, name: &CStr) -> StoreResult<()> {
     let (from, to) = ((directory.raw(), temporary), (directory.raw(), name));
@@ -199,7 +271,6 @@ fn publish(directory: &Directory, temporary: &CStr, name: &CStr) -> StoreResult<
 mod tests {
     use super::*;
     use crate::directory::tests::Scratch;
-    use cairn_core::Error;
 
     const BYTES: u64 = 1 << 30;
 

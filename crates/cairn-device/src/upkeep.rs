@@ -9,7 +9,7 @@ use core::time::Duration;
 use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
 
 use crate::checksum;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::namespace::Namespace;
 use crate::{process, sys};
 
@@ -78,12 +78,26 @@ impl Namespace {
         let offset = u64::from(plan.block) * block_bytes + u64::from(plan.from);
         let length = block_bytes - u64::from(plan.from);
         let is_mapped = self.fs.is_mapped(inode);
-        let zeroed = self.tier(plan.tier).and_then(|device| match is_mapped? {
-            true => device.zero_mapped(offset, length as usize),
-            false => device.zero(offset, length as usize),
-        });
+        let copied = match plan.copy_from {
+            Some(source) => self.copy_start(source, (plan.tier, plan.block), plan.from as usize),
+            None => Ok(()),
+        };
+        let zeroed =
+            copied.and_then(|()| self.tier(plan.tier)).and_then(|device| match is_mapped? {
+                true if plan.copy_from.is_none() => device.zero_mapped(offset, length as usize),
+                _ => device.zero(offset, length as usize),
+            });
         self.fs.commit_settle(caller, &plan, zeroed.is_ok())?;
         zeroed
+    }
+
+    /// Copies the first bytes of a block to another one.
+    fn copy_start(&self, source: (u8, u32), target: (u8, u32), length: usize) -> Result<()> {
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let place = |(tier, block): (u8, u32)| {
+            self.tier(tier).map(|device| (device, u64::from(block) * block_bytes))
+        };
+        device::copy(place(source)?, place(target)?, length).map(drop)
     }
 
     /// Whether there is a tier of which programs have copies mapped.

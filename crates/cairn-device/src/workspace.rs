@@ -6,12 +6,13 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cairn_core::{Acquired, Error, Memory, Result};
+use cairn_core::{Acquired, Error, Memory, PrivateWords, Result};
 
 /// Words of one namespace, in an anonymous mapping.
 pub struct Workspace {
     words: NonNull<AtomicU64>,
     count: usize,
+    shadow: Option<Box<Workspace>>,
     locked: AtomicBool,
 }
 
@@ -34,7 +35,13 @@ impl Workspace {
             start => NonNull::new(start.cast()),
         };
         let words = words.ok_or(Error::NoSpace)?;
-        Ok(Workspace { words, count, locked: AtomicBool::new(false) })
+        Ok(Workspace { words, count, shadow: None, locked: AtomicBool::new(false) })
+    }
+
+    /// The same, for a namespace that may hold an image.
+    pub fn with_shadow(mut self) -> Result<Workspace> {
+        self.shadow = Some(Box::new(Workspace::new(cairn_core::shadow_words(self.count))?));
+        Ok(self)
     }
 }
 
@@ -42,6 +49,16 @@ impl Drop for Workspace {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `new` made; the borrow checker sees to it that no slice of it is left.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * size_of::<u64>()) };
+    }
+}
+
+impl PrivateWords for Workspace {
+    fn words(&self) -> &[AtomicU64] {
+        Memory::words(self)
+    }
+
+    fn shows_segment(&self) -> bool {
+        false
     }
 }
 
@@ -67,5 +84,13 @@ impl Memory for Workspace {
             Some(end) if end <= self.count => Ok(()),
             _ => Err(Error::NoSpace),
         }
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        self.shadow.as_ref().map_or(&[], |shadow| Memory::words(shadow.as_ref()))
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.shadow.as_ref().map_or(Err(Error::NoSpace), |it| it.back(first_word, word_count))
     }
 }

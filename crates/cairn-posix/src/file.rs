@@ -297,12 +297,17 @@ pub fn sync(handle: HandleId) -> Result<()> {
             mount.flush_mapped_stores()?;
         }
     }
-    Ok(mount.fs().sync()?)
+    mount.fs().sync()?;
+    mount.fs().note_barrier();
+    Ok(())
 }
 
 /// As `syncfs(2)`.
 pub fn sync_all() -> Result<()> {
-    Ok(mount::current()?.fs().sync()?)
+    let mount = mount::current()?;
+    mount.fs().sync()?;
+    mount.fs().note_barrier();
+    Ok(())
 }
 
 /// As `sync_file_range(2)`; always the whole file.

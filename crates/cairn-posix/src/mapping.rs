@@ -272,6 +272,7 @@ fn end(mount: &Mount, slot: SlotId, handle: HandleId) {
     }
     // An error has nowhere to go: the pages are gone.
     let _ = mount.fs().release(slot, handle, mount::now());
+    mount.fs().note_barrier();
 }
 
 /// This process has changed the file, or looks at it: its mappings show what it is now.

@@ -6,11 +6,13 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use cairn_core::{
     Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WriteKind, WritePiece, WritePlan,
 };
 use cairn_device::copy::{copy_crc, prefetch};
+use cairn_device::device::copy;
 use cairn_device::{Device, checksum};
 
 use crate::address;
@@ -204,8 +206,11 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
             continue;
         }
         let device = mount.tier(piece.tier)?;
+        let before = copy_before(mount, device, &piece)?;
         let raw = write_piece(device, &piece, block_bytes, plan.is_stored_to(), source)?;
-        let trailing = u64::from(block_bytes - piece.start - piece.length);
+        let raw = checksum::join(before, raw, u64::from(piece.length));
+        let raw = copy_after(mount, device, &piece, raw)?;
+        let trailing = u64::from(block_bytes - piece.start - piece.length - piece.copy_after);
         match piece.kind {
             WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
             WriteKind::Overwrite if piece.length < block_bytes => {}
@@ -334,6 +339,38 @@ fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buff
     Ok(written?)
 }
 
+/// Copies what stands before a piece from the block whose place it takes, and returns the raw checksum of that.
+#[inline]
+fn copy_before(mount: &Mount, device: &dyn Device, piece: &WritePiece) -> Result<u32> {
+    match piece.copy_from {
+        None => Ok(0),
+        Some(source) => copy_part(mount, device, piece, source, 0..piece.start),
+    }
+}
+
+/// The same with what is copied behind it; `raw` is the checksum of all that is before.
+#[inline]
+fn copy_after(mount: &Mount, device: &dyn Device, piece: &WritePiece, raw: u32) -> Result<u32> {
+    let Some(source) = piece.copy_from else { return Ok(raw) };
+    let end = piece.start + piece.length;
+    let after = copy_part(mount, device, piece, source, end..end + piece.copy_after)?;
+    Ok(checksum::join(raw, after, u64::from(piece.copy_after)))
+}
+
+#[cold]
+fn copy_part(
+    mount: &Mount,
+    device: &dyn Device,
+    piece: &WritePiece,
+    (tier, block): (u8, u32),
+    bytes: Range<u32>,
+) -> Result<u32> {
+    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
+    let place = |block: u32| u64::from(block) * block_bytes + u64::from(bytes.start);
+    let source = (mount.tier(tier)?, place(block));
+    Ok(copy(source, (device, place(piece.block)), bytes.len())?)
+}
+
 /// Writes one piece and returns the raw checksum of its bytes.
 fn write_piece(
     device: &dyn Device,
@@ -348,7 +385,8 @@ fn write_piece(
         device.zero(block_offset, piece.zero_before as usize)?;
     }
     if piece.zero_after > 0 {
-        device.zero(block_offset + u64::from(end), piece.zero_after as usize)?;
+        let behind = u64::from(end + piece.copy_after);
+        device.zero(block_offset + behind, piece.zero_after as usize)?;
     }
     let mut at = block_offset + u64::from(piece.start);
     let mut raw = 0;

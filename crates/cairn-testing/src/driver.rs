@@ -120,7 +120,7 @@ impl Process {
     }
 
     /// Where a tier starts: `tier` has the bytes of all of them, one after another.
-    fn start_of(&self, tier: u8) -> u64 {
+    pub fn start_of(&self, tier: u8) -> u64 {
         let before = &self.fs.geometry().tier_blocks[..usize::from(tier)];
         before.iter().map(|&blocks| u64::from(blocks)).sum::<u64>() * self.block_bytes()
     }
@@ -211,11 +211,17 @@ impl Process {
     ) -> Result<u32> {
         let block_start = self.start_of_block(piece.tier, piece.block);
         let mut alone = vec![0; self.block_bytes() as usize];
-        alone[piece.start as usize..][..bytes.len()].copy_from_slice(bytes);
-        let checksum = CHECKSUM(0, &alone);
         let (start, end) = (piece.start as usize, piece.start as usize + bytes.len());
-        let from = start - piece.zero_before as usize;
-        let to = end + piece.zero_after as usize;
+        let mut from = start - piece.zero_before as usize;
+        let copy_end = end + piece.copy_after as usize;
+        if let Some((tier, block)) = piece.copy_from {
+            let old = self.block(tier, block)?;
+            alone[..copy_end].copy_from_slice(&old[..copy_end]);
+            from = 0;
+        }
+        alone[start..end].copy_from_slice(bytes);
+        let checksum = CHECKSUM(0, &alone);
+        let to = copy_end + piece.zero_after as usize;
         self.tier.write(block_start + from as u64, &alone[from..to])?;
         let whole = bytes.len() as u64 == self.block_bytes();
         let term = checksum ^ self.fs.geometry().zero_block_checksum;
@@ -424,8 +430,12 @@ impl Process {
 
     /// Zeroes what a settling asks for.
     pub fn zero_tail(&self, plan: &SettlePlan) -> Result<()> {
-        let zeros = vec![0; self.block_bytes() as usize - plan.from as usize];
         let block_start = self.start_of_block(plan.tier, plan.block);
+        if let Some((tier, block)) = plan.copy_from {
+            let kept = &self.block(tier, block)?[..plan.from as usize];
+            self.tier.write(block_start, kept)?;
+        }
+        let zeros = vec![0; self.block_bytes() as usize - plan.from as usize];
         self.tier.write(block_start + u64::from(plan.from), &zeros)
     }
 
@@ -543,6 +553,18 @@ impl Process {
         &self,
         inode: InodeId,
         file_block: u32,
+        place: (u8, u32),
+        size: u64,
+    ) -> Result<()> {
+        self.verify_block_of(&self.fs, inode, file_block, place, size)
+    }
+
+    /// The same of a block of a file as another view of the namespace shows it.
+    pub fn verify_block_of(
+        &self,
+        fs: &Microfs,
+        inode: InodeId,
+        file_block: u32,
         (tier, block): (u8, u32),
         size: u64,
     ) -> Result<()> {
@@ -550,7 +572,7 @@ impl Process {
         let visible = (size - u64::from(file_block) * self.block_bytes()).min(self.block_bytes());
         bytes[visible as usize..].fill(0);
         let mut stored = [None];
-        self.fs.checksums(inode, file_block, &mut stored)?;
+        fs.checksums(inode, file_block, &mut stored)?;
         if stored[0].is_some_and(|stored| stored != CHECKSUM(0, &bytes)) {
             println!("{inode:?}: checksum of block {file_block} (block {block} of tier {tier})");
             return Err(Error::Corrupt { what: "checksum of a block" });

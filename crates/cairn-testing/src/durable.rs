@@ -252,7 +252,8 @@ fn long_name(directory: &[u8], end: &[u8]) -> Vec<u8> {
 /// Zeroed memory for the namespace of a superblock.
 pub fn memory(superblock: &Superblock) -> Arc<Workspace> {
     let words = superblock.geometry.segment_bytes() as usize / 8;
-    Arc::new(Workspace::new(words).expect("there is address space"))
+    let memory = Workspace::new(words).and_then(Workspace::with_shadow);
+    Arc::new(memory.expect("there is address space"))
 }
 
 /// A process of the namespace that was recovered in `memory`.

@@ -80,6 +80,16 @@ pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
+/// A cut is made, the image is compared with what was there, or it ends.
+pub fn act_on_images(simulation: &mut Simulation, generator: &mut Generator) {
+    match generator.random.below(60) {
+        0..3 if !simulation.has_cut() => simulation.begin_cut(),
+        3..5 => simulation.verify_cut(),
+        5 => simulation.end_cut(),
+        _ => {}
+    }
+}
+
 /// A random process begins to promote blocks of a file that it has open, or one goes on, or gives up.
 pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator) {
     let in_flight = simulation.promotions_in_flight() as u64;

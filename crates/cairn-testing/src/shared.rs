@@ -16,6 +16,8 @@ const DEAD: u64 = 2;
 pub struct ForkShared {
     start: *mut AtomicU64,
     words: usize,
+    /// Behind the others.
+    shadow_words: usize,
 }
 
 // SAFETY: the words are atomic, and the mapping lives as long as the value.
@@ -26,13 +28,18 @@ unsafe impl Sync for ForkShared {}
 impl ForkShared {
     /// Zeroed words.
     pub fn new(words: usize) -> ForkShared {
+        ForkShared::with_shadow(words, 0)
+    }
+
+    /// The same, with so many words to save pages in while an image is held.
+    pub fn with_shadow(words: usize, shadow_words: usize) -> ForkShared {
+        let all = (words + shadow_words) * 8;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh anonymous mapping; nothing is replaced.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), words * 8, protection, flags, -1, 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), all, protection, flags, -1, 0) };
         assert!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
-        ForkShared { start: start.cast(), words }
+        ForkShared { start: start.cast(), words, shadow_words }
     }
 
     /// Whether some process is inside the lock, or died there.
@@ -49,7 +56,7 @@ impl ForkShared {
 impl Drop for ForkShared {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `new` with this length; no reference to it outlives `self`.
-        unsafe { libc::munmap(self.start.cast(), self.words * 8) };
+        unsafe { libc::munmap(self.start.cast(), (self.words + self.shadow_words) * 8) };
     }
 }
 
@@ -76,6 +83,18 @@ impl Memory for ForkShared {
     fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
         match first_word.checked_add(word_count) {
             Some(end) if end <= self.words => Ok(()),
+            _ => Err(Error::NoSpace),
+        }
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many words more behind the first ones.
+        unsafe { std::slice::from_raw_parts(self.start.add(self.words), self.shadow_words) }
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        match first_word.checked_add(word_count) {
+            Some(end) if end <= self.shadow_words => Ok(()),
             _ => Err(Error::NoSpace),
         }
     }

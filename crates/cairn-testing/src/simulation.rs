@@ -6,8 +6,10 @@
 //! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
 
 mod absent;
+mod image;
 
 use self::absent::Absentees;
+use self::image::Cut;
 use crate::content::WriteId;
 use crate::driver::{Process, WriteInFlight};
 use crate::model::{Facts, NodeId, OpenId};
@@ -66,6 +68,7 @@ pub struct Simulation {
     settles: Vec<PendingSettle>,
     promotions: Vec<PendingPromotion>,
     absentees: Absentees,
+    cut: Option<Cut>,
     next_write: WriteId,
     trace: Vec<String>,
 }
@@ -125,6 +128,7 @@ impl Simulation {
             settles: Vec::new(),
             promotions: Vec::new(),
             absentees: Absentees::default(),
+            cut: None,
             next_write: 0,
             trace: Vec::new(),
         };
@@ -353,7 +357,11 @@ impl Simulation {
         let process = &self.processes[index];
         let usage = process.fs.usage().expect("usage can always be told");
         match error {
-            Error::NoSpace => assert_eq!(usage.used_blocks, usage.total_blocks, "not full"),
+            Error::NoSpace => {
+                let held = process.fs.image_blocks_held().expect("it can always be told");
+                let used = usage.used_blocks.iter().sum::<u64>() + held;
+                assert_eq!(used, usage.total_blocks.iter().sum::<u64>(), "not full: {held} held");
+            }
             Error::NoInodes => assert!(usage.inodes + 2 >= usage.inode_capacity, "{usage:?}"),
             _ => panic!("{error:?} with {usage:?}"),
         }
@@ -766,6 +774,7 @@ impl Simulation {
 
     /// Everything ends and is removed: nothing is left in use.
     pub fn finish(mut self) {
+        self.end_cut();
         while !self.processes.is_empty() {
             self.end(0, true);
         }

@@ -7,12 +7,15 @@
 //! at which the lock is free nothing but the first and the second of them may show. `death_in_lock.rs` kills real
 //! processes and uses the real lock, but reaches fewer moments.
 //!
+//! The same while an image is held: at every stop it is what the namespace was at the cut, too.
+//!
 //! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers a sample of the instructions is used.
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
-    Caller, ExtendedUpdate, Geometry, HandleId, HeapMemory, InodeId, Memory, Microfs, OpenOptions,
-    Position, ProcessIdentity, ROOT, RenameMode, SlotId, Timestamp, WritePlan,
+    Caller, Error, ExtendedUpdate, Geometry, HandleId, HeapMemory, ImageMemory, ImageState,
+    InodeId, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, RenameMode, SlotId,
+    Timestamp, WritePlan,
 };
 use cairn_testing::driver::{Clock, Process};
 use cairn_testing::portrait::{Portrait, portrait};
@@ -34,6 +37,9 @@ const NAMES: u32 = 130;
 const STOPS_MAX: u64 = 20_000_000;
 /// Without debug registers, every so many instructions are looked at.
 const STRIDE: u64 = 97;
+
+/// Words of a segment on the heap in which pages are saved while an image is held.
+const SHADOW_WORDS: usize = 1 << 19;
 
 /// The process that is dead when it is reaped.
 const OTHER: ProcessIdentity = ProcessIdentity { pid: 2, pid_namespace: 1, start_time: 1 };
@@ -300,6 +306,60 @@ const OPERATIONS: [Operation; 26] = [
     },
 ];
 
+/// What is done otherwise while an image is held.
+const IMAGE_OPERATIONS: [Operation; 6] = [
+    Operation {
+        name: "write over a part of two blocks of the image",
+        transactions: 2,
+        act: |stage| {
+            let (process, caller) = (&stage.process, stage.caller());
+            let at = Position::At(1000);
+            process.write(&caller, stage.handle, at, &[8; 5000]).unwrap();
+        },
+    },
+    Operation {
+        name: "append to a block of the image",
+        transactions: 2,
+        act: |stage| {
+            let (process, caller) = (&stage.process, stage.caller());
+            let file = stage.fs().open_file(&caller, ROOT, b"b", READ_WRITE, 0).unwrap().handle;
+            process.write(&caller, file, Position::At(100), &[8; 50]).unwrap();
+        },
+    },
+    Operation {
+        name: "cut a file in a block of the image and let it grow",
+        transactions: 4,
+        act: |stage| {
+            let caller = stage.caller();
+            let file = stage.fs().open_file(&caller, ROOT, b"c", READ_WRITE, 0).unwrap().inode;
+            stage.process.truncate(&caller, file, 5000).unwrap();
+            stage.process.truncate(&caller, file, 7000).unwrap();
+        },
+    },
+    Operation {
+        name: "map a file of the image",
+        transactions: 1,
+        act: |stage| {
+            stage.fs().map_file(&stage.caller(), stage.handle, true).unwrap();
+        },
+    },
+    Operation {
+        name: "write a file of the image again",
+        transactions: 3,
+        act: |stage| {
+            let (process, caller) = (&stage.process, stage.caller());
+            let options = OpenOptions { truncate: true, ..READ_WRITE };
+            let file = stage.fs().open_file(&caller, ROOT, b"c", options, 0).unwrap().handle;
+            process.write(&caller, file, Position::At(0), &[8; 9000]).unwrap();
+        },
+    },
+    Operation {
+        name: "end the image",
+        transactions: 0,
+        act: |stage| stage.fs().end_image().unwrap(),
+    },
+];
+
 fn create(process: &Process, path: &[u8], length: usize) -> (HandleId, InodeId) {
     let opened = process.fs.open_file(&process.caller(), ROOT, path, READ_WRITE, 0o644).unwrap();
     process.write(&process.caller(), opened.handle, Position::At(0), &vec![1; length]).unwrap();
@@ -401,10 +461,20 @@ fn copy_page(from: &[u64], to: &[AtomicU64], page: usize) {
     }
 }
 
+/// The image that is held at every stop, until it ends.
+struct HeldImage {
+    view: Arc<HeapMemory>,
+    /// What it is to show.
+    cut: Portrait,
+    /// The words of the shadow that the operation may change, as they were last looked at.
+    shadow: Vec<u64>,
+}
+
 /// Looks at what a death would leave, in a copy of the segment.
 struct Judge {
     copy: Arc<HeapMemory>,
     fs: Microfs,
+    image: Option<HeldImage>,
     /// The pages that the operation changes, as they were last looked at.
     pages: Vec<(usize, Vec<u64>)>,
     /// What was there at the moments at which the lock was free.
@@ -414,17 +484,62 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(words: &[u64], pages: &[usize]) -> Judge {
+    fn new(words: &[u64], pages: &[usize], shadow: &[AtomicU64]) -> Judge {
         let copy = Arc::new(HeapMemory::from_words(words));
         let fs = Microfs::open(Box::new(copy.clone()), CHECKSUM).expect("the header is intact");
         let first = portrait(&fs).expect("the namespace is consistent at first");
         let pages = pages.iter().map(|&page| (page, Vec::new())).collect();
-        Judge { copy, fs, pages, committed: vec![first], next: None }
+        let mut judge = Judge { copy, fs, image: None, pages, committed: vec![first], next: None };
+        if judge.fs.image() != ImageState::None {
+            let view = Arc::new(HeapMemory::new(words.len()));
+            judge.image =
+                Some(HeldImage { view, cut: judge.committed[0].clone(), shadow: Vec::new() });
+            judge.copy_shadow(shadow);
+            let cut = judge.portrait_of_image().expect("the image is held");
+            judge.image.iter_mut().for_each(|image| image.cut = cut.clone());
+        }
+        judge
+    }
+
+    /// True if it is another than it was.
+    fn copy_shadow(&mut self, shadow: &[AtomicU64]) -> bool {
+        let Some(image) = &mut self.image else { return false };
+        let now: Vec<u64> = shadow.iter().map(|word| word.load(Relaxed)).collect();
+        let changed = now != image.shadow;
+        if changed {
+            self.copy.shadow().iter().zip(&now).for_each(|(place, &word)| {
+                if place.load(Relaxed) != word {
+                    place.store(word, Relaxed);
+                }
+            });
+            image.shadow = now;
+        }
+        changed
+    }
+
+    fn portrait_of_image(&self) -> cairn_core::Result<Portrait> {
+        let view = self.image.as_ref().map(|image| image.view.clone()).expect("one is held");
+        let memory = ImageMemory::new(self.copy.clone(), Box::new(view), CHECKSUM)?;
+        portrait(&Microfs::open_image(memory, CHECKSUM)?)
+    }
+
+    /// The image is what it was, as long as it is held.
+    fn examine_image(&self, moment: &str) {
+        let Some(image) = &self.image else { return };
+        match self.portrait_of_image() {
+            Ok(seen) => assert!(seen == image.cut, "{moment}: the image has changed"),
+            Err(error) => {
+                assert_eq!(error, Error::ImageLost, "{moment}");
+                let state = self.fs.image();
+                assert!(!matches!(state, ImageState::Held(_)), "{moment}: {state:?}");
+            }
+        }
     }
 
     fn examine(&mut self, memory: &ForkShared, moment: &str) {
+        let saved = self.copy_shadow(memory.shadow());
         let is_now = |(page, seen): &(usize, Vec<u64>)| page_of(memory.words(), *page) == seen;
-        if self.pages.iter().all(is_now) {
+        if !saved && self.pages.iter().all(is_now) {
             return;
         }
         for (page, seen) in &mut self.pages {
@@ -438,6 +553,7 @@ impl Judge {
             Ok(seen) => seen,
             Err(error) => panic!("{moment}: {error}"),
         };
+        self.examine_image(moment);
         let before = self.committed.last().expect("there is a first portrait");
         match &self.next {
             None if is_still(before, &seen) => {}
@@ -463,10 +579,14 @@ fn is_still(before: &Portrait, seen: &Portrait) -> bool {
 }
 
 /// Runs the operation in a child and judges every stop. Returns the stops and the committed states.
-fn judge(operation: &Operation) -> (u64, usize) {
+fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
     let words = geometry().segment_bytes() as usize / 8;
-    let memory = Arc::new(ForkShared::new(words));
+    let memory = Arc::new(ForkShared::with_shadow(words, SHADOW_WORDS));
     let stage = set_stage(&memory);
+    if holds_image {
+        stage.fs().begin_image().expect("none is held");
+    }
+    let shadow: Vec<u64> = memory.shadow().iter().map(|word| word.load(Relaxed)).collect();
     let before: Vec<u64> = memory.words().iter().map(|word| word.load(Relaxed)).collect();
     // Once without stopping, to learn which pages it changes.
     let rehearsal = Child::fork(false, || (operation.act)(&stage));
@@ -475,9 +595,11 @@ fn judge(operation: &Operation) -> (u64, usize) {
     for &page in &pages {
         copy_page(&before[page * PAGE_WORDS..][..PAGE_WORDS], memory.words(), page);
     }
-    let mut judge = Judge::new(&before, &pages);
+    memory.shadow().iter().zip(&shadow).for_each(|(word, &old)| word.store(old, Relaxed));
+    let mut judge = Judge::new(&before, &pages, memory.shadow());
     let mut child = Child::fork(true, || (operation.act)(&stage));
-    let watched = [0, UNDO_LENGTH, stage.lease_state].map(|at| &memory.words()[at]);
+    let words = [0, UNDO_LENGTH, stage.lease_state].map(|at| &memory.words()[at]);
+    let watched = [words[0], words[1], words[2], &memory.shadow()[0]];
     let watches = !soaking() && child.watch(&watched);
     let mut stops = 0;
     loop {
@@ -500,10 +622,35 @@ fn judge(operation: &Operation) -> (u64, usize) {
 #[test]
 fn death_at_any_change_leaves_the_state_before_or_after_the_transaction() {
     for operation in &OPERATIONS {
-        let (stops, states) = judge(operation);
+        let (stops, states) = judge(operation, false);
         println!("{}: {stops} stops, {states} states", operation.name);
         assert!(states > operation.transactions, "{}: {states} states", operation.name);
         // A write under a lease has but two.
         assert!(stops > 1, "{}: {stops} stops", operation.name);
     }
+}
+
+/// With an image there are no leases, and a few bytes are not written at once into its blocks.
+fn needs_no_image(operation: &Operation) -> bool {
+    operation.name.contains("lease") || operation.name.contains("few bytes")
+}
+
+#[test]
+fn death_at_any_change_while_an_image_is_held_leaves_the_image_as_it_was() {
+    let others = OPERATIONS.iter().filter(|operation| !needs_no_image(operation));
+    for operation in others.chain(&IMAGE_OPERATIONS) {
+        let (stops, states) = judge(operation, true);
+        println!("{}: {stops} stops, {states} states", operation.name);
+        assert!(states > operation.transactions, "{}: {states} states", operation.name);
+    }
+}
+
+#[test]
+fn death_at_any_change_of_a_cut_leaves_an_image_or_none() {
+    let cut = Operation {
+        name: "begin an image",
+        transactions: 0,
+        act: |stage| assert_eq!(stage.fs().begin_image(), Ok(1)),
+    };
+    judge(&cut, false);
 }

@@ -4,7 +4,9 @@
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
 use cairn_core::{Error, ROOT};
-use cairn_testing::play::{USERS, act, act_on_absent, act_on_names, act_on_promotions};
+use cairn_testing::play::{
+    USERS, act, act_on_absent, act_on_images, act_on_names, act_on_promotions,
+};
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
 use cairn_testing::step::Generator;
@@ -77,6 +79,36 @@ fn run_with_promotions(seed: u64) -> u64 {
     let promoted = simulation.promoted();
     simulation.finish();
     promoted
+}
+
+/// Cuts are made at any moment, and their images are compared with what was there then while everything else goes on.
+fn run_with_images(seed: u64) {
+    let mut random = Random::new(seed);
+    let blocks = *random.pick(&[64, 200, 512, 2000]);
+    let tiers = *random.pick(&[[1, 0, 0, 0], [1, 0, 0, 0], [4, 4, 0, 0]]);
+    let parts: u32 = tiers.iter().sum();
+    let inodes = *random.pick(&[24, 64]);
+    let world = World::tiered(tiers.map(|part| blocks / parts * part), inodes);
+    let mut simulation = Simulation::of(world);
+    for user in &USERS[..3] {
+        simulation.start(*user);
+    }
+    let reach = *random.pick(&[9000, 40_000, 100_000]);
+    let write_bytes = *random.pick(&[300, 5000, 20_000]);
+    let promotes = random.one_in(4);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 0..ACTIONS {
+        act(&mut simulation, &mut generator);
+        act_on_images(&mut simulation, &mut generator);
+        if promotes {
+            act_on_promotions(&mut simulation, &mut generator);
+        }
+        if action % (4 * VERIFY_EVERY) == 0 {
+            simulation.verify();
+        }
+    }
+    simulation.verify_cut();
+    simulation.finish();
 }
 
 /// Files are made absent and brought while everything else goes on. How many were brought.
@@ -166,6 +198,11 @@ fn promotions_change_nothing_that_can_be_seen() {
     let promoted = promoted.into_inner();
     println!("{promoted} blocks were promoted");
     assert!(promoted > 0);
+}
+
+#[test]
+fn image_stays_what_the_namespace_was_at_the_cut_while_programs_go_on() {
+    for_each_seed(40, run_with_images);
 }
 
 #[test]

@@ -11,6 +11,9 @@ use crate::record::{Operation, Record};
 use crate::transaction::Transaction;
 use crate::types::Timestamp;
 
+/// Pieces of a file that one record replaces at most: each may split nodes of every level of the tree.
+const REPLACED_PIECES_MAX: usize = 16;
+
 /// As `attach`, from a record.
 pub(super) fn attach_run(
     tx: &mut Transaction,
@@ -26,6 +29,20 @@ pub(super) fn attach_run(
 /// Gives the file blocks that must be free, where it must have a hole.
 pub(super) fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     let Extent { file_block, blocks } = extent;
+    take_free(tx, inode, extent)?;
+    let hole = matches!(
+        tx.stretch(inode.map(tx), file_block),
+        Stretch::Hole(count) if count >= blocks.count
+    );
+    if !hole {
+        return contradiction("block given away twice");
+    }
+    tx.attach(inode, extent)
+}
+
+/// Takes blocks for a place in a file, which must be free, and the place below its size.
+fn take_free(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
+    let Extent { file_block, blocks } = extent;
     let tier = tx.layout.tiers.get(blocks.tier as usize);
     let inside = tier.is_some_and(|tier| blocks.end() <= tier.blocks);
     let size_blocks = inode.size(tx).div_ceil(tx.layout.hugeblock_bytes);
@@ -33,16 +50,30 @@ pub(super) fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Resu
     if blocks.count == 0 || !inside || end.is_none_or(|end| u64::from(end) > size_blocks) {
         return contradiction("run of blocks");
     }
-    let free = (0..blocks.count).all(|index| !tx.is_used(blocks.tier, blocks.first + index));
-    let hole = matches!(
-        tx.stretch(inode.map(tx), file_block),
-        Stretch::Hole(count) if count >= blocks.count
-    );
-    if !free || !hole {
+    if (0..blocks.count).any(|index| tx.is_used(blocks.tier, blocks.first + index)) {
         return contradiction("block given away twice");
     }
     tx.mark_used(blocks);
-    tx.attach(inode, extent)
+    Ok(())
+}
+
+/// Gives the file free blocks where it has others, and frees those.
+fn replace(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
+    let Extent { file_block, blocks } = extent;
+    take_free(tx, inode, extent)?;
+    let mut done = 0;
+    // What one write replaces was in one piece.
+    for _ in 0..REPLACED_PIECES_MAX {
+        let Stretch::Data(old) = tx.stretch(inode.map(tx), file_block + done) else { break };
+        let count = old.count.min(blocks.count - done);
+        let piece = BlockRun { first: blocks.first + done, count, ..blocks };
+        tx.replace_blocks(inode, file_block + done, piece)?;
+        done += count;
+        if done == blocks.count {
+            return Ok(());
+        }
+    }
+    contradiction("blocks that are replaced")
 }
 
 /// Gives a file or directory the extended attributes in `text` instead of those it has.
@@ -90,6 +121,7 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
         Operation::Absent => return begin_absence(tx, inode, p).map(Some),
         Operation::Present => end_absence(tx, inode)?,
         Operation::Strides => return write_strides(tx, inode, p, record.time).map(Some),
+        Operation::Replace => write_replacement(tx, inode, p, record.time)?,
         _ => write(tx, inode, p, record.time)?,
     }
     Ok(None)
@@ -126,6 +158,16 @@ pub(super) fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestam
         0 => Ok(()),
         run => attach_run(tx, inode, p[3], run),
     }
+}
+
+/// As `write`, of blocks that take the places of others. Of no bytes it changes nothing else: the file holds what it held.
+fn write_replacement(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
+    let Some(end) = p[1].checked_add(p[2]) else { return contradiction("end of a write") };
+    if p[2] > 0 {
+        grow(tx, inode, end, p[5], now)?;
+    }
+    let file_block = u32::try_from(p[3]).map_err(|_| Error::Corrupt { what: "file block" })?;
+    replace(tx, inode, Extent { file_block, blocks: BlockRun::unpack(p[4]) })
 }
 
 pub(super) fn write_strides(

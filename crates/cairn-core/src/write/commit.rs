@@ -9,8 +9,8 @@ use super::lease::keep_lease;
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{ABSENT, Inode, MAPPED_TO_STORE, ORPHAN};
-use crate::map::{Extent, Stretch};
-use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
+use crate::map::{Extent, Replaced, Stretch};
+use crate::pin::{PIN_APPEND, PIN_CONTESTED, Pin, PinnedRun};
 use crate::pool::BlockRun;
 use crate::transaction::{Transaction, store_half};
 use crate::types::Caller;
@@ -27,19 +27,26 @@ pub enum Committed {
 }
 
 impl Transaction<'_> {
-    /// Whether the blocks of a pin are still where the plan found them.
-    fn still_holds(&self, inode: Inode, pin: Pin) -> bool {
+    /// Whether the blocks of a plan are still where it found them.
+    fn still_holds(&self, inode: Inode, pin: Pin, runs: &[PinnedRun]) -> bool {
         let map = inode.map(self);
         inode.layout(self) == pin.layout(self)
-            || pin.runs(self).all(|run| match self.stretch(map, run.file_block) {
-                Stretch::Hole(count) => run.fresh && count >= run.blocks.count,
-                Stretch::Data(found) => {
-                    !run.fresh
-                        && found.tier == run.blocks.tier
-                        && found.first == run.blocks.first
-                        && found.count >= run.blocks.count
+            || runs.iter().all(|run| {
+                let in_place = (!run.fresh).then_some((run.blocks.tier, run.blocks.first));
+                match (self.stretch(map, run.file_block), run.replaces.or(in_place)) {
+                    (Stretch::Hole(count), None) => count >= run.blocks.count,
+                    (Stretch::Data(found), Some(known)) => {
+                        (found.tier, found.first) == known && found.count >= run.blocks.count
+                    }
+                    _ => false,
                 }
             })
+    }
+
+    /// Whether blocks that are to be replaced are still nobody's to write to.
+    pub(crate) fn still_redirects(&self, inode: Inode, image: u64) -> bool {
+        image == 0
+            || self.image.is_some_and(|held| held.number == image) && self.is_redirected(inode)
     }
 
     /// What a write does to the tail: it reaches over it, moves it, or leaves one.
@@ -91,9 +98,16 @@ impl Microfs {
             // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off, would show.
             let reach = inode.written_end(tx).max(inode.size(tx));
             let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
+            let stored_end = plan.stored_end();
             let overtaken = plan.leaves_tail && reach != end
-                || inode.tail(tx).is_some_and(|tail| plan.offset > tail || was_cut && end > tail);
-            if overtaken || !tx.still_holds(inode, pin) {
+                || inode
+                    .tail(tx)
+                    .is_some_and(|tail| plan.offset > tail || was_cut && stored_end > tail);
+            let runs = &plan.runs[..plan.run_count];
+            if overtaken
+                || !tx.still_redirects(inode, plan.image)
+                || !tx.still_holds(inode, pin, runs)
+            {
                 tx.suspend_pin(slot, pin);
                 return Ok(Committed::Replan);
             }
@@ -102,7 +116,6 @@ impl Microfs {
                 tx.fold_checksum(tier, block, term);
             }
             let handle = tx.handle(plan.handle).ok();
-            let runs = &plan.runs[..plan.run_count];
             runs.iter().for_each(|run| tx.mark_checksums_dirty(run.blocks));
             let mut fresh = runs.iter().filter(|run| run.fresh).peekable();
             match fresh.peek() {
@@ -111,12 +124,19 @@ impl Microfs {
             }
             // The log may break off behind any of its records: each covers only what there are blocks for by then.
             let mut from = plan.offset;
+            let mut replaced = Replaced::of(inode);
             while let Some(run) = fresh.next() {
                 let next = fresh.peek().map(|next| u64::from(next.file_block));
                 let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
                 let added = Extent { file_block: run.file_block, blocks: run.blocks };
-                tx.attach(inode, added)?;
-                tx.log_write(handle, caller.now, inode, (from, to - from), Some(added));
+                let written = (from, to - from);
+                if run.replaces.is_some() {
+                    tx.redirect(&mut replaced, added, (caller, slot))?;
+                    tx.log_replacement(caller.now, inode, written, added);
+                } else {
+                    tx.attach(inode, added)?;
+                    tx.log_write(handle, caller.now, inode, written, Some(added));
+                }
                 from = to;
             }
             let is_stored_to = inode.flags(tx) & MAPPED_TO_STORE != 0;
@@ -145,9 +165,13 @@ impl Microfs {
                 lease = tx.grant_lease(seat, slot, handle, inode, (plan.offset, end))?;
             }
             Ok(Committed::Done)
-        })?;
+        });
+        if self.goes_on_without_image(plan.image, &committed) {
+            drop(seat);
+            return self.commit_write(caller, plan);
+        }
         keep_lease(seat, lease);
-        Ok(committed)
+        committed
     }
 
     /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes

@@ -30,9 +30,10 @@
 //! A process has a few leases, each with its pin; what they cover it remembers in private *seats*. Whoever begins a write
 //! under a lease, or gives one, holds its seat meanwhile, so no state begins anew under a thread that still has the last
 //! lease in mind. Threads that write through one description take turns.
+//! An image that is begun recalls all of them, and there are none on blocks that are in it (image.rs).
 //! There are no leases on a durable namespace, whose log must hear of every write.
 
-use super::{EMPTY_RUN, WriteKind, WritePiece, WritePlan};
+use super::{EMPTY_RUN, PIECE_IN_PLACE, WritePiece, WritePlan};
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
@@ -124,9 +125,7 @@ impl LeasedWrite {
             block: first,
             start: (self.offset() & ((1 << self.hugeblock_shift) - 1)) as u32,
             length: self.length,
-            zero_before: 0,
-            zero_after: 0,
-            kind: WriteKind::Fill,
+            ..PIECE_IN_PLACE
         }
     }
 
@@ -143,6 +142,8 @@ impl LeasedWrite {
             pin_ticket: self.lease.pin_ticket,
             hugeblock_shift: self.hugeblock_shift,
             zero_from: self.offset(),
+            valid_end: 0,
+            image: 0,
             leaves_tail: false,
             is_stored_to: false,
             term: None,
@@ -464,6 +465,9 @@ impl Transaction<'_> {
         let Stretch::Data(found) = self.stretch(inode.map(self), file_block) else {
             return Ok(None);
         };
+        if self.is_redirected(inode) && self.in_image(found.tier, found.first) {
+            return Ok(None);
+        }
         let (pin_index, pin) = self.leased_pin(slot, seat.index);
         if pin.flags(self) & PIN_LEASED != 0 {
             self.recalled_inode(InodeId(pin.inode(self)))?;
@@ -474,7 +478,7 @@ impl Transaction<'_> {
         }
         seat.clear();
         let blocks = BlockRun { count: 1, ..found };
-        let run = PinnedRun { file_block, blocks, fresh: false };
+        let run = PinnedRun { file_block, blocks, fresh: false, replaces: None };
         let record = Record { at: slot.lease_at(seat.index) };
         record.set_start(self, end);
         record.set_handle(self, u64::from(handle.id.0));

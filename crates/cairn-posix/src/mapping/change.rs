@@ -144,7 +144,11 @@ pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Resu
         }
         match is_waited_for {
             false => Ok(()),
-            true => Ok(mount.fs().sync()?),
+            true => {
+                mount.fs().sync()?;
+                mount.fs().note_barrier();
+                Ok(())
+            }
         }
     }))
 }

@@ -189,3 +189,8 @@ pub fn reap() {
 }
 
 pub const EBADF: Errno = Errno(libc::EBADF);
+
+/// The store's directory.
+pub fn store_path() -> &'static std::path::Path {
+    STORE.get().expect("a test has its turn")
+}

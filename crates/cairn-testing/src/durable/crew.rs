@@ -8,7 +8,9 @@ use crate::driver::Process;
 use crate::faulty::{ByteMedia, FaultyMedia};
 use crate::random::Random;
 use crate::tier::CHECKSUM;
-use cairn_core::{Media, Memory, ProcessIdentity, Result, Superblock, recover};
+use cairn_core::{
+    ImageMemory, Media, Memory, Microfs, ProcessIdentity, Result, Superblock, recover,
+};
 use cairn_device::Workspace;
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -144,6 +146,20 @@ impl Crew {
         };
         let processes = (0..processes).map(|_| source.attach(0)).collect::<Result<_>>()?;
         Ok(Crew { processes, source: Some(source) })
+    }
+
+    /// The image that the namespace holds, as a process sees it. Errors: `ImageLost`.
+    pub fn image(&self) -> Result<Process> {
+        let source = self.source.as_ref().expect("the crew was recovered");
+        let view = Workspace::new(Memory::words(&source.memory).len())?;
+        let image = ImageMemory::new(source.memory.clone(), Box::new(view), CHECKSUM)?;
+        let process = &self.processes[0];
+        Ok(process.with_slot(Microfs::open_image(image, CHECKSUM)?, process.slot))
+    }
+
+    /// Whether its processes can be replaced, and images looked at.
+    pub fn was_recovered(&self) -> bool {
+        self.source.is_some()
     }
 
     /// The life of a process that is to die soon.

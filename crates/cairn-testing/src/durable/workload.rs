@@ -7,12 +7,13 @@ mod absent;
 
 use self::absent::Brought;
 use super::crew::{Crew, Died};
-use super::state::{Extended, FileState, Node, State, Window, look};
+use super::state::{Extended, FileState, Node, State, Window, look, look_in};
 use super::{OPEN, Setting, TARGET_BYTES_MAX};
 use crate::driver::Process;
 use crate::random::Random;
 use cairn_core::{
-    Durability, ExtendedUpdate, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, Result,
+    Durability, ExtendedUpdate, HandleId, ImageState, InodeId, OpenOptions, Position, ROOT,
+    RenameMode, Result,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Workload<'w> {
     window: Window,
     open: Vec<Open>,
     brought: Vec<Brought>,
+    /// Number of the image that was begun last, and what it is of.
+    cut: Option<(u64, Arc<State>)>,
     next_file: u64,
     /// Whose turn it is.
     turn: usize,
@@ -81,6 +84,7 @@ impl<'w> Workload<'w> {
             state,
             open: Vec::new(),
             brought: Vec::new(),
+            cut: None,
             turn: 0,
         }
     }
@@ -152,7 +156,7 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(if self.setting.absent { 26 } else { 21 }) {
+        match self.random.below(if self.setting.absent { 28 } else { 23 }) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
             6..8 => self.strides(),
@@ -165,13 +169,35 @@ impl<'w> Workload<'w> {
             16 => self.close(),
             17 | 18 => self.extended(),
             19 => Box::new(|this| this.process().fs.sync().map(|()| true)),
-            21 | 22 => self.make_absent(),
-            23.. => self.bring(),
+            20 | 21 => Box::new(|this| this.begin_or_end_image().map(|()| false)),
+            23 | 24 => self.make_absent(),
+            25.. => self.bring(),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }
             _ => Box::new(|this| this.process().reclaim().map(|()| false)),
         }
+    }
+
+    /// From then on what is written goes to other blocks, or no more: then the image is still what was there at the cut.
+    fn begin_or_end_image(&mut self) -> Result<()> {
+        let fs = &self.process().fs;
+        match fs.image() {
+            ImageState::None => {
+                let number = fs.begin_image()?;
+                self.cut = Some((number, Arc::new(self.state.clone())));
+            }
+            ImageState::Held(number) => {
+                let known = self.cut.take().filter(|(cut, _)| *cut == number);
+                if let Some((_, state)) = known.filter(|_| self.crew.was_recovered()) {
+                    let seen = look_in(&self.crew.image()?, self.home)?;
+                    assert!(seen.latest_in(&[state]).is_some(), "the image is not of the cut");
+                }
+                self.process().fs.end_image()?;
+            }
+            ImageState::Lost(..) => fs.end_image()?,
+        }
+        Ok(())
     }
 
     fn block_bytes(&self) -> u64 {

@@ -108,7 +108,8 @@ impl Segment {
     /// An empty one for the namespace of a superblock.
     pub fn new(superblock: &Superblock) -> Segment {
         let words = superblock.geometry.segment_bytes() as usize / 8;
-        Segment(Arc::new(Workspace::new(words).expect("there is address space")))
+        let memory = Workspace::new(words).and_then(Workspace::with_shadow);
+        Segment(Arc::new(memory.expect("there is address space")))
     }
 }
 
@@ -130,5 +131,13 @@ impl Memory for Segment {
 
     fn back(&self, first_word: usize, word_count: usize) -> Result<()> {
         self.0.back(first_word, word_count)
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        self.0.shadow()
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<()> {
+        self.0.back_shadow(first_word, word_count)
     }
 }

@@ -1,4 +1,4 @@
-//! Media formats 1 to 4 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
+//! Media formats 1 to 5 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
 //!
 //! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
 
@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 const PAYLOAD_WORDS: u64 = 508;
-/// Numbers of parameters of the records 1 to 22.
-const PARAMETERS: [usize; 22] = [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1];
+/// Numbers of parameters of the records 1 to 23.
+const PARAMETERS: [usize; 23] =
+    [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1, 6];
 const EXTENDED: u16 = 20;
 
 fn text(name: &[u8; 8]) -> u64 {

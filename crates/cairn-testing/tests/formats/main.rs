@@ -22,12 +22,13 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 /// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too, format 4 also files whose data are
-/// elsewhere.
-const VERSIONS: [usize; 4] = [1, 2, 3, 4];
+/// elsewhere, format 5 also blocks that took the places of others.
+const VERSIONS: [usize; 5] = [1, 2, 3, 4, 5];
 /// What this build writes.
-const NEWEST: usize = 4;
+const NEWEST: usize = 5;
 const FIRST_WITH_EXTENDED: usize = 3;
 const FIRST_WITH_ABSENT: usize = 4;
+const FIRST_WITH_REPLACED: usize = 5;
 /// Unit of allocation.
 const BLOCK_BYTES: u32 = 4096;
 /// What stands at the beginning of the image's file.
@@ -45,6 +46,8 @@ const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
 const EXTENDED: u16 = 20;
 /// From format 4 on the log has them.
 const ABSENT: [u16; 2] = [21, 22];
+/// From format 5 on the log has it.
+const REPLACED: u16 = 23;
 /// Bytes of a file whose data are elsewhere.
 const ABSENT_BYTES: u64 = 5_000;
 const READ: OpenOptions = OpenOptions {
@@ -164,6 +167,10 @@ fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     let kept = store.put(&path("kept"), 0, &content(salt, 4_300));
     store.put(&path("overwritten"), 0, &content(salt, 4_500));
     store.put(&path("overwritten"), 4_000, &content(salt + 100, 200));
+    store.put(&path("redirected"), 0, &content(salt, 9_000));
+    fs.begin_image().unwrap();
+    store.put(&path("redirected"), 4_000, &content(salt + 70, 300));
+    fs.end_image().unwrap();
     let (cut, handle) = store.write(&path("cut"), 0, &content(salt, 4_500));
     assert_eq!(fs.truncate(&caller, cut, 4_200), Ok(Truncation::Done));
     assert!(store.process.seal(cut).unwrap());
@@ -228,6 +235,9 @@ fn files(version: usize, salt: u8) -> Vec<(&'static str, Vec<u8>)> {
     overwritten[4_000..4_200].copy_from_slice(&content(salt + 100, 200));
     let mut holes = vec![0; 20_000];
     holes.extend(content(salt, 100));
+    let mut redirected = content(salt, 9_000);
+    redirected[4_000..4_300].copy_from_slice(&content(salt + 70, 300));
+    let redirected = (version >= FIRST_WITH_REPLACED).then_some(("redirected", redirected));
     let brought = ("brought", content(salt + 60, ABSENT_BYTES as usize));
     let others = vec![
         ("cut", content(salt, 4_500)[..4_200].to_vec()),
@@ -240,7 +250,8 @@ fn files(version: usize, salt: u8) -> Vec<(&'static str, Vec<u8>)> {
         ("second name", content(salt, 4_300)),
         ("two", content(salt + 40, 60)),
     ];
-    others.into_iter().chain((version >= FIRST_WITH_ABSENT).then_some(brought)).collect()
+    let brought = (version >= FIRST_WITH_ABSENT).then_some(brought);
+    others.into_iter().chain(brought).chain(redirected).collect()
 }
 
 /// Checksums of a file's blocks; `None` for holes.
@@ -341,11 +352,13 @@ fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
     assert!(older.lsn < newer.lsn && older.position < newer.position);
     let extended = (version >= FIRST_WITH_EXTENDED).then_some(EXTENDED);
     let absent = ABSENT.into_iter().filter(|_| version >= FIRST_WITH_ABSENT);
+    let replaced = (version >= FIRST_WITH_REPLACED).then_some(REPLACED);
     let in_snapshot: Vec<u16> = newer.operations.keys().copied().collect();
     assert_eq!(in_snapshot, SNAPSHOT_OPERATIONS.into_iter().chain(extended).collect::<Vec<_>>());
     for snapshot in [&older, &newer] {
         let operations = by_hand::log(image, &superblock, snapshot);
-        assert!(operations.into_keys().eq(LOG_OPERATIONS.chain(extended).chain(absent.clone())));
+        let kinds = LOG_OPERATIONS.chain(extended).chain(absent.clone()).chain(replaced);
+        assert!(operations.into_keys().eq(kinds));
     }
     let mut block = vec![0; BLOCK_BYTES as usize];
     image.read(superblock.data(), &mut block).unwrap();
@@ -357,7 +370,7 @@ fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
 
 /// The image of a media format, written again first if that is asked for.
 fn kept(version: usize) -> Image {
-    static IMAGES: LazyLock<[Image; 4]> = LazyLock::new(|| VERSIONS.map(read_image));
+    static IMAGES: LazyLock<[Image; 5]> = LazyLock::new(|| VERSIONS.map(read_image));
     IMAGES[version - 1].clone()
 }
 
@@ -454,6 +467,16 @@ fn extended_attributes_on_media_of_an_older_format_are_refused() {
 }
 
 #[test]
+fn image_of_a_namespace_on_media_of_an_older_format_is_refused() {
+    for version in VERSIONS {
+        let store = Store::recovered(&kept(version));
+        let begun = store.fs().begin_image();
+        let is_old = version < FIRST_WITH_REPLACED;
+        assert_eq!(begun, if is_old { Err(Error::NotSupported) } else { Ok(1) });
+    }
+}
+
+#[test]
 fn absent_files_on_media_of_an_older_format_are_refused() {
     for version in VERSIONS {
         let store = Store::recovered(&kept(version));
@@ -477,7 +500,7 @@ fn media_of_a_newer_format_are_refused_and_left_alone() {
     }
     let before = image.to_vec();
     let error = Superblock::read(&image, CHECKSUM).unwrap_err();
-    assert!(matches!(error, Error::UnsupportedVersion { found: 5, .. }), "{error:?}");
+    assert!(matches!(error, Error::UnsupportedVersion { found: 6, .. }), "{error:?}");
     let memory = Arc::new(Workspace::new(512).unwrap());
     assert_eq!(recover(&image, &memory, CHECKSUM).map(drop), Err(error));
     assert!(image.to_vec() == before);

@@ -1,0 +1,373 @@
+//! Images: a namespace as it was at one moment, the *cut*, held while programs go on writing.
+//!
+//! What must stay true while an image is held:
+//!
+//! - If a call is in the image, so is every call that had returned before it began. The cut is made under the lock, and
+//!   no lease is live at that moment. A call in progress may be there in part.
+//! - Before a word of the segment changes, its page as it was at the cut is in the *shadow* (`shadow.rs`). A reader
+//!   takes saved pages from there and all others from the segment (`view.rs`).
+//! - A block that was in use at the cut keeps its bytes and its checksum. Who writes to it writes to a copy
+//!   (`write.rs`, `settle.rs`), and it is not handed out again though its file may let go of it (`pool.rs`).
+//! - Writes that were planned before the cut may still store into such blocks: see [`Microfs::image_is_settled`].
+//! - Files that are mapped, or become mapped, are written in place; the image says of which files that is so.
+//!
+//! An image costs no call its success: if a page cannot be saved, the image is given up.
+//! Does not copy anything, does not decide when an image is taken or how long it is held, and does not outlive the segment.
+
+mod shadow;
+mod view;
+
+pub use view::{ImageMemory, PrivateWords};
+
+pub use shadow::shadow_words;
+pub(crate) use shadow::{Held, Shadow, ShadowHere};
+
+use crate::error::{Error, Result};
+use crate::fs::Microfs;
+use crate::inode::{Inode, MAPPED, MAPPED_LATER};
+use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SlabKind};
+use crate::map::Stretch;
+use crate::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
+use crate::pool::BlockRun;
+use crate::transaction::Transaction;
+use crate::types::InodeId;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Why an image was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum ImageLoss {
+    /// There was no memory for a page that had to be saved.
+    NoSpace = 1,
+    /// More pages changed than can be saved, or than one transaction may save.
+    TooManyPages = 2,
+    /// The namespace had no record left for blocks that were replaced.
+    NoRecords = 3,
+}
+
+/// Whether a namespace holds an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageState {
+    /// It holds none.
+    None,
+    /// It holds the image of this number.
+    Held(u64),
+    /// It held this one, which was given up; [`Microfs::end_image`] gives its memory back.
+    Lost(u64, ImageLoss),
+}
+
+/// How far what brings a file's bytes to where they survive has got, see [`Microfs::barriers`].
+pub type Barriers = u64;
+
+/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do.
+pub struct Rendezvous {
+    expected: usize,
+    arrived: AtomicUsize,
+    failed: AtomicBool,
+}
+
+impl Rendezvous {
+    /// For so many namespaces, each with a thread of its own.
+    pub fn new(expected: usize) -> Rendezvous {
+        Rendezvous { expected, arrived: AtomicUsize::new(0), failed: AtomicBool::new(false) }
+    }
+
+    /// One of them cannot come.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// True: all have arrived. False: one of them failed.
+    fn meet(&self) -> bool {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        while self.arrived.load(Ordering::Acquire) < self.expected {
+            if self.failed.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+}
+
+impl Transaction<'_> {
+    /// The word at `at` as it was at the cut, if it is of a page that is saved for images.
+    pub(crate) fn word_at_cut(&self, at: usize) -> u64 {
+        let saved = self.image.and_then(|held| held.shadow.saved_word(held.number, at));
+        saved.unwrap_or_else(|| self.get(at))
+    }
+
+    fn bit_at_cut(&self, bitmap: usize, block: u32) -> bool {
+        self.word_at_cut(bitmap + block as usize / 64) & 1 << (block % 64) != 0
+    }
+
+    /// Whether the block was in use at the cut of the image that is held.
+    #[inline]
+    pub(crate) fn in_image(&self, tier: u8, block: u32) -> bool {
+        self.image.is_some()
+            && self
+                .layout
+                .tiers
+                .get(usize::from(tier))
+                .is_some_and(|region| block < region.blocks && self.bit_at_cut(region.used, block))
+    }
+
+    /// Whether the first block of a run is in the image, and how many there are of the same kind, at least 1.
+    pub(crate) fn first_in_image(&self, run: BlockRun) -> (bool, u32) {
+        if self.image.is_none() {
+            return (false, run.count);
+        }
+        let first = self.in_image(run.tier, run.first);
+        let differs = |index: &u32| self.in_image(run.tier, run.first + index) != first;
+        (first, (1..run.count).find(differs).unwrap_or(run.count))
+    }
+
+    /// Whether the checksum of a block is one that the image has: it must not change.
+    pub(crate) fn is_checksum_of_image(&self, inode: Inode, tier: u8, block: u32) -> bool {
+        let stale = |tier: u8| self.layout.tiers[usize::from(tier)].stale;
+        self.is_redirected(inode)
+            && self.in_image(tier, block)
+            && !self.bit_at_cut(stale(tier), block)
+    }
+
+    /// Whether writes to those blocks of the file that are in the image go to copies: not if it is mapped, or was since the
+    /// cut.
+    #[inline]
+    pub(crate) fn is_redirected(&self, inode: Inode) -> bool {
+        self.image.is_some() && !self.is_mapped_for_image(inode.at)
+    }
+
+    /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or was since.
+    fn is_mapped_for_image(&self, at: usize) -> bool {
+        let word = self.word_at_cut(at);
+        word >> 32 != 0 && word as u32 & (MAPPED | MAPPED_LATER) != 0
+    }
+
+    /// Somebody maps the file: its bytes change in place from now on, also those that are in the image, which says so.
+    pub(crate) fn map_in_image(&mut self, inode: Inode) {
+        self.keep_pages(inode.at, 1);
+        if let Some(Held { number, shadow, .. }) = self.image {
+            shadow.add_to_saved(number, inode.at, u64::from(MAPPED_LATER));
+        }
+    }
+
+    /// Whether a write that was planned before the cut is under way to blocks from `first` to before `end` of the file.
+    pub(crate) fn is_written_since_before_cut(&self, inode: Inode, first: u32, end: u32) -> bool {
+        let cut = self.get(IMAGE_PINS);
+        let block = |byte: u64| (byte >> self.layout.hugeblock_shift) as u32;
+        inode.pins(self) != 0
+            && self.pins_of(inode.id).any(|pin| {
+                let last = pin.end(self).saturating_sub(1).max(pin.offset(self));
+                pin.epoch(self) <= cut && block(pin.offset(self)) < end && block(last) >= first
+            })
+    }
+
+    /// Recalls the leases of the next slots from `next` on, and voids, for the image, the checksums of blocks that writes
+    /// under way may still change. True: all are done.
+    fn quiesce(&mut self, next: &mut u32) -> Result<bool> {
+        while *next < self.records_end(SlabKind::Slot) {
+            if !self.has_room() {
+                return Ok(false);
+            }
+            if let Ok(slot) = self.slot_numbered(*next) {
+                for index in 0..PINS_PER_SLOT {
+                    let pin = Pin { at: slot.pin_at(index) };
+                    if pin.flags(self) & PIN_LEASED != 0 {
+                        self.recalled_inode(InodeId(pin.inode(self)))?;
+                    }
+                    self.void_pinned(pin);
+                }
+            }
+            *next += 1;
+        }
+        Ok(true)
+    }
+
+    /// Voids the checksums of blocks that the write behind a pin may still store into, and of the block in which a file ends
+    /// behind which appends wait for that write: they are in it, and in its checksum.
+    fn void_pinned(&mut self, pin: Pin) {
+        if pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) == 0 {
+            return;
+        }
+        let Ok(inode) = self.inode(InodeId(pin.inode(self))) else { return };
+        let size = inode.size(self);
+        if inode.appended_end(self) > size && size & (self.layout.hugeblock_bytes - 1) != 0 {
+            let last = (size >> self.layout.hugeblock_shift) as u32;
+            if let Stretch::Data(found) = self.stretch(inode.map(self), last) {
+                self.note_stale(inode, BlockRun { count: 1, ..found });
+            }
+        }
+        for index in 0..RUNS_MAX {
+            let run = pin.runs(self).nth(index).filter(|_| pin.is_active(self));
+            let Some(run) = run else { break };
+            if !run.fresh && self.is_used(run.blocks.tier, run.blocks.first) {
+                self.note_stale(inode, run.blocks);
+            }
+        }
+    }
+}
+
+impl Microfs {
+    /// Makes a cut: from now on the namespace holds an image of what it is at this moment. Returns the image's number.
+    /// Errors: `Busy` if it holds one, or the memory of one that was given up; `NoSpace`; `NotSupported` where none can be held.
+    pub fn begin_image(&self) -> Result<u64> {
+        self.begin_image_together(&Rendezvous::new(1))
+    }
+
+    /// The same for several namespaces at once, each in a thread of its own, so that a call that is in one image has what it
+    /// depends on in the others. Errors: as `begin_image`; `Busy` if another one failed: then whoever began one ends it.
+    pub fn begin_image_together(&self, rendezvous: &Rendezvous) -> Result<u64> {
+        self.begin(rendezvous).inspect_err(|_| rendezvous.fail())
+    }
+
+    fn begin(&self, rendezvous: &Rendezvous) -> Result<u64> {
+        // Older builds would take the record of a block that takes another one's place for the end of the log.
+        if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_replaced()) {
+            return Err(Error::NotSupported);
+        }
+        let words = self.memory().words();
+        let number = words[IMAGE_COUNT].load(Ordering::Relaxed).wrapping_add(1);
+        let shadow = Shadow::of(self.memory()).ok_or(Error::NotSupported)?;
+        shadow.back(self.memory(), &self.local().shadow, number)?;
+        self.transact_unlogged(|tx| {
+            if self.image() != ImageState::None || tx.get(IMAGE_COUNT).wrapping_add(1) != number {
+                return Err(Error::Busy);
+            }
+            let mut next = 1;
+            while !tx.quiesce(&mut next)? {
+                tx.commit_and_go_on()?;
+            }
+            tx.commit_and_go_on()?;
+            let epoch = tx.next_pin_epoch();
+            tx.set(IMAGE_PINS, epoch);
+            tx.set(IMAGE_COUNT, number);
+            tx.set(IMAGE, number);
+            shadow.begin(number);
+            match rendezvous.meet() {
+                true => Ok(number),
+                false => Err(Error::Busy),
+            }
+        })
+    }
+
+    /// Whether the namespace holds an image. Takes no lock.
+    pub fn image(&self) -> ImageState {
+        let words = self.memory().words();
+        match words[IMAGE].load(Ordering::Acquire) {
+            0 => match words[IMAGE_LOST].load(Ordering::Acquire) {
+                0 => ImageState::None,
+                lost => ImageState::Lost(lost >> LOSS_BITS, loss(lost)),
+            },
+            number => ImageState::Held(number),
+        }
+    }
+
+    /// Of the view of an image: it is held still, so that what was read of it, blocks included, is what it was at the cut.
+    /// Errors: `ImageLost`.
+    pub fn require_image(&self) -> Result<()> {
+        self.transact_unlogged(|_| Ok(()))
+    }
+
+    /// Whether no write that was planned before the cut is in flight any more: the bytes of the image change no more.
+    /// Errors: `ImageLost`: it holds none.
+    pub fn image_is_settled(&self) -> Result<bool> {
+        self.transact_unlogged(|tx| match tx.image {
+            None => Err(Error::ImageLost),
+            Some(_) => Ok(!tx.pinned_since(tx.get(IMAGE_PINS))),
+        })
+    }
+
+    /// Ends the image that the namespace holds, or that was given up, and gives its memory back; nothing if there is none.
+    /// For who holds it, and, if that died, for who comes after: nobody else looks at the image any more, or begins one.
+    pub fn end_image(&self) -> Result<()> {
+        if self.image() == ImageState::None {
+            return Ok(());
+        }
+        self.transact_unlogged(|tx| {
+            let held = tx.get(IMAGE);
+            if held != 0 {
+                // Its memory is still to be given back: whoever finds it after our death does that.
+                tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::NoSpace as u64);
+                tx.set(IMAGE, 0);
+            }
+            Ok(())
+        })?;
+        self.memory().clear_shadow();
+        self.transact_unlogged(|tx| {
+            tx.set(IMAGE_LOST, 0);
+            Ok(())
+        })
+    }
+
+    /// Gives the image up if what was done for it failed for want of records: true if that was so, and the call may go on without.
+    pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
+        let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
+        fails
+            && self
+                .transact_unlogged(|tx| {
+                    if let Some(Held { number, .. }) = tx.image {
+                        tx.lose_image(number, ImageLoss::NoRecords);
+                    }
+                    Ok(())
+                })
+                .is_ok()
+    }
+
+    /// Whether a file is one whose bytes the image does not keep, because it was mapped at the cut or has been since. Asked after
+    /// they were copied. Errors: `ImageLost`.
+    pub fn image_is_mapped(&self, inode: InodeId) -> Result<bool> {
+        self.transact_unlogged(|tx| {
+            if tx.image.is_none() {
+                return Err(Error::ImageLost);
+            }
+            let at = tx.find_record(SlabKind::Inode, inode.0).ok_or(Error::NotFound)?;
+            Ok(tx.is_mapped_for_image(at))
+        })
+    }
+
+    /// Blocks that nobody may have only because they are in the image.
+    pub fn image_blocks_held(&self) -> Result<u64> {
+        const BATCH_WORDS: usize = 8 << 10;
+        let mut held = 0;
+        for region in self.layout().tiers {
+            let words = (region.blocks as usize).div_ceil(64);
+            for first in (0..words).step_by(BATCH_WORDS) {
+                held += self.transact_unlogged(|tx| {
+                    let batch = first..words.min(first + BATCH_WORDS);
+                    let count = |word: usize| {
+                        let at = region.used + word;
+                        (tx.word_at_cut(at) & !tx.get(at)).count_ones()
+                    };
+                    Ok(batch.map(count).map(u64::from).sum::<u64>())
+                })?;
+            }
+        }
+        Ok(held)
+    }
+
+    /// Counts the calls that had bytes of files brought to where they survive, those that are mapped included, and the mappings
+    /// that ended, while an image is held: whoever reads another number after copying a mapped file than at the cut knows that
+    /// one of them has ended meanwhile. Takes no lock.
+    pub fn barriers(&self) -> Barriers {
+        self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire)
+    }
+
+    /// Such a call has done what it is for. Takes no lock.
+    pub fn note_barrier(&self) {
+        let words = self.memory().words();
+        if words[IMAGE].load(Ordering::Acquire) != 0 {
+            words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// In `IMAGE_LOST`: the number of the image is above the reason.
+pub(crate) const LOSS_BITS: u32 = 8;
+
+fn loss(word: u64) -> ImageLoss {
+    match word & ((1 << LOSS_BITS) - 1) {
+        2 => ImageLoss::TooManyPages,
+        3 => ImageLoss::NoRecords,
+        _ => ImageLoss::NoSpace,
+    }
+}

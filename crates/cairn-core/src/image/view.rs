@@ -1,0 +1,176 @@
+//! What a reader of an image sees: the segment in private, with the pages that were saved in their places.
+//!
+//! Invariant: who holds the lock of the view holds that of the namespace, the image is held, and every page that was saved
+//! stands in the view as it was at the cut; every other page of the segment is as it was then. So each operation that only
+//! reads finds, under the lock, the namespace of the cut. What it says is of the image if the image is held still.
+//! Who changes something in the view changes it for himself alone. One thread uses a view.
+
+use super::shadow::Shadow;
+use crate::error::{Error, Result};
+use crate::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
+use crate::memory::{Acquired, Memory};
+use crate::slab;
+use crate::transaction::{Local, Transaction};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Pages put in their places under one lock.
+const BATCH: usize = 32;
+
+/// The words of a segment, as one process sees them: what it stores is seen by nobody else.
+pub trait PrivateWords: Send + Sync {
+    /// All of them.
+    fn words(&self) -> &[AtomicU64];
+
+    /// Whether a page to which nothing was stored shows what the segment has there at any time. If not, all of them are zeros at
+    /// first, and are copied.
+    fn shows_segment(&self) -> bool;
+}
+
+impl<W: PrivateWords> PrivateWords for Arc<W> {
+    fn words(&self) -> &[AtomicU64] {
+        W::words(self)
+    }
+
+    fn shows_segment(&self) -> bool {
+        W::shows_segment(self)
+    }
+}
+
+/// A segment as it was at the cut of the image that it holds.
+pub struct ImageMemory {
+    live: Arc<dyn Memory>,
+    view: Box<dyn PrivateWords>,
+    layout: Layout,
+    checksum: Checksum,
+    local: Local,
+    number: u64,
+    /// Saved pages that are in their places; and whose places are this process's own, so that no touch of them faults.
+    installed: AtomicUsize,
+    touched: AtomicUsize,
+}
+
+impl ImageMemory {
+    /// The image that the namespace in `live` holds. Errors: `ImageLost`: it holds none; as `Microfs::open`.
+    pub fn new(
+        live: Arc<dyn Memory>,
+        view: Box<dyn PrivateWords>,
+        checksum: Checksum,
+    ) -> Result<ImageMemory> {
+        let geometry = layout::read_header(live.as_ref(), checksum)?;
+        let number = live.words()[IMAGE].load(Ordering::Acquire);
+        if number == 0 || live.words().len() != view.words().len() {
+            return Err(Error::ImageLost);
+        }
+        let layout = Layout::new(&geometry);
+        let (local, installed, touched) = (Local::new(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let memory =
+            ImageMemory { live, view, layout, checksum, local, number, installed, touched };
+        memory.touch(0);
+        if !memory.view.shows_segment() {
+            memory.copy_all()?;
+        }
+        Ok(memory)
+    }
+
+    /// Number of the image.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Takes the lock of the namespace. Errors: `ImageLost`.
+    fn lock_live(&self) -> Result<Acquired> {
+        let live = self.live.as_ref();
+        let mut tx = Transaction::new(live, &self.layout, self.checksum, &self.local);
+        tx.lock()?;
+        if tx.get(IMAGE) != self.number {
+            return Err(Error::ImageLost);
+        }
+        tx.leave_locked();
+        Ok(Acquired::Clean)
+    }
+
+    fn shadow(&self) -> Result<Shadow<'_>> {
+        Shadow::of(self.live.as_ref()).ok_or(Error::ImageLost)
+    }
+
+    /// Copies what may be in use, page by page, where the view does not show it by itself.
+    fn copy_all(&self) -> Result<()> {
+        let words = self.live.words();
+        let tables = self.layout.tiers.iter().map(|tier| {
+            let end = tier.checksums + (tier.blocks as usize).div_ceil(2);
+            (tier.used, end - tier.used)
+        });
+        let slabs = SLAB_KINDS.map(|kind| {
+            let region = self.layout.slab(kind);
+            (region.first_word, slab::high_water(words, region) * region.record_words)
+        });
+        self.lock_live()?;
+        for (first, count) in [(0, PAGE_WORDS)].into_iter().chain(tables).chain(slabs) {
+            let range = first..first + count.next_multiple_of(PAGE_WORDS);
+            copy(&words[range.clone()], &self.view.words()[range]);
+        }
+        self.live.unlock();
+        Ok(())
+    }
+
+    /// Makes a page of the view this process's own: what it shows is still to be replaced, or is as it was at the cut.
+    fn touch(&self, page: usize) {
+        self.view.words()[page * PAGE_WORDS].fetch_or(0, Ordering::Relaxed);
+    }
+
+    /// Puts pages in their places that were saved since, of those that were touched. The lock is held. What is to be touched
+    /// before others can be goes to `next`; returns how many pages that are, 0 if all are in their places.
+    fn install(&self, next: &mut [usize; BATCH]) -> Result<usize> {
+        let shadow = self.shadow()?;
+        let (count, touched) = (shadow.count(self.number), self.touched.load(Ordering::Relaxed));
+        for place in self.installed.load(Ordering::Relaxed)..touched {
+            if let Some(page) = shadow.page_in(place) {
+                copy(shadow.saved_page(place), &self.view.words()[page * PAGE_WORDS..]);
+            }
+        }
+        self.installed.store(touched, Ordering::Relaxed);
+        let places = touched..count.min(touched + BATCH);
+        for (page, place) in next.iter_mut().zip(places.clone()) {
+            *page = shadow.page_in(place).unwrap_or(0);
+        }
+        Ok(places.len())
+    }
+}
+
+fn copy(from: &[AtomicU64], to: &[AtomicU64]) {
+    for (from, to) in from.iter().zip(to) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl Memory for ImageMemory {
+    fn words(&self) -> &[AtomicU64] {
+        self.view.words()
+    }
+
+    fn lock(&self) -> Result<Acquired> {
+        let mut next = [0; BATCH];
+        loop {
+            self.lock_live()?;
+            let found = self.install(&mut next);
+            if found == Ok(0) {
+                // Nothing is saved of the view.
+                self.words()[IMAGE].store(0, Ordering::Relaxed);
+                return Ok(Acquired::Clean);
+            }
+            self.live.unlock();
+            let found = found?;
+            next[..found].iter().for_each(|&page| self.touch(page));
+            self.touched.fetch_add(found, Ordering::Relaxed);
+        }
+    }
+
+    fn unlock(&self) {
+        self.live.unlock();
+    }
+
+    fn back(&self, _first_word: usize, _word_count: usize) -> Result<()> {
+        Ok(())
+    }
+}

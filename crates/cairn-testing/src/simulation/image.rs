@@ -1,0 +1,167 @@
+//! An image that is held while processes go on: it is what the namespace was at the cut.
+
+use super::{Simulation, facts};
+use crate::content::Content;
+use crate::model::{Kind, Model, NodeId};
+use crate::tier::CHECKSUM;
+use cairn_core::{HeapMemory, ImageMemory, ImageState, InodeId, Memory, Microfs, ROOT};
+use std::collections::BTreeMap;
+
+/// An image, and what it is to show.
+pub(super) struct Cut {
+    number: u64,
+    model: Model,
+    /// Files that are absent, with the checksums of what they will hold.
+    absent: BTreeMap<NodeId, u32>,
+}
+
+impl Simulation {
+    /// Whether an image is held.
+    pub fn has_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Makes a cut.
+    pub fn begin_cut(&mut self) {
+        let number = self.inspector.fs.begin_image().expect("no image is held");
+        self.note(format!("cut {number}"));
+        let model = self.reference.model.clone();
+        let nodes = model.nodes.keys().copied().filter(|&node| model.is_absent(node));
+        let absent = nodes.filter_map(|node| match &model.node(node).kind {
+            Kind::File(content) => Some((node, CHECKSUM(0, &content.certain(0, content.size())))),
+            _ => None,
+        });
+        self.cut = Some(Cut { number, absent: absent.collect(), model: model.clone() });
+    }
+
+    /// Ends the image that is held.
+    pub fn end_cut(&mut self) {
+        if self.cut.take().is_some() {
+            self.note("end of the cut".to_string());
+            self.inspector.fs.end_image().expect("it is held");
+            assert_eq!(self.inspector.fs.image(), ImageState::None);
+        }
+    }
+
+    /// A view of the image that is held.
+    pub fn image(&self) -> Microfs {
+        let view = HeapMemory::new(self.world.memory.words().len());
+        let memory = ImageMemory::new(self.world.memory.clone(), Box::new(view), CHECKSUM);
+        let memory = memory.expect("the image is held");
+        Microfs::open_image(memory, CHECKSUM).expect("the image is held")
+    }
+
+    /// Compares the image with what the namespace was at the cut.
+    pub fn verify_cut(&mut self) {
+        let Some(cut) = &self.cut else { return };
+        assert_eq!(self.inspector.fs.image(), ImageState::Held(cut.number));
+        self.verify_image(cut, &self.image());
+    }
+
+    fn verify_image(&self, cut: &Cut, image: &Microfs) {
+        image.check().expect("the image is consistent");
+        let mut seen = BTreeMap::new();
+        self.verify_image_directory(cut, image, (ROOT, crate::model::ROOT), &mut seen);
+        for (node, inode) in seen {
+            self.verify_image_node(cut, image, node, inode);
+        }
+        image.require_image().expect("the image is held");
+    }
+
+    fn verify_image_directory(
+        &self,
+        cut: &Cut,
+        image: &Microfs,
+        (inode, node): (InodeId, NodeId),
+        seen: &mut BTreeMap<NodeId, InodeId>,
+    ) {
+        assert!(seen.insert(node, inode).is_none(), "a directory is named twice");
+        let mut found = BTreeMap::new();
+        let caller = self.inspector.caller();
+        let listed = image.list(&caller, inode, 0, &mut |entry| {
+            found.insert(entry.name.to_vec(), entry.inode);
+            true
+        });
+        listed.expect("root may list every directory");
+        let expected = cut.model.list(&caller, node).expect("it is a directory");
+        assert!(found.keys().eq(expected.keys()), "{:?}, not {:?}", found.keys(), expected.keys());
+        for (name, &child) in expected {
+            if cut.model.node(child).is_directory() {
+                self.verify_image_directory(cut, image, (found[name], child), seen);
+            } else {
+                let known = seen.insert(child, found[name]);
+                assert!(known.is_none_or(|known| known == found[name]), "hard links");
+            }
+        }
+    }
+
+    fn verify_image_node(&self, cut: &Cut, image: &Microfs, node: NodeId, inode: InodeId) {
+        let attributes = image.attributes(inode).expect("it has a name");
+        assert_eq!(facts(&attributes), cut.model.facts(node), "attributes of {inode:?}");
+        let extended = image.all_extended(inode).expect("it has a name");
+        let extended: BTreeMap<_, _> =
+            extended.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        assert!(extended == cut.model.node(node).extended, "extended attributes of {inode:?}");
+        let absent = attributes.absence.map(|absence| absence.crc32c);
+        assert_eq!(absent, cut.absent.get(&node).copied(), "absence of {inode:?}");
+        match &cut.model.node(node).kind {
+            Kind::File(content) if absent.is_none() => {
+                self.verify_image_file(image, inode, content);
+            }
+            Kind::Symlink(target) => {
+                let mut found = Vec::new();
+                let read = image.read_link(&self.inspector.caller(), inode, b"", &mut found);
+                assert!(read.is_err() || found == *target, "target of {inode:?}");
+            }
+            _ => {}
+        }
+    }
+
+    fn verify_image_file(&self, image: &Microfs, inode: InodeId, content: &Content) {
+        let size = content.size();
+        self.verify_image_range(image, inode, content, (0, size, true));
+        for (start, length) in content.data_ranges() {
+            let end = size.min(start + length);
+            self.verify_image_range(image, inode, content, (start, end, false));
+        }
+    }
+
+    /// `skips`: holes are passed over.
+    fn verify_image_range(
+        &self,
+        image: &Microfs,
+        inode: InodeId,
+        content: &Content,
+        (mut at, end, skips): (u64, u64, bool),
+    ) {
+        let size = content.size();
+        let block_bytes = u64::from(image.geometry().hugeblock_bytes);
+        while at < end {
+            let plan = image.plan_read_of(inode, at, end - at).expect("it can be read");
+            assert!(plan.length > 0, "the file ends at {at}, not {end}");
+            for run in plan.runs() {
+                let from = at;
+                at += run.bytes;
+                if run.source.is_none() && skips {
+                    continue;
+                }
+                let mut bytes = vec![0; run.bytes as usize];
+                if let Some((tier, offset)) = run.source {
+                    let start = self.inspector.start_of(tier) + offset;
+                    self.inspector.fetch(start, &mut bytes).expect("the heap does not fail");
+                }
+                if let Some(difference) = content.first_difference(from, &bytes) {
+                    panic!("image of {inode:?}, bytes {from}..{at}: {difference:?}");
+                }
+                let Some((tier, offset)) = run.source.filter(|_| skips) else { continue };
+                for index in 0..run.bytes.div_ceil(block_bytes) {
+                    let file_block = (from / block_bytes + index) as u32;
+                    let place = (tier, (offset / block_bytes + index) as u32);
+                    let verified =
+                        self.inspector.verify_block_of(image, inode, file_block, place, size);
+                    verified.expect("checksums of the image stay right");
+                }
+            }
+        }
+    }
+}

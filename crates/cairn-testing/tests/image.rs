@@ -1,0 +1,232 @@
+//! Images of a namespace: when they begin, end and are given up, what they hold, and what they say of mapped files.
+//! That an image stays what the namespace was at the cut is tested at random in `model.rs`, on media in `recovery.rs`.
+
+use cairn_core::{
+    Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId, Memory,
+    Microfs, Position, ROOT, Rendezvous, Truncation,
+};
+use cairn_testing::driver::Process;
+use cairn_testing::tier::CHECKSUM;
+use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
+
+const BLOCK: u64 = 4096;
+
+struct Open {
+    handle: HandleId,
+    inode: InodeId,
+}
+
+fn open(process: &Process, path: &[u8]) -> Open {
+    let opened = process.fs.open_file(&process.caller(), ROOT, path, READ_WRITE, 0o644);
+    let opened = opened.expect("there is room");
+    Open { handle: opened.handle, inode: opened.inode }
+}
+
+fn write(process: &Process, file: &Open, at: u64, bytes: &[u8]) {
+    let written = process.write(&process.caller(), file.handle, Position::At(at), bytes);
+    assert_eq!(written, Ok((at, bytes.len() as u64)));
+}
+
+fn view(world: &World) -> Result<Microfs, Error> {
+    let view = HeapMemory::new(Memory::words(&world.memory).len());
+    let memory = ImageMemory::new(world.memory.clone(), Box::new(view), CHECKSUM)?;
+    Microfs::open_image(memory, CHECKSUM)
+}
+
+/// All bytes of a file of the image.
+fn content(process: &Process, image: &Microfs, inode: InodeId) -> Vec<u8> {
+    let size = image.attributes(inode).expect("it is in the image").size;
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < size {
+        let at = bytes.len() as u64;
+        let plan = image.plan_read_of(inode, at, size - at).expect("it is here");
+        for run in plan.runs() {
+            let start = bytes.len();
+            bytes.resize(start + run.bytes as usize, 0);
+            if let Some((tier, offset)) = run.source {
+                process.fetch(process.start_of(tier) + offset, &mut bytes[start..]).unwrap();
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn namespace_holds_one_image_at_a_time_and_numbers_them() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let fs = &process.fs;
+    assert_eq!(fs.image(), ImageState::None);
+    assert!(matches!(view(&world), Err(Error::ImageLost)));
+    assert_eq!(fs.image_is_settled(), Err(Error::ImageLost));
+    assert_eq!(fs.begin_image(), Ok(1));
+    assert_eq!(fs.begin_image(), Err(Error::Busy));
+    assert_eq!(fs.image(), ImageState::Held(1));
+    let first = view(&world).expect("it is held");
+    assert_eq!(first.require_image(), Ok(()));
+    // Whoever comes after a holder that died ends it.
+    world.microfs().end_image().unwrap();
+    assert_eq!(first.require_image(), Err(Error::ImageLost));
+    assert_eq!(first.attributes(ROOT).map(drop), Err(Error::ImageLost));
+    assert_eq!(fs.begin_image(), Ok(2));
+    assert_eq!(first.require_image(), Err(Error::ImageLost), "it is another one");
+    fs.end_image().unwrap();
+    assert_eq!(fs.end_image(), Ok(()));
+}
+
+#[test]
+fn more_pages_change_than_can_be_saved_then_the_image_is_given_up_and_no_call_fails() {
+    const FILES: u32 = 40_000;
+    let world = World::new(64, FILES + 100);
+    let process = world.process(SUPERUSER);
+    let fs = &process.fs;
+    let number = fs.begin_image().unwrap();
+    let image = view(&world).unwrap();
+    let lost = (0..FILES).find(|index| {
+        let file = open(&process, format!("{index}").as_bytes());
+        process.close(file.handle).unwrap();
+        fs.image() != ImageState::Held(number)
+    });
+    assert!(lost.is_some(), "all pages could be saved");
+    assert_eq!(fs.image(), ImageState::Lost(number, ImageLoss::TooManyPages));
+    assert_eq!(image.attributes(ROOT).map(drop), Err(Error::ImageLost));
+    assert_eq!(fs.begin_image(), Err(Error::Busy));
+    fs.end_image().unwrap();
+    assert_eq!(fs.image(), ImageState::None);
+    fs.check().expect("the namespace is consistent");
+    assert_eq!(fs.begin_image(), Ok(number + 1));
+    let entries = view(&world).unwrap().usage().unwrap().inodes;
+    assert_eq!(entries, fs.usage().unwrap().inodes);
+}
+
+#[test]
+fn blocks_that_only_the_image_has_are_counted_and_free_when_it_ends() {
+    let world = World::new(8, 100);
+    let process = world.process(SUPERUSER);
+    let file = open(&process, b"a");
+    write(&process, &file, 0, &[1; 6 * BLOCK as usize]);
+    process.fs.begin_image().unwrap();
+    assert_eq!(process.fs.image_blocks_held(), Ok(0));
+    write(&process, &file, 0, &[2; 2 * BLOCK as usize]);
+    assert_eq!(process.fs.image_blocks_held(), Ok(2));
+    let caller = process.caller();
+    let more = process.plan(&caller, file.handle, Position::At(6 * BLOCK), BLOCK).map(drop);
+    assert_eq!(more, Err(Error::NoSpace));
+    // Not of the image, so it stays where it is.
+    write(&process, &file, 0, &[3; BLOCK as usize]);
+    let image = view(&world).unwrap();
+    assert!(content(&process, &image, file.inode) == [1; 6 * BLOCK as usize]);
+    assert_eq!(image.require_image(), Ok(()));
+    process.fs.end_image().unwrap();
+    assert_eq!(process.fs.image_blocks_held(), Ok(0));
+    write(&process, &file, 6 * BLOCK, &[4; 2 * BLOCK as usize]);
+}
+
+#[test]
+fn write_planned_before_the_cut_is_waited_for_by_those_after_it() {
+    let world = World::new(64, 100);
+    let (process, other) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let file = open(&process, b"a");
+    write(&process, &file, 0, &[1; 3 * BLOCK as usize]);
+    let (caller, bytes) = (process.caller(), vec![2; 100]);
+    let begun = process.begin_write(&caller, file.handle, Position::At(BLOCK), &bytes);
+    let mut begun = begun.unwrap();
+    process.fs.begin_image().unwrap();
+    assert_eq!(process.fs.image_is_settled(), Ok(false));
+    let theirs = open(&other, b"a");
+    let plan = |at| other.plan(&other.caller(), theirs.handle, Position::At(at), 100).map(drop);
+    assert_eq!(plan(BLOCK + 500), Err(Error::Busy), "its block may still change");
+    write(&other, &theirs, 2 * BLOCK, &[3; 100]);
+    process.transfer(&mut begun).unwrap();
+    assert_eq!(process.commit(&caller, &mut begun), Ok(true));
+    assert_eq!(process.fs.image_is_settled(), Ok(true));
+    write(&other, &theirs, BLOCK + 500, &[3; 100]);
+    let image = view(&world).unwrap();
+    let mut expected = vec![1; 3 * BLOCK as usize];
+    expected[BLOCK as usize..][..100].fill(2);
+    assert!(content(&process, &image, file.inode) == expected);
+}
+
+#[test]
+fn file_is_mapped_at_the_cut_or_later_then_the_image_says_so() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let (fs, caller): (_, Caller) = (&process.fs, process.caller());
+    let files = [&b"before"[..], b"later", b"never"].map(|path| open(&process, path));
+    files.iter().for_each(|file| write(&process, file, 0, &[1; 5000]));
+    let before = fs.map_file(&caller, files[0].handle, true).unwrap();
+    fs.begin_image().unwrap();
+    let later = fs.map_file(&caller, files[1].handle, true).unwrap();
+    let blocks = |file: &Open| fs.plan_of(file.inode, 0, 5000).unwrap().runs()[0].source;
+    let places = [0, 1].map(|index| blocks(&files[index]));
+    for (file, &place) in files.iter().zip(&places) {
+        write(&process, file, 100, &[2; 50]);
+        assert_eq!(blocks(file), place, "a mapping shows the blocks where they are");
+    }
+    [before, later].into_iter().for_each(|mapping| {
+        fs.end_mapping(process.slot, mapping, caller.now).unwrap();
+        fs.release(process.slot, mapping, caller.now).unwrap();
+    });
+    write(&process, &files[1], 200, &[2; 50]);
+    assert_eq!(blocks(&files[1]), places[1], "what changed once is not kept any more");
+    let mapped = [0, 1, 2].map(|index| fs.image_is_mapped(files[index].inode));
+    assert_eq!(mapped, [Ok(true), Ok(true), Ok(false)]);
+    let image = view(&world).unwrap();
+    image.check().expect("the image is consistent");
+    write(&process, &files[2], 100, &[2; 50]);
+    assert!(content(&process, &image, files[2].inode) == [1; 5000]);
+    let barriers = fs.barriers();
+    fs.note_barrier();
+    assert_ne!(fs.barriers(), barriers);
+}
+
+#[test]
+fn file_is_cut_within_a_block_of_the_image_and_grows_then_the_image_has_what_was_cut_off() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let file = open(&process, b"a");
+    write(&process, &file, 0, &[1; 3000]);
+    assert_eq!(process.seal(file.inode), Ok(true));
+    process.fs.begin_image().unwrap();
+    let image = view(&world).unwrap();
+    let caller = process.caller();
+    assert_eq!(process.fs.truncate(&caller, file.inode, 1000), Ok(Truncation::Done));
+    assert_eq!(process.seal(file.inode), Ok(true));
+    assert!(content(&process, &image, file.inode) == [1; 3000]);
+    process.truncate(&caller, file.inode, 2000).unwrap();
+    write(&process, &file, 1500, &[2; 10]);
+    assert!(content(&process, &image, file.inode) == [1; 3000]);
+    process.verify_blocks(file.inode, file.handle).unwrap();
+    let (_, bytes) = process.read(&caller, file.handle, Position::At(0), 4000).unwrap();
+    let mut expected = vec![1; 1000];
+    expected.resize(2000, 0);
+    expected[1500..1510].fill(2);
+    assert!(bytes == expected);
+    let mut stored = [None];
+    image.checksums(file.inode, 0, &mut stored).unwrap();
+    let mut block = vec![1; 3000];
+    block.resize(BLOCK as usize, 0);
+    assert_eq!(stored, [Some(CHECKSUM(0, &block))]);
+}
+
+#[test]
+fn one_of_several_namespaces_cannot_be_cut_then_none_is() {
+    let worlds = [World::new(64, 100), World::new(64, 100)];
+    let spaces = [0, 1].map(|index: usize| worlds[index].microfs());
+    let begin = |spaces: &[Microfs; 2]| {
+        let rendezvous = Rendezvous::new(spaces.len());
+        std::thread::scope(|scope| {
+            let rendezvous = &rendezvous;
+            let threads = [0, 1].map(|index: usize| {
+                scope.spawn(move || spaces[index].begin_image_together(rendezvous))
+            });
+            threads.map(|thread| thread.join().unwrap())
+        })
+    };
+    assert_eq!(begin(&spaces), [Ok(1), Ok(1)]);
+    spaces[0].end_image().unwrap();
+    assert_eq!(begin(&spaces), [Err(Error::Busy); 2]);
+    assert_eq!(spaces[0].image(), ImageState::None);
+    spaces[1].end_image().unwrap();
+    assert_eq!(begin(&spaces), [Ok(2), Ok(2)]);
+}
