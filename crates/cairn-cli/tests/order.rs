@@ -64,7 +64,7 @@ fn store_that_is_resumed_after_a_newer_one_has_older_checkpoints() {
     let out = first.out();
     write(&first, &out, &[], 1, 1_000_000_001);
     write(&first, &out, &[], 2, 1_000_000_002);
-    write(&second, &out, &[], 3, 1_000_000_003);
+    write(&second, &out, &["--shared"], 3, 1_000_000_003);
     assert_eq!(steps(&first), [1, 2, 3]);
     run(&first, &out, &[], "exit 3").ends_with(3);
     assert_eq!(steps(&first), [1, 2, 3]);

@@ -98,7 +98,8 @@ fn checkpoint_that_is_only_outside_takes_the_place_of_a_damaged_one() {
     let sandbox = Sandbox::new();
     sandbox.run("rot", &WRITE.replace("exit 3", "exit 0")).succeeds().says("store removed");
     let out = sandbox.out().display().to_string();
-    let ran = again(&sandbox, "rot", &["--persist", &out, "--stage"], SHOW).ends_with(3);
+    let ran =
+        again(&sandbox, "rot", &["--persist", &out, "--stage", "--newest-only"], SHOW).ends_with(3);
     ran.prints("ckpt-2/a a2 0\nckpt-2/b b2 0\n");
     flip(&sandbox, "rot", b"b2");
     spoil(&sandbox.out().join("ckpt-2/b"));
@@ -252,7 +253,7 @@ fn run_that_is_killed_while_it_brings_an_older_checkpoint_in_leaves_the_rest_to_
     let sandbox = Sandbox::new();
     sandbox.run("rot", &WRITE.replace("exit 3", "exit 0")).succeeds().says("store removed");
     let out = sandbox.out().display().to_string();
-    again(&sandbox, "rot", &["--persist", &out, "--stage"], "exit 3").ends_with(3);
+    again(&sandbox, "rot", &["--persist", &out, "--stage", "--newest-only"], "exit 3").ends_with(3);
     let build = format!(
         "cd /cairn; mkdir -p .cairn-damaged/.cairn-building/ckpt-1; cp -p {out}/ckpt-1/* .cairn-damaged/.cairn-building/ckpt-1"
     );

@@ -116,7 +116,10 @@ fn failure_keeps_the_store_and_the_printed_commands_work() {
     type_in(&sandbox, &failed.offered("drain")).succeeds().says("verified");
     type_in(&sandbox, &failed.offered("resume")).succeeds().prints("saved\n").says("store removed");
 
-    let failed = sandbox.run("again", "echo new >/cairn/g; exit 4").ends_with(4);
+    let out = sandbox.out();
+    let options = ["run", "--job", "again", "--persist", out.to_str().expect("UTF-8"), "--shared"];
+    let fails = ["--", "bash", "-c", "echo new >/cairn/g; exit 4"];
+    let failed = sandbox.cairn(&[&options[..], &fails].concat()).ends_with(4);
     type_in(&sandbox, &failed.offered("discard")).succeeds();
     assert!(!sandbox.store("again").exists());
     assert_eq!(sandbox.drained("g"), "new\n", "discarding a store leaves what was drained");
@@ -310,6 +313,7 @@ fn what_is_safe_at_the_end_of_the_time_is_said_to_be() {
     let ran = sandbox.cairn(&[&options[..], &[&wrote]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(!ran.stderr.contains("goes on in the background"), "{}", ran.stderr);
-    let ran = sandbox.cairn(&["run", "--until", "+1s", "--persist", &out, "--", "true"]);
+    let ran =
+        sandbox.cairn(&["run", "--until", "+1s", "--persist", &out, "--shared", "--", "true"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
