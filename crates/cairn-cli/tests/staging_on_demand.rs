@@ -98,7 +98,8 @@ impl Stage {
         let out = self.sandbox.out().display().to_string();
         let script = format!("{UNTIL}{script}");
         let first = ["run", "--job", "job", "--persist", &out, "--stage=on-demand"];
-        let words = [&first[..], options, &["--", "bash", "-c", &script]].concat();
+        let words =
+            [&first[..], &["--newest-only"], options, &["--", "bash", "-c", &script]].concat();
         Ran::of(self.command(&words).output().expect("cairn starts"), words.join(" "))
     }
 
@@ -450,6 +451,7 @@ fn when_files_come_is_said_by_option_variable_or_file() {
         let first = ["run", "--job", "job", "--persist", &out];
         let words = [&first[..], options, &["--", "true"]].concat();
         let mut command = stage.command(&words);
+        command.env("CAIRN_RUN_NEWEST_ONLY", "yes");
         if let Some(value) = variable {
             command.env("CAIRN_RUN_STAGE", value);
         }
@@ -462,7 +464,7 @@ fn when_files_come_is_said_by_option_variable_or_file() {
     run(&["--stage=on-demand"], None).succeeds().says(&later);
     run(&[], Some("on-demand")).succeeds().says(&later);
     run(&[], Some("true")).succeeds().says(&now);
-    run(&[], Some("false")).succeeds().says("--stage brings that");
+    run(&[], Some("false")).refused_with("to go on from them: --stage");
     run(&["--stage=soon"], None).ends_with(2).says("on-demand");
     for (setting, said) in [("true", &now), ("\"whole\"", &now), ("\"on-demand\"", &later)] {
         fs::write(stage.sandbox.work().join("cairn.toml"), format!("[run]\nstage = {setting}\n"))
