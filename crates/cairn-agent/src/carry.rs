@@ -351,7 +351,9 @@ impl<'a> Carrier<'a> {
         thread::scope(|scope| {
             let (sender, results) = mpsc::channel();
             let mut outcome = Ok(());
-            for _ in 0..COPY_THREADS.min(work.len()) {
+            // One thread reads an image at a time.
+            let threads = if self.volume.is_image() { 1 } else { COPY_THREADS };
+            for _ in 0..threads.min(work.len()) {
                 let sender = sender.clone();
                 let copier = thread::Builder::new().name("copy".to_string());
                 if let Err(error) = copier.spawn_scoped(scope, || copiers.run(sender)) {

@@ -55,8 +55,21 @@ pub enum Delivery {
     Sound,
     /// All that nobody has open, as they are, under their own names.
     AsIs,
-    /// The same below a directory of their own, see [`left_name`].
+    /// All as it is at one moment, below a directory of their own, see [`Delivery::directory`].
+    Image,
+    /// The same of a job that no run has.
     Left,
+}
+
+impl Delivery {
+    /// Name of the directory in the persist directory that gets an image, or what a job has left; None if files go to their places.
+    pub fn directory(self, job: &str) -> Option<String> {
+        match self {
+            Delivery::Sound | Delivery::AsIs => None,
+            Delivery::Image => Some(format!("cairn-image.{job}")),
+            Delivery::Left => Some(left_name(job)),
+        }
+    }
 }
 
 /// Name of the directory in the persist directory that gets what a job has left.
@@ -246,6 +259,14 @@ impl Checkpoints {
     /// notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
         Ok(self.rules.has_purposes(&marks::read(&self.store)?))
+    }
+
+    /// Files that the user wants outside in no case. Errors: the notes of programs cannot be read.
+    pub fn unwanted_in(&self, groves: &[Grove<'_>]) -> Result<HashSet<FilePath>> {
+        let notes = marks::read(&self.store)?;
+        let purpose = purposes(&self.rules, &self.mount, &notes);
+        let paths = groves.iter().flat_map(|(_, tree)| tree.keys());
+        Ok(paths.filter(|path| is_unwanted(purpose(path))).cloned().collect())
     }
 
     /// The same, of each what is to be drained.

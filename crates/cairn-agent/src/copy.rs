@@ -70,6 +70,11 @@ impl<'a> Source<'a> {
 
     /// Step 4: whether what was read is still the file.
     fn confirm(&self, file: &OpenFile<'_>, summary: &Summary) -> Result<()> {
+        if self.volume.is_image() {
+            // Nothing changes in it: it is held still, or what was read is anything.
+            let held = self.volume.fs().require_image();
+            return held.map_err(self.volume.error("read the image of", &file.path));
+        }
         let now = file.attributes()?;
         let same = now.version == summary.attributes.version
             && now.writers == 0
@@ -362,6 +367,9 @@ pub fn adopt_file(
 }
 
 fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
+    if file.volume.is_image() {
+        return;
+    }
     // What fails here is only the mark that `ls` shows; the manifest is what counts.
     let _ = file.volume.fs().mark_drained(file.inode, summary.attributes.version, now());
 }

@@ -12,10 +12,11 @@ mod leaving;
 mod tests;
 
 use crate::carry::{Carrier, Overtaking};
-use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
+use crate::checkpoints::{Checkpoints, Told, View};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::hold::Turns;
+use crate::image::Image;
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
@@ -150,8 +151,9 @@ impl Drainer {
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
-        if told.delivery == Delivery::Left {
-            return self.leave(&persist.join(left_name(&self.job.job)), &trees, view, meter);
+        if let Some(name) = told.delivery.directory(&self.job.job) {
+            drop(trees);
+            return self.leave(&persist.join(name), volumes, (told, view), meter);
         }
         let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
@@ -239,7 +241,9 @@ impl Drainer {
         }
         drop(at_work);
         let mut outcome = Outcome::default();
-        let guarded = ledger.manifest().newest_files(|_| true);
+        // An image is what it is.
+        let is_image = trees.iter().any(|(volume, _)| volume.is_image());
+        let guarded = ledger.manifest().newest_files(|_| !is_image);
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
@@ -294,15 +298,22 @@ impl Drainer {
         Ok(outcome)
     }
 
-    /// Copies all of the store to `directory`, which is made, as it is and under its own names. The
+    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its own names. The
     /// persist directory and what is known of it stay as they are.
     fn leave(
         &mut self,
         directory: &Path,
-        trees: &[(&Arc<Volume>, Tree)],
-        view: View,
+        volumes: &[Arc<Volume>],
+        (told, mut view): (Told, View),
         meter: &Meter,
     ) -> Result<Outcome> {
+        let image = Image::take(&self.store, volumes)?;
+        let mut trees = read(image.volumes())?;
+        // Nobody writes to what is in it, and all of it is wanted.
+        trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
+        view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
+        view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
+        (view.is_of_all, view.repair) = (true, None);
         match std::fs::create_dir(directory) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(Error::file("make", directory)(error));
@@ -317,10 +328,9 @@ impl Drainer {
         };
         let failures = std::mem::take(&mut self.failures);
         let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
-        let told = Told { delivery: Delivery::Left, ..Told::default() };
-        let left = self.drain(directory, (trees, true), (Reason::Asked(told), None), view, meter);
+        let left = self.drain(directory, (&trees, true), (Reason::Asked(told), None), view, meter);
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
-        left
+        left.and_then(|outcome| image.check().map(|()| outcome))
     }
 
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
@@ -376,7 +386,8 @@ impl Drainer {
         }
         let due = self.checkpoints()?.drainable();
         let volumes: Vec<&Arc<Volume>> = trees.iter().map(|(volume, _)| *volume).collect();
-        let _held = self.turns.hold(&volumes, &due, &mut plans);
+        let is_image = volumes.iter().any(|volume| volume.is_image());
+        let _held = (!is_image).then(|| self.turns.hold(&volumes, &due, &mut plans));
         for ((volume, tree), plan) in trees.iter().zip(&plans) {
             let failures = &mut self.failures;
             let touched = BTreeSet::new();

@@ -31,6 +31,7 @@ pub mod forecast;
 mod format;
 mod headroom;
 mod hold;
+pub mod image;
 pub mod job;
 mod journal;
 pub mod ledger;

@@ -22,6 +22,7 @@ use cairn_device::namespace::{self, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often is looked whether a file has its data.
@@ -37,6 +38,8 @@ pub struct Volume {
     places: Vec<TierPlace>,
     slot: SlotId,
     detaches: bool,
+    /// It is as it was at a cut, and can only be read.
+    is_image: bool,
     /// What is kept open while it is copied.
     pub(crate) hold: Hold,
 }
@@ -75,8 +78,36 @@ impl Volume {
             places,
             slot: attached.slot,
             detaches: !shared,
+            is_image: false,
             hold: Hold::default(),
         })
+    }
+
+    /// Makes a cut through all of `volumes` at one moment. Errors: one of them cannot hold an image.
+    pub fn begin_images(volumes: &[Arc<Volume>]) -> Result<()> {
+        let namespaces: Vec<&Namespace> = volumes.iter().map(|volume| &volume.namespace).collect();
+        let root = FilePath::root();
+        let begun = namespace::begin_images(&namespaces);
+        begun.map(drop).map_err(Error::store("take an image of", &root))
+    }
+
+    /// What `live` was at the cut of the image that it holds. Errors: it holds none.
+    pub fn open_image(store: &Store, live: &Volume) -> Result<Volume> {
+        Ok(Volume {
+            name: live.name.clone(),
+            prefix: live.prefix.clone(),
+            namespace: namespace::open_image(store, &live.name)?,
+            places: live.places.clone(),
+            slot: live.slot,
+            detaches: false,
+            is_image: true,
+            hold: Hold::default(),
+        })
+    }
+
+    /// Whether it is as it was at a cut.
+    pub fn is_image(&self) -> bool {
+        self.is_image
     }
 
     /// The namespace's name.
@@ -195,6 +226,16 @@ impl Volume {
 
     /// Opens a regular file for reading.
     pub fn open_file(&self, path: &FilePath) -> Result<OpenFile<'_>> {
+        if self.is_image {
+            let found = self.fs().resolve(&self.caller(), ROOT, path.as_bytes(), false);
+            let inode = found.map_err(self.error("open", path))?;
+            return Ok(OpenFile {
+                volume: self,
+                path: path.clone(),
+                handle: Cell::new(None),
+                inode,
+            });
+        }
         let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
         let opened = self.fs().open_file(&self.caller(), ROOT, path.as_bytes(), options, 0);
         let opened = opened.map_err(self.error("open", path))?;
@@ -312,6 +353,9 @@ impl Volume {
     /// Recomputes the checksums that writes left void. True if afterwards every block of the file
     /// is sealed; false if somebody writes to it. `path` is for messages.
     pub fn seal(&self, path: &FilePath, inode: InodeId) -> Result<bool> {
+        if self.is_image {
+            return Ok(false);
+        }
         let mut stale: Vec<StaleBlock> = Vec::new();
         loop {
             let version =
@@ -371,6 +415,10 @@ impl OpenFile<'_> {
     /// Where `length` bytes at `offset` are. Errors: `Changed` as for `handle`.
     pub fn plan_read(&self, offset: u64, length: u64) -> Result<ReadPlan> {
         let (fs, caller) = (self.volume.fs(), self.volume.caller());
+        if self.volume.is_image {
+            let planned = fs.plan_read_of(self.inode, offset, length);
+            return planned.map_err(|error| self.failed("read", error));
+        }
         let plan = |handle| fs.plan_read(&caller, handle, Position::At(offset), length);
         let planned = match self.volume.while_held(self.inode, plan) {
             Some(planned) => planned,

@@ -33,6 +33,7 @@ Examples:
   cairn drain melt --persist /scratch/out
       where the job was started without --persist, or to another directory
   cairn drain melt --verify            to be sure of copies that were made long ago
+  cairn drain melt --image             all files as they are at one moment, open ones included, while the job goes on
   cairn drain melt --as-is             of a job that was killed: all files in place, also those that were open and those of
                                        unfinished checkpoints
 
@@ -58,6 +59,10 @@ pub struct Arguments {
     /// made again. Takes as long as reading them does
     #[arg(long)]
     verify: bool,
+    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB in the persist directory while the job
+    /// goes on; what is there of the last image is replaced
+    #[arg(long, conflicts_with = "as_is")]
+    image: bool,
     /// Of a job that no run has: put every file in place as it is, also what was open when its writer died
     #[arg(long)]
     as_is: bool,
@@ -119,6 +124,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::NoPersist { job: store.job.job });
     }
     persist.as_deref().map(checked_persist).transpose()?;
+    if arguments.image {
+        return image(context, &store);
+    }
     let delivery = if arguments.as_is { Delivery::AsIs } else { Delivery::Sound };
     let told = Told { wanted: Wanted::All, verify: arguments.verify, delivery, ..Told::default() };
     let mut claim = None;
@@ -195,6 +203,27 @@ pub fn as_they_are(outcome: &Outcome) -> Option<String> {
     Some(format!(
         "{files} drained as they are, although the writer died, or could not write all: {first}{more}"
     ))
+}
+
+/// Has an image of the store made.
+fn image(context: &Context, store: &OpenStore) -> Result<()> {
+    let persist = store.job.persist.as_ref();
+    let persist = persist.ok_or_else(|| Error::NoPersist { job: store.job.job.clone() })?;
+    let told = Told { delivery: Delivery::Image, ..Told::default() };
+    let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
+    let directory = persist.join(Delivery::Image.directory(&drain.job).unwrap_or_default());
+    let outcome = &drain.outcome;
+    if context.json {
+        output::json(&Report { drain: &drain, left: Some(&directory), archive: &None })?;
+    } else {
+        let (files, bytes) = (count(outcome.drained_files, "file"), human(outcome.drained_bytes));
+        output::line(&format!("image of {files}, {bytes}, in {}, verified", directory.display()));
+        as_they_are(outcome).iter().for_each(|line| output::line(line));
+    }
+    match outcome.complete && outcome.unclean.is_empty() {
+        true => Ok(()),
+        false => Err(Error::NotDrained { summary: left(outcome) }),
+    }
 }
 
 /// The store to oneself, so that no run changes it. Errors: a run has it.

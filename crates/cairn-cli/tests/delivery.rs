@@ -301,6 +301,63 @@ f = open('/cairn/state', 'r+b', 0); f.write(b'b' * 150000); os.fsync(f.fileno())
     sandbox.cairn(&["ls", "job"]).succeeds().says("unclean");
 }
 
+/// Appends numbered records to two files in turn, and renames a third over itself with the number, until it is killed.
+const RECORDS: &str = "\
+import os, sys, time
+os.chdir('/cairn')
+first, second = (open(name, 'ab', 0) for name in ('first', 'second'))
+number = 0
+while True:
+    number += 1
+    for log in (first, second):
+        log.write(b'%019d\\n' % number)
+    with open('.new', 'w') as new:
+        new.write(str(number))
+    os.rename('.new', 'newest')
+    if number == 100:
+        open(sys.argv[1], 'w').close()
+    time.sleep(0.0005)
+";
+
+/// Mechanism: files that stay open for the whole run were drained when it ended. Consequence: after the loss of the node what a program goes
+/// on from was there, and the files it had open were not. Fix: an image of the store has them, as they were at one moment.
+#[test]
+fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.work().join("records.py"), RECORDS).expect("writes");
+    let out = sandbox.out();
+    let options =
+        ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), "--temporary", "*.new"];
+    let ready = sandbox.work().join("ready").display().to_string();
+    let arguments = [&options[..], &["--", "python3", "records.py", &ready]].concat();
+    let mut run = sandbox.command(&arguments).spawn().expect("starts");
+    eventually("it writes", || sandbox.work().join("ready").exists());
+    let image = out.join("cairn-image.job");
+    let mut last = 0;
+    for round in 0..10 {
+        sandbox.cairn(&["drain", "job", "--image"]).succeeds().says("image of 3 files");
+        let found = files_below(&image);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["first", "newest", "second"], "{round}");
+        let count = |name: &str| found[name].len() / 20;
+        for name in ["first", "second"] {
+            let whole: String = (1..=count(name)).map(|number| format!("{number:019}\n")).collect();
+            assert_eq!(String::from_utf8_lossy(&found[name]), whole, "{round} {name}");
+        }
+        let newest: usize = String::from_utf8_lossy(&found["newest"]).parse().expect("a number");
+        // Whatever is in it, what was written before is, too.
+        assert!(newest <= count("second") && count("second") <= count("first"), "{round}");
+        assert!(count("first") <= newest + 1 && newest > last, "{round}: {newest} after {last}");
+        last = newest;
+    }
+    lose_memory(&sandbox, "job");
+    run.wait().expect("ends");
+    let image = image.to_str().expect("UTF-8").to_string();
+    let back = ["restore", &image, "--job", "job", "--persist", out.to_str().expect("UTF-8")];
+    sandbox.cairn(&back).succeeds();
+    let shown = sandbox.cairn(&["exec", "--job", "job", "--", "cat", "/cairn/newest"]).succeeds();
+    shown.prints(&last.to_string());
+}
+
 /// Kills all processes of a job and its agent, and removes what its store has in memory.
 fn lose_memory(sandbox: &Sandbox, job: &str) {
     let store = sandbox.store(job);

@@ -313,6 +313,18 @@ impl Microfs {
                 .is_ok()
     }
 
+    /// Gives the image up whose blocks a program needs; false if none is held.
+    pub(crate) fn give_image_up_for_room(&self) -> Result<bool> {
+        match self.image() {
+            ImageState::Held(_) => self.transact_unlogged(|tx| {
+                let held = tx.image.as_ref().map(|held| held.number);
+                held.into_iter().for_each(|number| tx.lose_image(number, ImageLoss::NoSpace));
+                Ok(held.is_some())
+            }),
+            _ => Ok(false),
+        }
+    }
+
     /// Whether a file is one whose bytes the image does not keep, because it was mapped at the cut or has been since. Asked after
     /// they were copied. Errors: `ImageLost`.
     pub fn image_is_mapped(&self, inode: InodeId) -> Result<bool> {

@@ -229,7 +229,11 @@ impl Microfs {
         at: Position,
         length: u64,
     ) -> Result<WritePlan> {
-        match self.plan_write_once(caller, handle, at, length) {
+        let planned = self.plan_write_once(caller, handle, at, length);
+        if planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+            return self.plan_write(caller, handle, at, length);
+        }
+        match planned {
             Err(Error::NoSpace) if self.durable.is_some() && self.orphans() > 0 => {
                 self.sync()?;
                 while self.reclaim(Some(caller.slot))? {}

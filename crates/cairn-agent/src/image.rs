@@ -1,0 +1,89 @@
+//! An image of a store: all its namespaces as they were at one moment, held while they are copied.
+//!
+//! Must stay true: what is copied from an image that ended meanwhile, because a program needed its room, is not taken for one; whoever
+//! takes an image ends it; one that a dead agent has left is ended by the next that takes one.
+//! Bytes of files that are mapped are those of the moment when they are copied.
+//! Does not decide when an image is taken, nor where it goes.
+
+use crate::error::{Error, Result};
+use crate::log;
+use crate::path::FilePath;
+use crate::volume::Volume;
+use cairn_core::ImageState;
+use cairn_device::Store;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long writes may take that were under way at the cut.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// An image that is held until this is dropped.
+pub struct Image {
+    live: Vec<Arc<Volume>>,
+    views: Vec<Arc<Volume>>,
+}
+
+impl Image {
+    /// Of the store in `directory`, whose namespaces are `volumes`. Errors: it cannot hold one; a write that was under way at the
+    /// cut does not end.
+    pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Image> {
+        for volume in volumes {
+            // Only agents take any, and there is one at a time.
+            if volume.fs().image() != ImageState::None {
+                volume.fs().end_image().map_err(failed(volume))?;
+            }
+        }
+        let store = Store::open(directory)?;
+        let mut image = Image { live: volumes.to_vec(), views: Vec::new() };
+        Volume::begin_images(volumes)?;
+        for volume in volumes {
+            image.views.push(Arc::new(Volume::open_image(&store, volume)?));
+        }
+        let begun = Instant::now();
+        while !image.is_settled()? {
+            if begun.elapsed() > SETTLE_PATIENCE {
+                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let action = "wait for writes that were under way in";
+                return Err(Error::file(action, directory)(late));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(image)
+    }
+
+    fn is_settled(&self) -> Result<bool> {
+        for volume in &self.live {
+            if !volume.fs().image_is_settled().map_err(failed(volume))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The namespaces as they were.
+    pub fn volumes(&self) -> &[Arc<Volume>] {
+        &self.views
+    }
+
+    /// Errors: it is not held any more, so that what was read since is worth nothing.
+    pub fn check(&self) -> Result<()> {
+        self.views.iter().try_for_each(|view| view.fs().require_image().map_err(failed(view)))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        for volume in &self.live {
+            if let Err(error) = volume.fs().end_image() {
+                log::say(log::Level::Warn, format_args!("cannot end an image: {error}"));
+            }
+        }
+    }
+}
+
+fn failed(volume: &Volume) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
+    volume.error("take an image of", &FilePath::root())
+}
