@@ -55,21 +55,10 @@ pub enum Delivery {
     Sound,
     /// All that nobody has open, as they are, under their own names.
     AsIs,
-    /// All as it is at one moment, below a directory of their own, see [`Delivery::directory`].
+    /// All as it is at one moment, below a directory of their own, see [`crate::image`].
     Image,
-    /// The same of a job that no run has.
+    /// The same of a job that no run has, see [`left_name`].
     Left,
-}
-
-impl Delivery {
-    /// Name of the directory in the persist directory that gets an image, or what a job has left; None if files go to their places.
-    pub fn directory(self, job: &str) -> Option<String> {
-        match self {
-            Delivery::Sound | Delivery::AsIs => None,
-            Delivery::Image => Some(format!("cairn-image.{job}")),
-            Delivery::Left => Some(left_name(job)),
-        }
-    }
 }
 
 /// Name of the directory in the persist directory that gets what a job has left.

@@ -12,11 +12,11 @@ mod leaving;
 mod tests;
 
 use crate::carry::{Carrier, Overtaking};
-use crate::checkpoints::{Checkpoints, Told, View};
+use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::hold::Turns;
-use crate::image::Image;
+use crate::image::{self, Image};
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::log::Complaints;
@@ -151,9 +151,14 @@ impl Drainer {
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
-        if let Some(name) = told.delivery.directory(&self.job.job) {
+        let aside = match told.delivery {
+            Delivery::Sound | Delivery::AsIs => None,
+            Delivery::Image => Some(image::next(&persist, &self.job.job)),
+            Delivery::Left => Some(persist.join(left_name(&self.job.job))),
+        };
+        if let Some(directory) = aside {
             drop(trees);
-            return self.leave(&persist.join(name), volumes, (told, view), meter);
+            return self.leave(&directory, volumes, (told, view), meter);
         }
         let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
@@ -292,6 +297,9 @@ impl Drainer {
         ledger.set_complete(outcome.complete, everything);
         if everything {
             ledger.set_directory_rights(true)?;
+        }
+        if everything && has_succeeded {
+            image::discard(persist, &self.job.job);
         }
         ledger.commit()?;
         self.ledger = Some(ledger);

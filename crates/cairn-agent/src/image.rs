@@ -7,18 +7,53 @@
 
 use crate::error::{Error, Result};
 use crate::log;
+use crate::manifest::manifest_name;
+use crate::ownership;
 use crate::path::FilePath;
 use crate::volume::Volume;
 use cairn_core::ImageState;
 use cairn_device::Store;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long writes may take that were under way at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Where images of a job lie in its persist directory: each is copied over the last but one, so that the last stays whole meanwhile.
+fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
+    [0, 1].map(|number| persist.join(format!("cairn-image.{job}.{number}")))
+}
+
+/// The newest whole image of a job in its persist directory, and when it was finished.
+pub fn newest(persist: &Path, job: &str) -> Option<(PathBuf, SystemTime)> {
+    let whole = places(persist, job).into_iter().filter_map(|place| {
+        let manifest = place.join(manifest_name(job));
+        let finished = fs::metadata(&manifest).and_then(|found| found.modified()).ok()?;
+        ownership::is_everything(&manifest).then_some((place, finished))
+    });
+    whole.max_by_key(|(_, finished)| *finished)
+}
+
+/// Where the next image goes.
+pub fn next(persist: &Path, job: &str) -> PathBuf {
+    let newest = newest(persist, job).map(|(place, _)| place);
+    let [first, second] = places(persist, job);
+    if newest.as_ref() == Some(&first) { second } else { first }
+}
+
+/// Removes the images of a job whose files are all where they belong. What somebody changed in them stays, and so does, with a
+/// warning, what cannot be removed: nobody needs it, nor is anything amiss with the job.
+pub fn discard(persist: &Path, job: &str) {
+    for place in places(persist, job).iter().filter(|place| place.exists()) {
+        if let Err(error) = ownership::remove(place, job) {
+            log::say(log::Level::Warn, format_args!("cannot remove an image: {error}"));
+        }
+    }
+}
 
 /// An image that is held until this is dropped.
 pub struct Image {

@@ -25,7 +25,35 @@ struct Head {
     job: String,
     #[serde(default)]
     owner: Option<String>,
+    #[serde(default)]
+    everything: bool,
     files: Vec<IgnoredAny>,
+}
+
+/// Whether a manifest says that all of a store is there; not if it cannot be read.
+pub(crate) fn is_everything(path: &Path) -> bool {
+    let head =
+        fs::read(path).ok().and_then(|text| format::parse(path, &text, MANIFEST_FORMAT).ok());
+    head.is_some_and(|head: Head| head.everything)
+}
+
+/// Removes what `job` has drained to `directory`, and nobody changed since, and the directory if nothing else is in it.
+/// Errors: something cannot be removed.
+pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
+    let mut there = Destination::open(directory, "aside")?;
+    if let Some(manifest) = Manifest::load(&mut there, job)? {
+        for (path, entry) in manifest.files.iter().rev() {
+            match there.look(path)?.filter(|found| entry.is_ours(found)) {
+                Some(_) if entry.kind == Kind::Directory => there.remove_directory(path)?,
+                Some(_) => there.remove_file(path)?,
+                None => {}
+            }
+        }
+        there.remove_file(&manifest_path(job))?;
+    }
+    // What else is in it is somebody's.
+    let _ = fs::remove_dir(directory);
+    Ok(())
 }
 
 /// Jobs with a manifest in a directory. Errors: it cannot be listed.

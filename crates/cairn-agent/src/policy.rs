@@ -23,6 +23,9 @@ pub struct DrainPolicy {
     /// How a copy is known to be right.
     #[serde(skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
+    /// An image of the store is copied out so many seconds after the last one, while a run goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_s: Option<u64>,
     /// When the job's time is over, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,

@@ -10,7 +10,7 @@
 use crate::activity;
 use crate::archive::keeper;
 use crate::bring;
-use crate::checkpoints::{Told, Wanted};
+use crate::checkpoints::{Delivery, Told, Wanted};
 use crate::control::Listener;
 use crate::daemon::{self, Readiness};
 use crate::drain::{Drainer, Reason};
@@ -238,6 +238,8 @@ struct DrainLoop<'a> {
     complaints: Complaints,
     /// What was left undrained, and why, as of the last pass.
     left: BTreeSet<(FilePath, String)>,
+    /// When the last image was begun and ended.
+    imaged: (Instant, Instant),
 }
 
 fn drain_loop(shared: &Shared) {
@@ -263,6 +265,7 @@ fn drain_loop(shared: &Shared) {
         room: Room::default(),
         complaints: Complaints::default(),
         left: BTreeSet::new(),
+        imaged: (Instant::now(), Instant::now()),
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -294,6 +297,9 @@ impl DrainLoop<'_> {
         self.watch();
         if ticket.is_some() || self.is_due() || self.is_wanted() {
             self.pass(ticket, told);
+            self.has_worked = true;
+        } else if self.is_image_due() {
+            self.image();
             self.has_worked = true;
         } else if is_quiet && std::mem::take(&mut self.has_worked) {
             give_back_memory();
@@ -333,6 +339,27 @@ impl DrainLoop<'_> {
         let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
         let is_due = self.dirty || retry_due || self.backoff.is_some();
         is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
+    }
+
+    /// Whether the job wants an image now. They take at most half of the time. Whether anything was written since the last one is not
+    /// asked: writes that continue one another, and those to mapped files, leave no trace of their own, and what is as it was is not
+    /// copied again.
+    fn is_image_due(&self) -> bool {
+        let Some(every) = self.shared.meter.pace.policy().image_s else { return false };
+        let (begun, ended) = self.imaged;
+        let every = Duration::from_secs(every).max(ended.duration_since(begun));
+        ended.elapsed() >= every && is_running(self.shared)
+    }
+
+    /// Has an image copied out, nobody having asked.
+    fn image(&mut self) {
+        let begun = Instant::now();
+        let (volumes, all) = self.shared.volumes();
+        let reason = Reason::Asked(Told { delivery: Delivery::Image, ..Told::default() });
+        let taken = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        self.complaints.note("copy an image of the store", taken.map(drop));
+        self.imaged = (begun, Instant::now());
+        self.dirty = true;
     }
 
     /// Whether writers wait for what a pass may free.

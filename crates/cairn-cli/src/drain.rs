@@ -59,8 +59,8 @@ pub struct Arguments {
     /// made again. Takes as long as reading them does
     #[arg(long)]
     verify: bool,
-    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB in the persist directory while the job
-    /// goes on; what is there of the last image is replaced
+    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 or .1 in the persist directory while the
+    /// job goes on; the last image stays until this one is whole
     #[arg(long, conflicts_with = "as_is")]
     image: bool,
     /// Of a job that no run has: put every file in place as it is, also what was open when its writer died
@@ -211,7 +211,8 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = persist.ok_or_else(|| Error::NoPersist { job: store.job.job.clone() })?;
     let told = Told { delivery: Delivery::Image, ..Told::default() };
     let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
-    let directory = persist.join(Delivery::Image.directory(&drain.job).unwrap_or_default());
+    let newest = cairn_agent::image::newest(persist, &drain.job);
+    let directory = newest.map(|(place, _)| place).unwrap_or_default();
     let outcome = &drain.outcome;
     if context.json {
         output::json(&Report { drain: &drain, left: Some(&directory), archive: &None })?;

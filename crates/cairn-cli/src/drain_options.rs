@@ -3,6 +3,7 @@
 //! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong is refused before
 //! anything is made.
 
+use crate::duration;
 use crate::error::{Error, Result};
 use crate::size;
 use crate::walltime;
@@ -22,6 +23,11 @@ pub struct DrainArguments {
     /// time and nobody waits for it any more; what will not be safe by then is said; none for no end [default: what Slurm says]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
+    /// While the command runs, copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 and .1 in turn,
+    /// so long after the last time: 30s, 10m; --stage goes on from the newest if the node was lost; none for not at all
+    /// [default: none]
+    #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
+    pub image_every: Option<String>,
     /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no
     /// limit [default: none]
     #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
@@ -84,6 +90,8 @@ pub struct DrainSettings {
     pub end: Option<String>,
     /// `--until`.
     pub until: Option<String>,
+    /// `--image-every`.
+    pub image_every: Option<String>,
 }
 
 /// What was said about the drain; None where nothing was.
@@ -94,6 +102,7 @@ pub struct DrainRequest {
     priority: Option<Priority>,
     verify: Option<Verify>,
     at_end: Option<AtEnd>,
+    image_s: Option<Option<u64>>,
     /// Of this run, whatever an earlier one had.
     until: Option<u64>,
 }
@@ -120,6 +129,7 @@ impl DrainRequest {
             .map(Verify::from),
             at_end: choice(arguments.drain, settings.end, "--drain", "wait, background or none")?
                 .map(AtEnd::from),
+            image_s: arguments.image_every.or(settings.image_every).map(image_s).transpose()?,
             until: walltime::until(arguments.until.or(settings.until))?,
         })
     }
@@ -132,6 +142,7 @@ impl DrainRequest {
         policy.priority = self.priority.unwrap_or(policy.priority);
         policy.verify = self.verify.unwrap_or(policy.verify);
         policy.at_end = self.at_end.unwrap_or(policy.at_end);
+        policy.image_s = self.image_s.unwrap_or(policy.image_s);
         policy.until = self.until;
         *policy != before
     }
@@ -154,6 +165,14 @@ fn rate(value: String) -> Result<Option<u64>> {
         _ if value == "none" => Ok(None),
         Some(bytes) if bytes > 0 => Ok(Some(bytes)),
         _ => Err(refused("--drain-rate", value, "bytes a second as in 500M, or none")),
+    }
+}
+
+fn image_s(value: String) -> Result<Option<u64>> {
+    match duration::argument(&value) {
+        _ if value == "none" => Ok(None),
+        Ok(seconds) if seconds >= 1.0 => Ok(Some(seconds as u64)),
+        _ => Err(refused("--image-every", value, "a time of 1s or more, as in 10m, or none")),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::store::locate;
 use archived::Archived;
 use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
+use cairn_agent::image;
 use cairn_agent::job::Job;
 use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial};
 use cairn_agent::path::FilePath;
@@ -236,7 +237,21 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     };
     if let Some(persist) = &job.persist {
         let mut destination = Destination::open(persist, &job.store)?;
-        if let Some(manifest) = Manifest::load(&mut destination, &job.job)? {
+        let manifest = Manifest::load(&mut destination, &job.job)?;
+        let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
+        let image = image::newest(persist, &job.job).filter(|_| !ended_well);
+        if let Some((place, finished)) = image {
+            // All files of one moment, rather than each as it was drained last.
+            let mut destination = Destination::open(&place, &job.store)?;
+            let found = Manifest::load(&mut destination, &job.job)?;
+            let found = found.filter(|image| !image.files.is_empty());
+            if let Some(image) = found {
+                let age = finished.elapsed().unwrap_or_default().as_secs_f64();
+                say(&format!("goes on from the image of {} ago", crate::duration::human(age)));
+                return bring(&destination, &image, false);
+            }
+        }
+        if let Some(manifest) = manifest {
             if !is_on_demand {
                 return bring(&destination, &manifest, false);
             }
