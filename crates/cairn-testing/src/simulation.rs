@@ -225,8 +225,19 @@ impl Simulation {
         base.map_or(Ok(ROOT), |place| self.inode(place))
     }
 
+    /// Whether data are on their way to the file in a place, which was emptied since: appends go behind them, of which the
+    /// model knows nothing.
+    fn is_brought_in_vain(&self, place: Place) -> bool {
+        self.inode(place).is_ok_and(|inode| {
+            self.absentees.brought.iter().any(|brought| brought.is_busy(inode))
+        })
+    }
+
     /// A process takes a step; its result must be the model's.
     pub fn take(&mut self, index: usize, step: &Step) {
+        if matches!(step, Step::Write { open, .. } if self.is_brought_in_vain(*open)) {
+            return;
+        }
         let caller = self.processes[index].caller();
         self.note(format!("{} {:?}: {}", caller.now.0, caller.slot, readable(step)));
         let seen = self.execute(index, &caller, step);
@@ -419,7 +430,7 @@ impl Simulation {
         transfers: bool,
     ) {
         let slot = self.processes[index].slot.0;
-        if self.is_all_in_flight(slot) {
+        if self.is_all_in_flight(slot) || self.is_brought_in_vain(place) {
             return;
         }
         let caller = self.processes[index].caller();
