@@ -43,6 +43,10 @@ pub enum ImageLoss {
     TooManyPages = 2,
     /// The namespace had no record left for blocks that were replaced.
     NoRecords = 3,
+    /// A program waited too long for a write that was planned before the cut and may still store into a block of the image.
+    Awaited = 4,
+    /// Whoever holds it wanted so.
+    Wanted = 5,
 }
 
 /// Whether a namespace holds an image.
@@ -287,7 +291,7 @@ impl Microfs {
             let held = tx.get(IMAGE);
             if held != 0 {
                 // Its memory is still to be given back: whoever finds it after our death does that.
-                tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::NoSpace as u64);
+                tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::Wanted as u64);
                 tx.set(IMAGE, 0);
             }
             Ok(())
@@ -299,18 +303,20 @@ impl Microfs {
         })
     }
 
+    /// Gives up the image that is held, if one is; its memory stays until [`Microfs::end_image`].
+    pub fn give_up_image(&self, why: ImageLoss) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            if let Some(Held { number, .. }) = tx.image {
+                tx.lose_image(number, why);
+            }
+            Ok(())
+        })
+    }
+
     /// Gives the image up if what was done for it failed for want of records: true if that was so, and the call may go on without.
     pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
         let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
-        fails
-            && self
-                .transact_unlogged(|tx| {
-                    if let Some(Held { number, .. }) = tx.image {
-                        tx.lose_image(number, ImageLoss::NoRecords);
-                    }
-                    Ok(())
-                })
-                .is_ok()
+        fails && self.give_up_image(ImageLoss::NoRecords).is_ok()
     }
 
     /// Whether a file is one whose bytes the image does not keep, because it was mapped at the cut or has been since. Asked after
@@ -368,6 +374,8 @@ fn loss(word: u64) -> ImageLoss {
     match word & ((1 << LOSS_BITS) - 1) {
         2 => ImageLoss::TooManyPages,
         3 => ImageLoss::NoRecords,
+        4 => ImageLoss::Awaited,
+        5 => ImageLoss::Wanted,
         _ => ImageLoss::NoSpace,
     }
 }

@@ -228,9 +228,8 @@ impl Simulation {
     /// Whether data are on their way to the file in a place, which was emptied since: appends go behind them, of which the
     /// model knows nothing.
     fn is_brought_in_vain(&self, place: Place) -> bool {
-        self.inode(place).is_ok_and(|inode| {
-            self.absentees.brought.iter().any(|brought| brought.is_busy(inode))
-        })
+        self.inode(place)
+            .is_ok_and(|inode| self.absentees.brought.iter().any(|brought| brought.is_busy(inode)))
     }
 
     /// A process takes a step; its result must be the model's.
