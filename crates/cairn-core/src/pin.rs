@@ -213,9 +213,8 @@ impl Transaction<'_> {
     /// active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let ticket = pin.ticket(self).wrapping_add(1);
-        self.keep_pages(pin.at, PIN_WORDS);
-        self.set_unlogged(pin.at + 7, ticket);
         self.begin_pin(pin, request)?;
+        self.set_unlogged(pin.at + 7, ticket);
         Ok(ticket)
     }
 

@@ -299,7 +299,6 @@ impl Microfs {
                 at_cursor: at == Position::Cursor,
                 brings,
             };
-            plan.valid_end = inode.tail(tx).unwrap_or(plan.zero_from);
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;
             let last_is_fresh = plan.runs[..plan.run_count].last().is_some_and(|run| run.fresh);
@@ -380,6 +379,7 @@ fn collect_runs(
                     }
                 }
                 plan.image = tx.image.map_or(0, |held| held.number);
+                plan.valid_end = inode.tail(tx).unwrap_or(plan.zero_from);
                 (count, Replaces::blocks(found.tier, found.first))
             }
             Stretch::Hole(count) => (wanted.min(count), Replaces::NOTHING),

@@ -288,6 +288,7 @@ impl<'m> Transaction<'m> {
     }
 
     /// Takes the lock and undoes what a dead owner left; looks at no image.
+    #[inline(always)]
     pub(crate) fn lock(&mut self) -> Result<()> {
         let acquired = self.memory.lock()?;
         self.holds_lock = true;
