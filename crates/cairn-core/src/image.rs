@@ -11,6 +11,11 @@
 //! - Writes that were planned before the cut may still store into such blocks: see [`Microfs::image_is_settled`].
 //! - Files that are mapped, or become mapped, are written in place; the image says of which files that is so.
 //!
+//! What changes without the lock is in the image as it was when its page was saved, or later, and means nothing there: the
+//! lock itself, states of leases (none is live at the cut), claims, notes of reads, and who waits for space or data. No call that
+//! only reads looks at it. Free blocks that are in the image count as free although nobody may have them:
+//! [`Microfs::image_blocks_held`].
+//!
 //! An image costs no call its success: if a page cannot be saved, the image is given up.
 //! Does not copy anything, does not decide when an image is taken or how long it is held, and does not outlive the segment.
 
@@ -63,7 +68,8 @@ pub enum ImageState {
 /// How far what brings a file's bytes to where they survive has got, see [`Microfs::barriers`].
 pub type Barriers = u64;
 
-/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do.
+/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do. This is the one
+/// place where somebody waits for others under a lock: for so long as they need to take theirs.
 pub struct Rendezvous {
     expected: usize,
     arrived: AtomicUsize,
