@@ -11,6 +11,11 @@
 //! - Writes that were planned before the cut may still store into such blocks: see [`Microfs::image_is_settled`].
 //! - Files that are mapped, or become mapped, are written in place; the image says of which files that is so.
 //!
+//! What changes without the lock is in the image as it was when its page was saved, or later, and means nothing there: the
+//! lock itself, states of leases (none is live at the cut), claims, notes of reads, and who waits for space or data. No call that
+//! only reads looks at it. Free blocks that are in the image count as free although nobody may have them:
+//! [`Microfs::image_blocks_held`].
+//!
 //! An image costs no call its success: if a page cannot be saved, the image is given up.
 //! Does not copy anything, does not decide when an image is taken or how long it is held, and does not outlive the segment.
 
@@ -43,6 +48,10 @@ pub enum ImageLoss {
     TooManyPages = 2,
     /// The namespace had no record left for blocks that were replaced.
     NoRecords = 3,
+    /// A program waited too long for a write that was planned before the cut and may still store into a block of the image.
+    Awaited = 4,
+    /// Whoever holds it wanted so.
+    Wanted = 5,
 }
 
 /// Whether a namespace holds an image.
@@ -59,7 +68,8 @@ pub enum ImageState {
 /// How far what brings a file's bytes to where they survive has got, see [`Microfs::barriers`].
 pub type Barriers = u64;
 
-/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do.
+/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do. This is the one
+/// place where somebody waits for others under a lock: for so long as they need to take theirs.
 pub struct Rendezvous {
     expected: usize,
     arrived: AtomicUsize,
@@ -287,7 +297,7 @@ impl Microfs {
             let held = tx.get(IMAGE);
             if held != 0 {
                 // Its memory is still to be given back: whoever finds it after our death does that.
-                tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::NoSpace as u64);
+                tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::Wanted as u64);
                 tx.set(IMAGE, 0);
             }
             Ok(())
@@ -299,18 +309,20 @@ impl Microfs {
         })
     }
 
+    /// Gives up the image that is held, if one is; its memory stays until [`Microfs::end_image`].
+    pub fn give_up_image(&self, why: ImageLoss) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            if let Some(Held { number, .. }) = tx.image {
+                tx.lose_image(number, why);
+            }
+            Ok(())
+        })
+    }
+
     /// Gives the image up if what was done for it failed for want of records: true if that was so, and the call may go on without.
     pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
         let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
-        fails
-            && self
-                .transact_unlogged(|tx| {
-                    if let Some(Held { number, .. }) = tx.image {
-                        tx.lose_image(number, ImageLoss::NoRecords);
-                    }
-                    Ok(())
-                })
-                .is_ok()
+        fails && self.give_up_image(ImageLoss::NoRecords).is_ok()
     }
 
     /// Gives the image up whose blocks a program needs; false if none is held.
@@ -380,6 +392,8 @@ fn loss(word: u64) -> ImageLoss {
     match word & ((1 << LOSS_BITS) - 1) {
         2 => ImageLoss::TooManyPages,
         3 => ImageLoss::NoRecords,
+        4 => ImageLoss::Awaited,
+        5 => ImageLoss::Wanted,
         _ => ImageLoss::NoSpace,
     }
 }

@@ -74,8 +74,29 @@ pub(crate) struct PinnedRun {
     pub blocks: BlockRun,
     /// Reserved by this plan, not yet part of the file.
     pub fresh: bool,
-    /// Tier and first block of those in the image that fresh ones are to take the places of. Only the plan knows.
-    pub replaces: Option<(u8, u32)>,
+    /// Of those in the image that fresh ones are to take the places of. Only the plan knows.
+    pub replaces: Replaces,
+}
+
+/// Blocks whose places others take: their tier and the first of them, if there are any. Small, because plans are copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaces {
+    tier: [u8; 1],
+    first: [u8; 4],
+}
+
+impl Replaces {
+    pub(crate) const NOTHING: Replaces = Replaces { tier: [u8::MAX], first: [0; 4] };
+
+    pub(crate) fn blocks(tier: u8, first: u32) -> Replaces {
+        Replaces { tier: [tier], first: first.to_le_bytes() }
+    }
+
+    #[inline]
+    pub(crate) fn first(self) -> Option<(u8, u32)> {
+        let tier = self.tier[0];
+        (tier != u8::MAX).then(|| (tier, u32::from_le_bytes(self.first)))
+    }
 }
 
 impl Pin {
@@ -111,7 +132,7 @@ impl Pin {
                 file_block: key as u32,
                 blocks: BlockRun::unpack(tx.get(at + 1)),
                 fresh: key & FRESH != 0,
-                replaces: None,
+                replaces: Replaces::NOTHING,
             }
         })
     }
@@ -192,9 +213,8 @@ impl Transaction<'_> {
     /// active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let ticket = pin.ticket(self).wrapping_add(1);
-        self.keep_pages(pin.at, PIN_WORDS);
-        self.set_unlogged(pin.at + 7, ticket);
         self.begin_pin(pin, request)?;
+        self.set_unlogged(pin.at + 7, ticket);
         Ok(ticket)
     }
 

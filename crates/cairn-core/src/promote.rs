@@ -12,7 +12,7 @@ use crate::fs::Microfs;
 use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE};
 use crate::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::map::Stretch;
-use crate::pin::{Pin, PinRequest, PinnedRun};
+use crate::pin::{Pin, PinRequest, PinnedRun, Replaces};
 use crate::pool::{BARRED, BlockRun};
 use crate::process::Slot;
 use crate::read::ReadPlan;
@@ -276,7 +276,7 @@ impl Transaction<'_> {
             behind: 0,
             flags: 0,
             layout: 0,
-            runs: &[PinnedRun { file_block, blocks, fresh: true, replaces: None }],
+            runs: &[PinnedRun { file_block, blocks, fresh: true, replaces: Replaces::NOTHING }],
         };
         Ok(Promotion {
             inode: inode.id,

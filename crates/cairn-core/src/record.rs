@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(*operation as usize, index + 1);
             assert_eq!(Operation::decode(*operation as u16), Some(*operation));
         }
-        assert_eq!((Operation::decode(0), Operation::decode(23)), (None, None));
+        assert_eq!((Operation::decode(0), Operation::decode(24)), (None, None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{Inode, ORPHAN, SETTLING, WANTS_SETTLE};
 use crate::map::{Extent, Replaced, Stretch};
-use crate::pin::{PIN_SETTLES, Pin, PinRequest, PinnedRun};
+use crate::pin::{PIN_SETTLES, Pin, PinRequest, PinnedRun, Replaces};
 use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -59,7 +59,8 @@ impl Microfs {
                 true => Some(tx.allocate_shared(slot, 1).ok_or(Error::NoSpace)?),
                 false => None,
             };
-            let fresh_run = |blocks| PinnedRun { file_block, blocks, fresh: true, replaces: None };
+            let replaces = Replaces::NOTHING;
+            let fresh_run = |blocks| PinnedRun { file_block, blocks, fresh: true, replaces };
             let runs = fresh.map(fresh_run);
             tx.activate_pin(
                 pin,

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const COUNT_BITS: u32 = 16;
 const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
+/// Until so many words of the undo area are used, it has room for a word and its footer.
+const PLAIN_UNTIL: usize = UNDO_WORDS - 2;
 /// Flags in the footer of an undo entry: only the low or the high half of the word goes back.
 const LOW_HALF: u64 = 1 << 62;
 const HIGH_HALF: u64 = 1 << 63;
@@ -36,8 +38,9 @@ pub(crate) struct Transaction<'m> {
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
-    /// What is changed need only go to the undo area: no image is held, and no undo is forgone.
-    pub is_plain: bool,
+    /// Words of the undo area after which a change is not a plain one, which only goes there: 0 while an image is held, and
+    /// where undo is forgone.
+    plain_until: usize,
     /// The image that the namespace holds.
     pub image: Option<Held<'m>>,
     corrupt: Cell<Option<&'static str>>,
@@ -112,7 +115,7 @@ impl<'m> Transaction<'m> {
             checksum,
             local,
             undo_used: 0,
-            is_plain: true,
+            plain_until: PLAIN_UNTIL,
             image: None,
             corrupt: Cell::new(None),
             absent: Cell::new(None),
@@ -140,7 +143,7 @@ impl<'m> Transaction<'m> {
 
     /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.
     pub(crate) fn forgo_undo(&mut self) {
-        self.is_plain = false;
+        self.plain_until = 0;
     }
 
     /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
@@ -197,13 +200,10 @@ impl<'m> Transaction<'m> {
         if old == value {
             return;
         }
-        if !self.is_plain && !self.keeps_before(at, 1) {
-            return word.store(value, Ordering::Relaxed);
+        if self.undo_used >= self.plain_until {
+            return self.set_with_care(at, value);
         }
         // As `record_undo` for one word, which is nearly every change.
-        if self.undo_used + 1 >= UNDO_WORDS - 1 {
-            return self.mark_corrupt("transaction larger than its undo area");
-        }
         let entry = self.layout.undo + 1 + self.undo_used;
         self.words[entry].store(old, Ordering::Relaxed);
         self.words[entry + 1].store((at as u64) << COUNT_BITS | 1, Ordering::Relaxed);
@@ -211,12 +211,22 @@ impl<'m> Transaction<'m> {
         word.store(value, Ordering::Relaxed);
     }
 
-    /// These words are about to change: saves their pages if an image is held. False: nor are they to be undone.
+    /// As `set`, while an image is held, or where undo is forgone, or there is no room for it.
     #[cold]
-    fn keeps_before(&mut self, at: usize, count: usize) -> bool {
-        let forgoes_undo = self.image.is_none();
-        self.keep_pages(at, count);
-        !forgoes_undo
+    #[inline(never)]
+    fn set_with_care(&mut self, at: usize, value: u64) {
+        if self.forgoes_undo() || self.record_undo(at, 1) {
+            self.words[at].store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn forgoes_undo(&self) -> bool {
+        self.plain_until == 0 && self.image.is_none()
+    }
+
+    /// From now on changes are plain ones, or, while an image is held, not.
+    pub(crate) fn set_plain(&mut self, is_plain: bool) {
+        self.plain_until = if is_plain { PLAIN_UNTIL } else { 0 };
     }
 
     /// Changes one half of the word at `at`, while others may change the other half without the lock.
@@ -313,8 +323,11 @@ impl<'m> Transaction<'m> {
             self.mark_corrupt("transaction larger than its undo area");
             return false;
         }
-        if !self.is_plain && !self.keeps_before(at, count) {
-            return true;
+        if self.plain_until == 0 {
+            if self.forgoes_undo() {
+                return true;
+            }
+            self.keep_pages(at, count);
         }
         let entry = &self.words[area + self.undo_used..][..=count];
         self.words[at..at + count].iter().zip(entry).for_each(copy_word);

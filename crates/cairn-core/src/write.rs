@@ -16,7 +16,7 @@ use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle, MAY_WRITE, WROTE};
 use crate::inode::{ABSENT, Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
-use crate::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX};
+use crate::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX, Replaces};
 use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -32,7 +32,7 @@ pub use lease::LeasedWrite;
 pub const WRITE_BYTES_MAX: u64 = 16 << 20;
 
 const EMPTY_RUN: PinnedRun =
-    PinnedRun { file_block: 0, blocks: NO_BLOCKS, fresh: false, replaces: None };
+    PinnedRun { file_block: 0, blocks: NO_BLOCKS, fresh: false, replaces: Replaces::NOTHING };
 const NO_BLOCKS: BlockRun = BlockRun { tier: 0, first: 0, count: 0 };
 /// A piece of nothing, over zeros of a block that stays where it is.
 pub(crate) const PIECE_IN_PLACE: WritePiece = WritePiece {
@@ -124,7 +124,8 @@ impl WritePlan {
                 let from = self.offset.max(block_start);
                 let to = end.min(block_end);
                 let start = (from - block_start) as u32;
-                let is_copied = run.replaces.is_some();
+                let replaced = run.replaces.first();
+                let is_copied = replaced.is_some();
                 let copy_end = if is_copied { self.valid_end.min(block_end).max(to) } else { to };
                 let zero_after =
                     if run.fresh && !self.leaves_tail { block_end - copy_end } else { 0 };
@@ -136,7 +137,7 @@ impl WritePlan {
                     start,
                     length: (to - from) as u32,
                     zero_before: if run.fresh && !is_copied { start } else { 0 },
-                    copy_from: run.replaces.filter(|_| copies).map(old),
+                    copy_from: replaced.filter(|_| copies).map(old),
                     copy_after: (copy_end - to) as u32,
                     zero_after: zero_after as u32,
                     kind: if run.fresh {
@@ -154,11 +155,10 @@ impl WritePlan {
     /// Where what the write stores or copies ends in the file.
     fn stored_end(&self) -> u64 {
         let end = self.offset + self.length;
-        match self.runs[..self.run_count].last() {
-            Some(PinnedRun { replaces: Some(_), .. }) => {
-                end.max(self.valid_end.min(end.next_multiple_of(1 << self.hugeblock_shift)))
-            }
-            _ => end,
+        let last = self.runs[..self.run_count].last();
+        match last.and_then(|run| run.replaces.first()) {
+            Some(_) => end.max(self.valid_end.min(end.next_multiple_of(1 << self.hugeblock_shift))),
+            None => end,
         }
     }
 
@@ -303,7 +303,6 @@ impl Microfs {
                 at_cursor: at == Position::Cursor,
                 brings,
             };
-            plan.valid_end = inode.tail(tx).unwrap_or(plan.zero_from);
             collect_runs(tx, slot, inode, wanted_end, &mut plan)?;
             let end = offset + plan.length;
             let last_is_fresh = plan.runs[..plan.run_count].last().is_some_and(|run| run.fresh);
@@ -369,8 +368,9 @@ fn collect_runs(
                 let (in_image, count) = tx.first_in_image(found);
                 if !in_image || !redirects {
                     let blocks = BlockRun { count, ..found };
+                    let replaces = Replaces::NOTHING;
                     plan.runs[plan.run_count] =
-                        PinnedRun { file_block: block, blocks, fresh: false, replaces: None };
+                        PinnedRun { file_block: block, blocks, fresh: false, replaces };
                     plan.run_count += 1;
                     block += count;
                     continue;
@@ -383,9 +383,10 @@ fn collect_runs(
                     }
                 }
                 plan.image = tx.image.map_or(0, |held| held.number);
-                (count, Some((found.tier, found.first)))
+                plan.valid_end = inode.tail(tx).unwrap_or(plan.zero_from);
+                (count, Replaces::blocks(found.tier, found.first))
             }
-            Stretch::Hole(count) => (wanted.min(count), None),
+            Stretch::Hole(count) => (wanted.min(count), Replaces::NOTHING),
         };
         let Some(blocks) = tx.allocate(slot, plan.handle, inode, count) else { break };
         if blocks.count == 0 {

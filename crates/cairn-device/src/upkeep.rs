@@ -6,7 +6,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use cairn_core::{Caller, Error, InodeId, Result, StaleBlock};
+use cairn_core::{Caller, Error, ImageLoss, InodeId, Result, StaleBlock};
 
 use crate::checksum;
 use crate::device::{self, Device};
@@ -20,6 +20,9 @@ const WAIT: Duration = Duration::from_micros(100);
 const REAP_EVERY: usize = 500;
 /// Rounds after which it gives up, some minutes: a write in flight ends when a device that others use, too, has taken it.
 const ROUNDS_MAX: usize = 1_000_000;
+/// Rounds after which no image is waited for, some seconds: a write that was planned before its cut may be one of a process that
+/// is stopped.
+const IMAGE_ROUNDS_MAX: usize = 20_000;
 
 impl Namespace {
     /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not there.
@@ -37,6 +40,9 @@ impl Namespace {
                 Err(Error::Busy) => {
                     if (round - YIELDS) % REAP_EVERY == 0 {
                         self.reap()?;
+                    }
+                    if round == IMAGE_ROUNDS_MAX {
+                        self.fs.give_up_image(ImageLoss::Awaited)?;
                     }
                     // A sleep that is cut short is as good.
                     let _ = sys::nanosleep(WAIT);

@@ -15,8 +15,8 @@ const LOG_HEADER_WORDS: usize = 4;
 /// Words of a log block that belong to the log's stream.
 pub const PAYLOAD_WORDS: usize = BLOCK_WORDS - LOG_HEADER_WORDS;
 /// Parameters of each operation, from number 1 on.
-pub const PARAMETERS: [usize; 22] =
-    [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1];
+pub const PARAMETERS: [usize; 23] =
+    [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1, 6];
 
 const LOG_MAGIC: u64 = u64::from_le_bytes(*b"cairnlog");
 const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;

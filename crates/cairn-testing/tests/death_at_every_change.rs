@@ -523,6 +523,35 @@ impl Judge {
         portrait(&Microfs::open_image(memory, CHECKSUM)?)
     }
 
+    /// Whoever comes after a death goes on saving pages, and the image is still what it was.
+    fn examine_what_follows(&self, moment: &str) {
+        let Some(image) = &self.image else { return };
+        let load = |words: &[AtomicU64]| words.iter().map(|word| word.load(Relaxed)).collect();
+        let words: Vec<u64> = load(self.copy.words());
+        let copy = Arc::new(HeapMemory::from_words(&words));
+        copy.shadow()
+            .iter()
+            .zip(&image.shadow)
+            .for_each(|(place, &word)| place.store(word, Relaxed));
+        copy.simulate_owner_death();
+        let fs = Microfs::open(Box::new(copy.clone()), CHECKSUM).expect("the header is intact");
+        if !matches!(fs.image(), ImageState::Held(_)) {
+            return;
+        }
+        let attached = fs.attach(ProcessIdentity { pid: 99, pid_namespace: 1, start_time: 9 });
+        let slot = attached.expect("there are slots").slot;
+        let caller =
+            Caller { slot, credentials: SUPERUSER, groups: &[], now: Timestamp(9_000_000) };
+        for path in [&b"many/after"[..], b"after"] {
+            fs.open_file(&caller, ROOT, path, READ_WRITE, 0o644).expect("there is room");
+        }
+        fs.unlink(&caller, ROOT, b"hard").or_else(|_| fs.unlink(&caller, ROOT, b"slow")).unwrap();
+        let memory = ImageMemory::new(copy, Box::new(image.view.clone()), CHECKSUM);
+        let seen = memory.and_then(|memory| Microfs::open_image(memory, CHECKSUM));
+        let seen = seen.and_then(|fs| portrait(&fs)).expect("the image is held");
+        assert!(seen == image.cut, "{moment}, and what followed: the image has changed");
+    }
+
     /// The image is what it was, as long as it is held.
     fn examine_image(&self, moment: &str) {
         let Some(image) = &self.image else { return };
@@ -554,6 +583,9 @@ impl Judge {
             Err(error) => panic!("{moment}: {error}"),
         };
         self.examine_image(moment);
+        if saved {
+            self.examine_what_follows(moment);
+        }
         let before = self.committed.last().expect("there is a first portrait");
         match &self.next {
             None if is_still(before, &seen) => {}
@@ -599,7 +631,12 @@ fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
     let mut judge = Judge::new(&before, &pages, memory.shadow());
     let mut child = Child::fork(true, || (operation.act)(&stage));
     let words = [0, UNDO_LENGTH, stage.lease_state].map(|at| &memory.words()[at]);
-    let watched = [words[0], words[1], words[2], &memory.shadow()[0]];
+    // How many pages are saved, and whether the first one is.
+    let saved = [0, PAGE_WORDS].map(|at| &memory.shadow()[at]);
+    let watched = match holds_image {
+        true => [words[0], words[1], saved[0], saved[1]],
+        false => [words[0], words[1], words[2], saved[0]],
+    };
     let watches = !soaking() && child.watch(&watched);
     let mut stops = 0;
     loop {

@@ -166,6 +166,50 @@ fn pieces_of_a_write_in_the_log_make_no_sense_then_it_is_refused() {
 }
 
 #[test]
+fn blocks_that_are_replaced_in_the_log_make_no_sense_then_it_is_refused() {
+    const BLOCK: u64 = 4096;
+    let file = created(IN_ROOT, 2, FILE, b"a");
+    let run = |first: u64, count: u64| count << 36 | first;
+    let written = |operation, [offset, length, file_block, run]: [u64; 4]| {
+        said(operation, &[2, offset, length, file_block, run, 0], b"")
+    };
+    let before = written(Operation::Write, [0, 8 * BLOCK, 0, run(7, 8)]);
+    let replaced = |parameters| written(Operation::Replace, parameters);
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    let proper = [
+        replaced([2 * BLOCK, 3 * BLOCK, 2, run(20, 3)]),
+        replaced([8 * BLOCK - 9, 10, 7, run(23, 1)]),
+        replaced([0, 0, 1, run(9, 1)]),
+    ];
+    let records = words(&[&[file.clone(), before.clone()], &proper[..2]].concat());
+    sealed::put_log(&image, &Places::of(&superblock), EPOCH, &records);
+    assert_eq!(recover_and_use(image), Ok(()));
+    // What the first one freed is used again by the last one.
+    let (image, superblock) = sealed::empty(MEDIA_BYTES);
+    let records = words(&[&[file.clone(), before.clone()], &proper[..]].concat());
+    sealed::put_log(&image, &Places::of(&superblock), EPOCH, &records);
+    assert_eq!(recover_and_use(image), Ok(()));
+
+    let tier_blocks = u64::from(superblock.geometry.tier_blocks[0]);
+    for (why, record) in [
+        ("block given away twice", [0, BLOCK, 0, run(8, 1)]),
+        ("block given away twice", [0, BLOCK, 0, run(7, 1)]),
+        ("run of blocks", [0, BLOCK, 0, 0]),
+        ("run of blocks", [0, BLOCK, 0, run(tier_blocks, 1)]),
+        ("run of blocks", [0, BLOCK, 0, 1 << 60 | run(20, 1)]),
+        ("run of blocks", [0, BLOCK, 8, run(20, 1)]),
+        ("run of blocks", [0, BLOCK, 7, run(20, 2)]),
+        ("blocks that are replaced", [0, 12 * BLOCK, 7, run(20, 2)]),
+        ("blocks that are replaced", [0, 12 * BLOCK, 9, run(20, 1)]),
+        ("end of a write", [u64::MAX, BLOCK, 0, run(20, 1)]),
+        ("end of a write", [u64::MAX - BLOCK, BLOCK, 0, run(20, 1)]),
+        ("file block", [0, BLOCK, 1 << 32, run(20, 1)]),
+    ] {
+        assert_log_refused(&[file.clone(), before.clone(), replaced(record)], why);
+    }
+}
+
+#[test]
 fn names_in_a_snapshot_make_no_tree_then_it_is_refused() {
     let file = inode(2, FILE, 1, 0, 0);
     let directory = inode(2, DIRECTORY, 2, IN_ROOT, 0);

@@ -148,6 +148,37 @@ fn write_planned_before_the_cut_is_waited_for_by_those_after_it() {
 }
 
 #[test]
+fn image_is_given_up_then_nobody_waits_for_writes_from_before_the_cut() {
+    let world = World::new(64, 100);
+    let (process, other) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let file = open(&process, b"a");
+    write(&process, &file, 0, &[1; 3 * BLOCK as usize]);
+    let caller = process.caller();
+    let begun = process.begin_write(&caller, file.handle, Position::At(0), &[2; 100]);
+    let mut begun = begun.unwrap();
+    process.fs.begin_image().unwrap();
+    let theirs = open(&other, b"a");
+    let bytes = [3; 100];
+    let plan = || other.begin_write(&other.caller(), theirs.handle, Position::At(50), &bytes);
+    assert_eq!(plan().map(drop), Err(Error::Busy));
+    // A redirect that is under way comes to nothing with its image.
+    let redirected = other.begin_write(&other.caller(), theirs.handle, Position::At(BLOCK), &bytes);
+    let mut redirected = redirected.unwrap();
+    other.transfer(&mut redirected).unwrap();
+    other.fs.give_up_image(ImageLoss::Awaited).unwrap();
+    assert_eq!(other.fs.image(), ImageState::Lost(1, ImageLoss::Awaited));
+    let overwritten = plan().unwrap();
+    other.finish_write(&other.caller(), theirs.handle, overwritten).unwrap();
+    assert_eq!(other.commit(&other.caller(), &mut redirected), Ok(false));
+    other.replan(&other.caller(), theirs.handle, &mut redirected).unwrap();
+    assert_eq!(other.commit(&other.caller(), &mut redirected), Ok(true));
+    process.transfer(&mut begun).unwrap();
+    assert_eq!(process.commit(&caller, &mut begun), Ok(true));
+    process.fs.end_image().unwrap();
+    process.fs.check().unwrap();
+}
+
+#[test]
 fn file_is_mapped_at_the_cut_or_later_then_the_image_says_so() {
     let world = World::new(64, 100);
     let process = world.process(SUPERUSER);

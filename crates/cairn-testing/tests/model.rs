@@ -95,13 +95,16 @@ fn run_with_images(seed: u64) {
     }
     let reach = *random.pick(&[9000, 40_000, 100_000]);
     let write_bytes = *random.pick(&[300, 5000, 20_000]);
-    let promotes = random.one_in(4);
+    let (promotes, brings) = (random.one_in(4), random.one_in(4));
     let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
     for action in 0..ACTIONS {
         act(&mut simulation, &mut generator);
         act_on_images(&mut simulation, &mut generator);
         if promotes {
             act_on_promotions(&mut simulation, &mut generator);
+        }
+        if brings {
+            act_on_absent(&mut simulation, &mut generator);
         }
         if action % (4 * VERIFY_EVERY) == 0 {
             simulation.verify();

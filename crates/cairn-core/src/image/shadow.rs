@@ -207,7 +207,7 @@ impl<'m> Transaction<'m> {
             let Some(shadow) = shadow else { break };
             if shadow.is_backed(&self.local.shadow, number) {
                 self.image = Some(Held { number, shadow, pages_kept: 0 });
-                self.is_plain = false;
+                self.set_plain(false);
                 // So that what is fresh is saved, too, before it is written over.
                 self.gave_back = true;
                 return Ok(());
@@ -231,7 +231,7 @@ impl<'m> Transaction<'m> {
         self.words[IMAGE_LOST].store(number << LOSS_BITS | why as u64, Ordering::Release);
         self.words[IMAGE].store(0, Ordering::Release);
         self.image = None;
-        self.is_plain = true;
+        self.set_plain(true);
     }
 
     /// A word of this page is about to change: saves the page as it is, if an image is held and has not saved it yet.
@@ -288,6 +288,7 @@ impl<'m> Transaction<'m> {
     }
 
     /// Takes the lock and undoes what a dead owner left; looks at no image.
+    #[inline(always)]
     pub(crate) fn lock(&mut self) -> Result<()> {
         let acquired = self.memory.lock()?;
         self.holds_lock = true;

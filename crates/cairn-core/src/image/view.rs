@@ -3,7 +3,7 @@
 //! Invariant: who holds the lock of the view holds that of the namespace, the image is held, and every page that was saved
 //! stands in the view as it was at the cut; every other page of the segment is as it was then. So each operation that only
 //! reads finds, under the lock, the namespace of the cut. What it says is of the image if the image is held still.
-//! Who changes something in the view changes it for himself alone. One thread uses a view.
+//! Who changes something in the view changes it for himself alone.
 
 use super::shadow::Shadow;
 use crate::error::{Error, Result};
@@ -11,6 +11,7 @@ use crate::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
 use crate::memory::{Acquired, Memory};
 use crate::slab;
 use crate::transaction::{Local, Transaction};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -120,8 +121,8 @@ impl ImageMemory {
     }
 
     /// Puts pages in their places that were saved since, of those that were touched. The lock is held. What is to be touched
-    /// before others can be goes to `next`; returns how many pages that are, 0 if all are in their places.
-    fn install(&self, next: &mut [usize; BATCH]) -> Result<usize> {
+    /// before others can be goes to `next`; returns of which places these are the pages, none if all are where they belong.
+    fn install(&self, next: &mut [usize; BATCH]) -> Result<Range<usize>> {
         let shadow = self.shadow()?;
         let (count, touched) = (shadow.count(self.number), self.touched.load(Ordering::Relaxed));
         for place in self.installed.load(Ordering::Relaxed)..touched {
@@ -134,7 +135,7 @@ impl ImageMemory {
         for (page, place) in next.iter_mut().zip(places.clone()) {
             *page = shadow.page_in(place).unwrap_or(0);
         }
-        Ok(places.len())
+        Ok(places)
     }
 }
 
@@ -154,15 +155,16 @@ impl Memory for ImageMemory {
         loop {
             self.lock_live()?;
             let found = self.install(&mut next);
-            if found == Ok(0) {
+            if found.as_ref().is_ok_and(Range::is_empty) {
                 // Nothing is saved of the view.
                 self.words()[IMAGE].store(0, Ordering::Relaxed);
                 return Ok(Acquired::Clean);
             }
             self.live.unlock();
             let found = found?;
-            next[..found].iter().for_each(|&page| self.touch(page));
-            self.touched.fetch_add(found, Ordering::Relaxed);
+            next[..found.len()].iter().for_each(|&page| self.touch(page));
+            // Another thread may have touched the same ones, or more.
+            self.touched.fetch_max(found.end, Ordering::Relaxed);
         }
     }
 

@@ -33,7 +33,7 @@ impl Transaction<'_> {
         inode.layout(self) == pin.layout(self)
             || runs.iter().all(|run| {
                 let in_place = (!run.fresh).then_some((run.blocks.tier, run.blocks.first));
-                match (self.stretch(map, run.file_block), run.replaces.or(in_place)) {
+                match (self.stretch(map, run.file_block), run.replaces.first().or(in_place)) {
                     (Stretch::Hole(count), None) => count >= run.blocks.count,
                     (Stretch::Data(found), Some(known)) => {
                         (found.tier, found.first) == known && found.count >= run.blocks.count
@@ -130,7 +130,7 @@ impl Microfs {
                 let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
                 let added = Extent { file_block: run.file_block, blocks: run.blocks };
                 let written = (from, to - from);
-                if run.replaces.is_some() {
+                if run.replaces.first().is_some() {
                     tx.redirect(&mut replaced, added, (caller, slot))?;
                     tx.log_replacement(caller.now, inode, written, added);
                 } else {

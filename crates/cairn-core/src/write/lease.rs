@@ -40,7 +40,7 @@ use crate::fs::Microfs;
 use crate::handle::{APPEND, Handle};
 use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
-use crate::pin::{PIN_APPEND, PIN_LEASED, Pin, PinRequest, PinnedRun, RUNS_MAX};
+use crate::pin::{PIN_APPEND, PIN_LEASED, Pin, PinRequest, PinnedRun, RUNS_MAX, Replaces};
 use crate::pool::BlockRun;
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -478,7 +478,8 @@ impl Transaction<'_> {
         }
         seat.clear();
         let blocks = BlockRun { count: 1, ..found };
-        let run = PinnedRun { file_block, blocks, fresh: false, replaces: None };
+        let replaces = Replaces::NOTHING;
+        let run = PinnedRun { file_block, blocks, fresh: false, replaces };
         let record = Record { at: slot.lease_at(seat.index) };
         record.set_start(self, end);
         record.set_handle(self, u64::from(handle.id.0));

@@ -456,3 +456,50 @@ fn stand_in_directory_is_nameless_and_finds_nothing() {
     assert!(std::fs::read_dir(store.path().join("void")).unwrap().next().is_none());
     [first, second].iter().for_each(|&open| sys::close(open).unwrap());
 }
+
+#[test]
+fn image_of_two_namespaces_shows_the_cut_and_gives_its_memory_back() {
+    use cairn_core::{ImageState, OpenOptions, ProcessIdentity, ROOT};
+    const WRITE: OpenOptions = OpenOptions { write: true, create: true, ..OpenOptions::NONE };
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let names = ["node", "rank-1"];
+    names.iter().for_each(|name| create_namespace(&store, name, geometry(), false).unwrap());
+    let spaces = names.map(|name| open_namespace(&store, name).unwrap());
+    let create = |space: &Namespace, path: &[u8]| {
+        let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 1 };
+        let slot = space.fs.attach(identity).unwrap().slot;
+        let credentials = Credentials { uid: sys::geteuid(), gid: sys::getegid() };
+        let caller = cairn_core::Caller { slot, credentials, groups: &[], now: sys::now() };
+        space.fs.open_file(&caller, ROOT, path, WRITE, 0o600).unwrap();
+        caller
+    };
+    let shadow_blocks =
+        |name: &str| std::fs::metadata(store.path().join(format!("{name}.image"))).unwrap();
+    let blocks = |name: &str| std::os::unix::fs::MetadataExt::blocks(&shadow_blocks(name));
+    let caller = create(&spaces[0], b"before");
+    create(&spaces[1], b"before");
+    assert_eq!(open_image(&store, "node").err().unwrap().errno, libc::ESTALE);
+    assert_eq!(names.map(blocks), [0, 0], "nothing is taken before");
+    assert_eq!(begin_images(&[&spaces[0], &spaces[1]]), Ok(vec![1, 1]));
+    assert_eq!(begin_images(&[&spaces[0], &spaces[1]]), Err(Error::Busy));
+    assert_eq!(spaces[0].fs.image(), ImageState::Held(1), "the first one stays");
+    let images = names.map(|name| open_image(&store, name).unwrap());
+    for (space, image) in spaces.iter().zip(&images) {
+        for index in 0..200 {
+            create(space, format!("{index}").as_bytes());
+        }
+        let found = |path: &[u8]| image.fs.resolve(&caller, ROOT, path, false).is_ok();
+        assert!(found(b"before") && !found(b"0") && !found(b"199"));
+        assert_eq!(image.fs.require_image(), Ok(()));
+        image.fs.check().unwrap();
+    }
+    assert!(names.map(blocks).iter().all(|&blocks| blocks > 0));
+    for (space, image) in spaces.iter().zip(&images) {
+        space.fs.end_image().unwrap();
+        assert_eq!(image.fs.require_image(), Err(Error::ImageLost));
+        space.fs.check().unwrap();
+    }
+    assert_eq!(names.map(blocks), [0, 0]);
+    assert_eq!(begin_images(&[&spaces[0], &spaces[1]]), Ok(vec![2, 2]));
+}

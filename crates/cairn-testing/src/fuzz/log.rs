@@ -100,9 +100,9 @@ fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
         // Also files whose data are elsewhere.
         (16, 1) => return mode(choices) << 32 | choices.below(2) << 12 | choices.below(1 << 8),
         (16, 4) => INODE,
-        (8 | 21, 1) | (9, 1 | 2) | (16, 5) => SIZE,
-        (9, 3) | (18, 1) => BLOCK,
-        (9, 4) | (18, 2) => RUN,
+        (8 | 21, 1) | (9 | 23, 1 | 2) | (16, 5) => SIZE,
+        (9 | 23, 3) | (18, 1) => BLOCK,
+        (9 | 23, 4) | (18, 2) => RUN,
         _ => SMALL,
     };
     match kind {
