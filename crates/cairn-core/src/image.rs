@@ -309,6 +309,11 @@ impl Microfs {
         })
     }
 
+    /// In a forked child: what its parent has mapped to save pages in, this process has not.
+    pub fn forked(&self) {
+        self.local().shadow.forget();
+    }
+
     /// Gives up the image that is held, if one is; its memory stays until [`Microfs::end_image`].
     pub fn give_up_image(&self, why: ImageLoss) -> Result<()> {
         self.transact_unlogged(|tx| {

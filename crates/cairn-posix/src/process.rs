@@ -64,6 +64,7 @@ impl Spawn {
         placeholder::forked();
         flight::forked();
         if let Some((mount, child)) = self.0 {
+            mount.fs().forked();
             // If this fails, the parent does the same.
             let _ = mount.fs().spawn_parent(child, sys::getpid());
             mount.inherit(child);

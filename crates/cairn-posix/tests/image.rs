@@ -103,7 +103,7 @@ fn process_changes_everything_then_the_image_in_another_is_what_was_there() {
 
 #[test]
 fn cut_while_records_go_to_two_files_in_turn_has_no_record_without_the_one_before_it() {
-    const CUTS: usize = 100;
+    const CUTS: usize = 40;
     const RECORD: usize = 40;
     let _turn = turn();
     let logs = ["first", "second"].map(create);

@@ -53,6 +53,10 @@ impl ShadowHere {
         (known >> 32 == number & NUMBER_MASK).then_some(known as u32 as usize)
     }
 
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     fn set(&self, number: u64, places: usize) {
         self.0.store(number << 32 | places as u64, Ordering::Relaxed);
     }
