@@ -464,7 +464,9 @@ fn image_of_two_namespaces_shows_the_cut_and_gives_its_memory_back() {
     let scratch = Scratch::new();
     let store = store(&scratch);
     let names = ["node", "rank-1"];
-    names.iter().for_each(|name| create_namespace(&store, name, geometry(), false).unwrap());
+    for name in names {
+        create_namespace(&store, name, geometry(), false).unwrap();
+    }
     let spaces = names.map(|name| open_namespace(&store, name).unwrap());
     let create = |space: &Namespace, path: &[u8]| {
         let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 1 };
