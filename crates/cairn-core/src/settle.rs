@@ -37,6 +37,14 @@ impl Microfs {
     /// Plans the zeroing of a file's tail; `None` if it has none. `Busy` while writes to it are in flight; no new
     /// ones begin meanwhile.
     pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
+        let planned = self.plan_settle_once(caller, inode);
+        match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+            true => self.plan_settle_once(caller, inode),
+            false => planned,
+        }
+    }
+
+    fn plan_settle_once(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
         let planned = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let inode = tx.recalled_inode(inode)?;

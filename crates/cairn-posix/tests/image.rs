@@ -1,9 +1,9 @@
 //! An image of a real store that one process reads while another one writes: what was there at the cut, and no call without
-//! those that had returned before it.
+//! those that had returned before it; who needs its room gets that.
 
 mod common;
 
-use cairn_core::{InodeId, ROOT};
+use cairn_core::{ImageLoss, ImageState, InodeId, ROOT};
 use cairn_device::namespace::{begin_images, open_image, open_namespace};
 use cairn_device::{Namespace, Store, checksum};
 use cairn_posix::io::At;
@@ -150,4 +150,41 @@ fn cut_while_records_go_to_two_files_in_turn_has_no_record_without_the_one_befor
     assert!(longest > 0, "nothing was written meanwhile");
     logs.into_iter().chain([stop]).for_each(close);
     ["first", "second", "stop"].into_iter().for_each(remove);
+}
+
+#[test]
+fn program_that_needs_the_room_of_an_image_gets_it() {
+    let _turn = turn();
+    let chunk = pattern(HUGEBLOCK, 3);
+    let file = create("full");
+    let mut full = 0;
+    while write(file, &chunk) == Ok(HUGEBLOCK) {
+        full += HUGEBLOCK;
+    }
+    let agents = open_namespace(&store(), "node").unwrap();
+    begin_images(&[&agents]).unwrap();
+    for at in (0..full).step_by(HUGEBLOCK) {
+        assert_eq!(write_at(file, &pattern(HUGEBLOCK, 9), At::Offset(at as u64)), Ok(HUGEBLOCK));
+    }
+    assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
+    agents.fs.end_image().unwrap();
+    // So does whoever lets a file grow that was cut within a block.
+    let short = full - HUGEBLOCK + 1000;
+    file::truncate_handle(handle(file), short as i64).unwrap();
+    begin_images(&[&agents]).unwrap();
+    file::truncate_handle(handle(file), full as i64).unwrap();
+    assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
+    agents.fs.end_image().unwrap();
+    // So does whoever makes a new file of what another one held when the image began.
+    close(file);
+    begin_images(&[&agents]).unwrap();
+    remove("full");
+    put("next", &pattern(full, 5));
+    assert!(get("next") == pattern(full, 5));
+    assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
+    agents.fs.end_image().unwrap();
+    mount().fs().check().unwrap();
+    remove("next");
+    put("again", &pattern(full, 6));
+    remove("again");
 }
