@@ -464,7 +464,9 @@ fn image_of_two_namespaces_shows_the_cut_and_gives_its_memory_back() {
     let scratch = Scratch::new();
     let store = store(&scratch);
     let names = ["node", "rank-1"];
-    names.map(|name| create_namespace(&store, name, geometry(), false).unwrap());
+    for name in names {
+        create_namespace(&store, name, geometry(), false).unwrap();
+    }
     let spaces = names.map(|name| open_namespace(&store, name).unwrap());
     let create = |space: &Namespace, path: &[u8]| {
         let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 1 };
@@ -486,7 +488,9 @@ fn image_of_two_namespaces_shows_the_cut_and_gives_its_memory_back() {
     assert_eq!(spaces[0].fs.image(), ImageState::Held(1), "the first one stays");
     let images = names.map(|name| open_image(&store, name).unwrap());
     for (space, image) in spaces.iter().zip(&images) {
-        (0..200).for_each(|index| drop(create(space, format!("{index}").as_bytes())));
+        for index in 0..200 {
+            create(space, format!("{index}").as_bytes());
+        }
         let found = |path: &[u8]| image.fs.resolve(&caller, ROOT, path, false).is_ok();
         assert!(found(b"before") && !found(b"0") && !found(b"199"));
         assert_eq!(image.fs.require_image(), Ok(()));
