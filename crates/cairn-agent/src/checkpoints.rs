@@ -287,6 +287,8 @@ impl Checkpoints {
         let course = match told.succeeded {
             Some(true) => Course { run: Run::Succeeded, ..running() },
             Some(false) => Course { run: Run::Failed, ..running() },
+            // Whoever was told may have got no further.
+            None if self.has_succeeded() => Course { run: Run::Succeeded, ..running() },
             // Nobody who dies says so.
             None if self.register.ended_run() < ended => {
                 Course { run: Run::Failed, alive_ns: self.alive_ns }
@@ -296,12 +298,19 @@ impl Checkpoints {
         if is_under_way {
             self.alive_ns = now().0;
         }
-        if told.succeeded == Some(true) {
-            self.register.note_success(self.runs);
-        }
+        self.note_end(told)?;
         let view = self.look_at(groves, course, told, ripe)?;
         self.register.end_run(if told.succeeded.is_some() { self.runs } else { ended });
         Ok(view)
+    }
+
+    /// Notes that the run went well, if that is said: whatever fails in what follows, nobody says it again.
+    pub fn note_end(&mut self, told: Told) -> Result<()> {
+        if told.succeeded == Some(true) {
+            self.register.note_success(self.runs);
+            self.save()?;
+        }
+        Ok(())
     }
 
     fn look_at(
@@ -350,8 +359,7 @@ impl Checkpoints {
             Wanted::All => self.register.want_all(),
         }
         // However many passes that takes after the run, and whoever makes them.
-        let has_succeeded = self.runs > 0 && self.register.succeeded_run() == self.runs;
-        let is_of_all = has_succeeded || told.delivery != Delivery::Sound;
+        let is_of_all = self.has_succeeded() || told.delivery != Delivery::Sound;
         Ok(self.view(groves, &sets, &notes, (run, is_of_all), repair))
     }
 
@@ -361,6 +369,11 @@ impl Checkpoints {
         let purpose = purposes(&self.rules, &self.mount, notes);
         gone.retain(|known| !known.files.iter().any(|file| is_unwanted(purpose(&file.path))));
         gone.iter().filter(|_| self.drains).for_each(|known| self.register.note_gone(known));
+    }
+
+    /// Whether the last run is known to have.
+    fn has_succeeded(&self) -> bool {
+        self.runs > 0 && self.register.succeeded_run() == self.runs
     }
 
     fn is_run_under_way(&self) -> bool {

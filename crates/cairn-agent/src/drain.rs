@@ -128,6 +128,8 @@ impl Drainer {
             let _at_work = meter.at(&manifest_path(&self.job.job));
             self.checkpoints()?;
         }
+        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let before = heads();
         let mut trees = read(volumes)?;
@@ -142,7 +144,6 @@ impl Drainer {
         for (volume, tree) in &trees {
             self.seal_closed(volume, tree);
         }
-        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
         let mut view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
         meter.leave_out(std::mem::take(&mut view.unneeded));
         self.look_again = view.look_again;

@@ -267,18 +267,17 @@ impl Manifest {
         self.checkpoints.sort_by_key(|known| known.order);
     }
 
-    /// What is here of checkpoints that are not whole: all files of each that are in no whole one. Nothing where everything is here:
-    /// then nothing more was to come.
+    /// What is here of checkpoints that are not whole: all files of each that are in no whole one. Where everything is here, only what
+    /// stores before this one have left of theirs: of others nothing more was to come.
     pub fn parts(&self) -> Vec<Partial> {
-        if self.everything {
-            return Vec::new();
-        }
         let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
         let whole: HashSet<&FilePath> = whole.collect();
         let mut parts = self.partial.clone();
         parts.extend(self.checkpoints.iter().map(Partial::from));
         parts.iter_mut().for_each(|part| part.files.retain(|path| !whole.contains(path)));
         parts.retain(|part| part.files.iter().any(|path| self.has_copy(path)));
+        let is_left = |path: &FilePath| self.files.get(path).is_none_or(|entry| entry.detached);
+        parts.retain(|part| !self.everything || part.files.iter().all(is_left));
         parts
     }
 

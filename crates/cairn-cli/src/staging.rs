@@ -295,9 +295,7 @@ pub fn fill(
         Extent::All => staging.everything()?,
         Extent::Newest => staging.newest()?,
     }
-    if !(source.manifest.everything && extent == Extent::All) {
-        staging.tidy()?;
-    }
+    staging.tidy(source.manifest.everything && extent == Extent::All)?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
@@ -402,9 +400,9 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Removes the empty directories of checkpoints that are not there, those included of which only a directory was drained:
-    /// a program might take the last one for the newest.
-    fn tidy(&self) -> Result<()> {
+    /// Removes the empty directories of checkpoints that are not there, unless `all` is those included of which only a directory was
+    /// drained: a program might take the last one for the newest.
+    fn tidy(&self, all: bool) -> Result<()> {
         let known = self.checkpoints().into_iter();
         let known =
             known.flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)));
@@ -427,7 +425,7 @@ impl<'a> Staging<'a> {
         let directories = entries.filter(|(_, entry)| entry.kind == Kind::Directory);
         let missing =
             directories.filter(|(path, _)| series.name(path).is_some_and(|name| !is_there(name)));
-        empty.extend(missing.map(|(path, _)| path.clone()));
+        empty.extend(missing.filter(|_| !all).map(|(path, _)| path.clone()));
         // What is in a directory comes before it.
         for path in empty.iter().rev() {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };

@@ -217,20 +217,20 @@ fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
     let out = sandbox.out().display().to_string();
     let show = "cd /cairn; find . -type d | sort | tr '\\n' ' '";
     let newest = ". ./ckpt-3 ./ckpt-3/nothing ./ckpt-new ./logs ./logs/ckpt-6 ./many ";
+    let exec = ["exec", "--job", "job", "--", "bash", "-c", show];
+    // All that the run has left is all, whatever it may have been.
+    let all = ". ./ckpt-1 ./ckpt-2 ./ckpt-3 ./ckpt-3/nothing ./ckpt-4 ./ckpt-4/part ./ckpt-5 ./ckpt-new ./logs \
+        ./logs/ckpt-6 ./many ";
+    for (options, found) in [(&[][..], all), (&["--newest"], newest)] {
+        sandbox.cairn(&[&["restore", &out], options].concat()).succeeds();
+        sandbox.cairn(&exec).succeeds().prints(found);
+        sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    }
     for when in ["--stage", "--stage=on-demand"] {
         let run = ["run", "--job", "job", "--persist", &out, when, "--newest-only"];
         let show = format!("{show}; exit 3");
         let run = sandbox.cairn(&[&run[..], &["--", "bash", "-c", &show]].concat());
         run.ends_with(3).prints(newest);
-        sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
-    }
-    let show = ["exec", "--job", "job", "--", "bash", "-c", show];
-    // All that the run has left is all, whatever it may have been.
-    let all = ". ./ckpt-1 ./ckpt-2 ./ckpt-3 ./ckpt-3/nothing ./ckpt-4 ./ckpt-4/part ./ckpt-5 ./ckpt-new ./logs \
-        ./logs/ckpt-6 ./many ";
-    for (options, found) in [(&["--newest"][..], newest), (&[], all)] {
-        sandbox.cairn(&[&["restore", &out], options].concat()).succeeds();
-        sandbox.cairn(&show).succeeds().prints(found);
         sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
     }
 }

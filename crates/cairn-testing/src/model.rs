@@ -55,6 +55,7 @@ pub struct Node {
     pub changed: i64,
     /// Its writer died.
     pub unclean: bool,
+    deaths: u32,
     /// Extended attributes.
     pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Its data are elsewhere.
@@ -74,6 +75,8 @@ pub struct Open {
     pub wrote: bool,
     /// Processes that refer to it.
     pub holders: BTreeSet<u32>,
+    /// It was opened for writing when the file was unclean, and how many deaths of writers the file had seen then.
+    takes_over: Option<u32>,
 }
 
 /// What `stat` shows.
@@ -190,6 +193,7 @@ impl Model {
             modified: now,
             changed: now,
             unclean: false,
+            deaths: 0,
             extended: BTreeMap::new(),
             absent: false,
         };
@@ -414,7 +418,9 @@ impl Model {
         let id = self.next;
         self.next += 1;
         let holders = BTreeSet::from([caller.slot.0]);
-        self.opens.insert(id, Open { node, options, cursor: 0, wrote, holders });
+        let Node { unclean, deaths, .. } = *self.node(node);
+        let takes_over = (unclean && options.write).then_some(deaths);
+        self.opens.insert(id, Open { node, options, cursor: 0, wrote, holders, takes_over });
         id
     }
 
@@ -448,8 +454,12 @@ impl Model {
         }
         if open.holders.is_empty() {
             let open = self.opens.remove(&id).expect("it was found above");
+            let node = self.node_mut(open.node);
             if !clean && open.wrote && open.options.write {
-                self.node_mut(open.node).unclean = true;
+                node.unclean = true;
+                node.deaths += 1;
+            } else if clean && open.takes_over == Some(node.deaths) {
+                node.unclean = false;
             }
             self.drop_if_unreachable(open.node);
         }

@@ -109,14 +109,14 @@ fn blocks_that_only_the_image_has_are_counted_and_free_when_it_ends() {
     assert_eq!(process.fs.image_blocks_held(), Ok(0));
     write(&process, &file, 0, &[2; 2 * BLOCK as usize]);
     assert_eq!(process.fs.image_blocks_held(), Ok(2));
-    let caller = process.caller();
-    let more = process.plan(&caller, file.handle, Position::At(6 * BLOCK), BLOCK).map(drop);
-    assert_eq!(more, Err(Error::NoSpace));
     // Not of the image, so it stays where it is.
     write(&process, &file, 0, &[3; BLOCK as usize]);
     let image = view(&world).unwrap();
     assert!(content(&process, &image, file.inode) == [1; 6 * BLOCK as usize]);
     assert_eq!(image.require_image(), Ok(()));
+    // Whoever needs their room has it.
+    write(&process, &file, 6 * BLOCK, &[4; BLOCK as usize]);
+    assert_eq!(image.require_image(), Err(Error::ImageLost));
     process.fs.end_image().unwrap();
     assert_eq!(process.fs.image_blocks_held(), Ok(0));
     write(&process, &file, 6 * BLOCK, &[4; 2 * BLOCK as usize]);

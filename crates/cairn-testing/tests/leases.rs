@@ -137,8 +137,8 @@ fn holder_dies_then_what_it_published_is_there_and_nothing_else() {
         let under_way = dies_writing.then(|| scene.begin(4).expect("there is a lease"));
         scene.other.reap(scene.writer.slot).unwrap();
         assert_eq!(scene.size(), 3 * RECORD as u64, "dies writing: {dies_writing}");
-        assert_eq!(scene.records(), [1, 2, 3]);
         assert!(scene.other.fs.attributes(scene.inode).unwrap().unclean);
+        assert_eq!(scene.records(), [1, 2, 3]);
         assert_eq!(scene.other.fs.check().unwrap().reserved_blocks, 0);
         drop(under_way);
     }
