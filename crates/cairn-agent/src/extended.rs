@@ -29,7 +29,7 @@ impl Extended {
 
     /// Those of an ordinary file; none if its file system has none, or does not give them.
     pub fn read(file: impl AsFd) -> Extended {
-        let path = path_of(file);
+        let path = path_of(&file);
         let mut value = vec![0; BYTES_MAX];
         let mut found = BTreeMap::new();
         for name in names(&path) {
@@ -42,7 +42,7 @@ impl Extended {
 
     /// Gives an ordinary file these, and takes away any other; whether that is what it has now.
     pub fn give(&self, file: impl AsFd) -> bool {
-        let path = path_of(file);
+        let path = path_of(&file);
         let others = names(&path).into_iter().filter(|name| !self.0.contains_key(name));
         let mut is_whole = true;
         for name in others {
@@ -100,8 +100,8 @@ impl FromIterator<(Vec<u8>, Vec<u8>)> for Extended {
     }
 }
 
-/// A name that leads to exactly this file, whatever it was opened for.
-fn path_of(file: impl AsFd) -> String {
+/// A name that leads to exactly this file, whatever it was opened for, as long as it is open.
+fn path_of(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 

@@ -115,11 +115,12 @@ os.chmod('/cairn/d/f', 0o444)\"",
         "python3 -c \"
 import os
 os.removexattr('/cairn/d', 'user.of')
+os.setxattr('/cairn/d', 'user.is', b'changed')
 os.chmod('/cairn/d/f', 0o644)
 os.removexattr('/cairn/d/f', 'user.b')
 os.setxattr('/cairn/d/f', 'user.a', b'two')\"; mv /cairn/d/f /cairn/d/g",
     );
-    let second = "d {}\ng {'user.a': b'two'}\n";
+    let second = "d {'user.is': b'changed'}\ng {'user.a': b'two'}\n";
     eventually("the changes arrive", || show(below, &["d", "d/g"]) == second);
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.entry("attributes", "d/g")["extended"]["kept"], true);
