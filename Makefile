@@ -25,10 +25,11 @@ demo: build ## Run LAMMPS on Cairn, kill it in the middle of a checkpoint, resum
 test: ## Formatting, lints, documentation, every test
 	@scripts/run-tests.sh
 
-apps: build ## The unmodified programs of tests/apps, those of MPI too, and LAMMPS on a node that loses its memory
+apps: build ## The unmodified programs of tests/apps, those of MPI too, what arrives outside, and LAMMPS on a node that loses its memory
 	@scripts/setup.sh build test demo mpi slurm allocators object-stores
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh --long
+	CAIRN_BIN=target/debug tests/delivery/run.py
 	demo/memory-lost.sh
 
 conformance: build ## fio with verification, stress-ng and random calls against a tmpfs, a minute each (CONFORMANCE_SECONDS=n)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change lands: formatting, lints, documentation, the workspace's
-# tests, and unmodified programs on a Cairn store (tests/apps).
+# tests, unmodified programs on a Cairn store (tests/apps), and what arrives outside (tests/delivery).
 #
 # What must stay true: it stops at the first step that fails, so the end of its output says why; one
 # cargo profile, so nothing is compiled twice; no step needs root.
@@ -22,3 +22,4 @@ step cargo build -p cairn-preload -p cairn-cli --locked
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
 step cargo test --workspace --locked
 step tests/apps/run.sh
+step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"
