@@ -166,8 +166,22 @@ impl Claim {
             (entrance.sign)(directory)?;
             resumption::verify(&claim, request.quiet)?;
         }
+        if !joins {
+            claim.say_what_is_there(request);
+        }
         taken.keep();
         Ok(claim)
+    }
+
+    /// What the command can go on from.
+    fn say_what_is_there(&self, request: &Request) {
+        if request.quiet {
+            return;
+        }
+        let line = resumption::line(self).unwrap_or_else(|error| {
+            Some(format!("cannot find out which checkpoints are whole: {error}"))
+        });
+        line.iter().for_each(|line| eprintln!("cairn: {}: {line}", self.store.job.job));
     }
 
     /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
@@ -311,6 +325,9 @@ impl Claim {
             }
             if !claim.is_new && request.verify {
                 resumption::verify(&claim, request.quiet)?;
+            }
+            if !claim.is_new {
+                claim.say_what_is_there(request);
             }
             Ok(claim)
         })

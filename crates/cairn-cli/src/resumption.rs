@@ -12,6 +12,7 @@ mod tests;
 
 use crate::checkpoints;
 use crate::claim::Claim;
+use crate::duration;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::store::locate;
@@ -19,9 +20,12 @@ use cairn_agent::read::{Buffer, read_whole};
 use cairn_agent::repair::Repair as Note;
 use cairn_agent::sets::register::Checkpoint;
 use cairn_agent::sets::{Family, Member};
-use cairn_agent::volume::Volume;
+use cairn_agent::volume::{Volume, now};
 use repair::{Repair, moves};
 use std::collections::BTreeMap;
+
+/// Checkpoints that the line at the start of a run names.
+const NAMED_MAX: usize = 3;
 
 /// A file whose data are not what was written.
 #[derive(Clone, Debug)]
@@ -50,6 +54,40 @@ pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
         Repair::to_settle(claim, volumes)?.settle(&note)
     };
     settle().map_err(not_settled)
+}
+
+/// One line for people: what a program can go on from, of each family the newest, and what is not complete; None if there is neither.
+pub fn line(claim: &Claim) -> Result<Option<String>> {
+    let volumes = claim.store.volumes()?;
+    let found = checkpoints::Found::look(&claim.store, &volumes)?;
+    let mut newest: BTreeMap<&Family, &Checkpoint> = BTreeMap::new();
+    let mut complete: Vec<&Checkpoint> = found.complete.iter().collect();
+    complete.sort_by_key(|known| known.id);
+    newest.extend(complete.into_iter().map(|known| (&known.name.family, known)));
+    let whole = newest.values().map(|known| {
+        let age_s = now().0.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
+        format!("{}, written {} ago", known.name, duration::human(age_s))
+    });
+    let broken = found.unfinished.iter().map(|one| format!("{} ({})", one.name, one.reason));
+    let (whole, broken) = (few(whole), few(broken));
+    Ok(match (whole, broken) {
+        (None, None) => None,
+        (Some(whole), None) => Some(format!("resuming: newest whole checkpoint {whole}")),
+        (None, Some(broken)) => {
+            Some(format!("resuming: no whole checkpoint; not complete: {broken}"))
+        }
+        (Some(whole), Some(broken)) => {
+            Some(format!("resuming: newest whole checkpoint {whole}; not complete: {broken}"))
+        }
+    })
+}
+
+/// The first of some in one line, and how many more there are; None of none.
+fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
+    let more = all.len().saturating_sub(NAMED_MAX);
+    let named: Vec<String> = all.take(NAMED_MAX).collect();
+    let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| named.join(", ") + &rest)
 }
 
 /// Compares, and puts right or sets aside what is damaged. Errors: `NotCompared`; then nothing was changed, or the next run ends it.

@@ -272,7 +272,9 @@ fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
     };
     let script = "echo 1 >/cairn/ckpt.1; python3 writer.py append ckpt.2; exit 9";
     sandbox.run("job", script).ends_with(9);
-    sandbox.run("job", "python3 writer.py append ckpt.2 last; exit 9").ends_with(9);
+    let run = sandbox.run("job", "python3 writer.py append ckpt.2 last; exit 9").ends_with(9);
+    run.says("cairn: job: resuming: newest whole checkpoint ckpt.1, written ")
+        .says(" ago; not complete: ckpt.2 (");
     assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), false)]);
     sandbox.run("job", "python3 writer.py anew ckpt.2 last; exit 9").ends_with(9);
     assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), true)]);
