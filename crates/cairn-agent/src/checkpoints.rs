@@ -61,6 +61,13 @@ pub enum Delivery {
     Left,
 }
 
+impl Delivery {
+    /// Whether files go to a directory of their own rather than to their places.
+    pub fn is_aside(self) -> bool {
+        matches!(self, Delivery::Image | Delivery::Left)
+    }
+}
+
 /// Name of the directory in the persist directory that gets what a job has left.
 pub fn left_name(job: &str) -> String {
     format!("cairn-left.{job}")
@@ -127,6 +134,8 @@ pub struct View {
     pub incomplete: HashSet<FilePath>,
     /// Unclean files that are copied as they are.
     pub taken: HashSet<FilePath>,
+    /// Files whose data may have changed without their version.
+    pub mapped: Vec<FilePath>,
     /// All files are to go outside but those that the user declared temporary or reusable.
     pub is_of_all: bool,
     /// Those that nobody will want outside, as things stand: not even when the run ends.
@@ -504,6 +513,7 @@ impl Checkpoints {
             held,
             incomplete,
             taken,
+            mapped: Vec::new(),
             is_of_all,
             unneeded,
             sets: all,

@@ -234,7 +234,10 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
         if let Some(reason) = state.trouble.clone() {
             return Ok(Answer::Error { reason });
         }
-        let outcome = state.last.clone();
+        let outcome = match told.delivery.is_aside() {
+            true => state.last_aside.clone(),
+            false => state.last.clone(),
+        };
         drop(state);
         let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
         if outcome.changed == 0 && !waits_for_open {

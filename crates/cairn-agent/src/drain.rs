@@ -24,6 +24,7 @@ use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::mapping::Mapping;
 use crate::marks::Marks;
 use crate::meter::Meter;
+use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
@@ -159,7 +160,7 @@ impl Drainer {
         };
         if let Some(directory) = aside {
             drop(trees);
-            return self.leave(&directory, volumes, (told, view), meter);
+            return self.leave(&directory, (volumes, all), (told, view), meter);
         }
         let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
         if result.is_err() {
@@ -250,6 +251,10 @@ impl Drainer {
         // An image is what it is.
         let is_image = trees.iter().any(|(volume, _)| volume.is_image());
         let guarded = ledger.manifest().newest_files(|_| !is_image);
+        // Stores to a mapped file leave no trace: whatever was copied of it before is another image's.
+        for path in &view.mapped {
+            ledger.update(path, |entry| entry.damaged = true);
+        }
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
@@ -296,13 +301,13 @@ impl Drainer {
         }
         let everything = is_of_all && outcome.complete && outcome.unclean.is_empty();
         ledger.set_complete(outcome.complete, everything);
+        ledger.commit()?;
         if everything {
             ledger.set_directory_rights(true)?;
         }
-        if everything && has_succeeded {
+        if everything && has_succeeded && !is_image {
             image::discard(persist, &self.job.job);
         }
-        ledger.commit()?;
         self.ledger = Some(ledger);
         Ok(outcome)
     }
@@ -312,7 +317,7 @@ impl Drainer {
     fn leave(
         &mut self,
         directory: &Path,
-        volumes: &[Arc<Volume>],
+        (volumes, all): (&[Arc<Volume>], bool),
         (told, mut view): (Told, View),
         meter: &Meter,
     ) -> Result<Outcome> {
@@ -320,24 +325,28 @@ impl Drainer {
         let mut trees = read(image.volumes())?;
         // Nobody writes to what is in it, and all of it is wanted.
         trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
+        view.mapped = image.mapped(&trees)?;
         view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
         view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
         (view.is_of_all, view.repair) = (true, None);
+        let job = Job {
+            persist: Some(directory.to_path_buf()),
+            persist_id: None,
+            map: Mapping::default(),
+            // Nobody else has any business there.
+            shared: false,
+            ..self.job.clone()
+        };
+        ownership::clear_of_others(directory, &job)?;
         match std::fs::create_dir(directory) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(Error::file("make", directory)(error));
             }
             _ => {}
         }
-        let job = Job {
-            persist: Some(directory.to_path_buf()),
-            persist_id: None,
-            map: Mapping::default(),
-            ..self.job.clone()
-        };
         let failures = std::mem::take(&mut self.failures);
         let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
-        let left = self.drain(directory, (&trees, true), (Reason::Asked(told), None), view, meter);
+        let left = self.drain(directory, (&trees, all), (Reason::Asked(told), None), view, meter);
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
         left.and_then(|outcome| image.check().map(|()| outcome))
     }

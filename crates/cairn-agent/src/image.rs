@@ -7,11 +7,12 @@
 
 use crate::error::{Error, Result};
 use crate::log;
-use crate::manifest::manifest_name;
+use crate::manifest::{Kind, manifest_name};
 use crate::ownership;
 use crate::path::FilePath;
+use crate::plan::Tree;
 use crate::volume::Volume;
-use cairn_core::ImageState;
+use cairn_core::{ImageState, InodeId};
 use cairn_device::Store;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Where images of a job lie in its persist directory: each is copied over the last but one, so that the last stays whole meanwhile.
-fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
+pub(crate) fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
     [0, 1].map(|number| persist.join(format!("cairn-image.{job}.{number}")))
 }
 
@@ -101,6 +102,20 @@ impl Image {
     /// The namespaces as they were.
     pub fn volumes(&self) -> &[Arc<Volume>] {
         &self.views
+    }
+
+    /// The files, of these that are in it, whose bytes it does not keep because programs have them mapped. Errors: it is not held any
+    /// more.
+    pub fn mapped(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<Vec<FilePath>> {
+        let mut mapped = Vec::new();
+        for (live, (_, tree)) in self.live.iter().zip(trees) {
+            for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
+                if live.fs().image_is_mapped(InodeId(node.inode)).map_err(failed(live))? {
+                    mapped.push(path.clone());
+                }
+            }
+        }
+        Ok(mapped)
     }
 
     /// Errors: it is not held any more, so that what was read since is worth nothing.

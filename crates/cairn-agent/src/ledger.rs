@@ -15,6 +15,7 @@ use crate::path::FilePath;
 use crate::plan::Node;
 use crate::sets::{Name, register};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -289,8 +290,25 @@ impl Ledger {
         }
     }
 
+    /// Says whose the directory is before the first file of the job is there: another job may have come since this one began.
+    fn claim(&mut self) -> Result<()> {
+        if self.is_on_disk || self.is_shared {
+            return Ok(());
+        }
+        let directory = self.destination.path().to_path_buf();
+        let lock = File::open(&directory).map_err(Error::file("open", &directory))?;
+        // Without locks, as some file systems are, there is a moment left in which two may come at once.
+        let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
+        ownership::check_owner(&directory, &self.manifest.job, self.manifest.owner.as_deref())?;
+        self.manifest.complete = false;
+        self.manifest.commit(&self.destination)?;
+        self.is_on_disk = true;
+        Ok(())
+    }
+
     /// To be called before anything changes at `changed`, where something else will be then.
     pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
+        self.claim()?;
         self.set_directory_rights(false)?;
         self.set_complete(false, false);
         self.note_partial(changed);

@@ -5,9 +5,11 @@
 //! there of an earlier start of a job is replaced only by a run that goes on from it; what is set aside was drained there by the job
 //! and is what it was.
 
+use crate::checkpoints::left_name;
 use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::format;
+use crate::image;
 use crate::job::Job;
 use crate::manifest::{Kind, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
 use crate::path::FilePath;
@@ -25,6 +27,7 @@ struct Head {
     job: String,
     #[serde(default)]
     owner: Option<String>,
+    complete: bool,
     #[serde(default)]
     everything: bool,
     files: Vec<IgnoredAny>,
@@ -41,7 +44,10 @@ pub(crate) fn is_everything(path: &Path) -> bool {
 /// Errors: something cannot be removed.
 pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
     let mut there = Destination::open(directory, "aside")?;
-    if let Some(manifest) = Manifest::load(&mut there, job)? {
+    if let Some(mut manifest) = Manifest::load(&mut there, job)? {
+        // Said first: what is left of it, if this is cut off, is not all.
+        (manifest.complete, manifest.everything) = (false, false);
+        manifest.commit(&there)?;
         for (path, entry) in manifest.files.iter().rev() {
             match there.look(path)?.filter(|found| entry.is_ours(found)) {
                 Some(_) if entry.kind == Kind::Directory => there.remove_directory(path)?,
@@ -54,6 +60,45 @@ pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
     // What else is in it is somebody's.
     let _ = fs::remove_dir(directory);
     Ok(())
+}
+
+/// Directories beside the places of a job's files that have what an earlier start left.
+fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
+    let mut all = image::places(directory, job).to_vec();
+    all.push(directory.join(left_name(job)));
+    all.retain(|path| path.exists());
+    all
+}
+
+/// Makes way for what `job` is about to drain to a directory that is for nothing else: what another store of it has left there would
+/// be taken for this one's. An older image goes; what a job has left gets another name. Errors: the directory is a link, or something
+/// cannot be moved or removed.
+pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
+    match fs::symlink_metadata(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Ok(found) if found.is_dir() => {}
+        _ => {
+            let error = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+            return Err(Error::file("drain to", directory)(error));
+        }
+    }
+    let mut there = Destination::open(directory, &job.store)?;
+    let is_of_other = Manifest::load(&mut there, &job.job)?.is_some_and(|it| it.store != job.store);
+    let name = directory.as_os_str();
+    match is_of_other {
+        false => Ok(()),
+        true if directory.ends_with(left_name(&job.job)) => {
+            let other = |number: u32| {
+                let mut name = name.to_os_string();
+                name.push(format!(".{number}"));
+                PathBuf::from(name)
+            };
+            let free = (1..=PLACES_MAX).map(other).find(|path| !path.exists());
+            let free = free.ok_or_else(|| Error::Occupied { path: manifest_path(&job.job) })?;
+            fs::rename(directory, free).map_err(Error::file("rename", directory))
+        }
+        true => remove(directory, &job.job),
+    }
 }
 
 /// Jobs with a manifest in a directory. Errors: it cannot be listed.
@@ -80,19 +125,27 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
         let text = fs::read(&path).map_err(Error::file("read", &path))?;
         let head: Head = format::parse(&path, &text, MANIFEST_FORMAT)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
-        if !head.files.is_empty() && !is_of_us {
+        // One without files that is not complete was written by an agent that is about to put the first ones there.
+        let is_in_use = !head.files.is_empty() || !head.complete;
+        if is_in_use && !is_of_us {
             return Ok(Some(if head.job == job { job.to_string() } else { head.job }));
         }
     }
-    Ok(None)
+    // Of one whose files were all open nothing else is there.
+    Ok(image::newest(directory, job).map(|_| job.to_string()))
 }
 
 /// As `owner`, for a store that drains there and has not done so yet: another job's files.
 pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
-    if job.shared {
-        return Ok(());
+    match job.shared {
+        true => Ok(()),
+        false => check_owner(directory, &job.job, job.launch.as_deref()),
     }
-    match owner(directory, &job.job, job.launch.as_deref())?.filter(|owner| *owner != job.job) {
+}
+
+/// Errors: `Owned`: another job than `job`, of another start of a launcher than `launch`, drains to the directory.
+pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<()> {
+    match owner(directory, job, launch)?.filter(|owner| owner != job) {
         Some(owner) => Err(Error::Owned { path: directory.to_path_buf(), owner }),
         None => Ok(()),
     }
@@ -102,9 +155,11 @@ pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
 /// somebody who was killed is gone on with. Errors: something cannot be moved.
 pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut here = Destination::open(directory, "aside")?;
-    let Some(manifest) = Manifest::load(&mut here, job)? else {
+    let manifest = Manifest::load(&mut here, job)?;
+    let beside = beside(directory, job);
+    if manifest.is_none() && beside.is_empty() {
         return Ok(directory.to_path_buf());
-    };
+    }
     let name = |number: u32| directory.join(format!("cairn-aside.{job}.{number}"));
     let is_free = |path: &PathBuf| !path.join(manifest_name(job)).exists();
     let place = (1..=PLACES_MAX).map(name).find(is_free);
@@ -115,7 +170,12 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
         }
         _ => {}
     }
+    for path in beside {
+        let to = place.join(path.file_name().unwrap_or_default());
+        fs::rename(&path, &to).map_err(Error::file("set aside", &path))?;
+    }
     let there = Destination::open(&place, "aside")?;
+    let Some(manifest) = manifest else { return Ok(place) };
     let is_ours = |path: &FilePath, entry: &crate::manifest::Entry| {
         Ok::<bool, Error>(here.look(path)?.is_some_and(|found| entry.is_ours(&found)))
     };

@@ -281,8 +281,9 @@ impl DrainLoop<'_> {
         let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
         let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
         let errands = std::mem::take(&mut state.errands);
-        let ticket = (state.requested > state.finished).then_some(state.requested);
-        let told = if ticket.is_some() { std::mem::take(&mut state.told) } else { Told::default() };
+        let asked = state.asked.pop_front();
+        let (ticket, told) =
+            asked.map_or_else(Default::default, |(number, told)| (Some(number), told));
         drop(state);
         for Errand { paths, what, reply } in errands {
             let (volumes, _) = self.shared.volumes();
@@ -354,6 +355,7 @@ impl DrainLoop<'_> {
     /// Has an image copied out, nobody having asked.
     fn image(&mut self) {
         let begun = Instant::now();
+        self.complaints.note("look for namespaces", self.shared.refresh_volumes());
         let (volumes, all) = self.shared.volumes();
         let reason = Reason::Asked(Told { delivery: Delivery::Image, ..Told::default() });
         let taken = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
@@ -409,7 +411,10 @@ impl DrainLoop<'_> {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
                 state.trouble = None;
-                state.last = outcome;
+                match told.delivery.is_aside() {
+                    true => state.last_aside = outcome,
+                    false => state.last = outcome,
+                }
             }
             Err(Error::Stopped) => return,
             Err(error) => {

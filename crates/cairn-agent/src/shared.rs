@@ -19,7 +19,7 @@ use crate::space::SpaceState;
 use crate::timeline::recorder::Recorder;
 use crate::volume::{Volume, prefix_of};
 use cairn_device::Store;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,16 +55,19 @@ pub struct State {
     pub requested: u64,
     /// The last request that a finished pass answered.
     pub finished: u64,
-    /// What was said with those requests that no pass has begun to answer.
-    pub told: Told,
+    /// What was said with those requests that no pass has begun to answer, and the number of the last one of each: those of one
+    /// place are answered together, by one pass.
+    pub asked: VecDeque<(u64, Told)>,
     /// Errands that wait.
     pub errands: Vec<Errand>,
     /// What the drain is doing.
     pub phase: Phase,
     /// Where it drains to.
     pub persist: Option<PathBuf>,
-    /// The last pass that went through.
+    /// The last pass that went through and was one to the persist directory's own places.
     pub last: Outcome,
+    /// The same to a directory beside them.
+    pub last_aside: Outcome,
     /// Why the last pass did not, if it did not.
     pub trouble: Option<String>,
     /// When it will be tried again.
@@ -86,7 +89,13 @@ impl State {
     pub fn request(&mut self, told: Told) -> u64 {
         self.requested += 1;
         self.settled = false;
-        self.told.add(told);
+        match self.asked.back_mut() {
+            Some((number, asked)) if asked.delivery.is_aside() == told.delivery.is_aside() => {
+                *number = self.requested;
+                asked.add(told);
+            }
+            _ => self.asked.push_back((self.requested, told)),
+        }
         self.requested
     }
 }

@@ -59,7 +59,9 @@ impl Safety {
     /// After a drain that was carried out.
     pub fn of(job: &Job, report: DrainReport) -> Safety {
         match (&job.persist, report.files) {
-            (_, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
+            // Links and directories are to be outside, too, and what was removed is not to be there.
+            (None, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
+            (_, 0) if report.outcome.unclean.is_empty() && report.outcome.complete => Safety::Empty,
             (None, _) => Safety::StoreOnly(report),
             (Some(_), _) => Safety::Drained(report),
         }
@@ -97,7 +99,7 @@ impl Safety {
     /// Whether everything is where it belongs as far as can be said: also what a failed run has left unfinished.
     pub fn is_delivered(&self) -> bool {
         match self {
-            Safety::Drained(_) => self.needs_no_store(),
+            Safety::Drained(_) | Safety::Interrupted { .. } => self.needs_no_store(),
             other => other.is_complete(),
         }
     }

@@ -22,7 +22,7 @@ use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
 use cairn_agent::image;
 use cairn_agent::job::Job;
-use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial};
+use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name};
 use cairn_agent::path::FilePath;
 use cairn_agent::sets::series::Series;
 use cairn_agent::sets::{Family, Name};
@@ -244,7 +244,14 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
             // All files of one moment, rather than each as it was drained last.
             let mut destination = Destination::open(&place, &job.store)?;
             let found = Manifest::load(&mut destination, &job.job)?;
-            let found = found.filter(|image| !image.files.is_empty());
+            // What another store has drained since goes on from a later state.
+            let drained = fs::metadata(persist.join(manifest_name(&job.job)));
+            let drained = drained.and_then(|found| found.modified()).ok();
+            let is_of_it = |image: &Manifest| {
+                let is_same = manifest.as_ref().is_none_or(|it| it.store == image.store);
+                is_same || drained.is_none_or(|drained| drained <= finished)
+            };
+            let found = found.filter(|image| !image.files.is_empty() && is_of_it(image));
             if let Some(image) = found {
                 let age = finished.elapsed().unwrap_or_default().as_secs_f64();
                 say(&format!("goes on from the image of {} ago", crate::duration::human(age)));

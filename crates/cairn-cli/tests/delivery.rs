@@ -384,6 +384,82 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
 }
 
+/// Mechanism: what an image had of an earlier store stayed in it, and staging goes on from all that an image has. Consequence: files that the
+/// program had removed came back. So did an image of an earlier start after `--fresh`. Fix: an image is of one store, and set aside with the files.
+#[test]
+fn image_has_nothing_of_an_earlier_store() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8")];
+    let begin = |options: &[&str], script: &str| {
+        let _ = fs::remove_file(sandbox.work().join("ready"));
+        let script = format!("{script}; touch ready; exec sleep 60");
+        let arguments = [options, &["--", "bash", "-c", &script]].concat();
+        let run = sandbox.command(&arguments).spawn().expect("starts");
+        eventually("it has written", || sandbox.work().join("ready").exists());
+        run
+    };
+    let image = || {
+        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    };
+    let mut run = begin(&options, "exec 7>>/cairn/log; echo 1 >&7; echo 1 >/cairn/old");
+    (0..2).for_each(|_| image());
+    lose_memory(&sandbox, "job");
+    run.wait().expect("ends");
+    let stage = [&options[..], &["--stage"]].concat();
+    let mut run = begin(&stage, "exec 7>>/cairn/log; echo 2 >&7; rm /cairn/old");
+    image();
+    lose_memory(&sandbox, "job");
+    run.wait().expect("ends");
+    let show = [&stage[..], &["--", "bash", "-c", "ls /cairn; cat /cairn/log; exit 3"]].concat();
+    sandbox.cairn(&show).ends_with(3).says("goes on from the image").prints("log\n1\n2\n");
+    sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    let fresh = [&options[..], &["--fresh", "--", "bash", "-c", "ls /cairn; exit 3"]].concat();
+    sandbox.cairn(&fresh).ends_with(3).says("cairn-aside.job.1").prints("");
+    sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    let show = [&stage[..], &["--", "ls", "/cairn"]].concat();
+    sandbox.cairn(&show).succeeds().prints("");
+}
+
+/// Mechanism: a store to mapped memory changes no version. Consequence: an image had of a file that stayed mapped what the last but one had. Fix:
+/// what is mapped is always copied.
+#[test]
+fn image_has_what_was_stored_to_mapped_files_since_the_last_ones() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    let script = "import mmap, os, time
+file = open('/cairn/state', 'w+b'); file.truncate(4096)
+memory = mmap.mmap(file.fileno(), 4096)
+number = 0
+while True:
+    if os.path.exists(f'store.{number}'):
+        memory[0] = 65 + number; open(f'stored.{number}', 'w').close(); number += 1
+    time.sleep(0.001)
+";
+    fs::write(sandbox.work().join("mapped.py"), script).expect("writes");
+    session.shell("python3 mapped.py & echo $! >mapped.pid");
+    for number in 0..4 {
+        fs::write(sandbox.work().join(format!("store.{number}")), "").expect("writes");
+        let done = sandbox.work().join(format!("stored.{number}"));
+        eventually("it is stored", || done.exists());
+        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+        let place = sandbox.out().join(format!("cairn-image.job.{}/state", number % 2));
+        assert_eq!(fs::read(place).expect("reads")[0], 65 + number);
+    }
+    session.shell("kill $(cat mapped.pid); wait");
+    session.end();
+}
+
+/// Mechanism: a store without regular files was empty, whatever else was in it. Consequence: a link that could not be put in its place was lost, and
+/// the run ended well. Fix: it is asked whether everything is outside.
+#[test]
+fn link_that_cannot_be_delivered_is_said() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run("job", "ln -s nowhere /cairn/cairn-left.x").ends_with(75);
+    run.says("cairn-left.x").says("the store is kept");
+    assert!(sandbox.store("job").exists());
+}
+
 /// Kills all processes of a job and its agent, and removes what its store has in memory.
 fn lose_memory(sandbox: &Sandbox, job: &str) {
     let store = sandbox.store(job);

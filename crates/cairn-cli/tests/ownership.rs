@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ran, Sandbox};
+use common::{Ran, Sandbox, eventually};
 use std::fs;
 use std::path::Path;
 
@@ -90,4 +90,33 @@ fn job_that_goes_on_in_its_store_owns_its_directory() {
     sandbox.cairn(&["drain", "third", "--persist", to]).ends_with(2).says("belongs to job melt");
     sandbox.cairn(&["drain", "third", "--persist", to, "--shared"]).succeeds();
     assert_eq!(sandbox.drained("x"), "3\n");
+}
+
+/// Mechanism: whose a directory is was looked at before a run began, and until its first file was there nobody could see that. Consequence: of two
+/// jobs that began at once the later file replaced the other's of the same name, and both ended well. Fix: the first file that is about to arrive
+/// says it.
+#[test]
+fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let first = ["run", "--persist", out.to_str().expect("UTF-8"), "--job"];
+    let script = |job: &str| {
+        format!(
+            "touch begun.{job}; until [ -e go.{job} ]; do sleep 0.01; done; echo {job} >/cairn/result"
+        )
+    };
+    let mut runs = ["one", "two"].map(|job| {
+        let script = script(job);
+        let arguments = [&first[..], &[job, "--", "bash", "-c", &script]].concat();
+        let run = sandbox.command(&arguments).spawn().expect("starts");
+        eventually("it begins", || sandbox.work().join(format!("begun.{job}")).exists());
+        run
+    });
+    fs::write(sandbox.work().join("go.one"), "").expect("writes");
+    assert_eq!(runs[0].wait().expect("ends").code(), Some(0));
+    fs::write(sandbox.work().join("go.two"), "").expect("writes");
+    assert_eq!(runs[1].wait().expect("ends").code(), Some(75));
+    assert_eq!(sandbox.drained("result"), "one\n");
+    sandbox.cairn(&["cp", "two:/result", "theirs"]).succeeds();
+    assert_eq!(read(&sandbox.work().join("theirs")), "two\n");
 }
