@@ -309,3 +309,24 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoints::Delivery;
+
+    /// Mechanism: what was said with requests was added up until a pass began. Consequence: one for an image, and the end of a run, were
+    /// answered by one pass, to the image: the run's files were in their places as far as anybody was told, and were not. Fix: each place
+    /// has passes of its own.
+    #[test]
+    fn image_and_end_of_a_run_are_answered_by_passes_of_their_own() {
+        let mut state = State::default();
+        let image = Told { delivery: Delivery::Image, ..Told::default() };
+        let end = Told { succeeded: Some(true), ..Told::default() };
+        let as_is = Told { delivery: Delivery::AsIs, ..Told::default() };
+        let numbers = [image, end, as_is, image, image].map(|told| state.request(told));
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        let both = Told { succeeded: Some(true), ..as_is };
+        assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
+    }
+}
