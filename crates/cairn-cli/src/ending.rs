@@ -99,7 +99,7 @@ impl Safety {
     /// Whether everything is where it belongs as far as can be said: also what a failed run has left unfinished.
     pub fn is_delivered(&self) -> bool {
         match self {
-            Safety::Drained(_) | Safety::Interrupted { .. } => self.needs_no_store(),
+            Safety::Drained(_) => self.needs_no_store(),
             other => other.is_complete(),
         }
     }
