@@ -259,8 +259,11 @@ impl Drainer {
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
         let mut result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
-        if result.is_ok() {
-            self.checkpoints()?.note_levels(&mut ledger);
+        match result.is_ok() {
+            // What an image has is not in its place.
+            true if is_image => ledger.name_drained(),
+            true => self.checkpoints()?.note_levels(&mut ledger),
+            false => {}
         }
         let has_succeeded = matches!(reason, Reason::Asked(Told { succeeded: Some(true), .. }));
         if has_succeeded && matches!(result, Ok(true)) {

@@ -1,7 +1,7 @@
 //! An image of a store: all its namespaces as they were at one moment, held while they are copied.
 //!
 //! Must stay true: what is copied from an image that ended meanwhile, because a program needed its room, is not taken for one; whoever
-//! takes an image ends it; one that a dead agent has left is ended by the next that takes one.
+//! takes an image ends it; one that a dead agent has left is ended by the next agent.
 //! Bytes of files that are mapped are those of the moment when they are copied.
 //! Does not decide when an image is taken, nor where it goes.
 
@@ -66,12 +66,7 @@ impl Image {
     /// Of the store in `directory`, whose namespaces are `volumes`. Errors: it cannot hold one; a write that was under way at the
     /// cut does not end.
     pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Image> {
-        for volume in volumes {
-            // Only agents take any, and there is one at a time.
-            if volume.fs().image() != ImageState::None {
-                volume.fs().end_image().map_err(failed(volume))?;
-            }
-        }
+        volumes.iter().try_for_each(|volume| Image::end_left(volume))?;
         let store = Store::open(directory)?;
         let mut image = Image { live: volumes.to_vec(), views: Vec::new() };
         Volume::begin_images(volumes)?;
@@ -88,6 +83,14 @@ impl Image {
             thread::sleep(LOOK_EVERY);
         }
         Ok(image)
+    }
+
+    /// Ends an image that an agent which died held: only agents take any, and there is one at a time.
+    pub fn end_left(volume: &Volume) -> Result<()> {
+        match volume.fs().image() {
+            ImageState::None => Ok(()),
+            _ => volume.fs().end_image().map_err(failed(volume)),
+        }
     }
 
     fn is_settled(&self) -> Result<bool> {
@@ -136,4 +139,23 @@ impl Drop for Image {
 
 fn failed(volume: &Volume) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
     volume.error("take an image of", &FilePath::root())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_store::TestStore;
+
+    #[test]
+    fn image_of_an_agent_that_died_is_ended_by_the_next() {
+        let store = TestStore::new();
+        store.write("a", b"state", 0o644, 1);
+        let volumes = [Arc::clone(&store.volume)];
+        // As whoever dies: nobody drops it.
+        std::mem::forget(Image::take(&store.path, &volumes).expect("takes"));
+        assert!(matches!(store.volume.fs().image(), ImageState::Held(_)));
+        Image::end_left(&store.volume).expect("ends");
+        assert_eq!(store.volume.fs().image(), ImageState::None);
+        assert!(Image::take(&store.path, &volumes).is_ok());
+    }
 }

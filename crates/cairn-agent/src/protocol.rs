@@ -250,6 +250,9 @@ pub struct Status {
     pub version: String,
     /// Where it drains to.
     pub persist: Option<PathBuf>,
+    /// Age of the last whole image that it has made, milliseconds.
+    #[serde(default)]
+    pub image_age_ms: Option<u64>,
     /// What it is doing.
     pub phase: Phase,
     /// Why the persist directory cannot be used, while `phase` is `retrying`.

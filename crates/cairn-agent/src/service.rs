@@ -17,6 +17,7 @@ use crate::drain::{Drainer, Reason};
 use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::forecast::Lookout;
+use crate::image::Image;
 use crate::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
 use crate::log::{self, Complaints, Level};
 use crate::metrics;
@@ -101,6 +102,12 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     let (name, version) = (&job.job, env!("CARGO_PKG_VERSION"));
     log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
     shared.refresh_volumes()?;
+    for volume in shared.volumes().0 {
+        // One that was killed may have held an image, for which programs would go on copying blocks.
+        if let Err(error) = Image::end_left(&volume) {
+            log::say(Level::Warn, format_args!("cannot end an image: {error}"));
+        }
+    }
     // What an agent that was killed held is room again before anybody hears that there is none. The keeper says what fails.
     let _ = shared.reap();
     let listener = Listener::bind(directory)?;
@@ -359,6 +366,9 @@ impl DrainLoop<'_> {
         let (volumes, all) = self.shared.volumes();
         let reason = Reason::Asked(Told { delivery: Delivery::Image, ..Told::default() });
         let taken = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        if taken.as_ref().is_ok_and(|outcome| outcome.complete) {
+            self.shared.state().imaged = Some(begun);
+        }
         self.complaints.note("copy an image of the store", taken.map(drop));
         self.imaged = (begun, Instant::now());
         self.dirty = true;
@@ -411,6 +421,9 @@ impl DrainLoop<'_> {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
                 state.trouble = None;
+                if told.delivery == Delivery::Image && outcome.complete {
+                    state.imaged = Some(started);
+                }
                 match told.delivery.is_aside() {
                     true => state.last_aside = outcome,
                     false => state.last = outcome,

@@ -68,6 +68,8 @@ pub struct State {
     pub last: Outcome,
     /// The same to a directory beside them.
     pub last_aside: Outcome,
+    /// When the last image that became whole was begun.
+    pub imaged: Option<Instant>,
     /// Why the last pass did not, if it did not.
     pub trouble: Option<String>,
     /// When it will be tried again.
@@ -292,6 +294,7 @@ impl Shared {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             persist: state.persist.clone(),
+            image_age_ms: state.imaged.map(|begun| begun.elapsed().as_millis() as u64),
             phase: state.phase,
             reason: state.trouble.clone(),
             retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),

@@ -61,9 +61,6 @@ pub struct StoreReport {
     mount: String,
     /// Where it drains to.
     persist: Option<PathBuf>,
-    /// Age of the newest whole image there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    image_age_s: Option<f64>,
     /// Directories that have places of their own there.
     #[serde(skip_serializing_if = "Mapping::is_empty")]
     map: Mapping,
@@ -250,10 +247,6 @@ fn report(store: &OpenStore) -> StoreReport {
         store: store.directory().to_path_buf(),
         mount: job.mount.clone(),
         persist: job.persist.clone(),
-        image_age_s: job.persist.as_ref().and_then(|persist| {
-            let (_, finished) = cairn_agent::image::newest(persist, &job.job)?;
-            Some(finished.elapsed().unwrap_or_default().as_secs_f64())
-        }),
         map: job.map.clone(),
         scope: job.scope,
         created: job.created,
@@ -533,8 +526,14 @@ fn lines(report: &StoreReport) -> Vec<String> {
         Some(persist) => add("persist", persist.display().to_string()),
         None => add("persist", "none: nothing is drained".to_string()),
     }
-    if let Some(age) = report.image_age_s {
-        add("image", format!("the newest whole one is of {} ago", crate::duration::human(age)));
+    if let Some(age_ms) = report.agent.as_ref().and_then(|agent| agent.image_age_ms) {
+        add(
+            "image",
+            format!(
+                "the newest whole one is of {} ago",
+                crate::duration::human(age_ms as f64 / 1000.0)
+            ),
+        );
     }
     for Rule { from, to } in report.map.rules() {
         add("mapped", format!("{}/{from} to {to}", report.mount));
