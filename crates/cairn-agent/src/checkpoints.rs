@@ -116,6 +116,8 @@ pub struct Checkpoints {
     told: HashMap<Family, u64>,
     /// When the run that is under way was seen to go on last, nanoseconds since the epoch; long ago if nobody has looked.
     alive_ns: i64,
+    /// A run was under way before it was looked whether one has said how it ended: it may have said so since, and gone.
+    pub run_was_seen: bool,
 }
 
 /// What a run is to those who look at its files.
@@ -198,6 +200,7 @@ impl Checkpoints {
             unwanted: HashSet::new(),
             told: HashMap::new(),
             alive_ns: i64::MIN,
+            run_was_seen: false,
         })
     }
 
@@ -291,7 +294,7 @@ impl Checkpoints {
     /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is no
     /// older than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
-        let is_under_way = self.is_run_under_way();
+        let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
         let course = match told.succeeded {
             Some(true) => Course { run: Run::Succeeded, ..running() },

@@ -55,6 +55,8 @@ pub struct Drainer {
     look_again: Option<Instant>,
     complaints: Complaints,
     turns: Turns,
+    /// As [`Checkpoints::run_was_seen`], for the next pass.
+    pub run_was_seen: bool,
 }
 
 /// Why a pass runs.
@@ -88,6 +90,7 @@ impl Drainer {
             look_again: None,
             complaints: Complaints::default(),
             turns: Turns::default(),
+            run_was_seen: false,
         }
     }
 
@@ -130,6 +133,8 @@ impl Drainer {
             self.checkpoints()?;
         }
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        let run_was_seen = self.run_was_seen;
+        self.checkpoints()?.run_was_seen = run_was_seen;
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let before = heads();

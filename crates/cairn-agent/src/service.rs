@@ -288,6 +288,8 @@ impl DrainLoop<'_> {
         let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
         let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
         let errands = std::mem::take(&mut state.errands);
+        // Before what was asked: whoever ends says how before it goes.
+        self.drainer.run_was_seen = is_running(self.shared);
         let asked = state.asked.pop_front();
         let (ticket, told) =
             asked.map_or_else(Default::default, |(number, told)| (Some(number), told));
