@@ -36,6 +36,9 @@ use std::time::{Duration, Instant};
 
 /// How often the heads of the logs are looked at: a word each.
 const GLANCE_EVERY: Duration = Duration::from_millis(50);
+/// How much later than its own time a change may be seen, in milliseconds. A call takes the time from a clock that ticks every few
+/// milliseconds, and changes the file when it has the lock, which on a busy machine is later.
+const LATE_MS: u64 = 1000;
 /// How often open files are looked at when nothing seems to happen: somebody may read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A look is followed by a pause of so many times its length, up to the maximum: it may have taken long because it had to wait.
@@ -75,7 +78,10 @@ pub struct Recorder {
     namespaces: HashMap<String, Namespace>,
     /// What is not in the file yet.
     sample: Option<Sample>,
-    looked: Option<(Instant, u64)>,
+    /// The last look; at first when the recorder began, before any program of this run.
+    looked: (Instant, u64),
+    /// What came to be before this was recorded by an agent before this one.
+    recorded_ms: u64,
     /// What a look cost.
     cost: Duration,
     log_heads: u64,
@@ -119,6 +125,7 @@ impl Recorder {
         let old = Timeline::load(&directory.join(TIMELINE_FILE)).ok();
         let old = old.filter(|timeline| timeline.header.store == fresh.header.store);
         let timeline = old.unwrap_or(fresh);
+        let recorded_ms = timeline.samples.last().map_or(0, |sample| sample.to_ms);
         let number = |process: &Process| ((process.pid, process.start_time), process.number);
         Recorder {
             directory: directory.to_path_buf(),
@@ -129,9 +136,12 @@ impl Recorder {
             file_bytes: 0,
             namespaces: HashMap::new(),
             sample: None,
-            looked: None,
+            // A clock that went back does not lead back into what was recorded before.
+            looked: (Instant::now(), now_ms().max(recorded_ms)),
+            recorded_ms,
             cost: Duration::ZERO,
-            log_heads: 0,
+            // The first turn looks.
+            log_heads: u64::MAX,
             drained: 0,
             is_open: false,
             notes_bytes: 0,
@@ -140,7 +150,7 @@ impl Recorder {
 
     /// Looks, if something seems to happen or it is time; whether something does.
     fn turn(&mut self, shared: &Shared) -> bool {
-        let since = self.looked.map_or(Duration::MAX, |(at, _)| at.elapsed());
+        let since = self.looked.0.elapsed();
         if since < (self.cost * COST_SHARE).min(PAUSE_MAX) {
             return true;
         }
@@ -158,10 +168,8 @@ impl Recorder {
     /// Looks at everything, and puts a sample into the file when it is long enough.
     fn look(&mut self, shared: &Shared) {
         let started = Instant::now();
-        // A clock that went back does not lead back into what was recorded before.
-        let recorded_ms = self.timeline.samples.last().map_or(0, |sample| sample.to_ms);
-        let to_ms = now_ms().max(self.looked.map_or(recorded_ms, |(_, ms)| ms));
-        let from_ms = self.looked.map_or(to_ms, |(_, ms)| ms);
+        let from_ms = self.looked.1;
+        let to_ms = now_ms().max(from_ms);
         let mut sample = Sample { from_ms, to_ms, ..Sample::default() };
         self.is_open = false;
         for volume in shared.volumes().0 {
@@ -177,7 +185,7 @@ impl Recorder {
                 None => self.sample = Some(sample),
             }
         }
-        self.looked = Some((Instant::now(), to_ms));
+        self.looked = (Instant::now(), to_ms);
         let is_due = |sample: &Sample| {
             let length_ms = to_ms.saturating_sub(sample.from_ms);
             // Or this look has added nothing.
@@ -190,7 +198,7 @@ impl Recorder {
     }
 
     fn look_at(&mut self, volume: &Volume, sample: &mut Sample) -> cairn_core::Result<()> {
-        let since = self.looked.map_or(i64::MAX, |(_, ms)| (ms as i64).saturating_mul(1_000_000));
+        let since = (self.unseen_since_ms() as i64).saturating_mul(1_000_000);
         let mut changed = Vec::new();
         // This also brings in what was written under leases.
         let survey =
@@ -229,7 +237,7 @@ impl Recorder {
         let is_written = holdings.iter().any(|one| one.write);
         let begun_ms = match &old {
             Some(old) if !is_written || !old.writers.is_empty() => old.begun_ms,
-            _ => ms_of(born.0).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms)),
+            _ => ms_of(born.0).max(self.looked.1),
         };
         let (old_size, old_version) = match old {
             Some(old) => (old.size, Some(old.version)),
@@ -279,7 +287,7 @@ impl Recorder {
             let old_size = old.map_or_else(|| self.size_before(born, size), |old| old.size);
             let grown = if size >= old_size { size - old_size } else { size };
             total += if absence.is_some() { 0 } else { grown };
-            let begun_ms = ms_of(born.0).max(self.looked.map_or(0, |(_, looked_ms)| looked_ms));
+            let begun_ms = ms_of(born.0).max(self.looked.1);
             let known = Known { size, version, born, writers: Vec::new(), begun_ms };
             namespace.files.insert(inode, known);
         }
@@ -288,10 +296,12 @@ impl Recorder {
 
     /// How long a file was that nobody has looked at: new ones were empty.
     fn size_before(&self, born: Timestamp, size: u64) -> u64 {
-        match self.looked {
-            Some((_, looked_ms)) if ms_of(born.0) >= looked_ms => 0,
-            _ => size,
-        }
+        if ms_of(born.0) >= self.unseen_since_ms() { 0 } else { size }
+    }
+
+    /// What is older than this was there at the last look.
+    fn unseen_since_ms(&self) -> u64 {
+        self.looked.1.saturating_sub(LATE_MS).max(self.recorded_ms)
     }
 
     /// The number of a process, which is made known if it is new.
