@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
+use crate::link::{Elsewhere, is_copy_of, link};
 use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
@@ -52,6 +53,8 @@ pub struct Carrier<'a> {
     pub marks: &'a Marks,
     /// Files of which an earlier store left other copies, which are to be replaced.
     pub replaced: Vec<FilePath>,
+    /// Other directories that may have copies of the same files.
+    pub elsewhere: &'a [Elsewhere<'a>],
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
     /// Tells whether something newer may go first by now; None if all that was planned is to be done.
@@ -158,6 +161,13 @@ impl<'a> Carrier<'a> {
             self.ledger.begin_changes(&replaced.iter().collect())?;
             self.copy_all(&replaced, false)?;
         }
+        let mut alone = Vec::new();
+        for (from, to) in &plan.links {
+            if self.step(to, |carrier| carrier.link(from, to))? == Some(false) {
+                alone.push(to.clone());
+            }
+        }
+        self.copy_all(&alone, false)?;
         // Changing a directory's content changed its time as well.
         let touched = std::mem::take(&mut self.touched);
         let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
@@ -201,7 +211,7 @@ impl<'a> Carrier<'a> {
         self.ledger.destination()
     }
 
-    fn node(&self, path: &FilePath) -> Result<&Node> {
+    fn node(&self, path: &FilePath) -> Result<&'a Node> {
         self.tree.get(path).ok_or_else(|| Error::Changed { path: path.clone() })
     }
 
@@ -255,6 +265,40 @@ impl<'a> Carrier<'a> {
         Ok(true)
     }
 
+    /// True if the copy at `from` has the name `to`, too; false if the file must be copied.
+    fn link(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
+        let (node, volume) = (self.node(to)?, self.volume);
+        let entry = self.ledger.entry(from).filter(|entry| is_copy_of(entry, node));
+        if entry.is_none() || self.destination().mapping().is_reserved(to) {
+            return Ok(false);
+        }
+        let is_new = self.ledger.needs_free_name(to)?;
+        self.link_from(from, Source { volume, path: to, node, is_new })
+    }
+
+    fn link_from(&mut self, from: &FilePath, source: Source<'_>) -> Result<bool> {
+        let Some(entry) = self.ledger.entry(from) else { return Ok(false) };
+        let journal = self.ledger.shared_journal();
+        let verify = self.meter.pace.policy().verify;
+        let destination = self.destination();
+        let place = Place { destination, journal: &journal, marks: self.marks, verify };
+        let Some(copy) = link(place, source, (destination, from, entry))? else {
+            return Ok(false);
+        };
+        self.touch_parent(source.path);
+        self.ledger.put(source.path.clone(), source.node.drained_entry(copy));
+        Ok(true)
+    }
+
+    /// Another name of the file of `path` whose copy has the file's attributes already.
+    fn other_name(&self, path: &FilePath, node: &Node) -> Option<FilePath> {
+        let is_it = |(other, entry): &(&FilePath, &Entry)| {
+            let is_named = self.tree.get(*other).is_some_and(|other| other.inode == node.inode);
+            *other != path && is_named && is_copy_of(entry, node)
+        };
+        self.ledger.manifest().files.iter().find(is_it).map(|(other, _)| other.clone())
+    }
+
     fn make_symlink(&mut self, path: &FilePath) -> Result<()> {
         let node = self.node(path)?.clone();
         self.touch_parent(path);
@@ -282,7 +326,7 @@ impl<'a> Carrier<'a> {
     }
 
     fn set_attributes(&mut self, path: &FilePath) -> Result<()> {
-        let node = self.node(path)?.clone();
+        let node = self.node(path)?;
         let mut extended = self.ledger.entry(path).and_then(|entry| entry.extended);
         if node.kind == Kind::Directory {
             if self.destination().look(path)?.is_none() {
@@ -290,12 +334,21 @@ impl<'a> Carrier<'a> {
                 self.ledger.take(path);
                 return Err(Error::Changed { path: path.clone() });
             }
-            extended = self.set_extended(path, &node, extended)?;
-            self.set_directory_attributes(path, &node)?;
+            extended = self.set_extended(path, node, extended)?;
+            self.set_directory_attributes(path, node)?;
         } else if let Some((entry, found)) = self.ledger.find_ours(path)? {
+            if found.links > 1 || node.links > 1 {
+                self.touch_parent(path);
+                let source = Source { volume: self.volume, path, node, is_new: false };
+                if let Some(other) = self.other_name(path, node)
+                    && self.link_from(&other, source)?
+                {
+                    return Ok(());
+                }
+            }
             let entry = Entry { mode: node.mode, mtime_ns: node.mtime_ns, ..entry };
             self.ledger.announce(path, Some(&entry), Some(found.inode))?;
-            extended = self.set_extended(path, &node, extended)?;
+            extended = self.set_extended(path, node, extended)?;
             self.destination().set_attributes(path, node.mode, node.mtime_ns)?;
         } else {
             // Somebody changed or removed the copy: make a new one.
@@ -345,6 +398,7 @@ impl<'a> Carrier<'a> {
             journal: self.ledger.shared_journal(),
             meter: self.meter,
             marks: self.marks,
+            elsewhere: self.elsewhere,
             queue: Queue::new(&work),
             give_up: AtomicBool::new(false),
         };
@@ -450,6 +504,7 @@ struct Copiers<'a> {
     journal: Arc<Journal>,
     meter: &'a Meter,
     marks: &'a Marks,
+    elsewhere: &'a [Elsewhere<'a>],
     queue: Queue<&'a WorkItem<'a>>,
     give_up: AtomicBool,
 }
@@ -494,7 +549,10 @@ impl<'a> Copiers<'a> {
                 Some(existing) => {
                     results.push((*source, self.adopt(place, *source, existing, buffer)));
                 }
-                None => sources.push(*source),
+                None => match self.link(place, *source, buffer) {
+                    Ok(None) => sources.push(*source),
+                    linked => results.push((*source, linked)),
+                },
             }
         }
         let copies = match sources.as_slice() {
@@ -504,6 +562,31 @@ impl<'a> Copiers<'a> {
         let copies = copies.into_iter().map(|copy| copy.map(Some));
         results.extend(sources.into_iter().zip(copies));
         results
+    }
+
+    /// Has a copy that lies elsewhere be the copy of `source`, too.
+    fn link(
+        &self,
+        place: Place<'_>,
+        source: Source<'a>,
+        buffer: &mut Buffer,
+    ) -> Result<Option<Copy>> {
+        for there in self.elsewhere {
+            let Some(entry) = there.entry(source.path, source.node) else { continue };
+            let linked = match there.shares {
+                true => link(place, source, (there.destination, source.path, entry))?,
+                false => None,
+            };
+            let copied = match (linked, source.node.absence) {
+                (None, Some(_)) => there.copy(place, source, buffer, self.meter)?,
+                (linked, _) => linked,
+            };
+            if let Some(copy) = copied {
+                self.meter.copied(copy.bytes);
+                return Ok(Some(copy));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether what is `existing` is the copy of `source`.

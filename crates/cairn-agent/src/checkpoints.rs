@@ -126,6 +126,8 @@ struct Course {
     run: Run,
     /// See [`Situation::alive_ns`].
     alive_ns: i64,
+    /// No run is under way: then it is no program that removes files, one after another.
+    is_idle: bool,
 }
 
 /// What a look found.
@@ -209,7 +211,7 @@ impl Checkpoints {
     /// other's.
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
-            let course = Course { run: Run::Failed, alive_ns: self.alive_ns };
+            let course = Course { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
             self.look_at(groves, course, Told::default(), &[])?;
             self.register.end_run(self.runs);
             self.save()?;
@@ -230,7 +232,7 @@ impl Checkpoints {
         let places: HashMap<&[&FilePath], usize> = places.collect();
         let marks = marks::marks(&marks::read(&self.store)?);
         // Also while that is what a repair is about.
-        let sets = self.sets(groves, &marks, running(), None)?;
+        let sets = self.sets(groves, &marks, running(!self.is_run_under_way()), None)?;
         let place = |set: &&Set| {
             let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
             places.get(&paths[..]).copied()
@@ -285,7 +287,8 @@ impl Checkpoints {
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
-        let mut sets = self.sets(groves, &marks, running(), repair.as_ref())?;
+        let mut sets =
+            self.sets(groves, &marks, running(!self.is_run_under_way()), repair.as_ref())?;
         let is_known = self.register.knows();
         sets.retain(|set| set.is_complete() && !is_known(set));
         Ok(sets)
@@ -296,16 +299,17 @@ impl Checkpoints {
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
+        let present = running(!is_under_way);
         let course = match told.succeeded {
-            Some(true) => Course { run: Run::Succeeded, ..running() },
-            Some(false) => Course { run: Run::Failed, ..running() },
+            Some(true) => Course { run: Run::Succeeded, ..present },
+            Some(false) => Course { run: Run::Failed, ..present },
             // Whoever was told may have got no further.
-            None if self.has_succeeded() => Course { run: Run::Succeeded, ..running() },
+            None if self.has_succeeded() => Course { run: Run::Succeeded, ..present },
             // Nobody who dies says so.
             None if self.register.ended_run() < ended => {
-                Course { run: Run::Failed, alive_ns: self.alive_ns }
+                Course { run: Run::Failed, alive_ns: self.alive_ns, ..present }
             }
-            None => running(),
+            None => present,
         };
         if is_under_way {
             self.alive_ns = now().0;
@@ -388,7 +392,8 @@ impl Checkpoints {
         self.runs > 0 && self.register.succeeded_run() == self.runs
     }
 
-    fn is_run_under_way(&self) -> bool {
+    /// Whether a run has the store. One that is counted in [`Job::runs`] has had it before.
+    pub fn is_run_under_way(&self) -> bool {
         daemon::is_locked(&self.store, RUN_LOCK).unwrap_or(true)
     }
 
@@ -396,12 +401,10 @@ impl Checkpoints {
         &self,
         groves: &[Grove<'_>],
         marks: &[Mark],
-        Course { run, alive_ns }: Course,
+        Course { run, alive_ns, is_idle }: Course,
         repair: Option<&Places>,
     ) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
-        // Then it is no program that removes files, one after another.
-        let is_idle = run == Run::Running && !self.is_run_under_way();
         let ranks = launches.last().map(|launch| Ranks {
             count: launch.known,
             numbers: launch.ranks.iter().map(|rank| u64::from(rank.rank)).collect(),
@@ -418,7 +421,7 @@ impl Checkpoints {
             is_known: &|family| self.register.is_known(family),
             usual: &|family| usual.get(family).copied(),
             last_complete: &|name| last_complete.get(name).copied(),
-            left_since: &|name, files| match is_idle {
+            left_since: &|name, files| match run == Run::Running && is_idle {
                 true => Some(i64::MIN),
                 false => self.register.left_since(name, files),
             },
@@ -560,8 +563,8 @@ impl Checkpoints {
 }
 
 /// One that goes on, or none that anybody has to think of.
-fn running() -> Course {
-    Course { run: Run::Running, alive_ns: now().0 }
+fn running(is_idle: bool) -> Course {
+    Course { run: Run::Running, alive_ns: now().0, is_idle }
 }
 
 /// Says in the log which checkpoints became complete, and which safe.

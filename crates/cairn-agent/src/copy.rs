@@ -71,9 +71,8 @@ impl<'a> Source<'a> {
     /// Step 4: whether what was read is still the file.
     fn confirm(&self, file: &OpenFile<'_>, summary: &Summary) -> Result<()> {
         if self.volume.is_image() {
-            // Nothing changes in it: it is held still, or what was read is anything.
-            let held = self.volume.fs().require_image();
-            return held.map_err(self.volume.error("read the image of", &file.path));
+            // Nothing changes in it.
+            return self.require_image();
         }
         let now = file.attributes()?;
         let same = now.version == summary.attributes.version
@@ -86,8 +85,19 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Errors: it is of an image that is not held any more: what was read may be anything.
+    pub fn require_image(&self) -> Result<()> {
+        match self.volume.is_image() {
+            true => {
+                let held = self.volume.fs().require_image();
+                held.map_err(self.volume.error("read the image of", self.path))
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Says in the journal that `inode` of the persist directory becomes the file's copy now.
-    fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
+    pub fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
         let entry = Some(self.node.drained_entry(copy.clone()));
         journal.add(&Intent { path: self.path.clone(), entry, inode: Some(inode) })
     }
@@ -393,7 +403,7 @@ pub fn verify(
 }
 
 /// Reads a copy and compares it: from its device, not from the page cache, where it is durable and was not read since.
-fn compare(
+pub fn compare(
     file: &File,
     path: &Path,
     (bytes, crc32c): (u64, u32),

@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Longest name most file systems allow, bytes.
@@ -42,6 +43,8 @@ pub struct Found {
     pub mode: u32,
     /// Number of the inode.
     pub inode: u64,
+    /// How many names it has.
+    pub links: u64,
 }
 
 /// An open persist directory.
@@ -150,6 +153,7 @@ impl Destination {
                 mtime_ns: Timestamp::from_parts(stat.st_mtime, stat.st_mtime_nsec as i64).0,
                 mode: stat.st_mode & 0o7777,
                 inode: stat.st_ino,
+                links: stat.st_nlink,
             })),
             Err(errno) if absent(errno) => Ok(None),
             Err(errno) => Err(self.error("look at", path)(errno)),
@@ -204,8 +208,16 @@ impl Destination {
     pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
         let (old_parent, old_name) = self.parent("rename", from)?;
         let (new_parent, new_name) = self.parent("rename to", to)?;
-        rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name)
-            .map_err(self.error("rename to", to))
+        let inode = |parent: &OwnedFd, name: &OsString| {
+            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| stat.st_ino).ok()
+        };
+        let is_same = inode(&old_parent, &old_name) == inode(&new_parent, &new_name);
+        let renamed = match is_same {
+            // A rename from one name of a file to another of its names does nothing.
+            true => rustix::fs::unlinkat(&old_parent, &old_name, AtFlags::empty()),
+            false => rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name),
+        };
+        renamed.map_err(self.error("rename to", to))
     }
 
     /// Moves what lies at `path` to the same path of another directory, in which its parents are.
@@ -246,6 +258,7 @@ impl Destination {
     /// not take them. The owner may read and write it afterwards: permission bits are set last.
     pub fn set_extended(&self, path: &FilePath, extended: &Extended) -> Result<bool> {
         let action = "set the attributes of";
+        self.separate(path)?;
         let (parent, name) = self.parent(action, path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
@@ -267,8 +280,31 @@ impl Destination {
         opened.map(Extended::read).unwrap_or_default()
     }
 
+    /// Makes the file at `path` one of its own if it has other names: what they name stays as it is.
+    fn separate(&self, path: &FilePath) -> Result<()> {
+        match self.look(path)? {
+            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => {}
+            _ => return Ok(()),
+        }
+        let failed = || Error::file("copy", &self.full_path(path));
+        let mut file = self.open_file(path)?;
+        let metadata = file.metadata().map_err(failed())?;
+        let mut temporary = self.create_temporary(path)?;
+        std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
+        Extended::read(&file).give(&temporary.file);
+        let mtime_ns = Timestamp::from_parts(metadata.mtime(), metadata.mtime_nsec()).0;
+        temporary.finish(metadata.mode(), Some(mtime_ns))?;
+        temporary.publish()
+    }
+
     /// Gives a file or directory its permission bits and time of last change.
     pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: i64) -> Result<()> {
+        match self.look(path)? {
+            Some(found) if (found.mode, found.mtime_ns) == (mode & 0o7777, mtime_ns) => {
+                return Ok(());
+            }
+            _ => self.separate(path)?,
+        }
         let (parent, name) = self.parent("set the attributes of", path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&parent, &name, flags, Mode::empty())
@@ -297,8 +333,39 @@ impl Destination {
             other => other,
         };
         let file = File::from(file.map_err(self.error("create", path))?);
+        let (path, is_link, published) = (self.full_path(path), false, false);
+        Ok(Temporary { file, parent, temporary, name, path, is_link, published })
+    }
+
+    /// The file at `other` of the directory `there` under a name that `path` gets later; None if it cannot have two names, or is not
+    /// `found` any more.
+    pub fn link_temporary(
+        &self,
+        path: &FilePath,
+        (there, other, found): (&Destination, &FilePath, &Found),
+    ) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("create", path)?;
+        let (old_parent, old_name) = there.parent("link", other)?;
+        let temporary = self.temporary_name(&name);
+        let link =
+            || rustix::fs::linkat(&old_parent, &old_name, &parent, &temporary, AtFlags::empty());
+        let linked = match link() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| link())
+            }
+            other => other,
+        };
+        if linked.is_err() {
+            return Ok(None);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, &temporary, flags, Mode::empty());
+        let file = File::from(file.map_err(self.error("open", path))?);
         let path = self.full_path(path);
-        Ok(Temporary { file, parent, temporary, name, path, published: false })
+        let (is_link, published) = (true, false);
+        let temporary = Temporary { file, parent, temporary, name, path, is_link, published };
+        let is_found = temporary.inode()? == found.inode;
+        Ok(is_found.then_some(temporary))
     }
 
     /// The temporary file that an agent that died has left for `path`, if there is one.
@@ -309,7 +376,8 @@ impl Destination {
         match rustix::fs::openat(&parent, &temporary, flags, Mode::empty()) {
             Ok(file) => {
                 let (file, path) = (File::from(file), self.full_path(path));
-                Ok(Some(Temporary { file, parent, temporary, name, path, published: false }))
+                let (is_link, published) = (false, false);
+                Ok(Some(Temporary { file, parent, temporary, name, path, is_link, published }))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.error("open", path)(errno)),
@@ -430,6 +498,8 @@ pub struct Temporary {
     temporary: OsString,
     name: OsString,
     path: PathBuf,
+    /// A second name of a file.
+    is_link: bool,
     published: bool,
 }
 
@@ -470,7 +540,8 @@ impl Temporary {
     pub fn publish(mut self) -> Result<()> {
         rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
             .map_err(Error::file("replace", &self.path))?;
-        self.published = true;
+        // A name of the same file was not replaced, and this one is left.
+        self.published = !self.is_link;
         Ok(())
     }
 
@@ -538,7 +609,7 @@ fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: i64) -> rustix::io::R
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::symlink;
 
     struct Scratch(PathBuf);
 

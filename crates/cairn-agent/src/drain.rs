@@ -19,6 +19,7 @@ use crate::hold::Turns;
 use crate::image::{self, Image};
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
+use crate::link::Elsewhere;
 use crate::log::Complaints;
 use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::mapping::Mapping;
@@ -57,6 +58,17 @@ pub struct Drainer {
     turns: Turns,
     /// As [`Checkpoints::run_was_seen`], for the next pass.
     pub run_was_seen: bool,
+}
+
+/// What is to be outside.
+#[derive(Clone, Copy)]
+struct Contents<'a> {
+    /// The namespaces as they are.
+    trees: &'a [(&'a Arc<Volume>, Tree)],
+    /// These are all of the store.
+    all: bool,
+    /// Where else copies of their files may lie.
+    elsewhere: &'a [Elsewhere<'a>],
 }
 
 /// Why a pass runs.
@@ -133,12 +145,20 @@ impl Drainer {
             self.checkpoints()?;
         }
         let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
-        let run_was_seen = self.run_was_seen;
-        self.checkpoints()?.run_was_seen = run_was_seen;
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
-        let before = heads();
-        let mut trees = read(volumes)?;
+        let (before, mut trees) = loop {
+            let run_was_seen = self.run_was_seen;
+            let checkpoints = self.checkpoints()?;
+            // Before the files are read: what a run that is not there any more has done is to be in them.
+            checkpoints.run_was_seen = run_was_seen || checkpoints.is_run_under_way();
+            let (before, trees) = (heads(), read(volumes)?);
+            match self.description.follow(&self.store)? {
+                None => break (before, trees),
+                // A run began, and may have ended: what it did is not what the one before it left.
+                Some(job) => self.take_up(job),
+            }
+        };
         let mut ripe = Vec::new();
         // What seems complete may be newer than what has become so behind the reader's back.
         if heads() != before {
@@ -167,7 +187,8 @@ impl Drainer {
             drop(trees);
             return self.leave(&directory, (volumes, all), (told, view), meter);
         }
-        let result = self.drain(&persist, (&trees, all), (reason, overtaking), view, meter);
+        let what = Contents { trees: &trees, all, elsewhere: &[] };
+        let result = self.drain(&persist, what, (reason, overtaking), view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
             self.ledger = None;
@@ -232,11 +253,12 @@ impl Drainer {
     fn drain(
         &mut self,
         persist: &Path,
-        (trees, all): (&[(&Arc<Volume>, Tree)], bool),
+        what: Contents<'_>,
         (reason, overtaking): (Reason, Option<Overtaking>),
         mut view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
+        let Contents { trees, all, .. } = what;
         let manifest = manifest_path(&self.job.job);
         let at_work = meter.at(&manifest);
         let mut ledger = match self.ledger.take() {
@@ -263,7 +285,7 @@ impl Drainer {
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         let look = (&view, &guarded);
-        let mut result = self.drain_into(&mut ledger, trees, look, overtaking, meter, &mut outcome);
+        let mut result = self.drain_into(&mut ledger, what, look, overtaking, meter, &mut outcome);
         match result.is_ok() {
             // What an image has is not in its place.
             true if is_image => ledger.name_drained(),
@@ -276,7 +298,7 @@ impl Drainer {
             let lacking = view.lacking(ledger.manifest());
             let guarded = ledger.manifest().newest_files(|family| lacking.contains(family));
             let (look, mut again) = ((&view, &guarded), Outcome::default());
-            result = self.drain_into(&mut ledger, trees, look, None, meter, &mut again);
+            result = self.drain_into(&mut ledger, what, look, None, meter, &mut again);
         }
         let _at_work = meter.at(&manifest);
         let guards = match result {
@@ -334,6 +356,7 @@ impl Drainer {
         // Nobody writes to what is in it, and all of it is wanted.
         trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
         view.mapped = image.mapped(&trees)?;
+        let mapped = view.mapped.clone();
         view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
         view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
         (view.is_of_all, view.repair) = (true, None);
@@ -352,9 +375,22 @@ impl Drainer {
             }
             _ => {}
         }
+        let last = match told.delivery {
+            Delivery::Image => image::last(directory, &job)?,
+            _ => None,
+        };
         let failures = std::mem::take(&mut self.failures);
         let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
-        let left = self.drain(directory, (&trees, all), (Reason::Asked(told), None), view, meter);
+        let (shares, except) = (told.delivery == Delivery::Image, mapped.as_slice());
+        let here = ledger.as_ref().map(|ledger| (ledger.destination(), ledger.manifest()));
+        let last = last.as_ref().map(|(destination, manifest)| (destination, manifest));
+        let elsewhere: Vec<Elsewhere> = here
+            .into_iter()
+            .chain(last)
+            .map(|(destination, manifest)| Elsewhere { destination, manifest, shares, except })
+            .collect();
+        let what = Contents { trees: &trees, all, elsewhere: &elsewhere };
+        let left = self.drain(directory, what, (Reason::Asked(told), None), view, meter);
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
         left.and_then(|outcome| image.check().map(|()| outcome))
     }
@@ -364,7 +400,7 @@ impl Drainer {
     fn drain_into(
         &mut self,
         ledger: &mut Ledger,
-        trees: &[(&Arc<Volume>, Tree)],
+        Contents { trees, elsewhere, .. }: Contents<'_>,
         (view, guarded): (&View, &HashSet<FilePath>),
         mut overtaking: Option<Overtaking>,
         meter: &Meter,
@@ -375,6 +411,9 @@ impl Drainer {
         for (volume, tree) in trees {
             let (mut plan, spared) = planned(volume, tree, ledger.manifest(), &view.taken);
             self.failures.leave(spared);
+            plan.copy_absent(tree, |path, node| {
+                elsewhere.iter().any(|there| there.entry(path, node).is_some())
+            });
             guards |= plan.guard(guarded);
             if let Some(repair) = &view.repair {
                 plan.leave(&|path| repair.have(path));
@@ -419,8 +458,19 @@ impl Drainer {
             let touched = BTreeSet::new();
             let marks = &self.marks;
             let (replaced, overtaking) = (Vec::new(), overtaking.as_mut());
-            Carrier { ledger, failures, volume, tree, meter, marks, replaced, touched, overtaking }
-                .carry_out(plan)?;
+            let mut carrier = Carrier {
+                ledger,
+                failures,
+                volume,
+                tree,
+                meter,
+                marks,
+                replaced,
+                elsewhere,
+                touched,
+                overtaking,
+            };
+            carrier.carry_out(plan)?;
         }
         Ok(guards)
     }

@@ -5,9 +5,11 @@
 //! Bytes of files that are mapped are those of the moment when they are copied.
 //! Does not decide when an image is taken, nor where it goes.
 
+use crate::destination::Destination;
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::log;
-use crate::manifest::{Kind, manifest_name};
+use crate::manifest::{Kind, Manifest, manifest_name};
 use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::Tree;
@@ -37,6 +39,16 @@ pub fn newest(persist: &Path, job: &str) -> Option<(PathBuf, SystemTime)> {
         ownership::is_everything(&manifest).then_some((place, finished))
     });
     whole.max_by_key(|(_, finished)| *finished)
+}
+
+/// What the image is that the one in `directory` follows: nothing changes in it meanwhile. None: there is none of this store.
+pub(crate) fn last(directory: &Path, job: &Job) -> Result<Option<(Destination, Manifest)>> {
+    let persist = directory.parent().unwrap_or(directory);
+    let Some((place, _)) = newest(persist, &job.job) else { return Ok(None) };
+    let mut destination = Destination::open(&place, &job.store)?;
+    let manifest = Manifest::load(&mut destination, &job.job)?;
+    let manifest = manifest.filter(|manifest| manifest.store == job.store);
+    Ok(manifest.map(|manifest| (destination, manifest)))
 }
 
 /// Where the next image goes.

@@ -35,6 +35,7 @@ pub mod image;
 pub mod job;
 mod journal;
 pub mod ledger;
+pub mod link;
 pub mod log;
 pub mod manifest;
 pub mod mapping;

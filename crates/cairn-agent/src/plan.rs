@@ -8,6 +8,7 @@
 //! asked for; nothing happens to a copy with the data of a file that is absent in the store, but that it is renamed as that file was.
 
 use crate::extended::Extended;
+use crate::link::is_copy_of;
 use crate::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
 use crate::path::FilePath;
 use cairn_core::Absence;
@@ -26,6 +27,8 @@ pub struct Node {
     pub mode: u32,
     /// Last change of the data, nanoseconds since the epoch.
     pub mtime_ns: i64,
+    /// How many names it has, one and more of a regular file.
+    pub links: u32,
     /// A directory that got its name by `rename`, with all that is in it.
     pub renamed: bool,
     /// Version of the data.
@@ -103,6 +106,8 @@ pub struct Plan {
     pub attributes: Vec<FilePath>,
     /// Regular files to copy.
     pub copies: Vec<FilePath>,
+    /// Names of regular files of which there is, or will be, a copy under another name: that, this.
+    pub links: Vec<(FilePath, FilePath)>,
     /// Regular files that somebody may still write to and whose newest version is not drained.
     pub open: Vec<FilePath>,
     /// Regular files that wait for the data of absent ones: their own, or those that have their name in the persist directory.
@@ -129,9 +134,13 @@ impl Plan {
         if held.is_empty() {
             return Vec::new();
         }
-        let (left_out, copies) =
+        let (mut left_out, copies): (Vec<_>, _) =
             std::mem::take(&mut self.copies).into_iter().partition(|path| held.contains(path));
         self.copies = copies;
+        let (unlinked, links): (Vec<_>, _) =
+            std::mem::take(&mut self.links).into_iter().partition(|(_, to)| held.contains(to));
+        self.links = links;
+        left_out.extend(unlinked.into_iter().map(|(_, to)| to));
         let (holding, wanted): (Vec<_>, Vec<_>) = tree
             .iter()
             .filter(|(_, node)| node.kind != Kind::Directory)
@@ -160,16 +169,30 @@ impl Plan {
             std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
         let (postponed, copies): (Vec<_>, _) =
             std::mem::take(&mut self.copies).into_iter().partition(|path| needed.contains(path));
-        (self.renames, self.copies) = (renames, copies);
+        let (unlinked, links): (Vec<_>, _) =
+            std::mem::take(&mut self.links).into_iter().partition(|(_, to)| needed.contains(to));
+        (self.renames, self.copies, self.links) = (renames, copies, links);
         self.postponed.extend(postponed);
-        self.postponed.extend(held.into_iter().map(|(_, to)| to));
+        self.postponed.extend(held.into_iter().chain(unlinked).map(|(_, to)| to));
         self.postponed.sort();
+    }
+
+    /// Has those absent files copied whose copies lie elsewhere.
+    pub fn copy_absent(&mut self, tree: &Tree, is_there: impl Fn(&FilePath, &Node) -> bool) {
+        let is_absent = |path: &FilePath| {
+            tree.get(path).is_some_and(|node| node.absence.is_some() && is_there(path, node))
+        };
+        let (absent, postponed): (Vec<_>, _) =
+            std::mem::take(&mut self.postponed).into_iter().partition(is_absent);
+        self.postponed = postponed;
+        self.copies.extend(absent);
     }
 
     /// Does nothing about what `is_left` says, here or there.
     pub fn leave(&mut self, is_left: &dyn Fn(&FilePath) -> bool) {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
         renames.retain(|(from, to)| !is_left(from) && !is_left(to));
+        self.links.retain(|(_, to)| !is_left(to));
         let first = [remove, forget, directories, symlinks, unclean];
         let Plan { attach, damaged, attributes, copies, .. } = self;
         for list in first.into_iter().chain([attach, damaged, attributes, copies]) {
@@ -180,16 +203,16 @@ impl Plan {
     /// Paths for which there is something to do.
     pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
-        let Plan { attach, damaged, attributes, copies, .. } = self;
+        let Plan { attach, damaged, attributes, copies, links, .. } = self;
         let lists =
             [remove, forget, directories, symlinks, unclean, attach, damaged, attributes, copies];
-        lists.into_iter().flatten().chain(renames.iter().map(|(_, to)| to))
+        lists.into_iter().flatten().chain(renames.iter().chain(links).map(|(_, to)| to))
     }
 
     /// Paths at which the persist directory will have something else, or nothing, also where nothing is copied.
     pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
         let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
-        self.remove.iter().chain(renamed)
+        self.remove.iter().chain(renamed).chain(self.links.iter().map(|(_, to)| to))
     }
 }
 
@@ -265,6 +288,7 @@ pub fn plan(
         }
     }
     plan.renames = renames;
+    plan_links(&mut plan, tree, &entries);
     plan_removals(&mut plan, tree, &entries, &displaced);
     plan.spare(&needed);
     plan
@@ -426,6 +450,38 @@ fn in_safe_order(
     (ordered, waiting.into_iter().map(|(to, from)| (from, to)).collect())
 }
 
+/// Has names linked, instead of copied, of files that have a copy already, or get one under another name.
+fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
+    let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
+    let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
+    if names.is_empty() {
+        return;
+    }
+    for (path, node) in tree {
+        if let Some(name) = names.get_mut(&node.inode)
+            && entries.get(path).is_some_and(|entry| is_copy_of(entry, node))
+        {
+            *name = Some(path.clone());
+        }
+    }
+    for (_, to) in &plan.renames {
+        if let Some(name) = tree.get(to).and_then(|node| names.get_mut(&node.inode)) {
+            *name = Some(to.clone());
+        }
+    }
+    for path in std::mem::take(&mut plan.copies) {
+        let name = tree.get(&path).and_then(|node| names.get_mut(&node.inode));
+        match name {
+            Some(Some(name)) => plan.links.push((name.clone(), path)),
+            Some(first) => {
+                *first = Some(path.clone());
+                plan.copies.push(path);
+            }
+            None => plan.copies.push(path),
+        }
+    }
+}
+
 fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BTreeSet<FilePath>) {
     let moved: BTreeSet<&FilePath> = plan.renames.iter().map(|(from, _)| from).collect();
     let mut remove = Vec::new();
@@ -473,6 +529,7 @@ mod tests {
             version,
             unclean: false,
             torn: false,
+            links: 1,
             open: false,
             drained: false,
             absence: None,
@@ -605,10 +662,18 @@ mod tests {
     }
 
     #[test]
-    fn a_second_hard_link_is_a_copy_not_a_rename() {
-        let manifest = manifest(&[("a", entry(&file(2, 1)))]);
-        let plan = plan(&tree(&[("a", file(2, 1)), ("b", file(2, 1))]), &manifest);
-        assert_eq!(plan, Plan { copies: paths(&["b"]), ..Plan::default() });
+    fn a_second_name_is_linked_to_the_copy_or_renamed_copy_of_the_first() {
+        let linked = || Node { links: 2, ..file(2, 1) };
+        let all = |first, second| tree(&[(first, linked()), (second, linked())]);
+        let manifest = manifest(&[("b", entry(&linked()))]);
+        let links = pairs(&[("b", "a")]);
+        assert_eq!(plan(&all("b", "a"), &manifest), Plan { links, ..Plan::default() });
+        let (renames, links) = (pairs(&[("b", "c")]), pairs(&[("c", "d")]));
+        let expected = Plan { renames, links, ..Plan::default() };
+        assert_eq!(plan(&all("c", "d"), &manifest), expected);
+        let (copies, links) = (paths(&["c"]), pairs(&[("c", "d")]));
+        let expected = Plan { copies, links, ..Plan::default() };
+        assert_eq!(plan(&all("c", "d"), &super::tests::manifest(&[])), expected);
     }
 
     #[test]

@@ -492,6 +492,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         version: attributes.version,
         unclean: attributes.unclean,
         torn: attributes.torn,
+        links: attributes.links,
         // Of an absent file it is who brings it.
         open: kind == Kind::File && attributes.writers > 0 && attributes.absence.is_none(),
         drained: attributes.drained_version == attributes.version,

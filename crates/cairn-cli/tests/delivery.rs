@@ -6,6 +6,7 @@ use common::session::Session;
 use common::{Ran, Sandbox, eventually, kill};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Opens a file in a way, writes, and, unless it is the last run, dies with the file open.
@@ -382,6 +383,65 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     });
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
+}
+
+/// An image costs what has changed: what is in its place already gets another name. Each name leads to what it led to, whatever becomes of
+/// the others.
+#[test]
+fn image_shares_files_with_their_places_and_with_the_last_one() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    session.shell("echo one >/cairn/closed; exec 7>>/cairn/log; echo two >&7");
+    let (out, image) = (sandbox.out(), |number: u32| format!("cairn-image.job.{number}"));
+    let file = |place: &str, name: &str| {
+        let path = out.join(place).join(name);
+        let found = fs::metadata(&path).expect("is there");
+        (found.ino(), found.mode() & 0o777, fs::read_to_string(&path).expect("reads"))
+    };
+    eventually("what is closed is drained", || out.join("closed").exists());
+    for number in [0, 1] {
+        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+        assert_eq!(file(&image(number), "closed"), file("", "closed"));
+    }
+    assert_eq!(file(&image(1), "log"), file(&image(0), "log"));
+    session.shell("chmod 600 /cairn/closed; echo three >&7");
+    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    let old = file(&image(1), "closed");
+    assert_eq!((old.1, old.2.as_str()), (0o644, "one\n"));
+    assert_eq!(file(&image(1), "log").2, "two\n");
+    assert_eq!(file(&image(0), "log").2, "two\nthree\n");
+    assert_eq!(file(&image(0), "closed").1, 0o600);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(file("", "closed").1, 0o600);
+    assert_eq!(sandbox.drained_names(), ["closed", "log"]);
+}
+
+/// Mechanism: each name of a file was copied. Consequence: what a program links, as a checkpoint under the name of the newest, took its room
+/// twice outside, and was two files. Fix: it has as many names there.
+#[test]
+fn file_has_all_its_names_outside() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    let inode = |name: &str| fs::metadata(sandbox.out().join(name)).expect("is there").ino();
+    let mut drained = |script: &str| {
+        session.shell(script);
+        sandbox.cairn(&["drain", "job"]).succeeds();
+    };
+    drained("echo one >/cairn/a; ln /cairn/a /cairn/b; mkdir /cairn/d; ln /cairn/a /cairn/d/c");
+    assert_eq!([inode("b"), inode("d/c")], [inode("a"); 2]);
+    drained("ln /cairn/b /cairn/later; chmod 600 /cairn/a; mv /cairn/d /cairn/e");
+    assert_eq!([inode("b"), inode("e/c"), inode("later")], [inode("a"); 3]);
+    let mode = fs::metadata(sandbox.out().join("e/c")).expect("is there").mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drained("echo two >>/cairn/later; rm /cairn/b; rm /cairn/a; ln /cairn/e/c /cairn/a");
+    assert_eq!(sandbox.drained("a"), "one\ntwo\n");
+    assert_eq!([inode("e/c"), inode("later")], [inode("a"); 2]);
+    drained("cp /cairn/a /cairn/new; mv /cairn/new /cairn/later; echo three >>/cairn/a");
+    assert_eq!(["a", "e/c"].map(|name| sandbox.drained(name)), ["one\ntwo\nthree\n"; 2]);
+    assert_eq!(sandbox.drained("later"), "one\ntwo\n");
+    assert_eq!(inode("e/c"), inode("a"));
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["a", "e", "e/c", "later"]);
 }
 
 /// Mechanism: what an image had of an earlier store stayed in it, and staging goes on from all that an image has. Consequence: files that the

@@ -174,6 +174,18 @@ fn what_is_opened_comes_although_all_others_hang() {
     ran.succeeds().prints("k\n3\n1\na\n");
 }
 
+/// Mechanism: a file that was yet to be brought in kept an image from becoming whole. Consequence: after the loss of the node there was none.
+/// Fix: its copy is where the image is, and gets another name there.
+#[test]
+fn image_has_files_that_are_yet_to_be_brought_in() {
+    let Some(stage) = Stage::held_up() else { return };
+    let ran = stage.run(
+        r#""$CAIRN" drain job --image; "$CAIRN" status job | grep -c '^  absent'; rm "$HOLD"/*; await is_whole
+        cat "$HOLD"/../out/cairn-image.job.0/{input,many/a,ckpt-1/x} | tr -d 1; exit 3"#,
+    );
+    ran.ends_with(3).says("image of 23 files").prints("1\ninput\na\nx\n");
+}
+
 #[test]
 fn damaged_copy_fails_who_opens_it_and_the_next_run_takes_the_older_checkpoint() {
     let stage = Stage::new();

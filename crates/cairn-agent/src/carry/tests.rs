@@ -195,6 +195,7 @@ impl World {
             meter,
             marks,
             replaced,
+            elsewhere: &[],
             touched,
             overtaking,
         });

@@ -109,6 +109,29 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
 }
 
+/// Mechanism: a run that was seen to be under way, and had died by the time its files were judged, removed nothing: what was left of a
+/// checkpoint was what a user had left. Consequence: the rest was complete. Fix: whoever was seen counts all through the look.
+#[test]
+fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_files() {
+    let store = TestStore::new();
+    store.write("f.1.0", b"state", 0o644, 1);
+    store.write("f.1.1", b"state", 0o644, 1);
+    let root = FilePath::root();
+    let mut job = store.job.clone();
+    job.checkpoint.patterns = vec!["f.{step}.{rank}".to_string()];
+    let mut checkpoints = Checkpoints::open(&store.path, &job).expect("opens");
+    let mut look = |run_was_seen: bool| {
+        checkpoints.run_was_seen = run_was_seen;
+        let tree = store.volume.tree().expect("reads");
+        checkpoints.look(&[(&root, &tree)], Told::default(), &[]).expect("looks");
+        checkpoints.complete().len()
+    };
+    assert_eq!(look(false), 1);
+    store.volume.fs().unlink(&store.volume.caller(), ROOT, b"f.1.0").expect("removes");
+    assert_eq!(look(true), 0);
+    assert_eq!(look(false), 1, "somebody left these, and nobody else comes");
+}
+
 /// Mechanism: every copy that the manifest names was counted: also that of an older version of a file, and one that stays although its
 /// file was removed, because nothing newer is outside.
 /// Consequence: `cairn rm` compared the number of copies with that of files, and removed a store with files that were nowhere else.

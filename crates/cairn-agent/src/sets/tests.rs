@@ -16,6 +16,7 @@ fn file(inode: u32, mtime_s: i64) -> Node {
         version: 1,
         unclean: false,
         torn: false,
+        links: 1,
         open: false,
         drained: false,
         absence: None,
