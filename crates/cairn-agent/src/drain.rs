@@ -30,6 +30,7 @@ use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome};
 use crate::repair::Places;
+use crate::sets::policy::Every;
 use crate::sets::register::{Checkpoint, Level};
 use crate::sets::{self, Grove};
 use crate::volume::Volume;
@@ -76,6 +77,8 @@ struct Contents<'a> {
 pub enum Reason {
     /// Something changed, or it is time to try again.
     Routine,
+    /// An image is due.
+    ImageDue,
     /// Somebody asked for it: forget delays, look at every copy.
     Asked(Told),
 }
@@ -83,6 +86,14 @@ pub enum Reason {
 impl Reason {
     fn is_asked(self) -> bool {
         matches!(self, Reason::Asked(_))
+    }
+
+    fn told(self) -> Told {
+        match self {
+            Reason::Routine => Told::default(),
+            Reason::ImageDue => Told { delivery: Delivery::Image, ..Told::default() },
+            Reason::Asked(told) => told,
+        }
     }
 }
 
@@ -138,13 +149,13 @@ impl Drainer {
             self.take_up(job);
         }
         // Who asked waits for all that there was.
-        let overtaking = (!reason.is_asked()).then(|| Overtaking::new(volumes));
+        let overtaking = (reason == Reason::Routine).then(|| Overtaking::new(volumes));
         self.unsealed.clear();
         if self.checkpoints.is_none() {
             let _at_work = meter.at(&manifest_path(&self.job.job));
             self.checkpoints()?;
         }
-        let told = if let Reason::Asked(told) = reason { told } else { Told::default() };
+        let told = reason.told();
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let (before, mut trees) = loop {
@@ -185,7 +196,7 @@ impl Drainer {
         };
         if let Some(directory) = aside {
             drop(trees);
-            return self.leave(&directory, (volumes, all), (told, view), meter);
+            return self.leave(&directory, (volumes, all), (reason, view), meter);
         }
         let what = Contents { trees: &trees, all, elsewhere: &[] };
         let result = self.drain(&persist, what, (reason, overtaking), view, meter);
@@ -229,6 +240,11 @@ impl Drainer {
         self.checkpoints.as_ref().map_or(&[], Checkpoints::complete)
     }
 
+    /// Whether not every checkpoint is wanted outside.
+    pub fn is_choosy(&self) -> bool {
+        self.job.checkpoint.pfs != Every::default()
+    }
+
     /// Whether the persist directory has a checkpoint of this number, whose name begins so.
     pub fn has_checkpoint(&self, id: u64, name: &str) -> bool {
         self.ledger.as_ref().map(Ledger::manifest).is_some_and(|manifest| {
@@ -269,7 +285,7 @@ impl Drainer {
         if reason.is_asked() {
             copies::forget_missing(&mut ledger, trees, meter)?;
         }
-        if matches!(reason, Reason::Asked(Told { verify: true, .. })) {
+        if reason.told().verify {
             let damaged = copies::damaged(&ledger, meter)?;
             ledger.distrust(&damaged)?;
         }
@@ -292,7 +308,7 @@ impl Drainer {
             true => self.checkpoints()?.note_levels(&mut ledger),
             false => {}
         }
-        let has_succeeded = matches!(reason, Reason::Asked(Told { succeeded: Some(true), .. }));
+        let has_succeeded = reason.told().succeeded == Some(true);
         if has_succeeded && matches!(result, Ok(true)) {
             // What the program removed is to be gone, unless what it has left instead is not outside.
             let lacking = view.lacking(ledger.manifest());
@@ -335,7 +351,9 @@ impl Drainer {
         if everything {
             ledger.set_directory_rights(true)?;
         }
-        if everything && has_succeeded && !is_image {
+        let has_no_other = outcome.unfinished.is_empty() && outcome.kept_files == 0;
+        let has_all = outcome.complete && outcome.unclean.is_empty() && has_no_other;
+        if (everything || has_all) && !is_image && self.is_over(reason)? {
             image::discard(persist, &self.job.job);
         }
         self.ledger = Some(ledger);
@@ -348,9 +366,10 @@ impl Drainer {
         &mut self,
         directory: &Path,
         (volumes, all): (&[Arc<Volume>], bool),
-        (told, mut view): (Told, View),
+        (reason, mut view): (Reason, View),
         meter: &Meter,
     ) -> Result<Outcome> {
+        let told = reason.told();
         let image = Image::take(&self.store, volumes)?;
         let mut trees = read(image.volumes())?;
         // Nobody writes to what is in it, and all of it is wanted.
@@ -390,9 +409,19 @@ impl Drainer {
             .map(|(destination, manifest)| Elsewhere { destination, manifest, shares, except })
             .collect();
         let what = Contents { trees: &trees, all, elsewhere: &elsewhere };
-        let left = self.drain(directory, what, (Reason::Asked(told), None), view, meter);
+        let left = self.drain(directory, what, (reason, None), view, meter);
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
-        left.and_then(|outcome| image.check().map(|()| outcome))
+        let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
+        if told.delivery == Delivery::Left && outcome.complete && self.is_over(reason)? {
+            let persist = self.job.persist.as_deref().unwrap_or(directory);
+            image::discard(persist, &self.job.job);
+        }
+        Ok(outcome)
+    }
+
+    /// Whether the last run has ended: an image has nothing then that is not in the store, and later.
+    fn is_over(&mut self, reason: Reason) -> Result<bool> {
+        Ok(reason.told().succeeded.is_some() || !self.checkpoints()?.is_run_under_way())
     }
 
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not

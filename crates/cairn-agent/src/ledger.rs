@@ -50,6 +50,7 @@ impl Ledger {
     /// Opens the directory and takes up what the manifest of the job says, and what an agent that
     /// died did without saying it there.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
+        Ledger::settle_earlier(path, job)?;
         let (mut destination, on_disk) = Ledger::look(path, job)?;
         if on_disk.as_ref().is_none_or(|manifest| manifest.files.is_empty()) {
             ownership::check_others(path, job)?;
@@ -80,6 +81,30 @@ impl Ledger {
         };
         ledger.recover(intents)?;
         Ok(ledger)
+    }
+
+    /// Has the manifest say what the agent of an earlier store of the job was doing when it died with its node, and removes what it had
+    /// not finished: nobody else of that store comes. Errors: as `open`.
+    pub fn settle_earlier(path: &Path, job: &Job) -> Result<()> {
+        let (_, on_disk) = Ledger::look(path, job)?;
+        let Some(manifest) = on_disk.filter(|manifest| manifest.store != job.store) else {
+            return Ok(());
+        };
+        let earlier = Job {
+            store: manifest.store,
+            map: manifest.map,
+            launch: manifest.owner,
+            persist_id: None,
+            ..job.clone()
+        };
+        let ledger = Ledger::open(path, &earlier)?;
+        let directories = ledger.manifest.files.iter();
+        let directories = directories.filter(|(_, entry)| entry.kind == Kind::Directory);
+        ledger.destination.sweep(&FilePath::root(), &[])?;
+        for (directory, _) in directories {
+            ledger.destination.sweep(directory, &[])?;
+        }
+        Ok(())
     }
 
     /// Whether the directory can be drained to. Errors: it cannot be opened, or is not the one that it was.

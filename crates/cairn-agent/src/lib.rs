@@ -32,6 +32,7 @@ mod format;
 mod headroom;
 mod hold;
 pub mod image;
+mod imaging;
 pub mod job;
 mod journal;
 pub mod ledger;

@@ -23,9 +23,9 @@ pub struct DrainPolicy {
     /// How a copy is known to be right.
     #[serde(skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
-    /// An image of the store is copied out so many seconds after the last one, while a run goes on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_s: Option<u64>,
+    /// When images of the store are copied out while a run goes on.
+    #[serde(skip_serializing_if = "Images::is_default")]
+    pub images: Images,
     /// When the job's time is over, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
@@ -43,6 +43,26 @@ pub enum AtEnd {
     /// They stay in the store until somebody asks.
     #[serde(rename = "none")]
     Nothing,
+}
+
+/// When all of a store, as it is at one moment, is copied out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Images {
+    /// When something has arrived outside, and every so often.
+    #[default]
+    Auto,
+    /// Only when somebody asks.
+    Never,
+    /// So many seconds after the last one.
+    #[serde(untagged)]
+    Every(u64),
+}
+
+impl Images {
+    fn is_default(&self) -> bool {
+        *self == Images::default()
+    }
 }
 
 impl AtEnd {

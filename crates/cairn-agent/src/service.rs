@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::forecast::Lookout;
 use crate::image::Image;
+use crate::imaging::Imaging;
 use crate::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
 use crate::log::{self, Complaints, Level};
 use crate::metrics;
@@ -245,8 +246,7 @@ struct DrainLoop<'a> {
     complaints: Complaints,
     /// What was left undrained, and why, as of the last pass.
     left: BTreeSet<(FilePath, String)>,
-    /// When the last image was begun and ended.
-    imaged: (Instant, Instant),
+    imaging: Imaging,
 }
 
 fn drain_loop(shared: &Shared) {
@@ -272,7 +272,7 @@ fn drain_loop(shared: &Shared) {
         room: Room::default(),
         complaints: Complaints::default(),
         left: BTreeSet::new(),
-        imaged: (Instant::now(), Instant::now()),
+        imaging: Imaging::new(),
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -351,28 +351,26 @@ impl DrainLoop<'_> {
         is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
     }
 
-    /// Whether the job wants an image now. They take at most half of the time. Whether anything was written since the last one is not
-    /// asked: writes that continue one another, and those to mapped files, leave no trace of their own, and what is as it was is not
-    /// copied again.
+    /// Whether an image is due that nobody has asked for.
     fn is_image_due(&self) -> bool {
-        let Some(every) = self.shared.meter.pace.policy().image_s else { return false };
-        let (begun, ended) = self.imaged;
-        let every = Duration::from_secs(every).max(ended.duration_since(begun));
-        ended.elapsed() >= every && is_running(self.shared)
+        let images = self.shared.meter.pace.policy().images;
+        let (arrived, is_choosy) = (self.shared.meter.copied_ever(), self.drainer.is_choosy());
+        self.drainer.persist().is_some()
+            && self.imaging.is_due(images, arrived, is_choosy, Instant::now())
+            && is_running(self.shared)
     }
 
     /// Has an image copied out, nobody having asked.
     fn image(&mut self) {
-        let begun = Instant::now();
+        let began = Instant::now();
         self.complaints.note("look for namespaces", self.shared.refresh_volumes());
         let (volumes, all) = self.shared.volumes();
-        let reason = Reason::Asked(Told { delivery: Delivery::Image, ..Told::default() });
-        let taken = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
         if taken.as_ref().is_ok_and(|outcome| outcome.complete) {
-            self.shared.state().imaged = Some(begun);
+            self.shared.state().imaged = Some(began);
         }
         self.complaints.note("copy an image of the store", taken.map(drop));
-        self.imaged = (begun, Instant::now());
+        self.imaging.note(began, self.shared.meter.copied_ever());
         self.dirty = true;
     }
 

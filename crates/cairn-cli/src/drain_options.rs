@@ -7,7 +7,7 @@ use crate::duration;
 use crate::error::{Error, Result};
 use crate::size;
 use crate::walltime;
-use cairn_agent::policy::{AtEnd, DrainPolicy, Priority, Verify};
+use cairn_agent::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -24,8 +24,8 @@ pub struct DrainArguments {
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
     /// While the command runs, copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 and .1 in turn,
-    /// so long after the last time: 30s, 10m; --stage goes on from the newest if the node was lost; none for not at all
-    /// [default: none]
+    /// so long after the last time: 30s, 10m; --stage goes on from the newest if the node was lost. auto: when something has arrived,
+    /// and every 10 minutes, in a fifth of the time at most, but not with --pfs-every; none for not at all [default: auto]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
     pub image_every: Option<String>,
     /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no
@@ -102,7 +102,7 @@ pub struct DrainRequest {
     priority: Option<Priority>,
     verify: Option<Verify>,
     at_end: Option<AtEnd>,
-    image_s: Option<Option<u64>>,
+    images: Option<Images>,
     /// Of this run, whatever an earlier one had.
     until: Option<u64>,
 }
@@ -129,7 +129,7 @@ impl DrainRequest {
             .map(Verify::from),
             at_end: choice(arguments.drain, settings.end, "--drain", "wait, background or none")?
                 .map(AtEnd::from),
-            image_s: arguments.image_every.or(settings.image_every).map(image_s).transpose()?,
+            images: arguments.image_every.or(settings.image_every).map(images).transpose()?,
             until: walltime::until(arguments.until.or(settings.until))?,
         })
     }
@@ -142,7 +142,7 @@ impl DrainRequest {
         policy.priority = self.priority.unwrap_or(policy.priority);
         policy.verify = self.verify.unwrap_or(policy.verify);
         policy.at_end = self.at_end.unwrap_or(policy.at_end);
-        policy.image_s = self.image_s.unwrap_or(policy.image_s);
+        policy.images = self.images.unwrap_or(policy.images);
         policy.until = self.until;
         *policy != before
     }
@@ -168,11 +168,12 @@ fn rate(value: String) -> Result<Option<u64>> {
     }
 }
 
-fn image_s(value: String) -> Result<Option<u64>> {
+fn images(value: String) -> Result<Images> {
     match duration::argument(&value) {
-        _ if value == "none" => Ok(None),
-        Ok(seconds) if seconds >= 1.0 => Ok(Some(seconds as u64)),
-        _ => Err(refused("--image-every", value, "a time of 1s or more, as in 10m, or none")),
+        _ if value == "none" => Ok(Images::Never),
+        _ if value == "auto" => Ok(Images::Auto),
+        Ok(seconds) if seconds >= 1.0 => Ok(Images::Every(seconds as u64)),
+        _ => Err(refused("--image-every", value, "a time of 1s or more, as in 10m, auto or none")),
     }
 }
 

@@ -22,6 +22,7 @@ use cairn_agent::destination::Destination;
 use cairn_agent::extended::Extended;
 use cairn_agent::image;
 use cairn_agent::job::Job;
+use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name};
 use cairn_agent::path::FilePath;
 use cairn_agent::sets::series::Series;
@@ -236,10 +237,13 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
         Ok(())
     };
     if let Some(persist) = &job.persist {
+        Ledger::settle_earlier(persist, job)?;
         let mut destination = Destination::open(persist, &job.store)?;
         let manifest = Manifest::load(&mut destination, &job.job)?;
         let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
-        let image = image::newest(persist, &job.job).filter(|_| !ended_well);
+        // Whoever wants the newest checkpoint only finds it in its place.
+        let wants_image = extent == Extent::All || manifest.is_none();
+        let image = image::newest(persist, &job.job).filter(|_| !ended_well && wants_image);
         if let Some((place, finished)) = image {
             // All files of one moment, rather than each as it was drained last.
             let mut destination = Destination::open(&place, &job.store)?;
@@ -255,7 +259,14 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
             if let Some(image) = found {
                 let age = finished.elapsed().unwrap_or_default().as_secs_f64();
                 say(&format!("goes on from the image of {} ago", crate::duration::human(age)));
-                return bring(&destination, &image, false);
+                if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
+                    say(&format!(
+                        "newer, but without what was written with it, is checkpoint {name}: to go on from that, \
+                         remove the store, and use --stage --newest-only"
+                    ));
+                }
+                bring(&destination, &image, false)?;
+                return tie::tie_places(&claim.store, &claim.store.volumes()?, &image);
             }
         }
         if let Some(manifest) = manifest {
@@ -279,6 +290,13 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
         say(&format!("nothing to bring in from {}", policy.url));
     }
     Ok(())
+}
+
+/// The newest whole checkpoint that is in its place, if it is newer than all that the image has.
+fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
+    let newest = manifest.whole().into_iter().next_back()?;
+    let is_older = |known: &&Checkpoint| known.modified_ns < newest.modified_ns;
+    image.whole().iter().all(is_older).then(|| newest.name.to_string())
 }
 
 /// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later. Errors: the store cannot be filled;

@@ -385,6 +385,60 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
 }
 
+/// Nobody has to ask: what is open beside a checkpoint is outside soon after that. It goes once the job is over, also if that failed.
+#[test]
+fn image_follows_what_arrives_outside() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    session.shell("exec 7>>/cairn/log; echo one >&7; echo state >/cairn/ckpt.1");
+    let image = sandbox.out().join("cairn-image.job.0");
+    eventually("an image is taken", || image.join("cairn-manifest.job.json").exists());
+    eventually("it is whole", || {
+        let shown = sandbox.cairn(&["status", "job"]).succeeds();
+        shown.stdout.contains("the newest whole one is of")
+    });
+    let names: Vec<String> = files_below(&image).into_keys().collect();
+    assert_eq!(names, ["ckpt.1", "log"]);
+    session.shell("echo two >&7");
+    session.kill_all();
+    eventually("the writer has ended", || sandbox.cairn(&["drain", "job"]).code == Some(0));
+    assert!(!image.exists(), "all that it has is outside, and later");
+    // Sound, if a child of the shell had the log open for longer.
+    let [left, sound] =
+        ["cairn-left.job/log", "log"].map(|name| fs::read(sandbox.out().join(name)));
+    assert_eq!(left.or(sound).expect("is there"), b"one\ntwo\n");
+}
+
+/// Whoever goes on from an image has the places of its files: what the program removes or changes then goes from there or is replaced,
+/// also where others drain to the directory. What arrived after the image is named.
+#[test]
+fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), "--shared"];
+    let mut session = Session::start(&sandbox, "job", &["--shared"]);
+    session.shell("for name in kept changed removed open; do echo 1 >/cairn/$name; done");
+    session.shell("exec 7>>/cairn/open; for step in 1 2; do echo state >/cairn/ckpt.$step; done");
+    eventually("they are drained", || out.join("ckpt.2").exists());
+    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    session.shell("echo 2 >/cairn/changed; echo state >/cairn/ckpt.3; rm /cairn/ckpt.1");
+    let is_named = || {
+        let manifest = sandbox.manifest("job");
+        let checkpoints = manifest["checkpoints"].as_array().into_iter().flatten();
+        checkpoints.into_iter().any(|known| known["step"] == 3)
+    };
+    eventually("it is drained", || is_named() && !out.join("ckpt.1").exists());
+    lose_memory(&sandbox, "job");
+    drop(session);
+    let script = "cd /cairn; ls; cat changed; echo 3 >>changed; rm removed; echo 2 >>open";
+    let go_on = [&options[..], &["--stage", "--", "bash", "-c", script]].concat();
+    let ran = sandbox.cairn(&go_on).succeeds().says("goes on from the image");
+    ran.says("is checkpoint ckpt.3").prints("changed\nckpt.1\nckpt.2\nkept\nopen\nremoved\n1\n");
+    let all = ["changed", "ckpt.1", "ckpt.2", "ckpt.3", "kept", "open"];
+    assert_eq!(sandbox.drained_names(), all);
+    assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
+}
+
 /// An image costs what has changed: what is in its place already gets another name. Each name leads to what it led to, whatever becomes of
 /// the others.
 #[test]

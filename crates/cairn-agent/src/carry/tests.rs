@@ -54,6 +54,7 @@ impl World {
         world.write("new/file", 2, "second new/file");
         world.rename("kept/moved", "kept/elsewhere");
         world.write("rewritten", 2, "other rewritten");
+        world.link("rewritten", "new/linked");
         world.touch("touched", 0o600, 2);
         world.remove("gone/deep/removed");
         world.remove("gone/deep");
@@ -270,6 +271,7 @@ impl World {
             ("latest", "-> second"),
             ("new", "directory 755 with user.d=directory"),
             ("new/file", "2 644 second new/file with user.a=one"),
+            ("new/linked", "2 644 other rewritten"),
             ("rewritten", "2 644 other rewritten"),
             ("touched", "2 600 first touched with user.kept=two"),
         ];
@@ -350,6 +352,7 @@ fn single_steps(plan: &Plan) -> Vec<Plan> {
     steps.extend(plan.renames.iter().map(|pair| Plan { renames: vec![pair.clone()], ..none() }));
     steps.extend(each(&plan.symlinks, &|symlinks| Plan { symlinks, ..none() }));
     steps.extend(each(&plan.copies, &|copies| Plan { copies, ..none() }));
+    steps.extend(plan.links.iter().map(|pair| Plan { links: vec![pair.clone()], ..none() }));
     steps.extend(each(&plan.attributes, &|attributes| Plan { attributes, ..none() }));
     steps
 }
@@ -404,6 +407,23 @@ fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
             let same = after.get(file).is_none_or(|now| now == inode);
             assert!(same, "{file:?} was made again {when}");
         }
+    });
+}
+
+/// Mechanism: the journal was read by agents of its own store alone. Consequence: after the loss of the node what had arrived last was
+/// nobody's: it was not brought back, and kept the next run of the job from putting its own in its place where the directory is shared.
+/// Fix: the next store of the job reads it first.
+#[test]
+fn next_store_of_the_job_knows_what_the_last_one_has_placed_and_leaves_nothing_of_it() {
+    after_each_death(|world, when| {
+        let mut job = world.job.clone();
+        job.store = "another".to_string();
+        let ledger = Ledger::open(&world.out(), &job).expect("opens");
+        for name in world.copies().into_keys() {
+            assert!(ledger.is_ours(&path(&name)).expect("looks"), "{name} {when}");
+        }
+        let journal = world.out().join(format!(".cairn-{STORE}"));
+        assert!(!journal.exists(), "{when}");
     });
 }
 

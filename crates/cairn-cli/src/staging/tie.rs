@@ -8,11 +8,14 @@ use crate::error::Result;
 use crate::store::OpenStore;
 use cairn_agent::checkpoints::Checkpoints;
 use cairn_agent::ledger::Ledger;
-use cairn_agent::manifest::Kind;
+use cairn_agent::manifest::{Entry, Kind, Manifest};
 use cairn_agent::path::FilePath;
 use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
+
+/// A version that no file has.
+const OF_NO_FILE: u64 = u64::MAX;
 
 /// Ties every regular file of a new store to its copy in the persist directory, and says there which
 /// copies were found damaged, and in the register which checkpoints are there. Errors: the directory cannot be read or written.
@@ -26,6 +29,27 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     checkpoints.note_levels(&mut ledger);
     Ok(checkpoints.save()?)
+}
+
+/// Ties every regular file of a new store, which was filled from `image`, to what is in its place in the persist directory: that is its
+/// copy, or is to be replaced by one, and removed if the program removes the file. Errors: as `tie`.
+pub fn tie_places(store: &OpenStore, volumes: &[Volume], image: &Manifest) -> Result<()> {
+    let Some(persist) = &store.job.persist else { return Ok(()) };
+    let mut ledger = Ledger::open(persist, &store.job)?;
+    let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
+    let data = |entry: &Entry| entry.copy().map(|copy| (copy.bytes, copy.crc32c));
+    for (path, node) in trees.iter().flatten().filter(|(_, node)| node.kind == Kind::File) {
+        let there = ledger.entry(path).and_then(data);
+        let is_same = there.is_some() && there == image.files.get(path).and_then(data);
+        match is_same {
+            true => ledger.attach(path, node),
+            false => ledger.update(path, |entry| {
+                entry.detached = false;
+                (entry.inode, entry.version) = (node.inode, OF_NO_FILE);
+            }),
+        }
+    }
+    Ok(ledger.commit()?)
 }
 
 /// Ties those files to their copies that `are_meant`, whose data came from these, or are to.
