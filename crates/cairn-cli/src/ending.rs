@@ -45,6 +45,8 @@ pub enum Safety {
     Interrupted {
         /// How far it has got.
         standing: Standing,
+        /// The agent has said meanwhile that everything is outside.
+        is_delivered: bool,
     },
     /// The user asked for nobody to wait for it.
     Postponed {
@@ -68,18 +70,18 @@ impl Safety {
     }
 
     /// After a drain for which nobody waited any more.
-    pub fn interrupted(standing: Standing) -> Safety {
-        match standing.files {
-            0 => Safety::Empty,
-            _ => Safety::Interrupted { standing },
+    pub fn interrupted(standing: Standing, is_delivered: bool) -> Safety {
+        match standing.is_empty() && is_delivered {
+            true => Safety::Empty,
+            false => Safety::Interrupted { standing, is_delivered },
         }
     }
 
     /// Of a store for whose drain nobody is to wait.
     pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
-        match standing.files {
-            0 => Safety::Empty,
-            _ => Safety::Postponed { goes_on, standing },
+        match standing.is_empty() {
+            true => Safety::Empty,
+            false => Safety::Postponed { goes_on, standing },
         }
     }
 
@@ -91,7 +93,7 @@ impl Safety {
                 outcome.complete && outcome.unclean.is_empty()
             }
             // It was done before anybody could say so.
-            Safety::Interrupted { standing } => standing.undrained_files == 0,
+            Safety::Interrupted { is_delivered, .. } => *is_delivered,
             Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Postponed { .. } => false,
         }
     }
@@ -267,9 +269,12 @@ impl Ending<'_> {
                 lines
             }
             Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
-            Safety::Interrupted { standing } | Safety::Postponed { standing, .. } => {
+            Safety::Interrupted { standing, .. } | Safety::Postponed { standing, .. } => {
                 let mut lines = standing.lines(&persist, &self.place());
                 let is_over = matches!(&self.safety, Safety::Postponed { goes_on: false, .. });
+                if standing.undrained_files == 0 && !self.safety.is_complete() {
+                    lines.push(format!("links, directories or removals are not in {persist} yet"));
+                }
                 if !is_over && !self.safety.is_complete() {
                     let command = self.follow_command();
                     lines
@@ -356,7 +361,9 @@ impl Ending<'_> {
             _ => (None, None),
         };
         let standing = match &self.safety {
-            Safety::Interrupted { standing } | Safety::Postponed { standing, .. } => Some(standing),
+            Safety::Interrupted { standing, .. } | Safety::Postponed { standing, .. } => {
+                Some(standing)
+            }
             _ => None,
         };
         let report = Report {

@@ -35,7 +35,7 @@ use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::{AGENT_LOCK, Scope};
 use cairn_agent::policy::AtEnd;
-use cairn_agent::protocol::Failed;
+use cairn_agent::protocol::{Failed, Status};
 use cairn_agent::ranks;
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -493,17 +493,31 @@ fn settle(
             Some(Ok(report)) => Safety::of(&store.job, report),
             Some(Err(error)) => Safety::Failed { reason: error.to_string() },
             None => {
-                // It may not have been asked yet.
-                if let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) {
-                    let _ = agent.tell_end(told);
-                }
+                let is_delivered = is_delivered_soon(store, told);
                 match Standing::of(store) {
-                    Ok(standing) => Safety::interrupted(standing),
+                    Ok(standing) => Safety::interrupted(standing, is_delivered),
                     Err(error) => Safety::Failed { reason: error.to_string() },
                 }
             }
         },
     }
+}
+
+/// Tells the agent how the run ended, as may not have been done yet, and gives it a moment to say that everything is outside. The
+/// persist directory, which may be what nobody waited for, is asked nothing here.
+fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
+    let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) else {
+        return false;
+    };
+    let started = Instant::now();
+    let mut answer = agent.tell_end(told).and_then(|()| agent.status());
+    while answer.as_ref().is_ok_and(|status| !status.settled) && started.elapsed() < TELL_PATIENCE {
+        thread::sleep(LOOK_EVERY / 10);
+        answer = agent.status();
+    }
+    answer.is_ok_and(|Status { settled, last, .. }| {
+        settled && last.complete && last.unclean.is_empty()
+    })
 }
 
 /// Ends the agent, and notes how the run ended, which nobody else will say.

@@ -12,6 +12,8 @@ use serde::Serialize;
 pub struct Standing {
     /// All of them.
     pub files: u64,
+    /// What else has a name: directories and links.
+    pub others: u64,
     /// Verified in the persist directory in their newest version.
     pub drained_files: u64,
     /// Their bytes.
@@ -29,7 +31,11 @@ impl Standing {
     pub fn of(store: &OpenStore) -> Result<Standing> {
         let mut standing = Standing::default();
         for volume in store.volumes()? {
-            for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
+            for node in volume.tree()?.into_values() {
+                if node.kind != Kind::File {
+                    standing.others += 1;
+                    continue;
+                }
                 standing.files += 1;
                 standing.unclean_files += u64::from(node.unclean && !node.drained);
                 if node.absence.is_some_and(|absence| absence.damaged) {
@@ -45,6 +51,11 @@ impl Standing {
             }
         }
         Ok(standing)
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.files + self.others == 0
     }
 
     /// For people: what is safe in `persist`, and what is only in `place`.

@@ -564,6 +564,20 @@ while True:
     session.end();
 }
 
+/// The same at an end for which nobody waits.
+#[test]
+fn links_and_directories_alone_are_delivered_in_the_background() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let run =
+        ["run", "--job", "job", "--persist", &out, "--drain", "background", "--", "bash", "-c"];
+    let script = "ln -s nowhere /cairn/link; mkdir /cairn/empty";
+    sandbox.cairn(&[&run[..], &[script]].concat()).succeeds();
+    sandbox.cairn(&["status", "--wait", "job"]).succeeds();
+    assert_eq!(fs::read_link(sandbox.out().join("link")).expect("a link"), Path::new("nowhere"));
+    assert!(sandbox.out().join("empty").is_dir());
+}
+
 /// Mechanism: a store without regular files was empty, whatever else was in it. Consequence: a link that could not be put in its place was lost, and
 /// the run ended well. Fix: it is asked whether everything is outside.
 #[test]
