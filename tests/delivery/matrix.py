@@ -212,7 +212,7 @@ def between(states, got, what):
                 found.append((path, "missing"))
         elif not (known := [entry for entry in entries if entry]):
             found.append((path, "never there"))
-        elif got[path]["kind"] != known[-1]["kind"]:
+        elif not (known := [entry for entry in known if entry["kind"] == got[path]["kind"]]):
             found.append((path, f"{got[path]['kind']} {got[path].get('why', '')}"))
         elif got[path]["kind"] == "file" and (how := not_between(known, got[path]["data"])):
             found.append((path, how))

@@ -7,8 +7,8 @@
     tests/delivery/run.py --random 50 --seed 7   only random histories; a failure names its seed
 
 Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME and deaths/NAME are
-functions of trees.py and deaths.py, random/SEED histories of histories.py. worker.py is the program
-under test, harness.py holds store root, commands and comparisons, course.py what tests of whole
+functions of trees.py and deaths.py, random/SEED histories of histories.py, lost/SEED those of a node
+that is lost, of losses.py. worker.py is the program under test, harness.py holds store root, commands and comparisons, course.py what tests of whole
 trees share. The binaries are those of CAIRN_BIN, or of target/release; they are copied first.
 """
 
@@ -27,6 +27,7 @@ sys.dont_write_bytecode = True  # The source tree stays as it is.
 
 import deaths
 import histories
+import losses
 import matrix
 import trees
 from harness import HERE, Box, Failed, Skipped
@@ -57,6 +58,7 @@ def tests(chosen):
     for seed in range(chosen.seed, chosen.seed + count):
         tier = ("ram", "file")[seed % 2]
         found[f"random/{seed}"] = (lambda box, seed=seed: histories.test(box, seed), tier)
+        found[f"lost/{seed}"] = (lambda box, seed=seed: losses.test(box, seed), "ram")
     return {name: test for name, test in found.items()
             if not chosen.only or any(fnmatch.fnmatch(name, glob) for glob in chosen.only)}
 

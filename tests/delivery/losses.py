@@ -1,0 +1,91 @@
+"""Random histories of a node that is lost: what goes on elsewhere is an image of one moment.
+
+Three processes do random file operations in lockstep (histories.py). Where all of them stand still,
+an image is asked for: it is exactly the tree of that moment. Then they go on, another image is asked
+for, and at a random moment every process is killed, the agent in the midst of the image too, and
+the memory is gone. A store that is staged has the last image that was whole: the exact one, or the
+one that was under way, which may have a step that was under way in part, and no later one.
+"""
+
+import json
+import random
+import subprocess
+import time
+
+from course import WITH_TIMES
+from harness import Failed, delivered, expect, lose_memory, same
+from histories import FOLDERS, STEPS, operation, same_answers
+from matrix import between
+
+IMAGES = 3  # Both places of images have been used then, and one is used again.
+PAUSE_MAX_S = 0.4  # About what an image of these few files takes, with its command.
+
+
+def test(box, seed):
+    dice = random.Random(seed)
+    box.plan(history(dice))
+    run = box.start(box.worker(), "--image-every", "none")
+    for number in range(IMAGES):
+        box.meet(run, f"await-{number}")
+        result = box.cairn("drain", "job", "--image")
+        expect(result.code == 0, f"image {number} ended with {result.code}: {result.last_line()}")
+        box.go_on(f"await-{number}")
+    lose(box, dice)
+    run.wait()
+    box.on_disk(trace=True)
+    same_answers(box)
+    trees = states(box)
+    box.plan([["look", "staged"]])
+    result = box.run(box.worker(), "--stage")
+    expect((box.aside("cairn") / "staged").exists(), f"no staged run: {box.blame()}")
+    expect(result.code == 0, f"the staged run ended with {result.code}: {box.blame()}")
+    staged = box.report("staged")
+    is_of_the_past(trees, staged)
+    outside = delivered(box.out)
+    same(staged, {path: outside[path] for path in staged if path in outside}, "outside at the end")
+
+
+def history(dice):
+    steps = [["mkdirs", folder] for folder in FOLDERS]
+    for image in range(IMAGES + 1):
+        for number in range(STEPS // 3):
+            steps.append(["on", dice.randrange(3), operation(dice, image * STEPS + number)])
+        if image < IMAGES:
+            steps.append(["meet", f"await-{image}"])
+    return [*steps, ["meet", "ready"]]
+
+
+def lose(box, dice):
+    """The node goes while an image is under way."""
+    command = [str(box.binaries / "cairn"), "drain", "job", "--image"]
+    with open(box.scratch / "said-image", "wb") as said:
+        drain = subprocess.Popen(command, env=box.environment(), cwd=box.scratch, stdout=said,
+                                 stdin=subprocess.DEVNULL, stderr=said)
+    time.sleep(dice.random() * PAUSE_MAX_S)
+    lose_memory(box)
+    drain.wait()
+
+
+def states(box):
+    """The trees since the last image that was asked for while all stood still, oldest first."""
+    trace = (box.aside("disk") / "trace").read_text().splitlines()
+    lines = [json.loads(line) for line in trace]
+    last = [line["step"] for line in lines].index(["meet", f"await-{IMAGES - 1}"])
+    return [line["tree"] for line in lines[last:]]
+
+
+def is_of_the_past(trees, staged):
+    """It is one of the trees, or, but for the first, one and parts of the next step."""
+    first = trees[0]
+    try:
+        same(first, staged, "the image of the moment in which all stood still", WITH_TIMES)
+        return
+    except Failed as error:
+        exact = error
+    for pair in zip(trees, trees[1:]):
+        try:
+            between(pair, staged, "the image that was under way")
+            return
+        except Failed:
+            continue
+    raise Failed(f"neither an image of one moment that was under way, nor {exact}")
