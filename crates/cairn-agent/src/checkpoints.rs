@@ -18,10 +18,8 @@ use crate::ranks;
 use crate::repair::{Places, Repair};
 use crate::sets::marks::{self, Mark};
 use crate::sets::policy::{Purpose, Rules};
-use crate::sets::register::{Checkpoint, Level, Register};
-use crate::sets::{
-    Family, Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, survey,
-};
+use crate::sets::register::{Checkpoint, Level, Moment, Register};
+use crate::sets::{Family, Grove, Member, Name, Ranks, Reason, Run, Set, Standing};
 use crate::volume::now;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
@@ -213,7 +211,7 @@ impl Checkpoints {
         if self.register.ended_run() < self.runs {
             let course = Course { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
             self.look_at(groves, course, Told::default(), &[])?;
-            self.register.end_run(self.runs);
+            self.register.end_run(self.runs, now().0);
             self.save()?;
         }
         Ok(())
@@ -316,7 +314,8 @@ impl Checkpoints {
         }
         self.note_end(told)?;
         let view = self.look_at(groves, course, told, ripe)?;
-        self.register.end_run(if told.succeeded.is_some() { self.runs } else { ended });
+        let ended = if told.succeeded.is_some() { self.runs } else { ended };
+        self.register.end_run(ended, now().0);
         Ok(view)
     }
 
@@ -409,25 +408,16 @@ impl Checkpoints {
             count: launch.known,
             numbers: launch.ranks.iter().map(|rank| u64::from(rank.rank)).collect(),
         });
-        let usual = self.register.usual();
-        let last_complete = self.register.last_complete();
-        let situation = Situation {
+        let moment = Moment {
             now_ns: now().0,
             ranks: ranks.as_ref(),
             run,
             alive_ns,
             settle: self.settle,
             marks,
-            is_known: &|family| self.register.is_known(family),
-            usual: &|family| usual.get(family).copied(),
-            last_complete: &|name| last_complete.get(name).copied(),
-            left_since: &|name, files| match run == Run::Running && is_idle {
-                true => Some(i64::MIN),
-                false => self.register.left_since(name, files),
-            },
-            was_abandoned: &|name, files| self.register.was_abandoned(name, files),
+            is_idle: run == Run::Running && is_idle,
         };
-        let mut sets = survey(groves, self.rules.patterns(), &situation);
+        let mut sets = self.register.survey(groves, &self.rules, moment);
         let is_repaired = |set: &Set| {
             let mut paths = set.members.iter().map(|member| &member.path);
             repair.is_some_and(|repair| paths.any(|path| repair.have(path)))

@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod policy;
 pub mod register;
 pub mod series;
+mod siblings;
 pub mod usual;
 
 use crate::manifest::Kind;
@@ -25,7 +26,8 @@ use crate::repair;
 use marks::Mark;
 use pattern::{Patterns, Position};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use siblings::Siblings;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 use usual::Usual;
@@ -232,6 +234,8 @@ pub struct Situation<'a> {
     /// Until when programs could have written, nanoseconds since the epoch: the present, or, after a run that nobody saw fail, when
     /// it was last seen to go on.
     pub alive_ns: i64,
+    /// What is older was left by runs that have ended, nanoseconds since the epoch.
+    pub ended_ns: i64,
     /// After so long without a change, as long as programs could make one, a set is taken for complete, unless it should be larger.
     pub settle: Duration,
     /// What programs said of their checkpoints.
@@ -245,7 +249,9 @@ pub struct Situation<'a> {
     /// Since when these are all files of a set that had more when it was complete, nanoseconds since the epoch.
     pub left_since: &'a dyn Fn(&Name, &[Member]) -> Option<i64>,
     /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
-    pub was_abandoned: &'a dyn Fn(&Name, &[Member]) -> bool,
+    pub was_abandoned: &'a dyn Fn(&[Member]) -> bool,
+    /// Whether some of these files are of such a set, and of no checkpoint.
+    pub has_abandoned: &'a dyn Fn(&[Member]) -> bool,
 }
 
 /// A set that is being put together.
@@ -257,8 +263,35 @@ struct Draft<'a> {
     mark: Option<&'a Mark>,
     /// The directory that it is.
     directory: Option<FilePath>,
+    /// That got its name by `rename`, with all that is in it.
+    is_renamed: bool,
+    /// The last change of the entries of directories in it; long ago if it is none.
+    entries_ns: i64,
     /// The families that it was joined from; none if it is of one.
     families: Vec<Family>,
+}
+
+impl Draft<'_> {
+    fn members(&self) -> Vec<Member> {
+        let mut members: Vec<Member> = self.files.iter().copied().map(member).collect();
+        members.sort();
+        members
+    }
+
+    /// How many components of paths are the directory that it is.
+    fn depth(&self) -> usize {
+        self.directory.as_ref().map_or(0, |path| path.components().count())
+    }
+
+    /// Takes note of what its directories say.
+    fn note_directories(&mut self, groves: &[Grove<'_>]) {
+        let Some(directory) = &self.directory else { return };
+        let find = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));
+        let parents = self.files.iter().filter_map(|(path, _)| Some(path.split()?.0));
+        let all: BTreeSet<FilePath> = parents.chain([directory.clone()]).collect();
+        self.entries_ns = all.iter().filter_map(find).map(|node| node.mtime_ns).max().unwrap_or(0);
+        self.is_renamed = find(directory).is_some_and(|node| node.renamed);
+    }
 }
 
 /// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of their own.
@@ -270,34 +303,16 @@ pub fn survey<'a>(
     patterns: &Patterns,
     situation: &Situation<'a>,
 ) -> Vec<Set> {
-    let drafts = drafts(groves, patterns, situation);
-    let superseded = superseded(&drafts);
-    let settle = |(name, draft): (Name, Draft<'a>)| {
-        let is_superseded = superseded.contains(&name);
-        let directory = draft.directory.as_ref().and_then(|path| find(groves, path));
-        let is_renamed = directory.is_some_and(|node| node.renamed);
-        let mut members: Vec<Member> = draft.files.iter().copied().map(member).collect();
-        members.sort();
-        let standing = standing(&name, &members, &draft, is_superseded, is_renamed, situation);
-        let newest_ns = newest_ns(&draft);
-        Set { name, members, newest_ns, standing, families: draft.families }
+    let mut drafts = drafts(groves, patterns, situation);
+    drafts.values_mut().for_each(|draft| draft.note_directories(groves));
+    let siblings = Siblings::of(&drafts);
+    let settle = |(name, draft): (&Name, &Draft<'a>)| {
+        let members = draft.members();
+        let standing = standing(name, &members, draft, &siblings, situation);
+        let (newest_ns, families) = (newest_ns(draft), draft.families.clone());
+        Set { name: name.clone(), members, newest_ns, standing, families }
     };
-    drafts.into_iter().map(settle).collect()
-}
-
-/// Those after which a later step was begun. One that is older is none: the program has gone back to an earlier step.
-fn superseded(drafts: &BTreeMap<Name, Draft<'_>>) -> HashSet<Name> {
-    let mut later: HashMap<&Family, i64> = HashMap::new();
-    let mut superseded = HashSet::new();
-    for (name, draft) in drafts.iter().rev().filter(|(name, _)| name.step.is_some()) {
-        let newest_ns = newest_ns(draft);
-        match later.get_mut(&name.family) {
-            None => _ = later.insert(&name.family, newest_ns),
-            Some(later_ns) if *later_ns < newest_ns => *later_ns = newest_ns,
-            Some(_) => _ = superseded.insert(name.clone()),
-        }
-    }
-    superseded
+    drafts.iter().map(settle).collect()
 }
 
 fn member((path, node): (&FilePath, &Node)) -> Member {
@@ -306,10 +321,6 @@ fn member((path, node): (&FilePath, &Node)) -> Member {
 
 fn newest_ns(draft: &Draft<'_>) -> i64 {
     draft.files.iter().map(|(_, node)| node.mtime_ns).max().unwrap_or(0)
-}
-
-fn find<'a>(groves: &[Grove<'a>], path: &FilePath) -> Option<&'a Node> {
-    groves.iter().find_map(|(_, tree)| tree.get(path))
 }
 
 /// A file, and where it is for the program that wrote it.
@@ -352,7 +363,12 @@ fn drafts<'a>(
             unnamed.push(candidate);
         }
     }
-    let numbered = unnamed.iter().map(|file| (file, file.inner.as_bytes(), file.node.mtime_ns));
+    let numbered = unnamed.iter().map(|file| numbered::File {
+        key: file,
+        path: file.inner.as_bytes(),
+        mtime_ns: file.node.mtime_ns,
+        is_left: file.node.mtime_ns < situation.ended_ns,
+    });
     let (ranks, is_known) = (situation.ranks, situation.is_known);
     for (candidate, position) in numbered::positions(numbered, ranks, is_known) {
         put(&mut drafts, position, candidate);
@@ -388,8 +404,7 @@ fn standing(
     name: &Name,
     members: &[Member],
     draft: &Draft<'_>,
-    is_superseded: bool,
-    is_renamed: bool,
+    siblings: &Siblings<'_, '_>,
     situation: &Situation<'_>,
 ) -> Standing {
     let of = |state: fn(&Node) -> bool| {
@@ -405,12 +420,16 @@ fn standing(
     if let Some(path) = of(|node| node.torn).filter(|_| !is_marked) {
         return Standing::Broken(Reason::Torn(path));
     }
-    if (situation.was_abandoned)(name, members) {
+    if (situation.was_abandoned)(members) {
         return Standing::Broken(Reason::Abandoned);
     }
+    let is_over = situation.run == Run::Succeeded;
     let last = (situation.last_complete)(name);
     if last == Some(members) {
         return Standing::Complete;
+    }
+    if !is_over && draft.mark.is_none() && (situation.has_abandoned)(members) {
+        return Standing::Broken(Reason::Abandoned);
     }
     // A clock that went back makes nothing complete.
     let left_of = |patience: Duration, since_ns: i64| {
@@ -418,7 +437,7 @@ fn standing(
         patience.saturating_sub(Duration::from_nanos(age_ns as u64))
     };
     let patience = situation.settle * PATIENCE_FACTOR;
-    if last.is_some_and(|last| is_part(members, last)) && situation.run != Run::Succeeded {
+    if last.is_some_and(|last| is_part(members, last)) && !is_over {
         let since_ns = (situation.left_since)(name, members).unwrap_or(situation.now_ns);
         let left = left_of(patience, since_ns);
         return match left.is_zero() {
@@ -426,8 +445,9 @@ fn standing(
             false => Standing::Waiting(Reason::Leaving(left)),
         };
     }
+    let is_superseded = siblings.is_superseded(name);
     if let Some(mark) = draft.mark {
-        let is_last = is_superseded || situation.run == Run::Succeeded;
+        let is_last = is_superseded || is_over;
         return match mark.is_done_by_all() || is_last && mark.is_done() {
             true => Standing::Complete,
             false => Standing::Waiting(Reason::Marks(mark.begun.max(mark.expected), mark.ended)),
@@ -435,42 +455,40 @@ fn standing(
     }
     let usual = (situation.usual)(&name.family);
     let is_usual = usual.is_some_and(|usual| {
-        let depth = draft.directory.as_ref().map_or(0, |path| path.components().count());
         members.len() >= usual.files.len()
-            && (is_superseded || usual.is_all_in(name.step, members, depth))
+            && (is_superseded || usual.is_all_in(name.step, members, draft.depth()))
     });
-    let is_mixed = last.is_some_and(|last| is_mixed(last, members));
+    let is_mixed = last.is_some_and(|last| is_mixed(last, members))
+        || !is_over && siblings.is_straddling(name);
     if is_usual && !is_mixed {
         return Standing::Complete;
     }
-    if situation.run == Run::Succeeded {
-        let parts = situation.ranks.filter(|_| !draft.ranks.is_empty());
-        let missing = parts.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
-        return match missing.filter(|(there, all)| there < all) {
+    let ranks = situation.ranks.filter(|_| !draft.ranks.is_empty());
+    let parts = ranks.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
+    let missing = parts.filter(|(there, all)| there < all);
+    if is_over {
+        return match missing {
             Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
             None if usual.is_some() || is_mixed => Standing::Broken(Reason::Fewer),
             None => Standing::Complete,
         };
     }
-    let is_ranked = situation.ranks.is_some() && !draft.ranks.is_empty();
-    let is_patient = usual.is_some() || is_ranked || is_mixed;
-    let left = left_of(if is_patient { patience } else { situation.settle }, newest_ns(draft));
-    if is_mixed {
-        return match left.is_zero() {
+    let is_short = is_superseded && !siblings.has_all_of_later(name);
+    let is_followed = is_superseded && usual.is_none() && !is_short;
+    let is_patient = usual.is_some() || is_mixed || is_short || missing.is_some();
+    let changed_ns = newest_ns(draft).max(draft.entries_ns);
+    let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
+    if let Some((there, all)) = missing {
+        // Not all ranks of a program have to write.
+        let are_writers = is_followed && !is_mixed && !siblings.lacks_rank(name);
+        return match are_writers && left.is_zero() {
             true => Standing::Complete,
-            false => Standing::Waiting(Reason::Unsettled(left)),
+            false => Standing::Waiting(Reason::Ranks(there, all)),
         };
     }
-    if let Some(ranks) = situation.ranks.filter(|_| !draft.ranks.is_empty()) {
-        let there = ranks.among(&draft.ranks);
-        return match there == ranks.count || is_superseded && left.is_zero() {
-            true => Standing::Complete,
-            false => Standing::Waiting(Reason::Ranks(there, ranks.count)),
-        };
-    }
-    let is_followed = is_superseded && usual.is_none();
+    let is_renamed = draft.is_renamed && !is_short;
     let is_whole = is_single_file(&name.family, draft) || is_renamed || is_followed;
-    match is_whole || left.is_zero() {
+    match is_whole && !is_mixed || left.is_zero() {
         true => Standing::Complete,
         false => Standing::Waiting(Reason::Unsettled(left)),
     }

@@ -23,3 +23,4 @@ pub mod simulation;
 pub mod step;
 pub mod tier;
 pub mod world;
+pub mod writers;

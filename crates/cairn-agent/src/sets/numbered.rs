@@ -20,6 +20,9 @@ const DIGITS_MAX: usize = 19;
 /// Longest series of checkpoints, and most parts of one without a step.
 const SERIES_MAX: usize = 4096;
 
+/// Parts of one checkpoint are written within such a time.
+const TOGETHER_NS: u64 = 600_000_000_000;
+
 /// Words for a step, and for one of several parts, before a number.
 const STEP_WORDS: &[&str] = &["step", "iter", "iteration", "epoch", "cycle"];
 const PART_WORDS: &[&str] = &[
@@ -53,37 +56,69 @@ const PART_WORDS: &[&str] = &[
     "dp",
 ];
 
+/// A file.
+pub struct File<'a, Key> {
+    /// What it is known by.
+    pub key: Key,
+    /// Its path.
+    pub path: &'a [u8],
+    /// Its last change.
+    pub mtime_ns: i64,
+    /// A run that has ended left it so.
+    pub is_left: bool,
+}
+
 /// A file by its name.
 struct Numbered<'a, Key> {
     key: Key,
     path: &'a [u8],
     mtime_ns: i64,
+    is_left: bool,
     numbers: Vec<u64>,
     /// Where they stand in the path.
     places: Vec<Range<usize>>,
 }
 
-/// The positions of those files that are part of a series; `files` are what each is known by, its path, and the time of its
-/// last change, `ranks` those of an MPI program that runs; `is_known` says of which families there have been checkpoints.
+/// The positions of those `files` that are part of a series; `ranks` are those of an MPI program
+/// that runs; `is_known` says of which families there have been checkpoints.
 pub fn positions<'a, Key>(
-    files: impl Iterator<Item = (Key, &'a [u8], i64)>,
+    files: impl Iterator<Item = File<'a, Key>>,
     ranks: Option<&Ranks>,
     is_known: &dyn Fn(&Family) -> bool,
 ) -> Vec<(Key, Position)> {
     let ranks = ranks.filter(|ranks| ranks.count > 1);
     let mut series: BTreeMap<Vec<u8>, Vec<Numbered<'a, Key>>> = BTreeMap::new();
-    for (key, path, mtime_ns) in files {
+    for File { key, path, mtime_ns, is_left } in files {
         let places = numbers_in(path);
         let numbers: Vec<u64> = places.iter().map(|place| number(&path[place.clone()])).collect();
         if !numbers.is_empty() {
             // No path has this byte, so all of a series have as many numbers.
             let template = replaced(path, &places, |_| Some("\0"));
-            let numbered = Numbered { key, path, mtime_ns, numbers, places };
+            let numbered = Numbered { key, path, mtime_ns, is_left, numbers, places };
             series.entry(template).or_default().push(numbered);
         }
     }
-    let place = |members| place_series(members, ranks, is_known);
-    series.into_values().filter_map(place).flatten().collect()
+    let roles_of = |members: Vec<_>| (roles_in(&members, ranks, is_known), members);
+    let series: Vec<_> = series.into_values().map(roles_of).collect();
+    let mut steps: BTreeMap<&[u8], BTreeSet<u64>> = BTreeMap::new();
+    for (roles, members) in &series {
+        let step = roles.as_ref().and_then(|roles| roles.step);
+        for (step, member) in step.iter().flat_map(|step| members.iter().map(move |it| (step, it)))
+        {
+            steps.entry(directory(member.path)).or_default().insert(member.numbers[*step]);
+        }
+    }
+    let place = |(roles, members): (Option<Roles>, Vec<Numbered<'a, Key>>)| {
+        let is_without = roles.as_ref().is_none_or(|roles| roles.step.is_none());
+        let beside = || roles_beside(&members, ranks, steps.get(directory(members[0].path))?);
+        place_series(is_without.then(beside).flatten().or(roles)?, members)
+    };
+    series.into_iter().filter_map(place).flatten().collect()
+}
+
+/// The path of the directory that a file is in.
+fn directory(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
 }
 
 /// Whether the word before the number that begins at `start` is one of these, or several of what it means.
@@ -166,6 +201,11 @@ fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
     [&b"-of-"[..], b"_of_"].into_iter().any(|word| ends(word) || begins(word))
 }
 
+/// Whether the number at `place` says which of several parts a file is.
+fn is_part(path: &[u8], place: &Range<usize>) -> bool {
+    is_behind(path, place.start, PART_WORDS) || is_of_count(path, place)
+}
+
 /// `path` with a word in place of each number that has one.
 fn replaced(
     path: &[u8],
@@ -204,6 +244,11 @@ impl Roles {
         };
         let rank = varying.iter().copied().find(is_rank);
         varying.extend(step.filter(|step| !varying.contains(step)));
+        // There may be others, though none is here.
+        let path = members[0].path;
+        let is_part = |index: &usize| is_part(path, &members[0].places[*index]);
+        let parts: Vec<usize> = (0..members[0].places.len()).filter(is_part).collect();
+        varying.extend(parts);
         Roles { step, rank, varying }
     }
 
@@ -234,15 +279,41 @@ impl Roles {
     }
 }
 
-fn place_series<Key>(
-    members: Vec<Numbered<'_, Key>>,
+fn roles_in<Key>(
+    members: &[Numbered<'_, Key>],
     ranks: Option<&Ranks>,
     is_known: &dyn Fn(&Family) -> bool,
-) -> Option<Vec<(Key, Position)>> {
-    let with = |step: usize| Roles::with(Some(step), &members, ranks);
+) -> Option<Roles> {
+    let with = |step: usize| Roles::with(Some(step), members, ranks);
     let mut known = (0..members[0].places.len()).map(with);
     let known = known.find(|roles| is_known(&roles.position(&members[0]).family));
-    let roles = known.or_else(|| roles(&members, ranks))?;
+    known.or_else(|| roles(members, ranks))
+}
+
+/// The roles in a series of one step, if that is one of these, which others in its directory have.
+fn roles_beside<Key>(
+    members: &[Numbered<'_, Key>],
+    ranks: Option<&Ranks>,
+    steps: &BTreeSet<u64>,
+) -> Option<Roles> {
+    let varying = varying(members);
+    let first = &members[0];
+    let in_name = |place: &Range<usize>| place.start >= directory(first.path).len();
+    let is_step = |&index: &usize| {
+        let place = &first.places[index];
+        in_name(place)
+            && !varying.contains(&index)
+            && !is_part(first.path, place)
+            && steps.contains(&first.numbers[index])
+    };
+    let step = (0..first.places.len()).find(is_step)?;
+    Some(Roles::with(Some(step), members, ranks))
+}
+
+fn place_series<Key>(
+    roles: Roles,
+    members: Vec<Numbered<'_, Key>>,
+) -> Option<Vec<(Key, Position)>> {
     let parts = roles.step.map_or(members.len(), |step| values(&members, step).len());
     let place = |member: Numbered<'_, Key>| {
         let position = roles.position(&member);
@@ -262,10 +333,13 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
     let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
     let varying = varying(members);
     let mut may_be_steps = varying.clone();
-    may_be_steps
-        .retain(|index| !is_behind(index, PART_WORDS) && !is_of_count(path, &places[*index]));
+    may_be_steps.retain(|index| !is_part(path, &places[*index]));
     let said: Vec<usize> = (0..places.len()).filter(|index| is_behind(index, STEP_WORDS)).collect();
     let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
+    let are_ranks = |index| {
+        let values = values(members, index);
+        ranks.is_some_and(|ranks| ranks.among(&values) as usize == values.len())
+    };
     let has_ranks = varying.iter().any(|&index| counts_ranks(index));
     let is_decimal = |&index: &usize| !has_ranks && has_decimals(path, places, index, &varying);
     if said.iter().chain(&may_be_steps).any(is_decimal) {
@@ -274,8 +348,13 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
     let step = match (&said[..], &may_be_steps[..]) {
         (&[said], _) => Some(said),
         (_, []) => None,
-        (_, &[only]) => Some(only).filter(|_| varying.len() > 1 || !counts_ranks(only)),
-        _ => may_be_steps.into_iter().min_by_key(|&index| (spread(members, index), index)),
+        (_, &[only]) => Some(only).filter(|_| {
+            let may_be_parts = are_ranks(only) && taken_ns(members) < TOGETHER_NS;
+            varying.len() > 1 || !counts_ranks(only) && !may_be_parts
+        }),
+        _ => may_be_steps.into_iter().min_by_key(|&index| {
+            (counts_ranks(index), are_ranks(index), spread(members, index), index)
+        }),
     };
     (step.is_some() || !varying.is_empty()).then(|| Roles::with(step, members, ranks))
 }
@@ -293,6 +372,13 @@ fn has_decimals(path: &[u8], places: &[Range<usize>], index: usize, varying: &[u
 fn varying<Key>(members: &[Numbered<'_, Key>]) -> Vec<usize> {
     let places = 0..members[0].places.len();
     places.filter(|&index| values(members, index).len() > 1).collect()
+}
+
+/// How long it took to write all that no earlier run has left.
+fn taken_ns<Key>(members: &[Numbered<'_, Key>]) -> u64 {
+    let written = members.iter().filter(|member| !member.is_left);
+    let times = || written.clone().map(|member| member.mtime_ns);
+    times().max().zip(times().min()).map_or(0, |(last, first)| last.abs_diff(first))
 }
 
 /// How long it took, in all, to write the files that have the same number at `index`.
@@ -327,7 +413,12 @@ mod tests {
         ranks: Option<&Ranks>,
         known: &[&str],
     ) -> Vec<(String, Option<u64>, Option<u64>)> {
-        let named = files.iter().map(|&(name, time)| (name, name.as_bytes(), time));
+        let named = files.iter().map(|&(name, mtime_ns)| File {
+            key: name,
+            path: name.as_bytes(),
+            mtime_ns,
+            is_left: false,
+        });
         let is_known = |family: &Family| known.contains(&family.to_string().as_str());
         let positions = positions(named, ranks, &is_known);
         let plain =
@@ -409,7 +500,7 @@ mod tests {
         let part = |step| ("processor{any}/{step}".to_string(), Some(step), None);
         assert_eq!(found(&files, None), [part(100), part(100), part(200), part(200)]);
         let shards = [("m-00001-of-00002.bin", 1), ("m-00002-of-00002.bin", 9)];
-        let shard = ("m-{any}-of-00002.bin".to_string(), None, None);
+        let shard = ("m-{any}-of-{any}.bin".to_string(), None, None);
         assert_eq!(found(&shards, None), [shard.clone(), shard]);
     }
 
@@ -448,6 +539,22 @@ mod tests {
         assert_eq!(found(&[("dumps.7", 1)]), []);
     }
 
+    /// Mechanism: a file alone was of no series, and the first of several parts was one file.
+    /// Consequence: `model.20` was whole before `optim.20`, and a part before the others.
+    /// Fix: the step of others beside it is its step; words for parts and ranks say what has parts.
+    #[test]
+    fn first_files_of_a_step_are_not_all_of_it() {
+        let of = |family: &str, step| (family.to_string(), Some(step), None);
+        let beside = [("model.10", 1), ("model.20", 9), ("optim.10", 2), ("other.11", 2)];
+        let expected = [of("model.{step}", 10), of("model.{step}", 20), of("optim.{step}", 10)];
+        assert_eq!(found(&beside, None), expected);
+        let part = of("epoch{step}_part{any}.bin", 10);
+        assert_eq!(found(&[("epoch10_part1.bin", 1)], None), [part]);
+        let ranked = [("s.10.0", 1), ("s.10.1", 9), ("s.20.1", 10)];
+        let place = |step, rank| ("s.{step}.{rank}".to_string(), Some(step), Some(rank));
+        assert_eq!(found(&ranked, Some(2)), [place(10, 0), place(10, 1), place(20, 1)]);
+    }
+
     #[test]
     fn more_names_than_anybody_keeps_checkpoints_are_no_series() {
         let names: Vec<String> = (0..=SERIES_MAX).map(|step| format!("part.{step}")).collect();
@@ -465,11 +572,14 @@ mod tests {
 
     #[test]
     fn as_many_parts_as_ranks_are_one_checkpoint_without_a_step() {
-        let files = [("state.0", 1), ("state.1", 1), ("state.2", 1)];
-        let ranks: Vec<_> = found(&files, Some(3)).into_iter().map(|(_, _, rank)| rank).collect();
-        assert_eq!(ranks, [Some(0), Some(1), Some(2)]);
-        let steps: Vec<_> = found(&files, Some(4)).into_iter().map(|(_, step, _)| step).collect();
-        assert_eq!(steps, [Some(0), Some(1), Some(2)]);
+        let files = |last_s: i64| [("s.0", 1), ("s.1", 1), ("s.2", last_s * 1_000_000_000)];
+        let part = |rank| ("s.{rank}".to_string(), None, Some(rank));
+        let step = |step| ("s.{step}".to_string(), Some(step), None);
+        assert_eq!(found(&files(1000), Some(3)), [0, 1, 2].map(part));
+        // One rank may be late, but not by so much.
+        assert_eq!(found(&files(500), Some(4)), [0, 1, 2].map(part));
+        assert_eq!(found(&files(1000), Some(4)), [0, 1, 2].map(step));
+        assert_eq!(found(&files(1), Some(2)), [0, 1, 2].map(step));
     }
 
     /// Mechanism: ranks were numbers below that of ranks on this node. Consequence: on every node but the first parts were steps.

@@ -5,9 +5,12 @@
 //! gives them new numbers, higher than those that are known outside.
 
 use super::lag::Lags;
+use super::marks::Mark;
 use super::policy::Rules;
 use super::usual::Usual;
-use super::{Family, Member, Name, Reason, Set, Standing, is_part};
+use super::{
+    Family, Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, is_part, survey,
+};
 use crate::error::{Error, Result};
 use crate::format;
 use crate::manifest::Manifest;
@@ -64,6 +67,25 @@ impl Checkpoint {
     }
 }
 
+/// How the job stands when its files are looked at.
+#[derive(Clone, Copy)]
+pub struct Moment<'a> {
+    /// See [`Situation::now_ns`].
+    pub now_ns: i64,
+    /// See [`Situation::ranks`].
+    pub ranks: Option<&'a Ranks>,
+    /// How the run stands.
+    pub run: Run,
+    /// See [`Situation::alive_ns`].
+    pub alive_ns: i64,
+    /// See [`Situation::settle`].
+    pub settle: Duration,
+    /// What programs said of their checkpoints.
+    pub marks: &'a [Mark],
+    /// No program runs that could be removing files, one after another.
+    pub is_idle: bool,
+}
+
 /// A set that was unfinished when a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Abandoned {
@@ -106,6 +128,9 @@ pub struct Register {
     /// The last run, of all in the store, of which it is known that it has ended.
     #[serde(default)]
     ended_run: u64,
+    /// When that became known, nanoseconds since the epoch.
+    #[serde(default)]
+    ended_ns: i64,
     /// The last run that is known to have succeeded; 0 if none is.
     #[serde(default)]
     succeeded_run: u64,
@@ -127,6 +152,7 @@ impl Default for Register {
             wanted_ns: Vec::new(),
             lags: Lags::default(),
             ended_run: 0,
+            ended_ns: 0,
             succeeded_run: 0,
             joined: BTreeSet::new(),
         }
@@ -163,10 +189,21 @@ impl Register {
         move |set| known.get(&set.name).is_some_and(|files| is_part(&set.members, files))
     }
 
-    /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
-    pub fn was_abandoned(&self, name: &Name, files: &[Member]) -> bool {
-        // It may be called otherwise since more is known of what belongs together.
-        self.abandoned.iter().any(|left| left.name.step == name.step && is_part(files, &left.files))
+    /// Whether a set with these files, or with more of which some are gone, was unfinished when a
+    /// run failed. It may be called otherwise since more is known of what belongs together.
+    pub fn was_abandoned(&self, files: &[Member]) -> bool {
+        self.abandoned.iter().any(|left| is_part(files, &left.files))
+    }
+
+    /// Whether some of these files are of such a set, and of no checkpoint. They are in the order
+    /// of their paths.
+    pub fn has_abandoned(&self, files: &[Member]) -> bool {
+        let is_known = |file: &Member| {
+            let mut known = self.checkpoints.iter().flat_map(|known| &known.files);
+            known.any(|other| (other.inode, other.version) == (file.inode, file.version))
+        };
+        let mut left = self.abandoned.iter().flat_map(|left| shared(files, &left.files));
+        left.any(|file| !is_known(file))
     }
 
     /// Since when these are all that is left of a checkpoint of that name.
@@ -194,6 +231,31 @@ impl Register {
     pub fn last_complete(&self) -> HashMap<&Name, &[Member]> {
         let known = self.checkpoints.iter().chain(&self.rewritten);
         known.map(|known| (&known.name, &known.files[..])).collect()
+    }
+
+    /// The sets that the files of `groves` belong to, as they stand by what is known.
+    pub fn survey(&self, groves: &[Grove<'_>], rules: &Rules, moment: Moment<'_>) -> Vec<Set> {
+        let usual = self.usual();
+        let last_complete = self.last_complete();
+        let situation = Situation {
+            now_ns: moment.now_ns,
+            ranks: moment.ranks,
+            run: moment.run,
+            ended_ns: self.ended_ns,
+            alive_ns: moment.alive_ns,
+            settle: moment.settle,
+            marks: moment.marks,
+            is_known: &|family| self.is_known(family),
+            usual: &|family| usual.get(family).copied(),
+            last_complete: &|name| last_complete.get(name).copied(),
+            left_since: &|name, files| match moment.is_idle {
+                true => Some(i64::MIN),
+                false => self.left_since(name, files),
+            },
+            was_abandoned: &|files| self.was_abandoned(files),
+            has_abandoned: &|files| self.has_abandoned(files),
+        };
+        survey(groves, rules.patterns(), &situation)
     }
 
     /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
@@ -263,8 +325,8 @@ impl Register {
             !ids.contains(&known.id) && !known.files.iter().all(is_there)
         });
         self.abandoned.retain(|left| {
-            let is_of_it = |set: &Set| set.name.step == left.name.step;
-            sets.iter().any(|set| is_of_it(set) && is_part(&set.members, &left.files))
+            let mut unfinished = sets.iter().filter(|set| !set.is_complete());
+            unfinished.any(|set| shared(&set.members, &left.files).next().is_some())
         });
         let leaves = |set: &&Set| matches!(set.standing, Standing::Waiting(Reason::Leaving(_)));
         let rest = |set: &Set| Rest {
@@ -407,9 +469,11 @@ impl Register {
         self.ended_run
     }
 
-    /// That run has ended, and all before it.
-    pub fn end_run(&mut self, run: u64) {
-        self.ended_run = self.ended_run.max(run);
+    /// That run has ended, and all before it, as is known at `now_ns`.
+    pub fn end_run(&mut self, run: u64, now_ns: i64) {
+        if run > self.ended_run {
+            (self.ended_run, self.ended_ns) = (run, now_ns);
+        }
     }
 
     /// The last run that is known to have succeeded, 0 if none is.
@@ -426,10 +490,13 @@ impl Register {
     /// what is left when somebody has removed the unclean files is no more complete.
     pub fn abandon(&mut self, sets: &[Set]) {
         let is_unfinished = |set: &&Set| {
-            matches!(set.standing, Standing::Waiting(_) | Standing::Broken(Reason::Unclean(_)))
+            let is_left =
+                |reason: &Reason| matches!(reason, Reason::Unclean(_) | Reason::Abandoned);
+            matches!(&set.standing, Standing::Broken(reason) if is_left(reason))
+                || matches!(set.standing, Standing::Waiting(_))
         };
         for set in sets.iter().filter(is_unfinished) {
-            if !self.was_abandoned(&set.name, &set.members) {
+            if !self.was_abandoned(&set.members) {
                 let (name, files) = (set.name.clone(), set.members.clone());
                 self.abandoned.push(Abandoned { name, files });
             }
@@ -461,6 +528,11 @@ impl Register {
             checkpoint.level = if all { Level::Pfs } else { Level::Node };
         }
     }
+}
+
+/// The files that are among both, which are in the order of their paths.
+fn shared<'a>(some: &'a [Member], others: &'a [Member]) -> impl Iterator<Item = &'a Member> {
+    some.iter().filter(|file| others.binary_search(file).is_ok())
 }
 
 #[cfg(test)]

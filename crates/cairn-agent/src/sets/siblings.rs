@@ -1,0 +1,84 @@
+//! What the sets of a family say of each other.
+//!
+//! Pure. Must stay true: that a later step was begun makes nothing complete that lacks what it has.
+
+use super::usual::Usual;
+use super::{Draft, Family, Name, Node, member, newest_ns};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+
+/// So many later ones are compared with one.
+const LATER_MAX: usize = 8;
+
+/// All sets, by family and step.
+pub(super) struct Siblings<'d, 'a> {
+    drafts: &'d BTreeMap<Name, Draft<'a>>,
+    superseded: HashSet<&'d Name>,
+}
+
+impl<'d, 'a> Siblings<'d, 'a> {
+    pub(super) fn of(drafts: &'d BTreeMap<Name, Draft<'a>>) -> Siblings<'d, 'a> {
+        Siblings { drafts, superseded: superseded(drafts) }
+    }
+
+    /// Whether a later step was begun after this one.
+    pub(super) fn is_superseded(&self, name: &Name) -> bool {
+        self.superseded.contains(name)
+    }
+
+    /// Whether this one has successors of all files of later ones that are not half-written.
+    pub(super) fn has_all_of_later(&self, name: &Name) -> bool {
+        let (draft, members) = (&self.drafts[name], self.drafts[name].members());
+        let later = self.drafts.range((Bound::Excluded(name), Bound::Unbounded));
+        let mut later = later.take_while(|(other, _)| other.family == name.family).take(LATER_MAX);
+        later.all(|(other, later)| {
+            let is_sound = |(_, node): &(_, &Node)| !(node.open || node.unclean);
+            let files = later.files.iter().copied().filter(is_sound);
+            let usual = Usual { step: other.step, files: &files.map(member).collect::<Vec<_>>() };
+            usual.is_all_in(name.step, &members, draft.depth())
+        })
+    }
+
+    /// Whether all files of another one were changed after some of this one and before others of
+    /// it: some of it was written again, and some not yet.
+    pub(super) fn is_straddling(&self, name: &Name) -> bool {
+        let (first, last) = span(&self.drafts[name]);
+        self.family(&name.family).any(|(_, other)| {
+            let (begin, end) = span(other);
+            first < begin && end < last
+        })
+    }
+
+    /// Whether a rank has its part in another one and not in this one.
+    pub(super) fn lacks_rank(&self, name: &Name) -> bool {
+        let ranks = &self.drafts[name].ranks;
+        self.family(&name.family).any(|(_, other)| !other.ranks.is_subset(ranks))
+    }
+
+    fn family(&self, family: &Family) -> impl Iterator<Item = (&'d Name, &'d Draft<'a>)> {
+        let first = Name { family: family.clone(), step: None };
+        self.drafts.range(first..).take_while(move |(name, _)| name.family == *family)
+    }
+}
+
+/// When the first and the last of its files were changed.
+fn span(draft: &Draft<'_>) -> (i64, i64) {
+    let times = draft.files.iter().map(|(_, node)| node.mtime_ns);
+    (times.min().unwrap_or(0), newest_ns(draft))
+}
+
+/// Those after which a later step was begun. One that is older is none: the program has gone back
+/// to an earlier step.
+fn superseded<'d>(drafts: &'d BTreeMap<Name, Draft<'_>>) -> HashSet<&'d Name> {
+    let mut later: HashMap<&Family, i64> = HashMap::new();
+    let mut superseded = HashSet::new();
+    for (name, draft) in drafts.iter().rev().filter(|(name, _)| name.step.is_some()) {
+        let newest_ns = newest_ns(draft);
+        match later.get_mut(&name.family) {
+            None => _ = later.insert(&name.family, newest_ns),
+            Some(later_ns) if *later_ns < newest_ns => *later_ns = newest_ns,
+            Some(_) => _ = superseded.insert(name),
+        }
+    }
+    superseded
+}

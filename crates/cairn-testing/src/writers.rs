@@ -1,0 +1,364 @@
+//! Programs that write checkpoints: scripts of what their processes do to names, and the store that
+//! they make.
+//!
+//! A step is whole when all is done that its processes do for it, and none of its files was removed
+//! or written again. Readers change no names, and are left out.
+//! Must stay true: that is counted from the script alone, whatever is said of checkpoints.
+
+use crate::random::Random;
+use cairn_agent::extended::Extended;
+use cairn_agent::manifest::Kind;
+use cairn_agent::path::FilePath;
+use cairn_agent::plan::{Node, Tree};
+use cairn_agent::sets::Member;
+use std::collections::{BTreeMap, BTreeSet};
+
+const MS: i64 = 1_000_000;
+/// Numbers of steps are multiples of it.
+pub const STRIDE: u64 = 10;
+/// Steps of a run.
+const STEPS: u64 = 4;
+
+/// How files of a step come to their names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// They have them from the beginning.
+    Straight,
+    /// Each is written with another name.
+    FilesRenamed,
+    /// Their directory is renamed by rank 0 when all are there.
+    DirectoryRenamed,
+    /// The first of each rank is that of the step before.
+    Linked,
+}
+
+/// A kind of programs.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its processes.
+    pub ranks: u64,
+    /// Whether a launcher of MPI says how many there are.
+    pub launched: bool,
+    /// The name of a file of a rank.
+    pub path: fn(step: u64, rank: u64, file: u64) -> String,
+    /// Files of each rank.
+    pub files: fn(step: u64) -> u64,
+    /// How they come to their names.
+    pub way: Way,
+    /// Whether ranks wait for each other after each step.
+    pub waits: bool,
+    /// Longest time between two files of a rank.
+    pub pause_ms: u64,
+    /// A rank of some steps begins so much later than the others.
+    pub late_ms: u64,
+    /// So many steps stay; all if it is 0.
+    pub keeps: u64,
+    /// Now and then a process dies in a step, and writes it anew.
+    pub restarts: bool,
+    /// The node may be lost: the register and what launchers said with it.
+    pub loses_memory: bool,
+    /// Nothing may be torn.
+    pub is_certain: bool,
+}
+
+/// What is done to a name.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// It is emptied, or made, to be written to.
+    Open,
+    /// That ends.
+    Close,
+    /// It gets this one.
+    Rename(String),
+    /// It gets this one, too.
+    Link(String),
+    /// It goes.
+    Remove,
+    /// The process dies.
+    Die,
+}
+
+/// What a process does.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When, nanoseconds since the epoch.
+    pub at_ns: i64,
+    /// By which process.
+    pub rank: u64,
+    /// For which step.
+    pub step: u64,
+    /// What.
+    pub act: Act,
+    /// The name.
+    pub path: String,
+}
+
+impl Event {
+    /// Whether it is of those that make a step.
+    pub fn writes(&self) -> bool {
+        !matches!(self.act, Act::Remove)
+    }
+}
+
+/// Writes a script.
+struct Author<'a> {
+    style: &'a Style,
+    random: &'a mut Random,
+    at_ns: Vec<i64>,
+    events: Vec<Event>,
+}
+
+impl Author<'_> {
+    fn add(&mut self, (rank, step): (u64, u64), act: Act, path: String) {
+        let at_ns = self.at_ns[rank as usize];
+        self.events.push(Event { at_ns, rank, step, act, path });
+    }
+
+    fn pass(&mut self, rank: u64, up_to_ms: u64) {
+        self.at_ns[rank as usize] += 1 + self.random.below(up_to_ms.max(1)) as i64 * MS;
+    }
+
+    fn wait_for_all(&mut self) {
+        let last_ns = *self.at_ns.iter().max().expect("there is a rank");
+        self.at_ns.fill(last_ns);
+    }
+
+    fn step(&mut self, step: u64) {
+        let style = *self.style;
+        for rank in 0..style.ranks {
+            self.pass(rank, 200);
+            if self.random.one_in(4) {
+                self.pass(rank, style.late_ms);
+            }
+            if style.restarts && self.random.one_in(6) {
+                self.write(rank, step, 0);
+                self.add((rank, step), Act::Open, self.name((style.path)(step, rank, 1)));
+                self.add((rank, step), Act::Die, String::new());
+                self.pass(rank, 60_000);
+            }
+            for file in 0..(style.files)(step) {
+                self.write(rank, step, file);
+            }
+        }
+        if style.waits {
+            self.wait_for_all();
+        }
+        if style.way == Way::DirectoryRenamed {
+            let path = (style.path)(step, 0, 0);
+            let (directory, _) = path.split_once('/').expect("a directory");
+            self.pass(0, 500);
+            self.add((0, step), Act::Rename(directory.into()), self.name(directory.into()));
+        }
+        let old = step.saturating_sub(style.keeps * STRIDE);
+        if style.keeps > 0 && old > 0 {
+            for rank in 0..style.ranks {
+                for file in 0..(style.files)(old) {
+                    self.pass(0, 500);
+                    self.add((0, old), Act::Remove, (style.path)(old, rank, file));
+                }
+            }
+            self.wait_for_all();
+        }
+    }
+
+    /// What a file is called while it is written.
+    fn name(&self, path: String) -> String {
+        match (self.style.way, path.split_once('/')) {
+            (Way::FilesRenamed, _) => format!("{path}.tmp"),
+            (Way::DirectoryRenamed, Some((directory, rest))) => format!("{directory}.tmp/{rest}"),
+            (Way::DirectoryRenamed, None) => format!("{path}.tmp"),
+            _ => path,
+        }
+    }
+
+    fn write(&mut self, rank: u64, step: u64, file: u64) {
+        let (who, path) = ((rank, step), (self.style.path)(step, rank, file));
+        self.pass(rank, self.style.pause_ms);
+        if self.style.way == Way::Linked && file == 0 && step > STRIDE {
+            return self.add(who, Act::Link(path), (self.style.path)(step - STRIDE, rank, 0));
+        }
+        let name = self.name(path.clone());
+        self.add(who, Act::Open, name.clone());
+        self.pass(rank, 1000);
+        self.add(who, Act::Close, name.clone());
+        if self.style.way == Way::FilesRenamed {
+            self.add(who, Act::Rename(path), name);
+        }
+    }
+}
+
+/// What a program that begins then does from this step on, in the order of time.
+pub fn script(style: &Style, random: &mut Random, begin_ns: i64, first: u64) -> Vec<Event> {
+    let interval_ms = *random.pick(&[2000, 30_000, 300_000]);
+    let at_ns = vec![begin_ns; style.ranks as usize];
+    let mut author = Author { style, random, at_ns, events: Vec::new() };
+    for step in (0..STEPS).map(|index| first + index * STRIDE) {
+        let computed_ns = author.random.below(interval_ms) as i64 * MS;
+        author.at_ns.iter_mut().for_each(|at_ns| *at_ns += computed_ns);
+        author.step(step);
+    }
+    let mut events = author.events;
+    events.sort_by_key(|event| event.at_ns);
+    events
+}
+
+/// What is true of a step.
+#[derive(Debug, Default)]
+struct Truth {
+    /// What its processes have yet to do for it.
+    left: usize,
+    /// Files of it are gone.
+    lost: bool,
+}
+
+/// A store, and what is true of it.
+#[derive(Default)]
+pub struct World {
+    /// What the agent sees.
+    pub tree: Tree,
+    /// The step that each file is of.
+    owners: BTreeMap<FilePath, u64>,
+    /// The process that has a file open.
+    writers: BTreeMap<FilePath, u64>,
+    steps: BTreeMap<u64, Truth>,
+    inodes: u32,
+}
+
+fn parsed(path: &str) -> FilePath {
+    FilePath::parse(path.as_bytes()).expect("a path")
+}
+
+impl World {
+    fn make(&mut self, path: &FilePath, kind: Kind, mtime_ns: i64) {
+        if let Some((parent, _)) = path.split().filter(|(parent, _)| !parent.is_root()) {
+            if !self.tree.contains_key(&parent) {
+                self.make(&parent, Kind::Directory, mtime_ns);
+            }
+            let parent = self.tree.get_mut(&parent).expect("was made");
+            // A new entry ends that.
+            (parent.renamed, parent.mtime_ns) = (false, mtime_ns);
+        }
+        self.inodes += 1;
+        let node = Node {
+            inode: self.inodes,
+            kind,
+            bytes: 10,
+            mode: 0o644,
+            mtime_ns,
+            links: 1,
+            renamed: false,
+            version: 1,
+            unclean: false,
+            torn: false,
+            open: false,
+            drained: false,
+            absence: None,
+            target: Vec::new(),
+            extended: Extended::default(),
+        };
+        self.tree.insert(path.clone(), node);
+    }
+
+    /// The file at `path` is none of its step any more, unless that is `of`.
+    fn disown(&mut self, path: &FilePath, of: Option<u64>) {
+        if let Some(owner) = self.owners.remove(path).filter(|owner| Some(*owner) != of) {
+            self.steps.entry(owner).or_default().lost = true;
+        }
+    }
+
+    /// A process of a run begins a step, for which it and others do so much.
+    pub fn begin(&mut self, step: u64, left: usize) {
+        self.steps.insert(step, Truth { left, lost: false });
+    }
+
+    /// Does what a process does.
+    pub fn act(&mut self, event: &Event) {
+        let (path, step) = (parsed(&event.path), event.step);
+        if let Some(truth) = self.steps.get_mut(&step).filter(|_| event.writes()) {
+            truth.left -= 1;
+        }
+        match &event.act {
+            Act::Open => {
+                self.disown(&path, Some(step));
+                if !self.tree.contains_key(&path) {
+                    self.make(&path, Kind::File, event.at_ns);
+                }
+                let node = self.tree.get_mut(&path).expect("was made");
+                (node.open, node.unclean, node.torn) = (true, false, false);
+                (node.version, node.mtime_ns) = (node.version + 1, event.at_ns);
+                self.owners.insert(path.clone(), step);
+                self.writers.insert(path, event.rank);
+            }
+            Act::Close => {
+                self.writers.remove(&path);
+                let node = self.tree.get_mut(&path).expect("is open");
+                (node.open, node.version) = (false, node.version + 1);
+                node.mtime_ns = event.at_ns;
+            }
+            Act::Rename(to) => self.rename(&path, &parsed(to), step),
+            Act::Link(to) => {
+                let to = parsed(to);
+                self.disown(&to, Some(step));
+                let node = self.tree[&path].clone();
+                self.make(&to, Kind::File, event.at_ns);
+                self.tree.insert(to.clone(), node);
+                self.owners.insert(to, step);
+            }
+            Act::Remove => {
+                self.tree.remove(&path);
+                self.disown(&path, None);
+            }
+            Act::Die => self.die(|rank| rank == event.rank),
+        }
+    }
+
+    fn rename(&mut self, from: &FilePath, to: &FilePath, step: u64) {
+        let moved = |path: &FilePath| path.strip_prefix(from).map(|tail| to.append(&tail));
+        let names: Vec<FilePath> =
+            self.tree.keys().filter(|path| moved(path).is_some()).cloned().collect();
+        for name in names {
+            let (mut node, place) =
+                (self.tree.remove(&name).expect("is there"), moved(&name).expect("is below"));
+            node.renamed = name == *from && node.kind == Kind::Directory;
+            self.disown(&place, Some(step));
+            if let Some(owner) = self.owners.remove(&name) {
+                self.owners.insert(place.clone(), owner);
+            }
+            self.tree.insert(place, node);
+        }
+    }
+
+    /// What those that die have open is unclean.
+    pub fn die(&mut self, dies: impl Fn(u64) -> bool) {
+        for (path, _) in self.writers.iter().filter(|(_, rank)| dies(**rank)) {
+            let node = self.tree.get_mut(path).expect("is open");
+            (node.open, node.unclean, node.torn) = (false, true, true);
+        }
+        self.writers.retain(|_, rank| !dies(*rank));
+    }
+
+    /// Whether all of a step is there.
+    pub fn is_whole(&self, step: u64) -> bool {
+        let truth = &self.steps[&step];
+        truth.left == 0 && !truth.lost && self.owners.values().any(|owner| *owner == step)
+    }
+
+    /// The steps that are.
+    pub fn whole(&self) -> Vec<u64> {
+        self.steps.keys().copied().filter(|step| self.is_whole(*step)).collect()
+    }
+
+    /// The steps that these files are of.
+    pub fn steps_of(&self, files: &[Member]) -> BTreeSet<u64> {
+        files.iter().map(|file| self.owners[&file.path]).collect()
+    }
+
+    /// Whether all files of these steps are among those.
+    pub fn are_all(&self, steps: &BTreeSet<u64>, files: &[Member]) -> bool {
+        let paths: BTreeSet<&FilePath> = files.iter().map(|file| &file.path).collect();
+        let mut own = self.owners.iter().filter(|(_, owner)| steps.contains(owner));
+        own.all(|(path, _)| paths.contains(path))
+    }
+}
