@@ -25,7 +25,7 @@ use crate::volume::Volume;
 use crate::watch::Watch;
 use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -161,13 +161,7 @@ impl<'a> Carrier<'a> {
             self.ledger.begin_changes(&replaced.iter().collect())?;
             self.copy_all(&replaced, false)?;
         }
-        let mut alone = Vec::new();
-        for (from, to) in &plan.links {
-            if self.step(to, |carrier| carrier.link(from, to))? == Some(false) {
-                alone.push(to.clone());
-            }
-        }
-        self.copy_all(&alone, false)?;
+        self.link_all(&plan.links)?;
         // Changing a directory's content changed its time as well.
         let touched = std::mem::take(&mut self.touched);
         let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
@@ -263,6 +257,27 @@ impl<'a> Carrier<'a> {
         self.ledger.take(from);
         self.ledger.put(to.clone(), entry);
         Ok(true)
+    }
+
+    /// Links names to copies that lie under other ones. Of a file whose copy is not there, one name gets one, and the others link to that.
+    fn link_all(&mut self, links: &[(FilePath, FilePath)]) -> Result<()> {
+        let (mut alone, mut others) = (BTreeMap::new(), Vec::new());
+        for (from, to) in links {
+            if self.step(to, |carrier| carrier.link(from, to))? == Some(false) {
+                match alone.entry(from) {
+                    btree_map::Entry::Vacant(first) => _ = first.insert(to.clone()),
+                    btree_map::Entry::Occupied(first) => others.push((first.get().clone(), to)),
+                }
+            }
+        }
+        self.copy_all(&alone.into_values().collect::<Vec<_>>(), false)?;
+        for (from, to) in &others {
+            if self.step(to, |carrier| carrier.link(from, to))? == Some(false) {
+                // For the next pass.
+                self.failures.leave(1);
+            }
+        }
+        Ok(())
     }
 
     /// True if the copy at `from` has the name `to`, too; false if the file must be copied.

@@ -12,6 +12,7 @@ mod drain;
 mod durable;
 mod durable_files;
 mod foreign;
+mod images;
 mod measure;
 mod memory_media;
 mod metadata;
@@ -72,12 +73,13 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 18] = [
+    let groups: [(&str, Group); 19] = [
         // First of all: it needs memory that nobody used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
+        ("images", images::costs),
         ("scaling", data::scaling),
         ("metadata", metadata::rates),
         ("metadata of a million", metadata::rates_of_a_million),

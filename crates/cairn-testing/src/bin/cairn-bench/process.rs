@@ -80,6 +80,7 @@ pub fn child(arguments: Vec<String>) {
         Some("names") => crate::durable_files::make_names(),
         Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
+        Some("hold") => crate::images::hold(),
         Some("spill") => crate::spill::checkpoint(),
         Some("promoted") => crate::spill::read_again(true),
         Some("read-again") => crate::spill::read_again(false),

@@ -1,0 +1,161 @@
+//! Rows about images (`docs/ARCHITECTURE.md`, Images): what a program pays while one is held, and what it takes to begin one.
+//!
+//! The image is held by a process beside, as by an agent, which does not copy it: what copying costs is `drain`'s to say.
+
+use crate::Places;
+use crate::data::{application_state, create, write_all};
+use crate::measure::{
+    Row, gigabytes_per_second, nanoseconds_each, report_limit, thousands_per_second,
+};
+use crate::metadata;
+use crate::process::child_command;
+use cairn_agent::image::Image;
+use cairn_agent::job::Scope;
+use cairn_agent::volume::{Volume, prefix_of};
+use cairn_device::Store;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+const CHECKPOINT_BYTES: usize = 256 << 20;
+/// Checkpoints that are there at a time; each was written before, so that memory for the next is warm.
+const GENERATIONS: usize = 4;
+const CALL_BYTES: usize = 1 << 20;
+const SMALL_BYTES: usize = 4096;
+const SMALL_WRITES: usize = 20_000;
+const FILES: usize = 100_000;
+const CUTS: usize = 11;
+
+/// An image that a process beside holds.
+struct Held(Child);
+
+impl Held {
+    /// What it took to begin it, too, nanoseconds.
+    fn take() -> (Held, f64) {
+        let mut command = child_command("hold");
+        command.env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a child starts");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("it holds one");
+        let took_ns = line.trim().parse().expect("a time");
+        (Held(child), took_ns)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().expect("a child ends");
+    }
+}
+
+/// The work of the child: holds an image of the store until its input ends.
+pub fn hold() -> ! {
+    let directory = std::env::var_os("CAIRN_STORE").map(PathBuf::from).expect("CAIRN_STORE");
+    let store = Store::open(&directory).expect("opens");
+    let open = |name: String| {
+        Arc::new(Volume::open(&store, &name, prefix_of(&name, Scope::Node)).expect("opens"))
+    };
+    let names = store.namespaces().expect("lists");
+    let volumes: Vec<Arc<Volume>> = names.into_iter().map(open).collect();
+    let begun = Instant::now();
+    let image = Image::take(&directory, &volumes).expect("takes");
+    println!("{}", begun.elapsed().as_nanos());
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("waits");
+    drop(image);
+    std::process::exit(0);
+}
+
+/// A program's writing while an image is held, against the same without.
+pub fn costs(places: &Places) {
+    let state = application_state();
+    let state = &state[..CHECKPOINT_BYTES];
+    let name = |number: usize| places.cairn.join(format!("checkpoint.{number}"));
+    let mut next = 0;
+    let mut checkpoint = |is_held: bool| {
+        next = (next + 1) % GENERATIONS;
+        held_or_not(is_held, || rate(|| replace(&name(next), state)))
+    };
+    (0..2 * GENERATIONS).for_each(|_| _ = checkpoint(false));
+    let pairs: Vec<_> =
+        (0..crate::measure::PAIRS).map(|_| (checkpoint(true), checkpoint(false))).collect();
+    Row::print("checkpoint as a new file, image held / none", "GB/s", 0.95, &pairs);
+    let file = OpenOptions::new().write(true).open(name(0)).expect("opens");
+    let again = |is_held| held_or_not(is_held, || rate(|| write_all_at(&file, state)));
+    again(true);
+    let pairs: Vec<_> = (0..crate::measure::PAIRS).map(|_| (again(true), again(false))).collect();
+    Row::print("checkpoint written again, image held / none", "GB/s", 1.0 / 1.5, &pairs);
+    let mut waits = Vec::new();
+    let mut random = |is_held| held_or_not(is_held, || small_writes(&file, &mut waits, is_held));
+    let pairs: Vec<_> = (0..crate::measure::PAIRS).map(|_| (random(true), random(false))).collect();
+    Row::print("random 4 KiB overwrites, image held / none", "k/s", None, &pairs);
+    waits.sort_unstable_by(f64::total_cmp);
+    let late = waits[waits.len() * 999 / 1000] / 1000.0;
+    report_limit("99.9 % of these writes, image held, within", "us", &[late], None);
+    drop(file);
+    (0..GENERATIONS).for_each(|number| fs::remove_file(name(number)).expect("removes"));
+    cuts(&places.cairn);
+}
+
+/// Beginning an image of many files, against renaming one.
+fn cuts(directory: &Path) {
+    let names = metadata::names(directory, FILES);
+    metadata::create(&names);
+    let [from, to] = ["from", "to"].map(|name| directory.join(name));
+    drop(create(&from));
+    let cuts: Vec<f64> = (0..CUTS).map(|_| Held::take().1 / 1000.0).collect();
+    let rename = nanoseconds_each(2000, || {
+        for _ in 0..1000 {
+            fs::rename(&from, &to).and_then(|()| fs::rename(&to, &from)).expect("renames");
+        }
+    });
+    report_limit("a rename beside 100 000 files", "us", &[rename / 1000.0], None);
+    report_limit("taking an image of 100 000 files", "us", &cuts, None);
+    metadata::unlink(&names);
+    fs::remove_file(from).expect("removes");
+}
+
+fn held_or_not(is_held: bool, work: impl FnOnce() -> f64) -> f64 {
+    let held = is_held.then(Held::take);
+    let figure = work();
+    drop(held);
+    figure
+}
+
+fn rate(work: impl FnOnce()) -> f64 {
+    gigabytes_per_second(CHECKPOINT_BYTES, work)
+}
+
+fn replace(path: &Path, state: &[u8]) {
+    let next = path.with_extension("new");
+    write_all(&create(&next), state, CALL_BYTES);
+    fs::rename(&next, path).expect("renames");
+}
+
+fn write_all_at(file: &File, state: &[u8]) {
+    for (number, chunk) in state.chunks(CALL_BYTES).enumerate() {
+        file.write_all_at(chunk, (number * CALL_BYTES) as u64).expect("writes");
+    }
+}
+
+/// Thousands of small writes a second at places of one order; how long each took, nanoseconds, if it `notes` them.
+fn small_writes(file: &File, waits: &mut Vec<f64>, notes: bool) -> f64 {
+    let data = [7u8; SMALL_BYTES];
+    let blocks = CHECKPOINT_BYTES / SMALL_BYTES;
+    // An odd factor visits every block once.
+    let place = |number: usize| (number.wrapping_mul(40_503) % blocks * SMALL_BYTES) as u64;
+    thousands_per_second(SMALL_WRITES, || {
+        for number in 0..SMALL_WRITES {
+            let begun = Instant::now();
+            file.write_all_at(&data, place(number)).expect("writes");
+            if notes {
+                waits.push(begun.elapsed().as_nanos() as f64);
+            }
+        }
+    })
+}
