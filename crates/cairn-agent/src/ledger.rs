@@ -79,6 +79,7 @@ impl Ledger {
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
         };
+        ledger.set_directory_rights(false)?;
         ledger.recover(intents)?;
         Ok(ledger)
     }
@@ -294,25 +295,9 @@ impl Ledger {
         self.touched.contains(directory)
     }
 
-    /// Gives directories that their owner has not all rights to in the store these rights exactly, or all, so that something can be put
-    /// into them.
+    /// As [`set_rights`], of all that is in it.
     pub fn set_directory_rights(&self, exactly: bool) -> Result<()> {
-        const ALL: u32 = 0o700;
-        let is_directory = |entry: &Entry| entry.kind == Kind::Directory && !entry.detached;
-        let restricted = |entry: &Entry| is_directory(entry) && entry.mode & ALL != ALL;
-        let entries = self.manifest.files.iter().filter(|(_, entry)| restricted(entry));
-        let set = |path: &FilePath, entry: &Entry| {
-            let mode = if exactly { entry.mode } else { entry.mode | ALL };
-            match self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found)) {
-                true => self.destination.set_attributes(path, mode, entry.mtime_ns),
-                false => Ok(()),
-            }
-        };
-        // Out of a directory without rights nothing below it can be reached.
-        match exactly {
-            true => entries.rev().try_for_each(|(path, entry)| set(path, entry)),
-            false => entries.into_iter().try_for_each(|(path, entry)| set(path, entry)),
-        }
+        set_rights(&self.destination, &self.manifest, exactly)
     }
 
     /// Says whose the directory is before the first file of the job is there: another job may have come since this one began.
@@ -480,5 +465,30 @@ impl Ledger {
         self.committed_at = Instant::now();
         self.commit_cost = started.elapsed();
         Ok(())
+    }
+}
+
+/// Gives directories that their owner has not all rights to in the store these rights exactly, or all, so that something can be put into
+/// them, and taken out. Errors: one cannot be given them.
+pub(crate) fn set_rights(
+    destination: &Destination,
+    manifest: &Manifest,
+    exactly: bool,
+) -> Result<()> {
+    const ALL: u32 = 0o700;
+    let is_directory = |entry: &Entry| entry.kind == Kind::Directory;
+    let restricted = |entry: &Entry| is_directory(entry) && entry.mode & ALL != ALL;
+    let entries = manifest.files.iter().filter(|(_, entry)| restricted(entry));
+    let set = |path: &FilePath, entry: &Entry| {
+        let mode = if exactly { entry.mode } else { entry.mode | ALL };
+        match destination.look(path)?.is_some_and(|found| entry.is_ours(&found)) {
+            true => destination.set_attributes(path, mode, entry.mtime_ns),
+            false => Ok(()),
+        }
+    };
+    // Out of a directory without rights nothing below it can be reached.
+    match exactly {
+        true => entries.rev().try_for_each(|(path, entry)| set(path, entry)),
+        false => entries.into_iter().try_for_each(|(path, entry)| set(path, entry)),
     }
 }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::format;
 use crate::image;
 use crate::job::Job;
+use crate::ledger::set_rights;
 use crate::manifest::{Kind, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
 use crate::path::FilePath;
 use serde::Deserialize;
@@ -48,6 +49,7 @@ pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
         // Said first: what is left of it, if this is cut off, is not all.
         (manifest.complete, manifest.everything) = (false, false);
         manifest.commit(&there)?;
+        set_rights(&there, &manifest, false)?;
         for (path, entry) in manifest.files.iter().rev() {
             match there.look(path)?.filter(|found| entry.is_ours(found)) {
                 Some(_) if entry.kind == Kind::Directory => there.remove_directory(path)?,
@@ -176,6 +178,7 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     }
     let there = Destination::open(&place, "aside")?;
     let Some(manifest) = manifest else { return Ok(place) };
+    set_rights(&here, &manifest, false)?;
     let is_ours = |path: &FilePath, entry: &crate::manifest::Entry| {
         Ok::<bool, Error>(here.look(path)?.is_some_and(|found| entry.is_ours(&found)))
     };
@@ -195,6 +198,7 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut unmapped = manifest;
     unmapped.map = crate::mapping::Mapping::default();
     unmapped.commit(&there)?;
+    set_rights(&there, &unmapped, true)?;
     there.synchronise(&FilePath::root())?;
     here.map(crate::mapping::Mapping::default());
     here.remove_file(&manifest_path(job))?;

@@ -41,6 +41,8 @@ use std::thread;
 
 /// Files that are brought in at the same time, at most.
 const WORKERS_MAX: usize = 4;
+/// What owners of directories are to have while files are brought into them.
+const ALL_RIGHTS: u32 = 0o700;
 /// Stands in the store's directory from before it is one until it is filled, if nothing was in it before.
 pub const MARK: &str = "staging";
 
@@ -321,6 +323,7 @@ pub fn fill(
         Extent::Newest => staging.newest()?,
     }
     staging.tidy(source.manifest.everything && extent == Extent::All)?;
+    staging.restrict()?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
@@ -372,19 +375,41 @@ struct Staging<'a> {
 }
 
 impl<'a> Staging<'a> {
-    /// Makes directories and symbolic links.
+    /// Makes directories, to which their owner has all rights, and symbolic links.
     fn names(&self) -> Result<()> {
         for (path, entry) in &self.source.manifest.files {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
             match (entry.kind, &entry.target) {
                 (Kind::Directory, _) => {
                     let extended = self.source.origin.extended(path);
-                    local::make_directory(volume, &inner, entry.mode, &extended)?;
+                    local::make_directory(volume, &inner, entry.mode | ALL_RIGHTS, &extended)?;
                 }
                 (Kind::Symlink, Some(target)) if (self.source.wanted)(path) => {
                     local::make_symlink(volume, &inner, &target.0, entry.mtime_ns)?;
                 }
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the owners of directories the rights that they are not to have.
+    fn restrict(&self) -> Result<()> {
+        for (path, entry) in self.source.manifest.files.iter().rev() {
+            let is_restricted =
+                entry.kind == Kind::Directory && entry.mode & ALL_RIGHTS != ALL_RIGHTS;
+            let Some((volume, inner)) = locate(self.volumes, path).filter(|_| is_restricted) else {
+                continue;
+            };
+            match volume.attributes(&inner) {
+                Ok(found) => {
+                    let set =
+                        volume.fs().set_mode(&volume.caller(), found.inode, entry.mode & 0o7777);
+                    set.map_err(volume.error("set the attributes of", &inner))?;
+                }
+                // It was tidied away.
+                Err(cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

@@ -4,6 +4,8 @@ mod common;
 
 use common::{Ran, Sandbox, eventually};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 /// `cairn run` of a script as `job`, with options.
@@ -119,4 +121,44 @@ fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
     assert_eq!(sandbox.drained("result"), "one\n");
     sandbox.cairn(&["cp", "two:/result", "theirs"]).succeeds();
     assert_eq!(read(&sandbox.work().join("theirs")), "two\n");
+}
+
+/// Mechanism: rights to directories of a job were given after its agent had looked into them. Consequence: where the user is not root,
+/// whose rights nobody asks, what had a directory without them was never drained to, staged or set aside again. Fix: they are given first.
+#[test]
+fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
+    const USER: u32 = 65_534;
+    let sandbox = Sandbox::new();
+    if rustix::process::geteuid().is_root() {
+        for directory in [sandbox.root(), sandbox.out(), sandbox.work()] {
+            chown(directory, Some(USER), Some(USER)).expect("gives it away");
+        }
+    }
+    let out = sandbox.out().display().to_string();
+    let run = |options: &[&str], script: &str| {
+        let head = ["run", "--job", "job", "--tier", "ram:16M", "--persist", &out];
+        let mut command =
+            sandbox.command(&[&head, options, &["--", "bash", "-c", script]].concat());
+        if rustix::process::geteuid().is_root() {
+            command.uid(USER).gid(USER);
+        }
+        Ran::of(command.output().expect("starts"), script.to_string()).succeeds()
+    };
+    run(
+        &[],
+        "cd /cairn; mkdir shut narrow; echo a >shut/a; echo b >narrow/b; chmod 0 shut; chmod 311 narrow",
+    );
+    let script = "cd /cairn; chmod 700 shut; cat shut/a narrow/b; echo c >shut/c; chmod 0 shut";
+    run(&["--stage"], script).prints("a\nb\n");
+    let mode = |place: &str| {
+        let found = fs::metadata(sandbox.out().join(place)).expect("is there");
+        found.permissions().mode() & 0o777
+    };
+    assert_eq!((mode("shut"), mode("narrow")), (0, 0o311));
+    run(&["--fresh"], "echo d >/cairn/d");
+    assert_eq!((mode("cairn-aside.job.1/shut"), mode("cairn-aside.job.1/narrow")), (0, 0o311));
+    assert_eq!(
+        sandbox.drained_names().iter().filter(|name| !name.starts_with("cairn-")).count(),
+        1
+    );
 }
