@@ -291,6 +291,7 @@ impl Drainer {
         }
         drop(at_work);
         let mut outcome = Outcome::default();
+        let has_succeeded = reason.told().succeeded == Some(true);
         // An image is what it is.
         let is_image = trees.iter().any(|(volume, _)| volume.is_image());
         let guarded = ledger.manifest().newest_files(|_| !is_image);
@@ -300,6 +301,9 @@ impl Drainer {
         }
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
+        if has_succeeded && !is_image {
+            ledger.give_up_rolled_back();
+        }
         let look = (&view, &guarded);
         let mut result = self.drain_into(&mut ledger, what, look, overtaking, meter, &mut outcome);
         match result.is_ok() {
@@ -308,7 +312,6 @@ impl Drainer {
             true => self.checkpoints()?.note_levels(&mut ledger),
             false => {}
         }
-        let has_succeeded = reason.told().succeeded == Some(true);
         if has_succeeded && matches!(result, Ok(true)) {
             // What the program removed is to be gone, unless what it has left instead is not outside.
             let lacking = view.lacking(ledger.manifest());
@@ -354,7 +357,7 @@ impl Drainer {
         let has_no_other = outcome.unfinished.is_empty() && outcome.kept_files == 0;
         let has_all = outcome.complete && outcome.unclean.is_empty() && has_no_other;
         if (everything || has_all) && !is_image && self.is_over(reason)? {
-            image::discard(persist, &self.job.job);
+            image::discard(persist, &self.job);
         }
         self.ledger = Some(ledger);
         Ok(outcome)
@@ -414,7 +417,7 @@ impl Drainer {
         let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
         if told.delivery == Delivery::Left && outcome.complete && self.is_over(reason)? {
             let persist = self.job.persist.as_deref().unwrap_or(directory);
-            image::discard(persist, &self.job.job);
+            image::discard(persist, &self.job);
         }
         Ok(outcome)
     }

@@ -60,8 +60,8 @@ pub fn next(persist: &Path, job: &str) -> PathBuf {
 
 /// Removes the images of a job whose files are all where they belong. What somebody changed in them stays, and so does, with a
 /// warning, what cannot be removed: nobody needs it, nor is anything amiss with the job.
-pub fn discard(persist: &Path, job: &str) {
-    for place in places(persist, job).iter().filter(|place| place.exists()) {
+pub fn discard(persist: &Path, job: &Job) {
+    for place in places(persist, &job.job).iter().filter(|place| place.exists()) {
         if let Err(error) = ownership::remove(place, job) {
             log::say(log::Level::Warn, format_args!("cannot remove an image: {error}"));
         }

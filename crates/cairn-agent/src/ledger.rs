@@ -25,6 +25,9 @@ const COMMIT_EVERY: Duration = Duration::from_secs(2);
 /// Part of the time that commits may take: one in so many.
 const COMMIT_SHARE: u32 = 10;
 
+/// A version that no file has.
+const OF_NO_FILE: u64 = u64::MAX;
+
 /// An open persist directory and its manifest.
 pub struct Ledger {
     destination: Arc<Destination>,
@@ -87,10 +90,16 @@ impl Ledger {
     /// Has the manifest say what the agent of an earlier store of the job was doing when it died with its node, and removes what it had
     /// not finished: nobody else of that store comes. Errors: as `open`.
     pub fn settle_earlier(path: &Path, job: &Job) -> Result<()> {
-        let (_, on_disk) = Ledger::look(path, job)?;
-        let Some(manifest) = on_disk.filter(|manifest| manifest.store != job.store) else {
-            return Ok(());
-        };
+        match Ledger::look(path, job)? {
+            (_, Some(manifest)) if manifest.store != job.store => {
+                Ledger::settle(path, job, manifest)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of the agent whose store wrote this manifest.
+    pub(crate) fn settle(path: &Path, job: &Job, manifest: Manifest) -> Result<()> {
         let earlier = Job {
             store: manifest.store,
             map: manifest.map,
@@ -262,7 +271,7 @@ impl Ledger {
     /// Ties the copy at `path` to its file, which it is a copy of.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {
-            entry.detached = false;
+            (entry.detached, entry.rolled_back) = (false, false);
             entry.inode = node.inode;
             if node.kind == Kind::File {
                 if let Some(copy) = entry.copy() {
@@ -271,6 +280,22 @@ impl Ledger {
                 entry.version = node.version;
             }
         });
+    }
+
+    /// Ties what is at `path` to its file, of which it is no copy: it is replaced by one, or goes with it.
+    pub fn attach_outdated(&mut self, path: &FilePath, inode: u32) {
+        self.update(path, |entry| {
+            (entry.detached, entry.rolled_back) = (false, false);
+            (entry.inode, entry.version) = (inode, OF_NO_FILE);
+        });
+    }
+
+    /// What arrived after the image that the store was filled from, and was not written again, is nobody's any more.
+    pub fn give_up_rolled_back(&mut self) {
+        let rolled_back = self.manifest.files.iter().filter(|(_, entry)| entry.rolled_back);
+        for path in rolled_back.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
+            self.attach_outdated(&path, 0);
+        }
     }
 
     /// Whether what lies at `path` is still exactly what its entry says we put there.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format;
 use crate::image;
 use crate::job::Job;
-use crate::ledger::set_rights;
+use crate::ledger::{Ledger, set_rights};
 use crate::manifest::{Kind, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
 use crate::path::FilePath;
 use serde::Deserialize;
@@ -43,9 +43,13 @@ pub(crate) fn is_everything(path: &Path) -> bool {
 
 /// Removes what `job` has drained to `directory`, and nobody changed since, and the directory if nothing else is in it.
 /// Errors: something cannot be removed.
-pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
+pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
+    if let Some(manifest) = Manifest::load(&mut Destination::open(directory, "aside")?, &job.job)? {
+        // What had arrived when it was cut off is in no manifest yet.
+        Ledger::settle(directory, job, manifest)?;
+    }
     let mut there = Destination::open(directory, "aside")?;
-    if let Some(mut manifest) = Manifest::load(&mut there, job)? {
+    if let Some(mut manifest) = Manifest::load(&mut there, &job.job)? {
         // Said first: what is left of it, if this is cut off, is not all.
         (manifest.complete, manifest.everything) = (false, false);
         manifest.commit(&there)?;
@@ -57,7 +61,7 @@ pub(crate) fn remove(directory: &Path, job: &str) -> Result<()> {
                 None => {}
             }
         }
-        there.remove_file(&manifest_path(job))?;
+        there.remove_file(&manifest_path(&job.job))?;
     }
     // What else is in it is somebody's.
     let _ = fs::remove_dir(directory);
@@ -99,7 +103,7 @@ pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
             let free = free.ok_or_else(|| Error::Occupied { path: manifest_path(&job.job) })?;
             fs::rename(directory, free).map_err(Error::file("rename", directory))
         }
-        true => remove(directory, &job.job),
+        true => remove(directory, job),
     }
 }
 

@@ -66,6 +66,7 @@ impl Node {
             target: None,
             reason: None,
             detached: false,
+            rolled_back: false,
             damaged: false,
             torn: self.torn,
         }
@@ -558,6 +559,7 @@ mod tests {
             target: is_link.then(|| Target(node.target.clone())),
             reason: None,
             detached: false,
+            rolled_back: false,
             damaged: false,
             torn: false,
         }

@@ -458,8 +458,9 @@ fn standing(
         members.len() >= usual.files.len()
             && (is_superseded || usual.is_all_in(name.step, members, draft.depth()))
     });
-    let is_mixed = last.is_some_and(|last| is_mixed(last, members))
-        || !is_over && siblings.is_straddling(name);
+    // A program that ended well has written again what it wanted to.
+    let is_mixed = !is_over
+        && (last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name));
     if is_usual && !is_mixed {
         return Standing::Complete;
     }
@@ -469,7 +470,7 @@ fn standing(
     if is_over {
         return match missing {
             Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
-            None if usual.is_some() || is_mixed => Standing::Broken(Reason::Fewer),
+            None if usual.is_some() => Standing::Broken(Reason::Fewer),
             None => Standing::Complete,
         };
     }

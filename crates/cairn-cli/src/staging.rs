@@ -268,7 +268,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
                     ));
                 }
                 bring(&destination, &image, false)?;
-                return tie::tie_places(&claim.store, &claim.store.volumes()?, &image);
+                let Some(manifest) = manifest else { return Ok(()) };
+                return tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, &manifest));
             }
         }
         if let Some(manifest) = manifest {

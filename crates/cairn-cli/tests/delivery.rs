@@ -410,7 +410,8 @@ fn image_follows_what_arrives_outside() {
 }
 
 /// Whoever goes on from an image has the places of its files: what the program removes or changes then goes from there or is replaced,
-/// also where others drain to the directory. What arrived after the image is named.
+/// also where others drain to the directory. What arrived after the image is named, and goes with the run's success if it is not written
+/// again: on a disk that was set back to that moment it would not be there.
 #[test]
 fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     let sandbox = Sandbox::new();
@@ -422,20 +423,24 @@ fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     eventually("they are drained", || out.join("ckpt.2").exists());
     sandbox.cairn(&["drain", "job", "--image"]).succeeds();
     session.shell("echo 2 >/cairn/changed; echo state >/cairn/ckpt.3; rm /cairn/ckpt.1");
+    session.shell("echo later >/cairn/later; echo again >/cairn/again");
     let is_named = || {
         let manifest = sandbox.manifest("job");
         let checkpoints = manifest["checkpoints"].as_array().into_iter().flatten();
         checkpoints.into_iter().any(|known| known["step"] == 3)
     };
     eventually("it is drained", || is_named() && !out.join("ckpt.1").exists());
+    eventually("the rest is", || out.join("later").exists() && out.join("again").exists());
     lose_memory(&sandbox, "job");
     drop(session);
-    let script = "cd /cairn; ls; cat changed; echo 3 >>changed; rm removed; echo 2 >>open";
+    let script = "cd /cairn; ls; cat changed; echo 3 >>changed; rm removed; echo 2 >>open
+        echo again >later; rm later; echo anew >again";
     let go_on = [&options[..], &["--stage", "--", "bash", "-c", script]].concat();
     let ran = sandbox.cairn(&go_on).succeeds().says("goes on from the image");
     ran.says("is checkpoint ckpt.3").prints("changed\nckpt.1\nckpt.2\nkept\nopen\nremoved\n1\n");
-    let all = ["changed", "ckpt.1", "ckpt.2", "ckpt.3", "kept", "open"];
+    let all = ["again", "changed", "ckpt.1", "ckpt.2", "kept", "open"];
     assert_eq!(sandbox.drained_names(), all);
+    assert_eq!(sandbox.drained("again"), "anew\n");
     assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
 }
 

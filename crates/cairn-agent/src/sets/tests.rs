@@ -389,3 +389,19 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
     let name = |step: u32| format!("rank-*/f.{step}");
     assert_eq!(plain, [(name(1), 2, true), (name(2), 1, false)]);
 }
+
+/// Mechanism: a set of which one file was written again after it had been seen complete was a mixture of two, also when the run had
+/// ended well. Consequence: what a program appended to the last file of its checkpoint, while the agent looked, kept it out of the list
+/// of those that are whole, and `--newest-only` took an older one. Fix: a program that ended well has written what it wanted to.
+#[test]
+fn what_was_written_again_is_whole_once_the_run_has_ended_well() {
+    let files = [("ckpt-2/a", file(1, 98)), ("ckpt-2/b", Node { version: 3, ..file(2, 99) })];
+    let known = |run| Known {
+        run,
+        usual: (1, &["ckpt-1/a", "ckpt-1/b"]),
+        last: &[("ckpt-2/a", 1, 1), ("ckpt-2/b", 2, 2)],
+        ..KNOWN
+    };
+    assert!(matches!(only(&files, &known(Run::Running)), Standing::Waiting(_)));
+    assert_eq!(only(&files, &known(Run::Succeeded)), Standing::Complete);
+}

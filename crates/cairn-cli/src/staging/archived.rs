@@ -134,6 +134,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
         target: None,
         reason: None,
         detached: false,
+        rolled_back: false,
         damaged: false,
         torn: false,
     };

@@ -14,9 +14,6 @@ use cairn_agent::plan::{Node, Tree};
 use cairn_agent::volume::{Volume, now};
 use cairn_core::InodeId;
 
-/// A version that no file has.
-const OF_NO_FILE: u64 = u64::MAX;
-
 /// Ties every regular file of a new store to its copy in the persist directory, and says there which
 /// copies were found damaged, and in the register which checkpoints are there. Errors: the directory cannot be read or written.
 pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
@@ -32,8 +29,13 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
 }
 
 /// Ties every regular file of a new store, which was filled from `image`, to what is in its place in the persist directory: that is its
-/// copy, or is to be replaced by one, and removed if the program removes the file. Errors: as `tie`.
-pub fn tie_places(store: &OpenStore, volumes: &[Volume], image: &Manifest) -> Result<()> {
+/// copy, or is to be replaced by one, and removed if the program removes the file. Of what was `drained` the rest arrived after the image.
+/// Errors: as `tie`.
+pub fn tie_places(
+    store: &OpenStore,
+    volumes: &[Volume],
+    (image, drained): (&Manifest, &Manifest),
+) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let mut ledger = Ledger::open(persist, &store.job)?;
     let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
@@ -43,12 +45,14 @@ pub fn tie_places(store: &OpenStore, volumes: &[Volume], image: &Manifest) -> Re
         let is_same = there.is_some() && there == image.files.get(path).and_then(data);
         match is_same {
             true => ledger.attach(path, node),
-            false => ledger.update(path, |entry| {
-                entry.detached = false;
-                (entry.inode, entry.version) = (node.inode, OF_NO_FILE);
-            }),
+            false => ledger.attach_outdated(path, node.inode),
         }
     }
+    let later = drained
+        .files
+        .iter()
+        .filter(|(path, entry)| !entry.detached && !image.files.contains_key(*path));
+    later.for_each(|(path, _)| ledger.update(path, |entry| entry.rolled_back = true));
     Ok(ledger.commit()?)
 }
 
