@@ -122,7 +122,7 @@ pub struct Checkpoints {
 #[derive(Clone, Copy)]
 struct Course {
     run: Run,
-    /// See [`Situation::alive_ns`].
+    /// See [`Moment::alive_ns`].
     alive_ns: i64,
     /// No run is under way: then it is no program that removes files, one after another.
     is_idle: bool,
@@ -387,7 +387,7 @@ impl Checkpoints {
     }
 
     /// Whether the last run is known to have.
-    fn has_succeeded(&self) -> bool {
+    pub fn has_succeeded(&self) -> bool {
         self.runs > 0 && self.register.succeeded_run() == self.runs
     }
 

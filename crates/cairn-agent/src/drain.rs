@@ -57,6 +57,8 @@ pub struct Drainer {
     look_again: Option<Instant>,
     complaints: Complaints,
     turns: Turns,
+    /// The last run, as in [`Job::runs`], of which somebody said how it ended.
+    ended_run: u64,
     /// As [`Checkpoints::run_was_seen`], for the next pass.
     pub run_was_seen: bool,
 }
@@ -113,6 +115,7 @@ impl Drainer {
             look_again: None,
             complaints: Complaints::default(),
             turns: Turns::default(),
+            ended_run: 0,
             run_was_seen: false,
         }
     }
@@ -156,6 +159,9 @@ impl Drainer {
             self.checkpoints()?;
         }
         let told = reason.told();
+        if told.succeeded.is_some() {
+            self.ended_run = self.job.runs;
+        }
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let (before, mut trees) = loop {
@@ -238,6 +244,12 @@ impl Drainer {
     /// The complete checkpoints as of the last pass.
     pub fn known(&self) -> &[Checkpoint] {
         self.checkpoints.as_ref().map_or(&[], Checkpoints::complete)
+    }
+
+    /// Whether the last run has ended, though whoever has the store for it may still be there.
+    pub fn has_run_ended(&self) -> bool {
+        let is_said = self.job.runs > 0 && self.ended_run == self.job.runs;
+        is_said || self.checkpoints.as_ref().is_some_and(Checkpoints::has_succeeded)
     }
 
     /// Whether not every checkpoint is wanted outside.

@@ -320,7 +320,7 @@ impl Ledger {
         self.touched.contains(directory)
     }
 
-    /// As [`set_rights`], of all that is in it.
+    /// Gives directories that their owner has not all rights to in the store these rights exactly, or all.
     pub fn set_directory_rights(&self, exactly: bool) -> Result<()> {
         set_rights(&self.destination, &self.manifest, exactly)
     }

@@ -247,6 +247,8 @@ struct DrainLoop<'a> {
     /// What was left undrained, and why, as of the last pass.
     left: BTreeSet<(FilePath, String)>,
     imaging: Imaging,
+    /// An image was due when the last pass began.
+    image_waits: bool,
 }
 
 fn drain_loop(shared: &Shared) {
@@ -273,6 +275,7 @@ fn drain_loop(shared: &Shared) {
         complaints: Complaints::default(),
         left: BTreeSet::new(),
         imaging: Imaging::new(),
+        image_waits: false,
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -305,12 +308,15 @@ impl DrainLoop<'_> {
             let _ = reply.send(done);
         }
         self.watch();
-        if ticket.is_some() || self.is_due() || self.is_wanted() {
+        let is_image_due = self.is_image_due();
+        // One pass goes first: what it puts in its place the image need not copy. Where there is always another one, not that.
+        let is_due = self.is_due() && !(is_image_due && self.image_waits);
+        if ticket.is_some() || is_due || self.is_wanted() {
             self.pass(ticket, told);
-            self.has_worked = true;
-        } else if self.is_image_due() {
+            (self.has_worked, self.image_waits) = (true, is_image_due);
+        } else if is_image_due {
             self.image();
-            self.has_worked = true;
+            (self.has_worked, self.image_waits) = (true, false);
         } else if is_quiet && std::mem::take(&mut self.has_worked) {
             give_back_memory();
         }
@@ -358,6 +364,7 @@ impl DrainLoop<'_> {
         self.drainer.persist().is_some()
             && self.imaging.is_due(images, arrived, is_choosy, Instant::now())
             && is_running(self.shared)
+            && !self.drainer.has_run_ended()
     }
 
     /// Has an image copied out, nobody having asked.
