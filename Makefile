@@ -26,7 +26,7 @@ test: ## Formatting, lints, documentation, every test
 	@scripts/run-tests.sh
 
 apps: build ## The unmodified programs of tests/apps, those of MPI too, what arrives outside, and LAMMPS on a node that loses its memory
-	@scripts/setup.sh build test demo mpi slurm allocators object-stores
+	@scripts/setup.sh build test demo mpi slurm allocators object-stores programs
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh --long
 	CAIRN_BIN=target/debug tests/delivery/run.py

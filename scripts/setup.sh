@@ -3,7 +3,7 @@
 # distribution's packages; object stores, which it has not, below target.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
-#                               bench | guest | interop | conformance | pages
+#                               bench | guest | interop | conformance | pages | programs
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -29,6 +29,12 @@ needs_of() {
         printf '%s\n' 'python3 /usr/bin/python3' 'g++ c++' 'tar tar' 'gzip gzip' 'util-linux setpriv' \
             'python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py' 'diffutils diff' 'fio fio'
         ;;
+    programs)
+        printf '%s\n' 'python3 /usr/bin/python3' 'lammps lmp' 'gromacs gmx' 'hdf5-tools h5clear' \
+            'gromacs-data /usr/share/gromacs/top/spc216.gro' 'python3-h5py /usr/lib/python3/dist-packages/h5py' \
+            'python3-netcdf4 /usr/lib/python3/dist-packages/netCDF4' \
+            'python3-torch /usr/lib/python3/dist-packages/torch'
+        ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
     mpi)
         printf '%s\n' 'openmpi-bin mpirun.openmpi' 'libopenmpi-dev /usr/share/doc/libopenmpi-dev' 'gfortran gfortran' \
@@ -51,7 +57,7 @@ needs_of() {
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' 'fio fio' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs)" ;;
     esac
 }
 

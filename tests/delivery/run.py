@@ -7,9 +7,11 @@
     tests/delivery/run.py --random 50 --seed 7   only random histories; a failure names its seed
 
 Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME and deaths/NAME are
-functions of trees.py and deaths.py, random/SEED histories of histories.py, lost/SEED those of a node
-that is lost, of losses.py. worker.py is the program under test, harness.py holds store root, commands and comparisons, course.py what tests of whole
-trees share. The binaries are those of CAIRN_BIN, or of target/release; they are copied first.
+functions of trees.py and deaths.py, programs/NAME applications that are killed or lose their node,
+of programs.py, random/SEED histories of histories.py, lost/SEED those of a node that is lost, of
+losses.py. worker.py and applications.py are the programs under test, harness.py holds store root,
+commands and comparisons, course.py what tests of whole trees share. The binaries are those of
+CAIRN_BIN, or of target/release; they are copied first.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import deaths
 import histories
 import losses
 import matrix
+import programs
 import trees
 from harness import HERE, Box, Failed, Skipped
 
@@ -54,6 +57,7 @@ def tests(chosen):
             found[matrix.name(case)] = (lambda box, case=case: matrix.test(box, case), case.tier)
         for room in (trees, deaths):
             found |= {name: test for name, *test in room.tests(chosen.small)}
+        found |= {name: test for name, *test in programs.tests(chosen.small, chosen.seed)}
     count = chosen.random if chosen.random is not None else 8 if chosen.small else 40
     for seed in range(chosen.seed, chosen.seed + count):
         tier = ("ram", "file")[seed % 2]
@@ -78,8 +82,8 @@ def carry_out(name, test, place, keep):
     box = Box(*place, name.replace("/", "-"), tier, keep)
     try:
         with box:
-            function(box)
-        return "ok", ""
+            said = function(box)
+        return "ok", said if isinstance(said, str) else ""
     except Failed as error:
         return "FAILED", str(error)
     except Skipped as error:
