@@ -142,7 +142,7 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 drain(&stream, shared, Duration::from_millis(settle_ms), told)?
             }
             Ok(Request::Ended { told }) => {
-                shared.state().request(told);
+                shared.request(told);
                 shared.notify();
                 Answer::Done
             }
@@ -228,7 +228,7 @@ fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     loop {
-        let ticket = shared.state().request(told);
+        let ticket = shared.request(told);
         shared.notify();
         let state = follow_pass(stream, shared, ticket)?;
         if let Some(reason) = state.trouble.clone() {

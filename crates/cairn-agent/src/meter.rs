@@ -33,6 +33,8 @@ pub struct Meter {
     bytes_done: AtomicU64,
     bytes_ever: AtomicU64,
     stopping: AtomicBool,
+    gives_way: AtomicBool,
+    is_asked: AtomicBool,
     work: Mutex<Vec<Work>>,
     left_out: Mutex<Arc<HashSet<FilePath>>>,
     /// How fast it may go.
@@ -137,6 +139,16 @@ impl Meter {
         self.bytes_ever.load(Ordering::Relaxed)
     }
 
+    /// Whether what is copied from now on is given up as soon as somebody asks for something.
+    pub fn give_way(&self, gives_way: bool) {
+        self.gives_way.store(gives_way, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits for what was asked for and not begun.
+    pub fn note_asked(&self, is_asked: bool) {
+        self.is_asked.store(is_asked, Ordering::Relaxed);
+    }
+
     /// Asks whoever copies to give up soon.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -144,7 +156,8 @@ impl Meter {
 
     /// Whether to give up.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        let gives_way = self.gives_way.load(Ordering::Relaxed);
+        self.stopping.load(Ordering::Relaxed) || gives_way && self.is_asked.load(Ordering::Relaxed)
     }
 }
 

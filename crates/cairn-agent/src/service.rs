@@ -294,6 +294,7 @@ impl DrainLoop<'_> {
         // Before what was asked: whoever ends says how before it goes.
         self.drainer.run_was_seen = is_running(self.shared);
         let asked = state.asked.pop_front();
+        self.shared.meter.note_asked(!state.asked.is_empty());
         let (ticket, told) =
             asked.map_or_else(Default::default, |(number, told)| (Some(number), told));
         drop(state);
@@ -372,11 +373,18 @@ impl DrainLoop<'_> {
         let began = Instant::now();
         self.complaints.note("look for namespaces", self.shared.refresh_volumes());
         let (volumes, all) = self.shared.volumes();
+        // Whoever waits for the end of a run does not wait for an image that nobody needs then.
+        self.shared.meter.give_way(true);
         let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
+        self.shared.meter.give_way(false);
         if taken.as_ref().is_ok_and(|outcome| outcome.complete) {
             self.shared.state().imaged = Some(began);
         }
-        self.complaints.note("copy an image of the store", taken.map(drop));
+        let taken = match taken {
+            Err(Error::Stopped) => Ok(()),
+            taken => taken.map(drop),
+        };
+        self.complaints.note("copy an image of the store", taken);
         self.imaging.note(began, self.shared.meter.copied_ever());
         self.dirty = true;
     }

@@ -263,6 +263,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Asks for a drain, before which whatever gives way ends; its number.
+    pub fn request(&self, told: Told) -> u64 {
+        let mut state = self.state();
+        self.meter.note_asked(true);
+        state.request(told)
+    }
+
     /// The namespaces, and whether these are all.
     pub fn volumes(&self) -> (Vec<Arc<Volume>>, bool) {
         let volumes = lock(&self.volumes);

@@ -409,6 +409,23 @@ fn image_follows_what_arrives_outside() {
     assert_eq!(left.or(sound).expect("is there"), b"one\ntwo\n");
 }
 
+/// Mechanism: who asked for a drain waited for the image that was being copied. Consequence: so did the end of a run, for an image that
+/// nobody needed then. Fix: it is given up.
+#[test]
+fn image_that_nobody_asked_for_gives_way() {
+    let sandbox = Sandbox::new();
+    let mut session =
+        Session::start(&sandbox, "job", &["--image-every", "1s", "--drain-rate", "100K"]);
+    session.shell("exec 7>/cairn/open; head -c 4M /dev/urandom >&7; echo small >/cairn/small");
+    let image = sandbox.out().join("cairn-image.job.0");
+    eventually("an image is begun", || image.exists());
+    sandbox.cairn(&["drain", "job"]).ends_with(75).says("1 file still open");
+    assert_eq!(sandbox.drained("small"), "small\n");
+    let status = sandbox.cairn(&["status", "job"]).succeeds();
+    assert!(!status.stdout.contains("the newest whole one is of"), "{}", status.stdout);
+    session.kill_all();
+}
+
 /// Whoever goes on from an image has the places of its files: what the program removes or changes then goes from there or is replaced,
 /// also where others drain to the directory. What arrived after the image is named, and goes with the run's success if it is not written
 /// again: on a disk that was set back to that moment it would not be there.
