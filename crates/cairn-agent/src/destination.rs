@@ -208,10 +208,13 @@ impl Destination {
     pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
         let (old_parent, old_name) = self.parent("rename", from)?;
         let (new_parent, new_name) = self.parent("rename to", to)?;
-        let inode = |parent: &OwnedFd, name: &OsString| {
-            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| stat.st_ino).ok()
+        let file = |parent: &OwnedFd, name: &OsString| {
+            let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some((found.st_dev, found.st_ino))
         };
-        let is_same = inode(&old_parent, &old_name) == inode(&new_parent, &new_name);
+        let old = file(&old_parent, &old_name);
+        // Two file systems, as places of mapped directories may be, have the same numbers.
+        let is_same = old.is_some() && old == file(&new_parent, &new_name);
         let renamed = match is_same {
             // A rename from one name of a file to another of its names does nothing.
             true => rustix::fs::unlinkat(&old_parent, &old_name, AtFlags::empty()),

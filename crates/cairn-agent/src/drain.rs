@@ -20,7 +20,7 @@ use crate::image::{self, Image};
 use crate::job::{Description, Job};
 use crate::ledger::Ledger;
 use crate::link::Elsewhere;
-use crate::log::Complaints;
+use crate::log::{self, Complaints};
 use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::mapping::Mapping;
 use crate::marks::Marks;
@@ -314,7 +314,15 @@ impl Drainer {
         self.checkpoints()?.compare(ledger.manifest());
         ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
         if has_succeeded && !is_image {
-            ledger.give_up_rolled_back();
+            match ledger.set_rolled_back_aside() {
+                Ok(None) => {}
+                Ok(Some(place)) => log::say(
+                    log::Level::Info,
+                    format_args!("what arrived after the image is in {}", place.display()),
+                ),
+                // It stays where it is.
+                Err(error) => log::say(log::Level::Warn, format_args!("{error}")),
+            }
         }
         let look = (&view, &guarded);
         let mut result = self.drain_into(&mut ledger, what, look, overtaking, meter, &mut outcome);

@@ -5,6 +5,7 @@
 //! manifest names a file, the directory the file lies in was made durable; whatever an agent did
 //! before it died is in the journal, and in the manifest before anything else is done.
 
+use crate::checkpoints::left_name;
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -15,8 +16,9 @@ use crate::path::FilePath;
 use crate::plan::Node;
 use crate::sets::{Name, register};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
-use std::fs::File;
-use std::path::Path;
+use std::fs::{self, File};
+use std::iter;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -290,12 +292,48 @@ impl Ledger {
         });
     }
 
-    /// What arrived after the image that the store was filled from, and was not written again, is nobody's any more.
-    pub fn give_up_rolled_back(&mut self) {
+    /// Moves what arrived after the image that the store was filled from, and was not written again, to a directory of its own, as far as
+    /// nobody changed it; that, if there was anything. Errors: something cannot be moved, and is where it was.
+    pub fn set_rolled_back_aside(&mut self) -> Result<Option<PathBuf>> {
         let rolled_back = self.manifest.files.iter().filter(|(_, entry)| entry.rolled_back);
-        for path in rolled_back.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
-            self.attach_outdated(&path, 0);
+        let paths: Vec<(FilePath, Kind)> =
+            rolled_back.map(|(path, entry)| (path.clone(), entry.kind)).collect();
+        let mut place: Option<(PathBuf, Destination)> = None;
+        for (path, kind) in paths.iter().rev() {
+            if !self.is_ours(path)? {
+                self.take(path);
+                continue;
+            }
+            self.announce(path, None, None)?;
+            if *kind == Kind::Directory {
+                self.destination.remove_directory(path)?;
+            } else {
+                let (_, there) = match &place {
+                    Some(place) => place,
+                    None => place.insert(self.place_of_rolled_back()?),
+                };
+                let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
+                let mut parents: Vec<FilePath> = iter::successors(above(path), above).collect();
+                parents.retain(|parent| !parent.is_root());
+                for parent in parents.iter().rev() {
+                    there.make_directory(parent, 0o700)?;
+                }
+                self.destination.move_to(path, there)?;
+            }
+            self.touched.extend(path.split().map(|(parent, _)| parent));
+            self.take(path);
         }
+        Ok(place.map(|(path, _)| path))
+    }
+
+    fn place_of_rolled_back(&self) -> Result<(PathBuf, Destination)> {
+        let name = format!("{}.lost", left_name(&self.manifest.job));
+        let numbered = |number: u32| self.destination.path().join(format!("{name}.{number}"));
+        let free = (1..=u32::MAX).map(numbered).find(|path| !path.exists());
+        let path = free.unwrap_or_else(|| self.destination.path().join(name));
+        fs::create_dir(&path).map_err(Error::file("make", &path))?;
+        let there = Destination::open(&path, "aside")?;
+        Ok((path, there))
     }
 
     /// Whether what lies at `path` is still exactly what its entry says we put there.

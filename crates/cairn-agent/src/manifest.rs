@@ -138,7 +138,7 @@ pub struct Entry {
     /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
     #[serde(default, skip_serializing_if = "is_false")]
     pub detached: bool,
-    /// It arrived after the image that the store was filled from: it goes when a run has succeeded, unless it was written again.
+    /// It arrived after the image that the store was filled from: it is set aside when a run has succeeded, unless it was written again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub rolled_back: bool,
     /// The copy was found to be not what this says when a store was to be filled from it. Only a new copy ends that.

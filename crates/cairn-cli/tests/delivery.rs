@@ -427,8 +427,8 @@ fn image_that_nobody_asked_for_gives_way() {
 }
 
 /// Whoever goes on from an image has the places of its files: what the program removes or changes then goes from there or is replaced,
-/// also where others drain to the directory. What arrived after the image is named, and goes with the run's success if it is not written
-/// again: on a disk that was set back to that moment it would not be there.
+/// also where others drain to the directory. What arrived after the image is named, and set aside with the run's success if it is not written
+/// again: on a disk that was set back to that moment it would not be there, and nothing of it is lost.
 #[test]
 fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     let sandbox = Sandbox::new();
@@ -458,6 +458,8 @@ fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     let all = ["again", "changed", "ckpt.1", "ckpt.2", "kept", "open"];
     assert_eq!(sandbox.drained_names(), all);
     assert_eq!(sandbox.drained("again"), "anew\n");
+    let lost: Vec<String> = files_below(&out.join("cairn-left.job.lost.1")).into_keys().collect();
+    assert!(["ckpt.3", "later"].iter().all(|name| lost.iter().any(|it| it == name)), "{lost:?}");
     assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
 }
 
