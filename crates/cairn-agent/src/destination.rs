@@ -20,7 +20,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Longest name most file systems allow, bytes.
@@ -285,19 +284,42 @@ impl Destination {
 
     /// Makes the file at `path` one of its own if it has other names: what they name stays as it is.
     fn separate(&self, path: &FilePath) -> Result<()> {
-        match self.look(path)? {
-            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => {}
+        let found = match self.look(path)? {
+            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => found,
             _ => return Ok(()),
-        }
+        };
         let failed = || Error::file("copy", &self.full_path(path));
-        let mut file = self.open_file(path)?;
-        let metadata = file.metadata().map_err(failed())?;
+        let mut file = self.open_unreadable(path, found.mode)?;
         let mut temporary = self.create_temporary(path)?;
-        std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
+        let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
+        if bytes != found.bytes {
+            // Somebody writes to it.
+            return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
+        }
         Extended::read(&file).give(&temporary.file);
-        let mtime_ns = Timestamp::from_parts(metadata.mtime(), metadata.mtime_nsec()).0;
-        temporary.finish(metadata.mode(), Some(mtime_ns))?;
+        temporary.finish(found.mode, Some(found.mtime_ns))?;
         temporary.publish()
+    }
+
+    /// Opens a regular file for reading whose owner may not be allowed to: for that moment it is.
+    fn open_unreadable(&self, path: &FilePath, mode: u32) -> Result<File> {
+        const READ: u32 = 0o400;
+        if mode & READ != 0 {
+            return self.open_file(path);
+        }
+        let (parent, name) = self.parent("open", path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
+        let file = file.map_err(self.error("open", path))?;
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let allow = |mode| {
+            let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode));
+            set.map_err(self.error("set the attributes of", path))
+        };
+        allow(mode | READ)?;
+        let opened = self.open_file(path);
+        allow(mode)?;
+        opened
     }
 
     /// Gives a file or directory its permission bits and time of last change.
@@ -612,7 +634,7 @@ fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: i64) -> rustix::io::R
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     struct Scratch(PathBuf);
 
@@ -744,5 +766,23 @@ mod tests {
         second.publish().expect("publishes");
         let content = |path: &FilePath| fs::read(destination.full_path(path)).expect("is there");
         assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
+    }
+
+    /// Mechanism: a file with other names was opened to make it one of its own, which a user who is not root may not do with one that its
+    /// owner must not read. Consequence: the run could not be delivered. Fix: for that moment the owner may.
+    #[test]
+    fn attributes_of_one_name_are_not_those_of_the_others() {
+        let scratch = Scratch::new("names");
+        let out = scratch.0.join("out");
+        fs::write(out.join("file"), "state").expect("writes");
+        fs::hard_link(out.join("file"), out.join("other")).expect("links");
+        let there = scratch.open();
+        let path = FilePath::parse(b"file").expect("a valid path");
+        rustix::fs::chmod(out.join("file"), Mode::empty()).expect("sets");
+        there.set_attributes(&path, 0o640, 7_000_000_000).expect("sets");
+        let found = |name: &str| fs::metadata(out.join(name)).expect("is there");
+        assert_eq!((found("file").mode() & 0o777, found("other").mode() & 0o777), (0o640, 0));
+        assert_eq!((found("file").mtime(), found("file").nlink()), (7, 1));
+        assert_eq!(fs::read(out.join("file")).expect("reads"), b"state");
     }
 }
