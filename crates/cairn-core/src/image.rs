@@ -302,7 +302,9 @@ impl Microfs {
             }
             Ok(())
         })?;
-        self.memory().clear_shadow();
+        if let Some(shadow) = Shadow::of(self.memory()) {
+            self.memory().clear_shadow(shadow.words_kept());
+        }
         self.transact_unlogged(|tx| {
             tx.set(IMAGE_LOST, 0);
             Ok(())

@@ -54,8 +54,9 @@ pub trait Memory: Send + Sync {
         Err(Error::NoSpace)
     }
 
-    /// Gives the memory of the shadow back: it is zeros from now on. Called without the lock, while no image is held.
-    fn clear_shadow(&self) {}
+    /// Gives the memory of the shadow from a word on back: it is zeros from now on. Called without the lock, while no image is
+    /// held.
+    fn clear_shadow(&self, _first_word: usize) {}
 }
 
 /// One segment, seen by several instances of `Microfs`.
@@ -88,8 +89,8 @@ impl<M: Memory> Memory for Arc<M> {
         M::back_shadow(self, first_word, word_count)
     }
 
-    fn clear_shadow(&self) {
-        M::clear_shadow(self);
+    fn clear_shadow(&self, first_word: usize) {
+        M::clear_shadow(self, first_word);
     }
 }
 

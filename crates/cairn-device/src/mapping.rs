@@ -123,10 +123,13 @@ impl Mapping {
         Ok(unsafe { sys::madvise(address, end - start, libc::MADV_DONTNEED) }?)
     }
 
-    /// Gives all memory of the file back; it reads as zeros from now on.
-    pub fn punch(&self) -> SysResult<()> {
+    /// Gives the memory of the file from `start` on back; it reads as zeros from now on.
+    pub fn punch_from(&self, start: usize) -> SysResult<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        sys::fallocate(self.file.raw(), mode, 0, self.bytes as u64)
+        match self.bytes.saturating_sub(start) {
+            0 => Ok(()),
+            length => sys::fallocate(self.file.raw(), mode, start as u64, length as u64),
+        }
     }
 
     /// End of a range, if it lies in the mapping.

@@ -179,9 +179,10 @@ impl Memory for MetaSegment {
         }
     }
 
-    fn clear_shadow(&self) {
+    fn clear_shadow(&self, first_word: usize) {
+        let start = first_word.saturating_mul(size_of::<AtomicU64>());
         // Memory that is not given back is used again by the next image.
-        let _ = self.shadow.as_ref().map(Mapping::punch);
+        let _ = self.shadow.as_ref().map(|shadow| shadow.punch_from(start));
     }
 
     fn lock(&self) -> Result<Acquired> {
@@ -319,6 +320,23 @@ mod tests {
         assert!(stat.st_blocks * 512 <= 4 * PAGE_BYTES as i64, "{}", stat.st_blocks);
         assert!(segment.back(segment.words().len(), 1).is_err());
         assert!(segment.back(usize::MAX, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_shadow_is_given_back_from_a_word_on() {
+        let scratch = Scratch::new();
+        let segment = MetaSegment::create(&scratch.0, c"node.meta", BYTES, |_| Ok(())).unwrap();
+        create_file(&scratch.0, c"node.image", BYTES).unwrap();
+        let segment = segment.with_shadow(&scratch.0, c"node.image").unwrap();
+        let words = segment.shadow();
+        segment.back_shadow(0, 2048).unwrap();
+        words[0].store(1, Ordering::Relaxed);
+        words[2047].store(2, Ordering::Relaxed);
+        segment.clear_shadow(512);
+        let stat = sys::fstat(segment.shadow_descriptor().unwrap()).unwrap();
+        assert_eq!(stat.st_blocks * 512, PAGE_BYTES as i64);
+        assert_eq!([0, 2047].map(|at| words[at].load(Ordering::Relaxed)), [1, 0]);
+        segment.clear_shadow(words.len());
     }
 
     #[test]

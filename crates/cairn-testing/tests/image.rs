@@ -2,12 +2,14 @@
 //! That an image stays what the namespace was at the cut is tested at random in `model.rs`, on media in `recovery.rs`.
 
 use cairn_core::{
-    Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId, Memory,
-    Microfs, Position, ROOT, Rendezvous, Truncation,
+    Acquired, Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId,
+    Memory, Microfs, Position, ROOT, Rendezvous, Truncation,
 };
 use cairn_testing::driver::Process;
 use cairn_testing::tier::CHECKSUM;
 use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const BLOCK: u64 = 4096;
 
@@ -97,6 +99,72 @@ fn more_pages_change_than_can_be_saved_then_the_image_is_given_up_and_no_call_fa
     assert_eq!(fs.begin_image(), Ok(number + 1));
     let entries = view(&world).unwrap().usage().unwrap().inodes;
     assert_eq!(entries, fs.usage().unwrap().inodes);
+}
+
+/// A process's view of a segment that counts the words of the shadow that it has to back.
+struct Counted {
+    memory: Arc<HeapMemory>,
+    backed: Arc<AtomicUsize>,
+}
+
+impl Memory for Counted {
+    fn words(&self) -> &[AtomicU64] {
+        Memory::words(&self.memory)
+    }
+
+    fn lock(&self) -> Result<Acquired, Error> {
+        self.memory.lock()
+    }
+
+    fn unlock(&self) {
+        self.memory.unlock();
+    }
+
+    fn back(&self, first_word: usize, word_count: usize) -> Result<(), Error> {
+        self.memory.back(first_word, word_count)
+    }
+
+    fn shadow(&self) -> &[AtomicU64] {
+        self.memory.shadow()
+    }
+
+    fn back_shadow(&self, first_word: usize, word_count: usize) -> Result<(), Error> {
+        self.backed.fetch_add(word_count, Ordering::Relaxed);
+        self.memory.back_shadow(first_word, word_count)
+    }
+}
+
+#[test]
+fn second_image_is_held_then_its_first_pages_need_no_memory_anew_and_those_behind_them_do() {
+    let world = World::new(64, 40_000);
+    let backed = Arc::new(AtomicUsize::new(0));
+    let memory = Counted { memory: world.memory.clone(), backed: backed.clone() };
+    let fs = Microfs::open(Box::new(memory), CHECKSUM).unwrap();
+    let agent = world.microfs();
+    let caller = world.process(SUPERUSER).caller();
+    let mut next = 0;
+    let mut make = |count: u32| {
+        let before = backed.load(Ordering::Relaxed);
+        for number in next..next + count {
+            let name = number.to_string();
+            fs.make_directory(&caller, ROOT, name.as_bytes(), 0o755).expect("there is room");
+        }
+        next += count;
+        backed.load(Ordering::Relaxed) - before
+    };
+    let mut image_and = |count: u32| {
+        agent.begin_image().unwrap();
+        let backed = make(count);
+        assert!(matches!(agent.image(), ImageState::Held(_)));
+        agent.end_image().unwrap();
+        backed
+    };
+    assert!(image_and(10) > 0, "a process that was there before none was held");
+    assert_eq!(image_and(10), 0);
+    // More pages than stay backed.
+    assert!(image_and(10_000) > 0);
+    assert!(image_and(10_000) > 0, "what was given back is backed anew");
+    assert_eq!(image_and(10), 0);
 }
 
 #[test]

@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const PAGES_PER_TRANSACTION_MAX: usize = 256;
 /// Places backed at a time.
 const STEP: usize = 2 * PAGES_PER_TRANSACTION_MAX;
+/// Places whose memory stays from one image to the next: who has mapped them once finds them backed at the first change after
+/// a cut, which costs as many page faults otherwise.
+const PLACES_KEPT: usize = STEP;
 /// Places beyond one for each page: for pages that were saved twice because their process died.
 const SPARE_PLACES: usize = 1024;
 /// Times a transaction backs places that others use up before it.
@@ -47,10 +50,15 @@ pub fn shadow_words(segment_words: usize) -> usize {
 pub(crate) struct ShadowHere(AtomicU64);
 
 impl ShadowHere {
-    /// Places backed for the image `number`; `None` if nothing is.
+    /// Places backed for the image `number`; `None` if nothing is, the table neither.
     fn places(&self, number: u64) -> Option<usize> {
         let known = self.0.load(Ordering::Relaxed);
-        (known >> 32 == number & NUMBER_MASK).then_some(known as u32 as usize)
+        let places = known as u32 as usize;
+        match known >> 32 == number & NUMBER_MASK {
+            true => Some(places),
+            false => Some(places.min(PLACES_KEPT)),
+        }
+        .filter(|_| places > 0)
     }
 
     pub(crate) fn forget(&self) {
@@ -125,8 +133,16 @@ impl<'m> Shadow<'m> {
         self.put(NUMBER, number);
     }
 
+    /// Words from its beginning whose memory stays when an image ends: the table, the list, and the first places.
+    pub(crate) fn words_kept(&self) -> usize {
+        self.place(PLACES_KEPT.min(self.places))
+    }
+
     /// Backs what a transaction may need of it that joins the image `number`. Without the lock. Errors: `NoSpace`.
     pub(crate) fn back(&self, memory: &dyn Memory, here: &ShadowHere, number: u64) -> Result<()> {
+        if self.is_backed(here, number) {
+            return Ok(());
+        }
         let known = here.places(number);
         if known.is_none() {
             memory.back_shadow(0, self.list)?;
