@@ -10,6 +10,7 @@
 use crate::error::{Error, Result};
 use crate::fields::fields;
 use crate::fs::Microfs;
+use crate::handle::MAPPED;
 use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
 use crate::parts::Part;
 use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
@@ -184,8 +185,11 @@ impl Slot {
         self.set_start_time(tx, identity.start_time);
     }
 
-    pub(crate) fn ends_clean(self, tx: &Transaction) -> bool {
-        self.flags(tx) & ENDS_CLEAN != 0
+    /// Whether what was written through a handle has an orderly end with the process. One that never attached has written nothing,
+    /// but to what it had mapped.
+    fn ends_clean(self, tx: &Transaction, handle: HandleId) -> bool {
+        let is_mapped = || tx.handle(handle).is_ok_and(|handle| handle.flags(tx) & MAPPED != 0);
+        self.flags(tx) & ENDS_CLEAN != 0 || self.state(tx) == EMBRYO && !is_mapped()
     }
 }
 
@@ -302,7 +306,7 @@ impl Microfs {
                         tx.give_back(SlabKind::Slot, slot.id.number());
                         return Ok(Some(true));
                     };
-                    let clean = slot.ends_clean(tx);
+                    let clean = slot.ends_clean(tx, handle);
                     tx.release_handle(slot, handle, clean, now)?;
                 }
                 Ok(None)

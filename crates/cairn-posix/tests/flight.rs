@@ -58,6 +58,7 @@ fn token_that_nobody_receives_closes_an_orderly_file_clean_and_one_whose_writer_
         let token = Token::of(file).unwrap();
         let ended = forked(|| {
             if dies {
+                write(file, b"more").unwrap();
                 // SAFETY: ends this process, which has the file, too, by a signal.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }

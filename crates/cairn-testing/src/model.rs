@@ -75,6 +75,8 @@ pub struct Open {
     pub wrote: bool,
     /// Processes that refer to it.
     pub holders: BTreeSet<u32>,
+    /// One that did was killed.
+    lost_one: bool,
     /// It was opened for writing when the file was unclean, and how many deaths of writers the file had seen then.
     takes_over: Option<u32>,
 }
@@ -420,7 +422,10 @@ impl Model {
         let holders = BTreeSet::from([caller.slot.0]);
         let Node { unclean, deaths, .. } = *self.node(node);
         let takes_over = (unclean && options.write).then_some(deaths);
-        self.opens.insert(id, Open { node, options, cursor: 0, wrote, holders, takes_over });
+        self.opens.insert(
+            id,
+            Open { node, options, cursor: 0, wrote, holders, lost_one: false, takes_over },
+        );
         id
     }
 
@@ -452,7 +457,9 @@ impl Model {
         if !open.holders.remove(&holder) {
             return Err(Error::BadHandle);
         }
+        open.lost_one |= !clean;
         if open.holders.is_empty() {
+            let clean = !open.lost_one;
             let open = self.opens.remove(&id).expect("it was found above");
             let node = self.node_mut(open.node);
             if !clean && open.wrote && open.options.write {
