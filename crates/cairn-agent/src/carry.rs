@@ -25,7 +25,8 @@ use crate::volume::Volume;
 use crate::watch::Watch;
 use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -59,6 +60,16 @@ pub struct Carrier<'a> {
     pub touched: BTreeSet<FilePath>,
     /// Tells whether something newer may go first by now; None if all that was planned is to be done.
     pub overtaking: Option<&'a mut Overtaking>,
+    /// Those of files that have several, by inode, once that was asked for.
+    pub names: OnceCell<HashMap<u32, Vec<&'a FilePath>>>,
+}
+
+fn names(tree: &Tree) -> HashMap<u32, Vec<&FilePath>> {
+    let mut names: HashMap<u32, Vec<&FilePath>> = HashMap::new();
+    for (path, node) in tree.iter().filter(|(_, node)| node.links > 1) {
+        names.entry(node.inode).or_default().push(path);
+    }
+    names
 }
 
 /// Notices that a namespace changed, or that a program waits for space, once the files of a pass have been copied for a while.
@@ -307,11 +318,11 @@ impl<'a> Carrier<'a> {
 
     /// Another name of the file of `path` whose copy has the file's attributes already.
     fn other_name(&self, path: &FilePath, node: &Node) -> Option<FilePath> {
-        let is_it = |(other, entry): &(&FilePath, &Entry)| {
-            let is_named = self.tree.get(*other).is_some_and(|other| other.inode == node.inode);
-            *other != path && is_named && is_copy_of(entry, node)
+        let names = self.names.get_or_init(|| names(self.tree)).get(&node.inode)?;
+        let is_it = |other: &&&FilePath| {
+            **other != path && self.ledger.entry(other).is_some_and(|entry| is_copy_of(entry, node))
         };
-        self.ledger.manifest().files.iter().find(is_it).map(|(other, _)| other.clone())
+        names.iter().find(is_it).map(|other| (*other).clone())
     }
 
     fn make_symlink(&mut self, path: &FilePath) -> Result<()> {

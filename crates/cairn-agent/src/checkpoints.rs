@@ -57,12 +57,14 @@ pub enum Delivery {
     Image,
     /// The same of a job that no run has, see [`left_name`].
     Left,
+    /// The same of a job that goes on from its last image, which stays.
+    LeftForImage,
 }
 
 impl Delivery {
     /// Whether files go to a directory of their own rather than to their places.
     pub fn is_aside(self) -> bool {
-        matches!(self, Delivery::Image | Delivery::Left)
+        matches!(self, Delivery::Image | Delivery::Left | Delivery::LeftForImage)
     }
 }
 

@@ -13,11 +13,12 @@ mod tests;
 
 use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
+use crate::daemon;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::hold::Turns;
 use crate::image::{self, Image};
-use crate::job::{Description, Job};
+use crate::job::{Description, Job, RUN_LOCK};
 use crate::ledger::Ledger;
 use crate::link::Elsewhere;
 use crate::log::{self, Complaints};
@@ -35,6 +36,7 @@ use crate::sets::register::{Checkpoint, Level};
 use crate::sets::{self, Grove};
 use crate::volume::Volume;
 use cairn_core::InodeId;
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -198,7 +200,7 @@ impl Drainer {
         let aside = match told.delivery {
             Delivery::Sound | Delivery::AsIs => None,
             Delivery::Image => Some(image::next(&persist, &self.job.job)),
-            Delivery::Left => Some(persist.join(left_name(&self.job.job))),
+            Delivery::Left | Delivery::LeftForImage => Some(persist.join(left_name(&self.job.job))),
         };
         if let Some(directory) = aside {
             drop(trees);
@@ -443,8 +445,9 @@ impl Drainer {
     }
 
     /// Whether the last run has ended: an image has nothing then that is not in the store, and later.
-    fn is_over(&mut self, reason: Reason) -> Result<bool> {
-        Ok(reason.told().succeeded.is_some() || !self.checkpoints()?.is_run_under_way())
+    fn is_over(&self, reason: Reason) -> Result<bool> {
+        // A command that has the store to itself, to bring all of it outside, is no run.
+        Ok(reason.told().succeeded.is_some() || !daemon::has_run(&self.store, RUN_LOCK)?)
     }
 
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
@@ -521,6 +524,7 @@ impl Drainer {
                 elsewhere,
                 touched,
                 overtaking,
+                names: OnceCell::new(),
             };
             carrier.carry_out(plan)?;
         }

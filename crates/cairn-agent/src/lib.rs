@@ -58,7 +58,7 @@ pub mod protocol;
 mod queue;
 pub mod ranks;
 pub mod read;
-mod reaper;
+pub mod reaper;
 pub mod repair;
 pub mod retention;
 pub mod service;

@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::size::human;
 use crate::store::{OpenStore, locate};
-use cairn_agent::checkpoints::{Checkpoints, Told};
+use cairn_agent::checkpoints::{Checkpoints, Told, View};
 use cairn_agent::destination::Destination;
-use cairn_agent::manifest::{self, Manifest};
+use cairn_agent::manifest::{self, Kind, Manifest};
 use cairn_agent::path::FilePath;
 use cairn_agent::plan::Tree;
 use cairn_agent::protocol::Unfinished;
@@ -34,6 +34,8 @@ pub struct Found {
     pub unfinished: Vec<Unfinished>,
     /// Files of those.
     pub incomplete: HashSet<FilePath>,
+    /// Other files whose writers were killed.
+    pub unclean: Vec<FilePath>,
 }
 
 impl Found {
@@ -43,7 +45,12 @@ impl Found {
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
         let view = checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
         let complete = checkpoints.complete().to_vec();
-        Ok(Found { complete, unfinished: view.unfinished, incomplete: view.incomplete })
+        let View { unfinished, incomplete, .. } = view;
+        let all = trees.iter().flatten().filter(|(path, node)| {
+            node.kind == Kind::File && node.unclean && !incomplete.contains(*path)
+        });
+        let unclean = all.map(|(path, _)| path.clone()).collect();
+        Ok(Found { complete, unfinished, incomplete, unclean })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ownership;
 use crate::recovered;
 use crate::renewal::{self, Failed};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
-use crate::resumption;
+use crate::resumption::{self, Resume, rollback};
 use crate::size;
 use crate::space::check_quota;
 use crate::staging::{self, Stage};
@@ -29,7 +29,7 @@ use cairn_agent::ledger::Ledger;
 use cairn_agent::manifest::Manifest;
 use cairn_agent::mapping::Mapping;
 use cairn_agent::memory::Memory;
-use cairn_agent::space_policy::SpacePolicy;
+use cairn_agent::reaper;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
@@ -38,7 +38,7 @@ use cairn_device::{MediumKind, Store, TierPlace};
 use cairn_posix::rank;
 use std::cell::OnceCell;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -152,17 +152,24 @@ impl Claim {
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
         if !joins {
+            // What processes that were killed had open is to count as they left it.
+            volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
             resumption::settle(&claim, &volumes)?;
+        }
+        if !joins && request.resume == Resume::Image {
+            rollback::set_aside(&claim, request.quiet)?;
+            let request = &request.as_made(&volumes);
+            drop(volumes);
+            let description = Description::of_again(roots, &claim.store.job, command)?;
+            claim.remove()?;
+            return Claim::create_described(roots, (request, command), description, entrance);
         }
         if !joins && !daemon::is_locked(directory, AGENT_LOCK)? {
             checkpoints::begin_run(&claim.store, &volumes)?;
         }
-        if request.drain.change(&mut claim.store.job.drain) {
-            claim.store.job.save(directory)?;
-        }
+        claim.change(request)?;
         claim.begin_run(request, command)?;
-        claim.take_up(&request.space)?;
-        if !joins && request.verify {
+        if !joins && request.resume == Resume::Checked {
             (entrance.sign)(directory)?;
             resumption::verify(&claim, request.quiet)?;
         }
@@ -207,11 +214,7 @@ impl Claim {
         }
         job.log = request.log.unwrap_or(job.log);
         job.archive = request.archive.clone().or(job.archive);
-        if job != self.store.job {
-            job.save(self.store.directory())?;
-            self.store.job = job;
-        }
-        Ok(())
+        self.save(job)
     }
 
     /// Whether a run of `command` ends the job when it succeeds: no earlier run of another executable has failed since.
@@ -228,14 +231,24 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes up what is said anew of space; the agent notices.
-    fn take_up(&mut self, space: &SpacePolicy) -> Result<()> {
-        if space.is_empty() || *space == self.store.job.space {
-            return Ok(());
+    /// Takes up what is said anew of the drain and of space; the agent notices.
+    fn change(&mut self, request: &Request) -> Result<()> {
+        let (mut job, space) = (self.store.job.clone(), &request.space);
+        request.drain.change(&mut job.drain);
+        if !space.is_empty() && *space != job.space {
+            check_quota(space, &job.tiers)?;
+            job.space = space.clone();
         }
-        check_quota(space, &self.store.job.tiers)?;
-        self.store.job.space = space.clone();
-        Ok(self.store.job.save(self.store.directory())?)
+        self.save(job)
+    }
+
+    /// Has the store be described so from now on.
+    fn save(&mut self, job: Job) -> Result<()> {
+        if job != self.store.job {
+            job.save(self.store.directory())?;
+            self.store.job = job;
+        }
+        Ok(())
     }
 
     /// Makes a new store.
@@ -249,19 +262,19 @@ impl Claim {
         command: &[String],
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
-        let mount = request.mount_or_default();
-        request.check_places(&mount, request.persist.as_deref())?;
-        let persist_id = request.persist.as_deref().map(DirectoryId::at).transpose()?;
-        let (root, note) = roots.for_new(request.memory_bytes())?;
-        let (tiers, notes) = request.tiers_for((&root, roots), &mount, &Memory::here())?;
-        let name = match &request.job {
-            Some(job) => job.clone(),
-            None => free_name(roots, command),
-        };
-        let map = mapping(request, &name)?;
-        let device_store = Store::create(&root, &name).map_err(refuse)?;
+        let description = Description::of_new(roots, request, command)?;
+        Claim::create_described(roots, (request, command), description, entrance)
+    }
+
+    fn create_described(
+        roots: &Roots,
+        (request, command): (&Request, &[String]),
+        Description { root, job, goes_on, notes }: Description,
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
+        let device_store = Store::create(&root, &job.job).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
-        let lock = (entrance.take)(&directory, &name)?;
+        let lock = (entrance.take)(&directory, &job.job)?;
         if request.job.is_some() && is_described(&directory) {
             // Somebody else was faster.
             return Claim::resume(roots, &directory, (request, command), lock, entrance);
@@ -269,32 +282,6 @@ impl Claim {
         if !is_blank(&directory)? {
             return Err(Error::NotAStore { path: directory });
         }
-        let job = Job {
-            format: JOB_FORMAT,
-            job: name,
-            store: random_hex(),
-            mount,
-            persist: request.persist.clone(),
-            map,
-            persist_id,
-            shared: request.shared,
-            launch: rank::seat().map(|seat| seat.launch),
-            scope: request.scope.unwrap_or(Scope::Node),
-            tiers,
-            meta: request.meta_spec(),
-            promote: request.promote,
-            // Who only restores runs nothing.
-            runs: u64::from(request.stage != Stage::Later),
-            pending: Job::executable(command),
-            metrics: request.metrics.clone(),
-            log: request.log.unwrap_or_default(),
-            checkpoint: request.checkpoint.clone(),
-            drain: request.drain.policy(),
-            space: request.space.clone(),
-            archive: request.archive.clone(),
-            created: seconds_since_epoch(),
-            command: command.to_vec(),
-        };
         let announced = staging::announce(&directory, request.stage);
         let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
             (entrance.sign)(&directory)?;
@@ -310,12 +297,16 @@ impl Claim {
         });
         match made {
             Ok(_) if request.quiet => {}
-            Ok(_) => note.iter().chain(&notes).for_each(|note| eprintln!("cairn: {note}")),
+            Ok(_) => notes.iter().for_each(|note| eprintln!("cairn: {note}")),
             // There was nothing here before; the error that is reported is the first one.
             Err(_) => drop(device_store.remove()),
         }
         made.and_then(|mut claim| {
             recovered::say(&claim, request.stage)?;
+            if goes_on {
+                claim.change(request)?;
+                claim.begin_run(request, command)?;
+            }
             if !claim.is_new {
                 let volumes = claim.store.volumes()?;
                 resumption::settle(&claim, &volumes)?;
@@ -323,7 +314,7 @@ impl Claim {
                 checkpoints::begin_run(&claim.store, &volumes)?;
                 claim.begin_run(request, command)?;
             }
-            if !claim.is_new && request.verify {
+            if !claim.is_new && request.resume == Resume::Checked {
                 resumption::verify(&claim, request.quiet)?;
             }
             if !claim.is_new {
@@ -475,6 +466,75 @@ impl Claim {
         let job = &self.store.job.job;
         left.iter().for_each(|left| eprintln!("cairn: {job}: {}", shown_left(left)));
         Ok(())
+    }
+}
+
+/// A store that is still to be made.
+struct Description {
+    /// Where.
+    root: PathBuf,
+    job: Job,
+    /// It takes the place of an earlier one of the job.
+    goes_on: bool,
+    /// What to tell the user about what was chosen.
+    notes: Vec<String>,
+}
+
+impl Description {
+    /// As `request` says.
+    fn of_new(roots: &Roots, request: &Request, command: &[String]) -> Result<Description> {
+        let mount = request.mount_or_default();
+        request.check_places(&mount, request.persist.as_deref())?;
+        let persist_id = request.persist.as_deref().map(DirectoryId::at).transpose()?;
+        let (root, note) = roots.for_new(request.memory_bytes())?;
+        let (tiers, notes) = request.tiers_for((&root, roots), &mount, &Memory::here())?;
+        let name = match &request.job {
+            Some(job) => job.clone(),
+            None => free_name(roots, command),
+        };
+        let map = mapping(request, &name)?;
+        let job = Job {
+            format: JOB_FORMAT,
+            job: name,
+            store: random_hex(),
+            mount,
+            persist: request.persist.clone(),
+            map,
+            persist_id,
+            shared: request.shared,
+            launch: rank::seat().map(|seat| seat.launch),
+            scope: request.scope.unwrap_or(Scope::Node),
+            tiers,
+            meta: request.meta_spec(),
+            promote: request.promote,
+            // Who only restores runs nothing.
+            runs: u64::from(request.stage != Stage::Later),
+            pending: Job::executable(command),
+            metrics: request.metrics.clone(),
+            log: request.log.unwrap_or_default(),
+            checkpoint: request.checkpoint.clone(),
+            drain: request.drain.policy(),
+            space: request.space.clone(),
+            archive: request.archive.clone(),
+            created: seconds_since_epoch(),
+            command: command.to_vec(),
+        };
+        let notes = note.into_iter().chain(notes).collect();
+        Ok(Description { root, job, goes_on: false, notes })
+    }
+
+    /// As `job` has one that is to be removed.
+    fn of_again(roots: &Roots, job: &Job, command: &[String]) -> Result<Description> {
+        let in_memory = job.tiers.iter().filter(|tier| tier.path.is_none());
+        let (root, _) = roots.for_new(Some(in_memory.map(|tier| tier.bytes).sum()))?;
+        let job = Job {
+            store: random_hex(),
+            launch: rank::seat().map(|seat| seat.launch),
+            created: seconds_since_epoch(),
+            command: command.to_vec(),
+            ..job.clone()
+        };
+        Ok(Description { root, job, goes_on: true, notes: Vec::new() })
     }
 }
 

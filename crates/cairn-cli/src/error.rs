@@ -748,9 +748,31 @@ pub enum Error {
     /// Whether checkpoints are what was written could not be found out, or what is damaged of them not be put right.
     #[error(
         "the newest checkpoints of job {job} could not all be compared with their checksums, or put right: {reason}; nothing was \
-         started: run it again when that is mended, or go on with what there is: --no-verify"
+         started: run it again when that is mended, or go on with what there is: --resume as-is"
     )]
     NotCompared {
+        /// The job.
+        job: String,
+        /// Why.
+        reason: String,
+    },
+    /// A job is to go on from its last image, and has none.
+    #[error(
+        "there is no whole image of job {job} in {persist} to go on from; nothing was changed: to go on with the store, leave out \
+         --resume image"
+    )]
+    NoImage {
+        /// The job.
+        job: String,
+        /// Where images are.
+        persist: String,
+    },
+    /// A store cannot be left for its image.
+    #[error(
+        "what job {job} has in its store cannot be set aside for its last image: {reason}; nothing was started, and the store keeps \
+         its files: mend that and run it again, or go on with the store: --resume as-is"
+    )]
+    NotLeft {
         /// The job.
         job: String,
         /// Why.

@@ -6,6 +6,7 @@
 use crate::drain_options::DrainRequest;
 use crate::error::{Error, Result};
 use crate::numa;
+use crate::resumption::Resume;
 use crate::room::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::settings::RunSettings;
 use crate::size;
@@ -22,6 +23,7 @@ use cairn_agent::memory::Memory;
 use cairn_agent::path::FilePath;
 use cairn_agent::sets::policy::CheckpointPolicy;
 use cairn_agent::space_policy::SpacePolicy;
+use cairn_agent::volume::Volume;
 use cairn_core::{Durability, Geometry, MOUNT_BYTES_MAX, Placement, Superblock};
 use cairn_device::MediumKind;
 use cairn_device::numa::Topology;
@@ -136,7 +138,7 @@ pub enum HugePages {
 }
 
 /// The options, merged and checked; None where nothing was said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The job's name.
     pub job: Option<String>,
@@ -180,8 +182,8 @@ pub struct Request {
     pub space: SpacePolicy,
     /// What a new store is filled with.
     pub stage: Stage,
-    /// Compare the newest checkpoints of a store that has been there with their checksums.
-    pub verify: bool,
+    /// What a run makes of a store that has been there.
+    pub resume: Resume,
     /// Where complete checkpoints are archived, if that was said.
     pub archive: Option<ArchivePolicy>,
     /// Say nothing about what was chosen.
@@ -232,7 +234,7 @@ impl Request {
             drain: DrainRequest::default(),
             space: SpacePolicy::default(),
             stage: Stage::Nothing,
-            verify: true,
+            resume: Resume::default(),
             archive: None,
             quiet: false,
         };
@@ -369,6 +371,14 @@ impl Request {
     /// Where metadata stand; in memory of no particular size, that has 0 bytes.
     pub fn meta_spec(&self) -> Option<TierSpec> {
         self.meta.as_ref().map(|meta| meta.or_of(0))
+    }
+
+    /// The same for a store that takes the place of one with these namespaces.
+    pub fn as_made(&self, volumes: &[Volume]) -> Request {
+        let geometry = volumes.first().map(|volume| volume.fs().geometry());
+        let durability = geometry.and_then(|made| made.durability).unwrap_or(self.durability);
+        let placement = geometry.map_or(self.placement, |made| made.placement);
+        Request { durability, placement, ..self.clone() }
     }
 
     /// Refuses options that say something else than the store that is resumed.

@@ -7,6 +7,7 @@
 //! notes which are lost.
 
 mod repair;
+pub mod rollback;
 #[cfg(test)]
 mod tests;
 
@@ -14,15 +15,45 @@ use crate::checkpoints;
 use crate::claim::Claim;
 use crate::duration;
 use crate::error::{Error, Result};
+use crate::output;
 use crate::progress::Progress;
 use crate::store::locate;
+use cairn_agent::image;
+use cairn_agent::job::Job;
 use cairn_agent::read::{Buffer, read_whole};
 use cairn_agent::repair::Repair as Note;
 use cairn_agent::sets::register::Checkpoint;
 use cairn_agent::sets::{Family, Member};
 use cairn_agent::volume::{Volume, now};
+use clap::ValueEnum;
 use repair::{Repair, moves};
 use std::collections::BTreeMap;
+
+/// What a run makes of a store that has been there, as an option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Resume {
+    /// Goes on in it when the newest checkpoint of each family is what was written
+    #[default]
+    Checked,
+    /// Goes on in it
+    AsIs,
+    /// Goes on from the last image of it
+    Image,
+}
+
+impl Resume {
+    /// By the command line, else by the configuration file.
+    pub fn of(argument: Option<Resume>, setting: Option<String>) -> Result<Resume> {
+        let set = setting.map(|text| {
+            Resume::from_str(&text, true).map_err(|_| Error::Value {
+                option: "--resume",
+                value: text,
+                expected: "checked, as-is or image",
+            })
+        });
+        Ok(argument.or(set.transpose()?).unwrap_or_default())
+    }
+}
 
 /// Checkpoints that the line at the start of a run names.
 const NAMED_MAX: usize = 3;
@@ -69,17 +100,30 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
         format!("{}, written {} ago", known.name, duration::human(age_s))
     });
     let broken = found.unfinished.iter().map(|one| format!("{} ({})", one.name, one.reason));
-    let (whole, broken) = (few(whole), few(broken));
-    Ok(match (whole, broken) {
-        (None, None) => None,
-        (Some(whole), None) => Some(format!("resuming: newest whole checkpoint {whole}")),
-        (None, Some(broken)) => {
-            Some(format!("resuming: no whole checkpoint; not complete: {broken}"))
-        }
-        (Some(whole), Some(broken)) => {
-            Some(format!("resuming: newest whole checkpoint {whole}; not complete: {broken}"))
-        }
-    })
+    let unclean = found.unclean.iter().map(|path| output::escaped(path.as_bytes()));
+    let (whole, broken, unclean) = (few(whole), few(broken), few(unclean));
+    let has_torn = broken.is_some() || unclean.is_some();
+    let parts = [
+        match (whole, &broken) {
+            (None, None) => None,
+            (None, Some(_)) => Some("no whole checkpoint".to_string()),
+            (Some(whole), _) => Some(format!("newest whole checkpoint {whole}")),
+        },
+        broken.map(|broken| format!("not complete: {broken}")),
+        unclean.map(|unclean| format!("writer killed: {unclean}")),
+        image_line(&claim.store.job).filter(|_| has_torn),
+    ];
+    if parts.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    Ok(Some(format!("resuming: {}", parts.into_iter().flatten().collect::<Vec<_>>().join("; "))))
+}
+
+/// How to go on from the last image instead, if there is one.
+fn image_line(job: &Job) -> Option<String> {
+    let (_, finished) = image::newest(job.persist.as_deref()?, &job.job)?;
+    let age = duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
+    Some(format!("all files as they were at the last image, {age} ago: --resume image"))
 }
 
 /// The first of some in one line, and how many more there are; None of none.

@@ -20,6 +20,7 @@ use crate::launch;
 use crate::log::LevelArgument;
 use crate::probe;
 use crate::request::{Request, StoreArguments};
+use crate::resumption::Resume;
 use crate::signals::{Event, Signals};
 use crate::space::{self, SpaceArguments};
 use crate::stage_option::{self, StageArgument};
@@ -77,6 +78,8 @@ Examples:
       each node has its part of the targets in the file, as cairn plan places them
   cairn run --job melt -- ./resume.sh
       goes on in the store that an earlier run of job melt left
+  cairn run --job melt --resume image -- ./resume.sh
+      the same, but all files are as they were at one moment before: what the killed run left goes to cairn-left.melt
   cairn run --job melt --persist /scratch/out --stage -- ./resume.sh
       the same also on another node, or after this one was wiped: what a new store lacks comes from /scratch/out
   cairn run --job melt --persist /scratch/out --stage=on-demand -- ./resume.sh
@@ -132,11 +135,13 @@ pub struct Arguments {
     /// With --stage, bring of each family of checkpoints only the newest whole one, and what belongs to none
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     newest_only: Option<bool>,
-    /// Go on in a store that has been there without comparing the newest checkpoint of each family with its checksums first.
-    /// Else a damaged file of it is put right from its copy in the persist directory, or, if there is none that is whole, the
-    /// checkpoint is set aside in .cairn-damaged, and the one before it is gone on from
-    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NO_VERIFY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    no_verify: Option<bool>,
+    /// What the command finds in a store that has been there: all of it, with the newest checkpoint of each family intact
+    /// (checked): that is compared with its checksums, and a damaged file is put right from its copy in the persist directory, or, if
+    /// there is none that is whole, the checkpoint is set aside in .cairn-damaged for the one before; all of it as the last run left
+    /// it (as-is); or what the last image in the persist directory has, all files of one moment (image): what is in the store goes to
+    /// cairn-left.JOB there first [default: checked]
+    #[arg(long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
+    resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
     /// Nothing in the store need be kept: remove it at the end, whatever happens
@@ -167,10 +172,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let is_real = !arguments.is_rehearsal();
     let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
     let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
+    let resume = Resume::of(arguments.resume, settings.run.resume.clone())?;
     let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
     let extent = if newest_only { Extent::Newest } else { Extent::All };
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone(), extent)?;
-    let stage = if is_real { stage } else { Stage::Nothing };
+    let stage = match (is_real, resume) {
+        (false, _) => Stage::Nothing,
+        (true, Resume::Image) => Stage::Whole(Extent::All),
+        (true, _) => stage,
+    };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();
@@ -184,7 +194,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         checkpoint: checkpoint_options::policy(arguments.checkpoint, checkpoint, files)?,
         drain: DrainRequest::new(arguments.drain, settings.drain.clone())?,
         stage,
-        verify: !arguments.no_verify.or(settings.run.no_verify).unwrap_or(false),
+        resume,
         space: space::policy(&arguments.space, &settings.space)?,
         archive,
         fresh: arguments.fresh,

@@ -64,8 +64,8 @@ pub struct RunSettings {
     pub shared: Option<bool>,
     /// `--newest-only`.
     pub newest_only: Option<bool>,
-    /// `--no-verify`.
-    pub no_verify: Option<bool>,
+    /// `--resume`.
+    pub resume: Option<String>,
     /// `--discard`.
     pub discard: Option<bool>,
     /// `--report-calls`.

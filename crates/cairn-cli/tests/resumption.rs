@@ -133,7 +133,7 @@ fn nothing_is_compared_where_that_is_not_wanted() {
     let sandbox = Sandbox::new();
     sandbox.run("rot", WRITE).ends_with(3);
     flip(&sandbox, "rot", b"b2");
-    let ran = again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(3);
+    let ran = again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(3);
     assert!(!ran.stderr.contains("is damaged"), "{}", ran.stderr);
     ran.prints(&BOTH.replace("b2 0", "b2 1"));
 }
@@ -288,7 +288,7 @@ fn what_a_run_that_was_killed_had_only_built_goes() {
     again(&sandbox, "rot", &[], "ls -A /cairn; exit 3").ends_with(3).prints("ckpt-1\nckpt-2\n");
     // One that a newer version has begun is left to that.
     leave_note(&sandbox, "rot", &json!({ "format": 2 }));
-    let ran = again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(1);
+    let ran = again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(1);
     ran.says("cannot be ended").says("has format 2");
 }
 
@@ -395,8 +395,8 @@ fn run_whose_checkpoints_cannot_be_compared_is_given_up() {
     fs::write(sandbox.store("rot").join("checkpoints.json"), "{").expect("writes");
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(1);
     let ran = ran.says("could not all be compared").says("checkpoints.json is damaged");
-    ran.says("go on with what there is: --no-verify").prints("");
-    again(&sandbox, "rot", &["--no-verify"], SHOW).ends_with(3).prints(BOTH);
+    ran.says("go on with what there is: --resume as-is").prints("");
+    again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(3).prints(BOTH);
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_res
     assert!(!status.stdout.contains("nothing has moved"), "{}", status.stdout);
     let _back = small(&sandbox, &gone.address);
     // Nobody asks the agent any more.
-    let run = ["run", "--job", "job", "--drain", "background", "--no-verify", "--", "true"];
+    let run = ["run", "--job", "job", "--drain", "background", "--resume", "as-is", "--", "true"];
     let mut run = sandbox.command(&run);
     assert!(run.env_remove("CAIRN_RUN_TIER").status().expect("starts").success());
     eventually("the rest is drained", || drained() == 8);

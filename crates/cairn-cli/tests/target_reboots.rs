@@ -153,7 +153,7 @@ fn file_whose_bytes_a_target_may_have_forgotten_is_not_read_and_drained_only_whe
     eventually("the target has it", || place.has("^499999$") && place.has("end-of-late"));
     place.is_started_again(&on_disk);
     let read = "md5sum </cairn/kept || echo failed; md5sum </cairn/late || echo failed";
-    let reads = || place.run("job", &[&options[..], &["--no-verify"]].concat(), read).stdout;
+    let reads = || place.run("job", &[&options[..], &["--resume", "as-is"]].concat(), read).stdout;
     assert_eq!(reads(), "failed\nfailed\n");
     place.forget_what_is_known("job");
     assert_eq!(reads(), "failed\nfailed\n", "the label says it, too");

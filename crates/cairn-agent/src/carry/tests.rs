@@ -15,6 +15,7 @@ use crate::sets::{Family, Name};
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
 use cairn_core::{Absence, ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::ops::Deref;
@@ -199,6 +200,7 @@ impl World {
             elsewhere: &[],
             touched,
             overtaking,
+            names: OnceCell::new(),
         });
     }
 
