@@ -72,6 +72,8 @@ struct Contents<'a> {
     trees: &'a [(&'a Arc<Volume>, Tree)],
     /// These are all of the store.
     all: bool,
+    /// The last run had ended before they were read: an image has nothing then that is not in them, and later.
+    is_over: bool,
     /// Where else copies of their files may lie.
     elsewhere: &'a [Elsewhere<'a>],
 }
@@ -166,14 +168,15 @@ impl Drainer {
         }
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
-        let (before, mut trees) = loop {
+        let (is_over, before, mut trees) = loop {
             let run_was_seen = self.run_was_seen;
-            let checkpoints = self.checkpoints()?;
             // Before the files are read: what a run that is not there any more has done is to be in them.
+            let is_over = told.succeeded.is_some() || !daemon::has_run(&self.store, RUN_LOCK)?;
+            let checkpoints = self.checkpoints()?;
             checkpoints.run_was_seen = run_was_seen || checkpoints.is_run_under_way();
             let (before, trees) = (heads(), read(volumes)?);
             match self.description.follow(&self.store)? {
-                None => break (before, trees),
+                None => break (is_over, before, trees),
                 // A run began, and may have ended: what it did is not what the one before it left.
                 Some(job) => self.take_up(job),
             }
@@ -206,7 +209,7 @@ impl Drainer {
             drop(trees);
             return self.leave(&directory, (volumes, all), (reason, view), meter);
         }
-        let what = Contents { trees: &trees, all, elsewhere: &[] };
+        let what = Contents { trees: &trees, all, is_over, elsewhere: &[] };
         let result = self.drain(&persist, what, (reason, overtaking), view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
@@ -288,7 +291,7 @@ impl Drainer {
         mut view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
-        let Contents { trees, all, .. } = what;
+        let Contents { trees, all, is_over, .. } = what;
         let manifest = manifest_path(&self.job.job);
         let at_work = meter.at(&manifest);
         let mut ledger = match self.ledger.take() {
@@ -378,7 +381,7 @@ impl Drainer {
         }
         let has_no_other = outcome.unfinished.is_empty() && outcome.kept_files == 0;
         let has_all = outcome.complete && outcome.unclean.is_empty() && has_no_other;
-        if (everything || has_all) && !is_image && self.is_over(reason)? {
+        if (everything || has_all) && is_over {
             image::discard(persist, &self.job);
         }
         self.ledger = Some(ledger);
@@ -433,21 +436,15 @@ impl Drainer {
             .chain(last)
             .map(|(destination, manifest)| Elsewhere { destination, manifest, shares, except })
             .collect();
-        let what = Contents { trees: &trees, all, elsewhere: &elsewhere };
+        let what = Contents { trees: &trees, all, is_over: false, elsewhere: &elsewhere };
         let left = self.drain(directory, what, (reason, None), view, meter);
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
         let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
-        if told.delivery == Delivery::Left && outcome.complete && self.is_over(reason)? {
+        if told.delivery == Delivery::Left && outcome.complete {
             let persist = self.job.persist.as_deref().unwrap_or(directory);
             image::discard(persist, &self.job);
         }
         Ok(outcome)
-    }
-
-    /// Whether the last run has ended: an image has nothing then that is not in the store, and later.
-    fn is_over(&self, reason: Reason) -> Result<bool> {
-        // A command that has the store to itself, to bring all of it outside, is no run.
-        Ok(reason.told().succeeded.is_some() || !daemon::has_run(&self.store, RUN_LOCK)?)
     }
 
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not

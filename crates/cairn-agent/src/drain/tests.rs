@@ -323,3 +323,42 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     let left = std::fs::read_dir(&out).expect("lists").flatten().map(|entry| entry.file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["cairn-manifest.job.json"]);
 }
+
+/// Mechanism: whether the run was over was asked when a pass had ended, of files that were read before. Consequence: images went although
+/// what the run had done meanwhile was in no other place: after the loss of the node in that moment some files were as they had been,
+/// and some newer. Fix: it is asked before the files are read.
+#[test]
+fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
+    const BYTES: usize = 4 << 20;
+    let store = TestStore::new();
+    let out = store.directory("out");
+    let mut job = Job { persist: Some(out.clone()), ..store.job.clone() };
+    job.drain.rate_bytes = Some(2 * BYTES as u64);
+    let volumes = [Arc::clone(&store.volume)];
+    let mut drainer = Drainer::new(&store.path, job);
+    let meter = &Meter::default();
+    let run = daemon::try_lock(&store.path, RUN_LOCK).expect("opens").expect("is free");
+    daemon::say_run(&run).expect("says so");
+    store.write("early", b"state", 0o644, 1);
+    drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
+    let has_image = || image::newest(&out, "job").is_some();
+    assert!(has_image());
+    store.write("large", &vec![7; BYTES], 0o644, 1);
+    thread::scope(|scope| {
+        let pass = scope.spawn(|| {
+            let outcome = drainer.pass(&volumes, true, Reason::Routine, meter).expect("passes");
+            assert!(outcome.complete);
+            drainer
+        });
+        while meter.progress().bytes_total < BYTES as u64 {
+            assert!(!pass.is_finished(), "it takes half a second");
+            thread::yield_now();
+        }
+        store.write("late", b"state", 0o644, 1);
+        drop(run);
+        let mut drainer = pass.join().expect("ends");
+        assert!(!out.join("late").exists() && has_image());
+        drainer.pass(&volumes, true, Reason::Routine, meter).expect("passes");
+        assert!(out.join("late").exists() && !has_image());
+    });
+}
