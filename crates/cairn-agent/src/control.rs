@@ -30,6 +30,8 @@ const CONNECTIONS_MAX: usize = 32;
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
 /// How often progress is sent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Passes over a store in which files change while they are copied.
+const PASSES_MAX: u32 = 10;
 
 /// The bound socket.
 pub struct Listener {
@@ -223,11 +225,13 @@ fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     }
 }
 
-/// Has passes run until one leaves nothing that changed meanwhile, and files still open were given
+/// Has passes run until one leaves nothing that changed meanwhile, or there were many, and files still open were given
 /// time to close.
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
+    let mut passes = 0;
     loop {
+        passes += 1;
         let ticket = shared.request(told);
         shared.notify();
         let state = follow_pass(stream, shared, ticket)?;
@@ -240,7 +244,9 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
         };
         drop(state);
         let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
-        if outcome.changed == 0 && !waits_for_open {
+        // Somebody who writes a file again and again is not waited for.
+        let follows = outcome.changed > 0 && passes < PASSES_MAX;
+        if !follows && !waits_for_open {
             return Ok(Answer::Drained(outcome));
         }
         thread::sleep(PROGRESS_EVERY);

@@ -149,6 +149,10 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<Outcome> {
         meter.reset();
+        for volume in volumes {
+            let failed = volume.error("look at the metadata of", &FilePath::root());
+            volume.fs().check_metadata().map_err(failed)?;
+        }
         if reason.is_asked() {
             self.failures.forgive();
         }

@@ -281,7 +281,12 @@ impl Shared {
         let _alone = lock(&self.reaping);
         let mut living = 0;
         for volume in self.volumes().0 {
-            living += reaper::visit(&volume)?.living;
+            let found = reaper::visit(&volume)?.living;
+            if found == 0 {
+                let failed = volume.error("look after the metadata of", &FilePath::root());
+                volume.fs().sum_metadata(Some(volume.slot())).map_err(failed)?;
+            }
+            living += found;
         }
         Ok(living)
     }

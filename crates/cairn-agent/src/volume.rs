@@ -59,7 +59,7 @@ pub fn now() -> Timestamp {
 }
 
 impl Volume {
-    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user.
+    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user. Errors: its metadata are damaged.
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
         let namespace = open_namespace(store, name)?;
         let places = namespace::places(store, name)?;
@@ -67,6 +67,7 @@ impl Volume {
         let identity = cairn_device::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
+        namespace.fs.check_metadata().map_err(in_store)?;
         let attached = namespace.fs.attach(identity).map_err(in_store)?;
         // Where our own library is loaded into a tool as well, both use one slot; the library gives
         // it up at exit.
@@ -381,6 +382,8 @@ impl Drop for Volume {
         if self.detaches {
             // If this fails the slot is reaped like that of a dead process.
             let _ = self.fs().detach(self.slot, now());
+            // Or the next one does it who is the last.
+            let _ = self.fs().sum_metadata(None);
         }
     }
 }

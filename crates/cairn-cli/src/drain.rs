@@ -325,6 +325,10 @@ pub fn left(outcome: &Outcome) -> String {
         let files = count(outcome.failed.len() as u64, "file");
         parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));
     }
+    if outcome.changed > 0 {
+        let files = count(outcome.changed, "file");
+        parts.push(format!("{files} written again while being copied, each time"));
+    }
     if let Some(first) = outcome.unfinished.first() {
         let checkpoints = count(outcome.unfinished.len() as u64, "unfinished checkpoint");
         parts.push(format!("{checkpoints} ({})", first.told()));

@@ -756,6 +756,18 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// Nobody can say any more which files a store has.
+    #[error(
+        "job {job}: {found}; nothing was changed, and the store is kept{ways}; to give the store up: cairn rm {job} --discard"
+    )]
+    Damaged {
+        /// The job.
+        job: String,
+        /// What was found.
+        found: String,
+        /// Where its files may be whole, for people.
+        ways: String,
+    },
     /// A job is to go on from its last image, and has none.
     #[error(
         "there is no whole image of job {job} in {persist} to go on from; nothing was changed: to go on with the store, leave out \

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::output::quoted;
 use crate::size::human;
+use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
 use cairn_agent::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
@@ -225,9 +226,37 @@ impl OpenStore {
         let store = Store::open(&self.directory).map_err(refuse)?;
         let names = store.namespaces().map_err(refuse)?;
         let open = |name: &String| {
-            Volume::open(&store, name, prefix_of(name, self.job.scope)).map_err(refuse)
+            let opened = Volume::open(&store, name, prefix_of(name, self.job.scope));
+            opened.map_err(|error| match error {
+                cairn_agent::Error::Store {
+                    source: source @ cairn_core::Error::Corrupt { .. },
+                    ..
+                } => self.damaged(&source),
+                error => refuse(error),
+            })
         };
         names.iter().map(open).collect()
+    }
+
+    fn damaged(&self, found: &cairn_core::Error) -> Error {
+        let outside = match &self.job.persist {
+            Some(persist) => format!(
+                "; what was drained is not concerned: cairn verify --persist {}",
+                quoted(&persist.to_string_lossy())
+            ),
+            None => String::new(),
+        };
+        let media = match self.job.media() {
+            Some(media) => {
+                format!("; what is durable on its tier: cairn fsck {}", tier::shown(media))
+            }
+            None => String::new(),
+        };
+        Error::Damaged {
+            job: self.job.job.clone(),
+            found: found.to_string(),
+            ways: outside + &media,
+        }
     }
 
     /// Connects to its agent, which is started if need be.

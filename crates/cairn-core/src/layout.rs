@@ -95,6 +95,8 @@ pub(crate) const LOG_TAILS: usize = 134;
 /// Who flushes, and who writes a snapshot: three words each, see `claim.rs`.
 pub(crate) const FLUSH_CLAIM: usize = 136;
 pub(crate) const SNAPSHOT_CLAIM: usize = 140;
+/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none.
+pub(crate) const META_SUM: usize = 143;
 /// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
@@ -117,8 +119,9 @@ const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
 const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
 const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && IMAGE_BARRIERS < PART_COUNTERS);
 const _: () = assert!(IMAGE_PINS < TIER_COUNTERS);
-const TIER_COUNTERS: usize = 112;
+pub(crate) const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
+pub(crate) const TIER_COUNTERS_END: usize = TIER_COUNTERS + TIERS_MAX * TIER_COUNTER_WORDS;
 /// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.
 pub(crate) const PART_COUNTERS: usize = 256;
 pub(crate) const PART_COUNTER_WORDS: usize = 4;

@@ -28,6 +28,7 @@ mod map;
 mod mapped;
 mod media;
 mod memory;
+mod meta_sum;
 mod name_cache;
 mod namei;
 mod names;

@@ -11,8 +11,8 @@
 use crate::error::{Error, Result};
 use crate::image::{Held, ShadowHere};
 use crate::layout::{
-    self, Checksum, IMAGE, Layout, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS, SlabRegion,
-    UNDO_WORDS,
+    self, Checksum, IMAGE, Layout, META_SUM, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS,
+    SlabRegion, UNDO_WORDS,
 };
 use crate::memory::Memory;
 use crate::name_cache::NameCache;
@@ -38,8 +38,8 @@ pub(crate) struct Transaction<'m> {
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
-    /// Words of the undo area after which a change is not a plain one, which only goes there: 0 while an image is held, and
-    /// where undo is forgone.
+    /// Words of the undo area after which a change is not a plain one, which only goes there: 0 while an image is held or the
+    /// metadata have a checksum, and where undo is forgone.
     plain_until: usize,
     /// The image that the namespace holds.
     pub image: Option<Held<'m>>,
@@ -49,6 +49,8 @@ pub(crate) struct Transaction<'m> {
     /// Whether records were given back: the next ones taken may be these.
     pub gave_back: bool,
     pub holds_lock: bool,
+    /// The metadata have a checksum, which the first change that it covers takes away (`meta_sum.rs`).
+    is_summed: bool,
 }
 
 /// What this process knows of a namespace for itself.
@@ -121,6 +123,7 @@ impl<'m> Transaction<'m> {
             absent: Cell::new(None),
             gave_back: false,
             holds_lock: false,
+            is_summed: false,
         }
     }
 
@@ -128,10 +131,20 @@ impl<'m> Transaction<'m> {
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.local.prepare(self.memory, self.words, self.layout)?;
         self.lock()?;
+        if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
+            self.is_summed = true;
+            self.set_plain(false);
+        }
         match self.words[IMAGE].load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => self.join_image(),
         }
+    }
+
+    /// There is no checksum of the metadata any more.
+    pub(crate) fn forget_sum(&mut self) {
+        self.is_summed = false;
+        self.set_plain(self.image.is_none());
     }
 
     #[cold]
@@ -221,12 +234,13 @@ impl<'m> Transaction<'m> {
     }
 
     fn forgoes_undo(&self) -> bool {
-        self.plain_until == 0 && self.image.is_none()
+        self.plain_until == 0 && self.image.is_none() && !self.is_summed
     }
 
-    /// From now on changes are plain ones, or, while an image is held, not.
+    /// From now on changes are plain ones, or, while an image is held, not. Nor are they as long as the
+    /// metadata have a checksum.
     pub(crate) fn set_plain(&mut self, is_plain: bool) {
-        self.plain_until = if is_plain { PLAIN_UNTIL } else { 0 };
+        self.plain_until = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
     }
 
     /// Changes one half of the word at `at`, while others may change the other half without the lock.
@@ -324,6 +338,9 @@ impl<'m> Transaction<'m> {
             return false;
         }
         if self.plain_until == 0 {
+            if self.is_summed {
+                self.break_sum(at, count);
+            }
             if self.forgoes_undo() {
                 return true;
             }
