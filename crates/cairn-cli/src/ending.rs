@@ -6,6 +6,7 @@ use crate::calls::CallReport;
 use crate::drain::{DrainReport, as_they_are, not_complete};
 use crate::output::{count, escaped, quoted, still_use};
 use crate::ranks;
+use crate::real_prefix::Strayed;
 use crate::signals;
 use crate::size::human;
 use crate::standing::Standing;
@@ -155,6 +156,8 @@ pub struct Ending<'a> {
     pub launch: Option<Launch>,
     /// Programs that nothing was served to.
     pub unserved: Vec<String>,
+    /// What programs left at the mount prefix in the real file system.
+    pub strayed: Option<Strayed>,
     /// Families of which checkpoints went before the drain had copied them.
     pub behind: Vec<Behind>,
     /// Files whose data could not be brought in from where they were drained to.
@@ -189,6 +192,7 @@ impl Ending<'_> {
         lines.extend(calls.map(|line| format!("{job}: {line}")));
         let unserved = unserved::line(&self.unserved);
         lines.extend(unserved.map(|line| format!("{job}: {line}")));
+        lines.extend(self.strayed.iter().map(|strayed| format!("{job}: {}", strayed.line())));
         let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
         let of_ranks = self.launch.iter().flat_map(told);
         lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
@@ -337,6 +341,8 @@ impl Ending<'_> {
             launch: Option<&'a Launch>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
             unserved: &'a [String],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            strayed_names: Option<u64>,
             #[serde(skip_serializing_if = "<[Behind]>::is_empty")]
             behind: &'a [Behind],
             #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
@@ -379,6 +385,7 @@ impl Ending<'_> {
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
+            strayed_names: self.strayed.as_ref().map(|strayed| strayed.names),
             behind: &self.behind,
             not_brought: &self.not_brought,
             inhabitants: &self.inhabitants,

@@ -53,6 +53,7 @@ mod plan;
 mod probe;
 mod progress;
 mod ranks;
+mod real_prefix;
 mod recovered;
 mod renewal;
 mod report;

@@ -19,6 +19,7 @@ use crate::error::{EXIT_DRAIN, Error, Result};
 use crate::launch;
 use crate::log::LevelArgument;
 use crate::probe;
+use crate::real_prefix::Strayed;
 use crate::request::{Request, StoreArguments};
 use crate::resumption::Resume;
 use crate::signals::{Event, Signals};
@@ -252,6 +253,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
         eprintln!("cairn: {}: {note}", job.job);
     }
+    let hides = Path::new(&job.mount).symlink_metadata().is_ok();
     let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
     let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
     let last = match &company {
@@ -265,7 +267,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     match executed {
         Ok(ran) => {
             let others_failed = last.others_failed;
-            let options = Options { discard, counts_calls, others_failed, words: &words, is_real };
+            let words = &words;
+            let options = Options { discard, counts_calls, others_failed, words, is_real, hides };
             finish(context, claim, ran, &options)
         }
         Err(error) => {
@@ -392,13 +395,15 @@ struct Options<'a> {
     words: &'a [String],
     /// Not of a drill, which says itself what becomes of the store.
     is_real: bool,
+    /// Something was at the mount prefix in the real file system before.
+    hides: bool,
 }
 
 /// Drains what is left, says what is safe where, and removes the store if it is not needed any
 /// more.
 fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
-    let Options { discard, counts_calls, others_failed, words, is_real } = *options;
+    let Options { discard, counts_calls, others_failed, words, is_real, hides } = *options;
     let code = exit_code(status);
     let may_end = claim.may_end_by(words);
     let is_finished = code == 0 && !others_failed && may_end;
@@ -455,7 +460,9 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         removed: removes,
         offers: is_real,
         calls,
+        strayed: Strayed::at(&claim.store.job.mount).filter(|_| !hides),
     };
+    let strayed = ending.strayed.is_some();
     if removes {
         claim.remove()?;
     }
@@ -465,7 +472,8 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     }
     // Where another rank failed, its exit code says more.
     let succeeded = code == 0 && !others_failed;
-    Ok(if succeeded && (undrained || unarchived) && !discard { EXIT_DRAIN } else { code })
+    let is_elsewhere = undrained || unarchived || strayed;
+    Ok(if succeeded && is_elsewhere && !discard { EXIT_DRAIN } else { code })
 }
 
 /// Files whose data could not be brought in, as far as the agent is there to say so.

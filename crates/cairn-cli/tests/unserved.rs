@@ -1,10 +1,11 @@
-//! Programs into which the system loads nothing: they see no file below the mount, and the user is told.
+//! Programs and paths that get past the library: what leads into the mount is served, and the user is told of what cannot be.
 
 mod common;
 
 use common::Sandbox;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// Ways to execute it: by path, by `PATH`, and as Python does with and without a child.
 const WAYS: [&str; 5] = [
@@ -50,4 +51,85 @@ fn program_that_is_served_is_not_named() {
     let ran = sandbox.run_undrained("served", "echo x >/cairn/f; cat /cairn/f; env cat /cairn/f");
     let ran = ran.prints("x\nx\n");
     assert!(!ran.stderr.contains("not served"), "{}", ran.stderr);
+}
+
+/// Mechanism: a path relative to a descriptor of the real file system went to it, also from a directory above the mount. Consequence: rsync,
+/// which walks to its destination from "/" name by name, failed in every transfer, and `tar -C /` wrote into a real directory at the mount
+/// prefix. Fix: what leads from there into the mount is ours.
+#[test]
+fn paths_from_directories_above_the_mount_lead_into_it() {
+    const WALK: &str = "
+import os, sys
+mount = sys.argv[1]
+def see(start, path):
+    at = os.open(start, os.O_RDONLY)
+    found = os.stat(path, dir_fd=at).st_ino
+    os.close(at)
+    return found
+whole = os.stat(mount + '/d').st_ino
+parent, name = os.path.split(mount)
+ways = [('/', mount[1:] + '/d'), ('/', './' + mount[1:] + '//d'), (parent, name + '/d'), (parent, './' + name + '/d'),
+    ('/usr', '..' + mount + '/d'), ('/usr/bin', '../..' + mount + '/d'), (mount, 'd')]
+print([see(*way) == whole for way in ways])
+at = os.open('/', os.O_RDONLY | os.O_DIRECTORY)
+for name in mount[1:].split('/') + ['d']:
+    at = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+os.mkdir('made', dir_fd=at)
+root = os.open('/', os.O_PATH)
+os.rename(mount[1:] + '/d/made', mount[1:] + '/d/renamed', src_dir_fd=root, dst_dir_fd=root)
+os.symlink('renamed', mount[1:] + '/d/link', dir_fd=root)
+print(sorted(os.listdir(mount + '/d')), os.path.exists(parent + '/missing'))
+try:
+    os.stat('missing' + mount, dir_fd=root)
+except FileNotFoundError:
+    print('missing')
+pipe, _ = os.pipe()
+try:
+    os.stat('..' + mount, dir_fd=pipe)
+except NotADirectoryError:
+    print('no directory')
+";
+    let sandbox = Sandbox::new();
+    let deep = sandbox.work().join("deep");
+    fs::create_dir(&deep).expect("makes");
+    fs::write(sandbox.work().join("walk.py"), WALK).expect("writes");
+    fs::create_dir_all(sandbox.work().join("t")).expect("makes");
+    for mount in ["/cairn".to_string(), format!("{}/mnt", deep.display())] {
+        let script = "mkdir $1/d && python3 walk.py $1 && mkdir -p t$1 && echo text >t$1/file &&
+            tar -C t -cf t.tar ${1#/} && tar -C / -xf t.tar && cat $1/file";
+        let run =
+            ["run", "--discard", "--mount", &mount, "--", "bash", "-c", script, "bash", &mount];
+        let ran = sandbox.cairn(&run).succeeds();
+        let ways = "[True, True, True, True, True, True, True]\n";
+        let rest = "['link', 'renamed'] False\nmissing\nno directory\ntext\n";
+        ran.prints(&[ways, rest].concat());
+        assert!(!Path::new(&mount).exists(), "nothing was made in the real file system");
+    }
+}
+
+/// Mechanism: what a program that the library is not in wrote below the prefix lay in a real directory there. Consequence: the run ended with
+/// 0, nothing was drained, and the next run was refused. Fix: the end of the run says so, and is no success.
+#[test]
+fn program_goes_past_the_library_then_what_it_made_at_the_prefix_is_said() {
+    let sandbox = Sandbox::new();
+    let mount = sandbox.work().join("mnt").display().to_string();
+    let past = "int main(int n, char **v) { return mkdir(v[1], 0755) || mkdir(v[2], 0755); }";
+    fs::write(sandbox.work().join("past.c"), past).expect("writes");
+    // The dynamic linker, which loads the library, has no part in it.
+    let compile = "cc -w -static -include sys/stat.h -o past past.c";
+    if !sandbox.shell(compile).status.success() {
+        println!("left out: no static C library");
+        return;
+    }
+    let past = "./past $1 $1/x; echo in >$1/file";
+    let out = sandbox.out().display().to_string();
+    let run =
+        ["run", "--job", "job", "--mount", &mount, "--persist", &out, "--", "bash", "-c", past];
+    let ran = sandbox.cairn(&[&run[..], &["bash", &mount]].concat()).ends_with(75);
+    ran.says(&format!("{mount} was made in the real file system, with 1 name below it"));
+    assert_eq!(sandbox.drained_names(), ["file"]);
+    let again = ["run", "--job", "again", "--mount", &mount, "--", "true"];
+    sandbox.cairn(&again).ends_with(2);
+    // Whoever has it hidden knows of it.
+    sandbox.cairn(&["run", "--discard", "--force", "--mount", &mount, "--", "true"]).succeeds();
 }

@@ -9,6 +9,9 @@ pub use cairn_device::sys::{close, fcntl, fstatat, mmap, munmap, openat, read, w
 use crate::error::{Errno, Result};
 use crate::gate;
 
+/// Of a descriptor's number.
+const DIGITS_MAX: usize = 10;
+
 /// Calls the kernel; a macro because the arguments have many types and all become `c_long`.
 macro_rules! call {
     ($number:expr $(, $argument:expr)*) => {
@@ -23,6 +26,28 @@ pub fn getcwd(buffer: &mut [u8]) -> Result<usize> {
     // An unreachable directory is answered with a text that does not start with a slash.
     match length > 1 && buffer[0] == b'/' {
         true => Ok(length - 1),
+        false => Err(Errno(libc::ENOENT)),
+    }
+}
+
+/// The path of an open directory, without the NUL; `ENOENT` if it has none.
+pub fn path_of(directory: i32, buffer: &mut [u8]) -> Result<usize> {
+    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    if directory < 0 {
+        return Err(Errno(libc::EBADF));
+    }
+    let digits = directory.max(1).ilog10() as usize + 1;
+    let first = name.len() - DIGITS_MAX - 1;
+    let mut rest = directory;
+    for place in name[first..first + digits].iter_mut().rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno(libc::EBADF))?;
+    let length = cairn_device::sys::readlinkat(libc::AT_FDCWD, name, buffer)?;
+    // What is no file has another text.
+    match length < buffer.len() && buffer[0] == b'/' {
+        true => Ok(length),
         false => Err(Errno(libc::ENOENT)),
     }
 }

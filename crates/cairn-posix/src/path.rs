@@ -3,8 +3,8 @@
 //! Lexical and without allocation: `.`, `..` and repeated slashes are understood, symbolic links outside the mount
 //! are not followed. A path that enters the mount and climbs out again (`/cairn/../etc`) counts as ours here; the
 //! core then says where it leads.
-//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead into the mount,
-//! getcwd.
+//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead into the mount, what asks for the
+//! directory that it starts from.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -104,14 +104,35 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
         // SAFETY: the caller's promise is the same.
         return unsafe { route(path) };
     };
-    if !table::in_use() || !table::is_ours(directory) || first == 0 {
+    if first == 0 {
         return Route::Libc;
+    }
+    if !table::in_use() || !table::is_ours(directory) {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { route_from(directory, path) };
     }
     // SAFETY: the caller's promise is the same.
     let Ok(path) = (unsafe { bytes(path) }) else { return Route::Libc };
     match mount::current().and_then(|mount| mount.directory_of(directory)) {
         Ok(base) => Route::Place(Place { base, path }),
         Err(_) => Route::Libc,
+    }
+}
+
+/// Decides who answers for a relative path from a directory that is not ours: it may be one above the mount.
+///
+/// # Safety
+/// As for [`route`].
+#[inline]
+unsafe fn route_from<'a>(directory: i32, path: *const c_char) -> Route<'a> {
+    let Some(configuration) = configuration::get() else { return Route::Libc };
+    // SAFETY: the caller's promise is the same.
+    let Some((path, _)) = (unsafe { Text::new(path, 0) }) else { return Route::Libc };
+    let climbs = |first| first == b'.' && path.contains(configuration.telltale());
+    let may_name = |first| configuration.starts_component(first) || climbs(first);
+    match path.first_of_relative().is_none_or(may_name) {
+        true => examine_from(configuration, directory, path),
+        false => Route::Libc,
     }
 }
 
@@ -211,13 +232,36 @@ fn examine<'a>(configuration: &Configuration, path: &'a [u8]) -> Route<'a> {
     if let Some(base) = cwd::inode() {
         return Route::Place(Place { base, path });
     }
+    match may_lead_in(mount, path) {
+        true => enter_from(mount, path, kernel::getcwd),
+        false => Route::Libc,
+    }
+}
+
+#[cold]
+fn examine_from<'a>(configuration: &Configuration, directory: i32, path: Text<'a>) -> Route<'a> {
+    let mount = configuration.mount();
+    match path.bytes().filter(|path| may_lead_in(mount, path)) {
+        Some(path) => enter_from(mount, path, |buffer| kernel::path_of(directory, buffer)),
+        None => Route::Libc,
+    }
+}
+
+/// Whether a relative path leads into the mount from some directory outside.
+fn may_lead_in(mount: &[u8], path: &[u8]) -> bool {
     let mut names = path.split(|&byte| byte == b'/');
     let first = names.find(|name| !matches!(*name, b"" | b".")).unwrap_or_default();
-    if first != b".." && !mount.split(|&byte| byte == b'/').any(|name| name == first) {
-        return Route::Libc;
-    }
+    first == b".." || mount.split(|&byte| byte == b'/').any(|name| name == first)
+}
+
+/// Where a relative path leads from the directory whose path `ask` gives.
+fn enter_from<'a>(
+    mount: &[u8],
+    path: &'a [u8],
+    ask: impl FnOnce(&mut [u8]) -> Result<usize>,
+) -> Route<'a> {
     let mut buffer = [0; PATH_BYTES];
-    let Ok(length) = kernel::getcwd(&mut buffer) else { return Route::Libc };
+    let Ok(length) = ask(&mut buffer) else { return Route::Libc };
     match enter(mount, &buffer[..length], path) {
         Some(rest) => Route::Place(Place { base: cairn_core::ROOT, path: rest }),
         None => Route::Libc,
