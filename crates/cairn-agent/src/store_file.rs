@@ -9,7 +9,7 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::directory::c_path;
 use cairn_device::{Errno, sys};
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -76,6 +76,14 @@ fn unfinished(path: &Path) -> PathBuf {
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.new", std::process::id()));
     path.with_file_name(name)
+}
+
+/// Whether `name` is what a process calls the file `of` until all of it is there.
+pub fn is_unfinished(name: &OsStr, of: &str) -> bool {
+    let middle = || {
+        name.to_str()?.strip_prefix('.')?.strip_prefix(of)?.strip_prefix('.')?.strip_suffix(".new")
+    };
+    middle().is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {

@@ -30,6 +30,7 @@ use cairn_agent::manifest::Manifest;
 use cairn_agent::mapping::Mapping;
 use cairn_agent::memory::Memory;
 use cairn_agent::reaper;
+use cairn_agent::store_file;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
@@ -612,13 +613,35 @@ fn is_described(directory: &Path) -> bool {
     directory.join(JOB_FILE).symlink_metadata().is_ok()
 }
 
+/// Whether nothing came of a store directory because whoever made it was killed.
+pub fn is_unbegun(directory: &Path) -> Result<bool> {
+    Ok(!is_described(directory) && is_blank(directory)?)
+}
+
+/// Removes such a directory; false if it is none, or somebody makes a store of it just now.
+pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
+    if !is_unbegun(directory)? {
+        return Ok(false);
+    }
+    let _lock = match take_lock(directory, job) {
+        Err(Error::Running { .. }) => return Ok(false),
+        lock => lock?,
+    };
+    let is_one = is_unbegun(directory)?;
+    if is_one {
+        Store::open(directory)?.remove()?;
+    }
+    Ok(is_one)
+}
+
 /// Whether a store directory holds nothing but what every new one holds.
 fn is_blank(directory: &Path) -> Result<bool> {
-    const OF_A_NEW_STORE: [&str; 5] = ["handles", "void", RUN_LOCK, ".job.json.new", staging::MARK];
+    const OF_A_NEW_STORE: [&str; 4] = ["handles", "void", RUN_LOCK, staging::MARK];
     let listed = || -> std::io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
-            if !OF_A_NEW_STORE.iter().any(|known| name == *known) {
+            let is_description = store_file::is_unfinished(&name, JOB_FILE);
+            if !is_description && !OF_A_NEW_STORE.iter().any(|known| name == *known) {
                 return Ok(false);
             }
         }

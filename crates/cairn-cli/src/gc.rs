@@ -5,6 +5,7 @@
 
 use crate::Context;
 use crate::checkpoints::Found;
+use crate::claim;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::output;
@@ -153,7 +154,7 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
         _ if row.idle() < older_than => {
             Some(format!("it was used {} ago", duration::human(row.idle().as_secs_f64())))
         }
-        State::Removed => None,
+        State::Removed | State::Unbegun => None,
         State::LeftBehind => match row.not_safe {
             Some(not_safe) if not_safe.files > 0 && !force => {
                 let (what, reasons) = (shown(not_safe), said(&row.reasons));
@@ -188,6 +189,12 @@ fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     if row.state == State::Removed {
         return finish_removal(&row.store).map_err(|error| error.to_string());
+    }
+    if row.state == State::Unbegun {
+        return match claim::remove_unbegun(&row.store, &row.job).map_err(text)? {
+            true => Ok(()),
+            false => Err("it is in use".to_string()),
+        };
     }
     let store = OpenStore::open(&row.store).map_err(text)?;
     let (claim, files) = take_for_removal(store, force, false).map_err(|error| match error {

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::archive::{self, archive_with};
-use crate::claim::{Claim, claim_existing};
+use crate::claim::{self, Claim, claim_existing};
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
@@ -19,6 +19,7 @@ use cairn_agent::path::FilePath;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -74,7 +75,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         }
     }
     for (job, paths) in by_job {
-        let store = context.roots.choose(job.as_deref())?;
+        let store = match context.roots.choose(job.as_deref()) {
+            Err(Error::NotAStore { path })
+                if paths.is_empty() && claim::remove_unbegun(&path, &name_of(&path))? =>
+            {
+                report.removed_stores.push(name_of(&path));
+                continue;
+            }
+            store => store?,
+        };
         match paths.is_empty() {
             true => remove_store(store, &arguments, &mut report)?,
             false => remove_files(&store, &paths, &arguments, &mut report)?,
@@ -90,6 +99,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         output::line(&format!("store of job {job} removed"));
     }
     Ok(())
+}
+
+/// Of the job whose store a directory is.
+fn name_of(store: &Path) -> String {
+    store.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveReport) -> Result<()> {

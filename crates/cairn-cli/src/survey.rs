@@ -3,6 +3,7 @@
 //! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where a store should be and is
 //! none, is named and nothing is claimed of it.
 
+use crate::claim;
 use crate::error::Result;
 use crate::output::user_name;
 use crate::risk::{Amount, Risk};
@@ -39,6 +40,8 @@ pub enum State {
     LeftBehind,
     /// Its removal was cut off; nothing in it is needed.
     Removed,
+    /// It was never made: whoever began was killed before there was anything in it.
+    Unbegun,
     /// It is no store, or one that cannot be used.
     Damaged,
     /// It belongs to another user.
@@ -52,6 +55,7 @@ impl State {
             State::Running => "running",
             State::LeftBehind => "left behind",
             State::Removed => "half removed",
+            State::Unbegun => "never made",
             State::Damaged => "damaged",
             State::Foreign => "foreign",
         }
@@ -134,6 +138,8 @@ fn look(path: &Path) -> Option<StoreRow> {
     } else if let Some(job) = removed_job(&row.job).filter(|_| metadata.is_dir()) {
         row.job = job.to_string();
         row.state = State::Removed;
+    } else if metadata.is_dir() && claim::is_unbegun(&row.store).unwrap_or(false) {
+        row.state = State::Unbegun;
     } else if !metadata.is_dir() || !described {
         let problem = "no store: it has no description (job.json)";
         row.problem = Some(problem.to_string());
