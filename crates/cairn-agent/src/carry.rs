@@ -5,8 +5,8 @@
 //! there, and no name changes before the journal says so; trouble with one file does not keep the
 //! others from being drained, trouble with the directory ends the pass.
 
-use crate::copy::{Place, Source, adopt_file, copy_file, copy_together};
-use crate::destination::Destination;
+use crate::copy::{Place, Source, adopt_file, copy_file, copy_together, grow_file};
+use crate::destination::{Destination, Found};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
@@ -34,6 +34,9 @@ use std::time::{Duration, Instant};
 
 /// Files copied at the same time: enough to overlap one file's fsync with another's copy.
 const COPY_THREADS: usize = 2;
+
+/// A copy of an earlier image that has fewer bytes is not worth being grown.
+const GROWN_BYTES_MIN: u64 = 32 << 10;
 
 /// What is closed while a pass copies waits so long at least for the files that are next in it.
 const OVERTAKEN_AFTER: Duration = Duration::from_secs(1);
@@ -478,9 +481,27 @@ impl<'a> Carrier<'a> {
                 self.replaced.push(path.clone());
                 continue;
             }
-            work.push(WorkItem { source: Source { volume, path, node, is_new }, existing });
+            let earlier = self.earlier_copy(path, node);
+            work.push(WorkItem {
+                source: Source { volume, path, node, is_new },
+                existing,
+                earlier,
+            });
         }
         work
+    }
+
+    /// The copy of the file that an earlier image has in this place, if the file may only have grown since.
+    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<(Copy, Found)> {
+        if !self.volume.is_image() {
+            return None;
+        }
+        let (entry, found) = self.ledger.find_ours(path).ok()??;
+        let is_sound = !entry.detached && !entry.damaged && entry.inode == node.inode;
+        let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
+        let copy = entry.copy().filter(|_| is_sound && is_alone)?;
+        let is_worth_it = copy.bytes >= GROWN_BYTES_MIN && node.bytes > copy.bytes;
+        is_worth_it.then_some((copy, found))
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.
@@ -512,6 +533,7 @@ impl<'a> Carrier<'a> {
 struct WorkItem<'a> {
     source: Source<'a>,
     existing: Option<Copy>,
+    earlier: Option<(Copy, Found)>,
 }
 
 impl Item for &WorkItem<'_> {
@@ -566,7 +588,7 @@ impl<'a> Copiers<'a> {
         let place = Place { destination, journal, marks: self.marks, verify };
         let mut results = Vec::with_capacity(items.len());
         let mut sources = Vec::with_capacity(items.len());
-        for &WorkItem { source, existing } in items {
+        for WorkItem { source, existing, earlier } in items {
             match existing {
                 _ if destination.mapping().is_reserved(source.path) => {
                     let path = source.path.clone();
@@ -575,9 +597,15 @@ impl<'a> Copiers<'a> {
                 Some(existing) => {
                     results.push((*source, self.adopt(place, *source, existing, buffer)));
                 }
-                None => match self.link(place, *source, buffer) {
+                None => match self.link(place, *source, buffer).and_then(|linked| {
+                    let Some((earlier, found)) = earlier.as_ref().filter(|_| linked.is_none())
+                    else {
+                        return Ok(linked);
+                    };
+                    grow_file(place, *source, (earlier, found), buffer, self.meter)
+                }) {
                     Ok(None) => sources.push(*source),
-                    linked => results.push((*source, linked)),
+                    made => results.push((*source, made)),
                 },
             }
         }

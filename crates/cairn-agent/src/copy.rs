@@ -15,7 +15,7 @@
 //! Does not decide which files are copied; `plan.rs` does.
 
 use crate::aside::Aside;
-use crate::destination::{Destination, Temporary};
+use crate::destination::{Destination, Found, Temporary};
 use crate::direct::Aligned;
 use crate::error::{Error, Result};
 use crate::journal::{Intent, Journal};
@@ -123,7 +123,8 @@ pub fn copy_together<'a>(
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Vec<Result<Copy>> {
-    let write = |source: &Source<'a>| Written::write(place, *source, None, buffer, meter);
+    let write =
+        |source: &Source<'a>| Written::write(place, *source, Beginning::Nothing, buffer, meter);
     let written: Vec<Result<Written<'a>>> = sources.iter().map(write).collect();
     written.iter().flatten().for_each(Written::write_back);
     let make_durable = |written: Written<'a>| written.make_durable(meter).map(|()| written);
@@ -166,9 +167,82 @@ fn copy_on(
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Copy> {
-    let written = Written::write(place, source, begun, buffer, meter)?;
+    let beginning = match begun {
+        Some((temporary, mark)) => Beginning::Begun(temporary, mark),
+        None => Beginning::Nothing,
+    };
+    let written = Written::write(place, source, beginning, buffer, meter)?;
     written.make_durable(meter)?;
     written.publish(place, buffer, meter)
+}
+
+/// Copies a file of an image to a place that has an earlier copy of it, by itself: if the file has only grown since, what is new is
+/// written behind that, and compared. None: it is another one, and the earlier copy is gone.
+pub fn grow_file(
+    place: Place<'_>,
+    source: Source<'_>,
+    (earlier, found): (&Copy, &Found),
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Option<Copy>> {
+    let Some(taken) = place.destination.take_temporary(source.path, found)? else {
+        return Ok(None);
+    };
+    let mut growth =
+        Growth { bytes: earlier.bytes, crc32c: earlier.crc32c, known: (0, 0), differs: false };
+    let beginning = Beginning::Earlier(taken, &mut growth);
+    let written = Written::write(place, source, beginning, buffer, meter);
+    if growth.differs {
+        return Ok(None);
+    }
+    let written = written?;
+    written.make_durable(meter)?;
+    let copied = written.publish(place, buffer, meter).map(Some);
+    place.marks.forget(source.path);
+    copied
+}
+
+/// What of a copy is there before it is made.
+enum Beginning<'a> {
+    Nothing,
+    /// What an agent that died has written.
+    Begun(Temporary, Mark),
+    /// An earlier copy, of which the file may be a continuation.
+    Earlier(Temporary, &'a mut Growth),
+}
+
+/// An earlier copy of a file, which is the beginning of it, or is not.
+struct Growth {
+    /// Its length and checksum.
+    bytes: u64,
+    crc32c: u32,
+    /// So much of the file is of the copy, in whole parts, and the checksum of that.
+    known: (u64, u32),
+    /// It is not.
+    differs: bool,
+}
+
+impl Growth {
+    /// Whether a part of the file, the next one, is all of the copy. Errors: the file does not begin with the copy.
+    fn has(&mut self, chunk: &Chunk<'_>, path: &FilePath) -> Result<bool> {
+        let end = chunk.offset + chunk.length as u64;
+        if end < self.bytes {
+            self.known = (end, chunk.crc32c);
+            return Ok(true);
+        }
+        if let Some(rest) = self.bytes.checked_sub(chunk.offset).filter(|rest| *rest > 0) {
+            let (_, before) = self.known;
+            let found = match chunk.is_hole {
+                true => checksum::combine(before, checksum::zeros(rest), rest),
+                false => checksum::crc32c(before, &chunk.bytes()[..rest as usize]),
+            };
+            self.differs = self.known.0 != chunk.offset || found != self.crc32c;
+        }
+        match self.differs {
+            true => Err(Error::Changed { path: path.clone() }),
+            false => Ok(false),
+        }
+    }
 }
 
 /// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
@@ -180,21 +254,24 @@ struct Written<'a> {
     copy: Copy,
     /// Another agent, which died, wrote the beginning.
     was_begun: bool,
+    /// So much of the copy was compared before, and the checksum of that.
+    known: (u64, u32),
 }
 
 impl<'a> Written<'a> {
     fn write(
         place: Place<'_>,
         source: Source<'a>,
-        begun: Option<(Temporary, Mark)>,
+        beginning: Beginning<'_>,
         buffer: &mut Buffer,
         meter: &Meter,
     ) -> Result<Written<'a>> {
         let _at_work = meter.at(source.path);
         let file = source.open()?;
-        let (temporary, mark) = match begun {
-            Some((temporary, mark)) => (temporary, Some(mark)),
-            None => (place.destination.create_temporary(source.path)?, None),
+        let (temporary, mark, mut growth) = match beginning {
+            Beginning::Nothing => (place.destination.create_temporary(source.path)?, None, None),
+            Beginning::Begun(temporary, mark) => (temporary, Some(mark), None),
+            Beginning::Earlier(temporary, growth) => (temporary, None, Some(growth)),
         };
         let path = temporary.path().to_path_buf();
         let failed = || Error::file("write", &path);
@@ -208,6 +285,11 @@ impl<'a> Written<'a> {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
             let summary = read(&file, start, buffer, meter, &mut |mut chunk| {
                 let bytes = chunk.length as u64;
+                let is_there = growth.as_mut().map(|growth| growth.has(&chunk, source.path));
+                if is_there.transpose()? == Some(true) {
+                    meter.copied(bytes);
+                    return meter.get_on();
+                }
                 if chunk.is_hole {
                     lap.admit(0)?;
                 } else {
@@ -228,7 +310,8 @@ impl<'a> Written<'a> {
         let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
         temporary.set_attributes(mode, Some(mtime_ns))?;
         let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
-        Ok(Written { source, file, temporary, summary, copy, was_begun })
+        let known = growth.map_or((0, 0), |growth| growth.known);
+        Ok(Written { source, file, temporary, summary, copy, was_begun, known })
     }
 
     /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
@@ -253,12 +336,12 @@ impl<'a> Written<'a> {
 
     /// Steps 3 and 4.
     fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
-        let Written { source, file, temporary, summary, copy, was_begun } = self;
+        let Written { source, file, temporary, summary, copy, was_begun, known } = self;
         let _at_work = meter.at(source.path);
         let _lap = Lap::begin(meter);
         let path = temporary.path();
         if place.verify == Verify::Read || was_begun {
-            compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?;
+            compare_from(&temporary.file, path, known, (copy.bytes, copy.crc32c), buffer, meter)?;
         } else {
             let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
             compare_length(path, copy.bytes, length)?;
@@ -406,11 +489,23 @@ pub fn verify(
 pub fn compare(
     file: &File,
     path: &Path,
+    expected: (u64, u32),
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<()> {
+    compare_from(file, path, (0, 0), expected, buffer, meter)
+}
+
+/// The same of a copy of which so much was compared before, with this checksum.
+fn compare_from(
+    file: &File,
+    path: &Path,
+    known: (u64, u32),
     (bytes, crc32c): (u64, u32),
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<()> {
-    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.get_on())?;
+    let (found_bytes, found) = checksum_from(file, path, known, buffer, &mut |_| meter.get_on())?;
     compare_length(path, bytes, found_bytes)?;
     if found != crc32c {
         return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });
@@ -434,6 +529,17 @@ pub fn checksum_of(
     buffer: &mut Buffer,
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(u64, u32)> {
+    checksum_from(file, path, (0, 0), buffer, progress)
+}
+
+/// The same, without reading the beginning of a file of which length and checksum are known.
+fn checksum_from(
+    file: &File,
+    path: &Path,
+    (mut bytes, mut crc32c): (u64, u32),
+    buffer: &mut Buffer,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(u64, u32)> {
     let failed = || Error::file("read back", path);
     let length = file.metadata().map_err(failed())?.len();
     let begin = |aside: &mut Aside<'_>, memory: Aligned, at: u64| -> Result<u64> {
@@ -442,8 +548,8 @@ pub fn checksum_of(
     };
     thread::scope(|scope| {
         let mut aside = Aside::new(scope, file, length, CHUNK_BYTES);
-        let mut next_hole = begin(&mut aside, std::mem::take(buffer.memory()), 0)?;
-        let (mut bytes, mut crc32c, mut other) = (0, 0, Aligned::default());
+        let mut next_hole = begin(&mut aside, std::mem::take(buffer.memory()), bytes)?;
+        let mut other = Aligned::default();
         loop {
             let (part, count) = aside.finish_read().map_err(failed())?;
             let (hole, end) = (next_hole, bytes + next_hole + count as u64);

@@ -409,6 +409,22 @@ impl Destination {
         }
     }
 
+    /// The file at `path` under the name of a temporary one, to be changed; None if it has other names, too, is not `found` any more, or
+    /// may not be written to.
+    pub fn take_temporary(&self, path: &FilePath, found: &Found) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("open", path)?;
+        let temporary = self.temporary_name(&name);
+        if rustix::fs::renameat(&parent, &name, &parent, &temporary).is_err() {
+            return Ok(None);
+        }
+        let is_it = |taken: &Temporary| {
+            rustix::fs::fstat(&taken.file)
+                .is_ok_and(|now| (now.st_ino, now.st_nlink) == (found.inode, 1))
+        };
+        // What cannot be opened is removed by whoever makes another one.
+        Ok(self.reopen_temporary(path).ok().flatten().filter(is_it))
+    }
+
     /// The name that `path` has until it is complete.
     pub fn temporary_path(&self, path: &FilePath) -> Option<FilePath> {
         let (parent, name) = path.split()?;

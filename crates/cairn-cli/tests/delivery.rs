@@ -579,6 +579,42 @@ fn job_without_an_image_is_not_gone_back_with() {
     sandbox.cairn(&run).ends_with(2).says("no persist directory");
 }
 
+/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a trajectory that grows all the time wrote all of
+/// it, again and again. Fix: what it has grown by is written behind the copy that the image before the last one has.
+#[test]
+fn file_that_only_grew_is_copied_from_where_the_image_before_the_last_one_ends() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
+    session.shell("exec 7>>/cairn/grows 8>>/cairn/front 9>>/cairn/holes");
+    let names = ["grows", "front", "holes"];
+    let mut made = Vec::new();
+    for number in 0..5 {
+        session.shell("head -c 300001 /dev/urandom >&7; head -c 300001 /dev/urandom >&8");
+        session.shell("truncate -s +5000011 /cairn/holes; echo end >&9");
+        if number == 3 {
+            session.shell("echo x | dd of=/cairn/front bs=1 seek=1000 conv=notrunc status=none");
+        }
+        session.shell("for name in grows front holes; do cp /cairn/$name is-$name; done");
+        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+        let image = sandbox.out().join(format!("cairn-image.job.{}", number % 2));
+        let when = |name: &str| {
+            let is = fs::read(sandbox.work().join(format!("is-{name}"))).expect("is there");
+            assert!(fs::read(image.join(name)).expect("is there") == is, "{name} of {number}");
+            fs::metadata(image.join(name)).and_then(|found| found.created()).ok()
+        };
+        made.push(names.map(when));
+    }
+    if made[0][0].is_none() {
+        println!("left out: the file system does not say when a file was made");
+        return;
+    }
+    let is_same =
+        |number: usize| [0, 1, 2].map(|file| made[number][file] == made[number - 2][file]);
+    assert_eq!([2, 3, 4].map(is_same), [[true; 3], [true, false, true], [true, false, true]]);
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["front", "grows", "holes"]);
+}
+
 /// An image costs what has changed: what is in its place already gets another name. Each name leads to what it led to, whatever becomes of
 /// the others.
 #[test]

@@ -57,7 +57,7 @@ impl World {
             Source { volume: &self.volume, path: &path, node: &tree[&path], is_new: false };
         let (place, mut buffer) = (self.place(verify), Buffer::default());
         let meter = Meter::default();
-        let written = Written::write(place, source, None, &mut buffer, &meter)?;
+        let written = Written::write(place, source, Beginning::Nothing, &mut buffer, &meter)?;
         written.make_durable(&meter)?;
         change(&written.temporary.file);
         written.publish(place, &mut buffer, &meter)
@@ -193,7 +193,8 @@ fn time_to_make_a_copy_durable_and_to_read_it_back_counts() {
     let mut meter = Meter::default();
     meter.pace = Pace::new(Box::<Ticking>::default());
     let rate = || meter.pace.rates().free.expect("is known");
-    let written = Written::write(place, source, None, &mut buffer, &meter).expect("is written");
+    let written =
+        Written::write(place, source, Beginning::Nothing, &mut buffer, &meter).expect("is written");
     let written_at = rate();
     written.make_durable(&meter).expect("is durable");
     let durable_at = rate();
