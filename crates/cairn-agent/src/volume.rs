@@ -13,6 +13,7 @@ use crate::manifest::Kind;
 use crate::path::FilePath;
 use crate::plan::{Node, Tree};
 use crate::protocol::Silent;
+use crate::reaper;
 use crate::repair;
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
@@ -380,6 +381,10 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         if self.detaches {
+            if !self.fs().has_metadata_sum() {
+                // Who is dead does not use it.
+                let _ = reaper::visit(self);
+            }
             // If this fails the slot is reaped like that of a dead process.
             let _ = self.fs().detach(self.slot, now());
             // Or the next one does it who is the last.

@@ -14,8 +14,9 @@ fn left(sandbox: &Sandbox) -> PathBuf {
     let script = "mkdir /cairn/d; for i in 1 2 3; do seq $((1000 * i)) >/cairn/d/$i; done; exit 3";
     sandbox.run("job", script).ends_with(3);
     if let Some(agent) = sandbox.agent_if_any("job") {
-        kill("TERM", i64::from(agent));
+        kill("KILL", i64::from(agent));
     }
+    // Whoever looks first finds it dead, and makes the checksum.
     eventually("its agent has ended", || sandbox.agent_if_any("job").is_none());
     sandbox.store("job").join("node.meta")
 }
