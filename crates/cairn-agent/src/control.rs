@@ -231,7 +231,6 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
     let settled_at = Instant::now() + settle;
     let mut passes = 0;
     loop {
-        passes += 1;
         let ticket = shared.request(told);
         shared.notify();
         let state = follow_pass(stream, shared, ticket)?;
@@ -244,6 +243,7 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
         };
         drop(state);
         let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
+        passes = if outcome.changed > 0 { passes + 1 } else { 0 };
         // Somebody who writes a file again and again is not waited for.
         let follows = outcome.changed > 0 && passes < PASSES_MAX;
         if !follows && !waits_for_open {

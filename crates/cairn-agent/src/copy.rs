@@ -32,7 +32,7 @@ use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
@@ -188,8 +188,13 @@ pub fn grow_file(
     let Some(taken) = place.destination.take_temporary(source.path, found)? else {
         return Ok(None);
     };
-    let mut growth =
-        Growth { bytes: earlier.bytes, crc32c: earlier.crc32c, known: (0, 0), differs: false };
+    let mut growth = Growth {
+        bytes: earlier.bytes,
+        copy: taken.reopen()?,
+        memory: Vec::new(),
+        known: (0, 0),
+        differs: false,
+    };
     let beginning = Beginning::Earlier(taken, &mut growth);
     let written = Written::write(place, source, beginning, buffer, meter);
     if growth.differs {
@@ -211,11 +216,13 @@ enum Beginning<'a> {
     Earlier(Temporary, &'a mut Growth),
 }
 
-/// An earlier copy of a file, which is the beginning of it, or is not.
+/// An earlier copy of a file, which is the beginning of it, or is not: it is compared byte by byte, because files of many formats have
+/// checksums in them that make those of their parts alike, and what is damaged of a copy is not to be handed on.
 struct Growth {
-    /// Its length and checksum.
+    /// Its length.
     bytes: u64,
-    crc32c: u32,
+    copy: File,
+    memory: Vec<u8>,
     /// So much of the file is of the copy, in whole parts, and the checksum of that.
     known: (u64, u32),
     /// It is not.
@@ -226,22 +233,18 @@ impl Growth {
     /// Whether a part of the file, the next one, is all of the copy. Errors: the file does not begin with the copy.
     fn has(&mut self, chunk: &Chunk<'_>, path: &FilePath) -> Result<bool> {
         let end = chunk.offset + chunk.length as u64;
-        if end < self.bytes {
+        let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
+        self.memory.resize(count, 0);
+        let read = self.copy.read_exact_at(&mut self.memory, chunk.offset);
+        if read.is_err() || self.memory[..] != chunk.bytes()[..count] {
+            self.differs = true;
+            return Err(Error::Changed { path: path.clone() });
+        }
+        let is_all = end < self.bytes;
+        if is_all {
             self.known = (end, chunk.crc32c);
-            return Ok(true);
         }
-        if let Some(rest) = self.bytes.checked_sub(chunk.offset).filter(|rest| *rest > 0) {
-            let (_, before) = self.known;
-            let found = match chunk.is_hole {
-                true => checksum::combine(before, checksum::zeros(rest), rest),
-                false => checksum::crc32c(before, &chunk.bytes()[..rest as usize]),
-            };
-            self.differs = self.known.0 != chunk.offset || found != self.crc32c;
-        }
-        match self.differs {
-            true => Err(Error::Changed { path: path.clone() }),
-            false => Ok(false),
-        }
+        Ok(is_all)
     }
 }
 

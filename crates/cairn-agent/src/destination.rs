@@ -545,6 +545,13 @@ pub struct Temporary {
 }
 
 impl Temporary {
+    /// The same file, to be read by itself.
+    pub fn reopen(&self) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.parent, &self.temporary, flags, Mode::empty());
+        opened.map(File::from).map_err(Error::file("open", &self.path))
+    }
+
     /// The name the file will have, for messages.
     pub fn path(&self) -> &Path {
         &self.path

@@ -282,7 +282,8 @@ impl Shared {
         let mut living = 0;
         for volume in self.volumes().0 {
             let found = reaper::visit(&volume)?.living;
-            if found == 0 {
+            // Else it would be made again and again.
+            if found == 0 && self.state().settled {
                 let failed = volume.error("look after the metadata of", &FilePath::root());
                 volume.fs().sum_metadata(Some(volume.slot())).map_err(failed)?;
             }

@@ -127,6 +127,10 @@ impl Claim {
         if staging::was_cut_off(directory) {
             // Nothing in it is only there.
             Store::open(directory)?.remove()?;
+            if request.stage != Stage::Nothing && request.check_against(&store.job).is_ok() {
+                let description = Description::of_again(directory, &store.job, command);
+                return Claim::create_described(roots, (request, command), description, entrance);
+            }
             return Err(Error::NotAStore { path: directory.to_path_buf() });
         }
         store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
@@ -161,7 +165,10 @@ impl Claim {
             rollback::set_aside(&claim, request.quiet)?;
             let request = &request.as_made(&volumes);
             drop(volumes);
-            let description = Description::of_again(roots, &claim.store.job, command)?;
+            let directory = claim.store.directory().to_path_buf();
+            let description = Description::of_again(&directory, &claim.store.job, command);
+            // What it has claimed of tiers the new store claims.
+            drop(taken);
             claim.remove()?;
             return Claim::create_described(roots, (request, command), description, entrance);
         }
@@ -273,6 +280,10 @@ impl Claim {
         Description { root, job, goes_on, notes }: Description,
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
+        let has_source = job.persist.is_some() || job.archive.is_some();
+        if !matches!(request.stage, Stage::Nothing | Stage::Later) && !has_source {
+            return Err(Error::NothingToStage);
+        }
         let device_store = Store::create(&root, &job.job).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
         let lock = (entrance.take)(&directory, &job.job)?;
@@ -304,6 +315,13 @@ impl Claim {
         }
         made.and_then(|mut claim| {
             recovered::say(&claim, request.stage)?;
+            if !claim.is_new && request.resume == Resume::Image {
+                let directory = claim.store.directory().to_path_buf();
+                if goes_on {
+                    return Err(Error::NotAStore { path: directory });
+                }
+                return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
+            }
             if goes_on {
                 claim.change(request)?;
                 claim.begin_run(request, command)?;
@@ -524,10 +542,9 @@ impl Description {
         Ok(Description { root, job, goes_on: false, notes })
     }
 
-    /// As `job` has one that is to be removed.
-    fn of_again(roots: &Roots, job: &Job, command: &[String]) -> Result<Description> {
-        let in_memory = job.tiers.iter().filter(|tier| tier.path.is_none());
-        let (root, _) = roots.for_new(Some(in_memory.map(|tier| tier.bytes).sum()))?;
+    /// As `job` has one in `directory` that is to be removed.
+    fn of_again(directory: &Path, job: &Job, command: &[String]) -> Description {
+        let root = directory.ancestors().nth(2).unwrap_or(directory).to_path_buf();
         let job = Job {
             store: random_hex(),
             launch: rank::seat().map(|seat| seat.launch),
@@ -535,7 +552,7 @@ impl Description {
             command: command.to_vec(),
             ..job.clone()
         };
-        Ok(Description { root, job, goes_on: true, notes: Vec::new() })
+        Description { root, job, goes_on: true, notes: Vec::new() }
     }
 }
 

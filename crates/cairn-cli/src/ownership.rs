@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// Before a new store of `job` is used. With `--fresh` what is there is set aside. Errors: `Owned`.
 pub fn settle(job: &Job, request: &Request) -> Result<()> {
-    let goes_on = matches!(request.stage, Stage::Whole(_) | Stage::OnDemand(_) | Stage::Later);
+    let goes_on = request.stage != Stage::Nothing;
     let Some(persist) = job.persist.as_ref().filter(|_| !job.shared) else { return Ok(()) };
     let look = |path: &PathBuf| ownership::owner(path, &job.job, job.launch.as_deref());
     let find = || waited_for(persist, || look(persist));

@@ -131,7 +131,7 @@ pub struct Arguments {
     stage: Option<StageArgument>,
     /// Begin anew, although an earlier start of the job, or another job, has files in --persist: what these drained there is moved to
     /// cairn-aside.JOB.N in it first
-    #[arg(long, conflicts_with_all = ["stage", "shared"])]
+    #[arg(long, conflicts_with_all = ["stage", "shared", "resume"])]
     fresh: bool,
     /// With --stage, bring of each family of checkpoints only the newest whole one, and what belongs to none
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
@@ -179,7 +179,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone(), extent)?;
     let stage = match (is_real, resume) {
         (false, _) => Stage::Nothing,
-        (true, Resume::Image) => Stage::Whole(Extent::All),
+        (true, Resume::Image) => Stage::Image,
         (true, _) => stage,
     };
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
@@ -235,6 +235,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         false => Vec::new(),
     };
     let mut company = Company::of_this_process(&request);
+    if company.is_some() && resume == Resume::Image {
+        let problem = "goes back for all ranks of a node at once; before they start: cairn run --job NAME --resume image -- true";
+        return Err(Error::Option { option: "--resume image", problem: problem.to_string() });
+    }
     let claim = match &mut company {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::SystemTime;
 
 /// Files that are brought in at the same time, at most.
 const WORKERS_MAX: usize = 4;
@@ -58,6 +59,8 @@ pub enum Stage {
     Whole(Extent),
     /// The same, but for the data of files, which come while programs run.
     OnDemand(Extent),
+    /// What the last image has, before programs run.
+    Image,
 }
 
 /// How much of what there is.
@@ -198,7 +201,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // Somebody else who was killed may have announced it.
         Stage::Nothing => withdraw(directory),
-        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) => {
+        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) | Stage::Image => {
             let mark = directory.join(MARK);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
         }
@@ -221,77 +224,125 @@ pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
         Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
             bring_what_there_is(claim, stage, extent)?;
-            return withdraw(claim.store.directory());
         }
-        _ => {}
+        Stage::Image if claim.is_new => bring_last_image(claim)?,
+        _ => return Ok(()),
     }
-    Ok(())
+    withdraw(claim.store.directory())
 }
 
 fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()> {
     let job = &claim.store.job;
-    let say = |line: &str| eprintln!("cairn: {}: {line}", job.job);
     let is_on_demand = matches!(stage, Stage::OnDemand(_));
-    let bring = |origin: &dyn Origin, manifest: &Manifest, is_on_demand| {
-        let source = Source { origin, manifest, wanted: &|_| true };
-        let staged = fill(claim, &source, extent, (is_on_demand, is_on_demand))?;
-        staged.lines(is_on_demand).iter().for_each(|line| say(line));
-        Ok(())
-    };
     if let Some(persist) = &job.persist {
-        Ledger::settle_earlier(persist, job)?;
-        let mut destination = Destination::open(persist, &job.store)?;
-        let manifest = Manifest::load(&mut destination, &job.job)?;
+        let (destination, manifest) = in_places(persist, job)?;
         let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
         // Whoever wants the newest checkpoint only finds it in its place.
         let wants_image = extent == Extent::All || manifest.is_none();
-        let image = image::newest(persist, &job.job).filter(|_| !ended_well && wants_image);
-        if let Some((place, finished)) = image {
-            // All files of one moment, rather than each as it was drained last.
-            let mut destination = Destination::open(&place, &job.store)?;
-            let found = Manifest::load(&mut destination, &job.job)?;
-            // What another store has drained since goes on from a later state.
+        if !ended_well && wants_image {
+            // All files of one moment, rather than each as it was drained last. What another store has drained since goes on from a
+            // later state.
             let drained = fs::metadata(persist.join(manifest_name(&job.job)));
             let drained = drained.and_then(|found| found.modified()).ok();
-            let is_of_it = |image: &Manifest| {
+            let is_of_it = |image: &Manifest, finished| {
                 let is_same = manifest.as_ref().is_none_or(|it| it.store == image.store);
                 is_same || drained.is_none_or(|drained| drained <= finished)
             };
-            let found = found.filter(|image| !image.files.is_empty() && is_of_it(image));
-            if let Some(image) = found {
-                let age = finished.elapsed().unwrap_or_default().as_secs_f64();
-                say(&format!("goes on from the image of {} ago", crate::duration::human(age)));
-                if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
-                    say(&format!(
-                        "newer, but without what was written with it, is checkpoint {name}: to go on from that, \
-                         remove the store, and use --stage --newest-only"
-                    ));
-                }
-                bring(&destination, &image, false)?;
-                let Some(manifest) = manifest else { return Ok(()) };
-                return tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, &manifest));
+            let newest = newest_image(persist, job)?;
+            if let Some(newest) = newest.filter(|(_, image, finished)| is_of_it(image, *finished)) {
+                return bring_image(claim, newest, manifest);
             }
         }
         if let Some(manifest) = manifest {
             if !is_on_demand {
-                return bring(&destination, &manifest, false);
+                return bring(claim, &destination, &manifest, (extent, false));
             }
             let origin = OnDemand { destination: &destination, manifest: &manifest };
-            return bring(&origin, &manifest, true);
+            return bring(claim, &origin, &manifest, (extent, true));
         }
-        say(&format!("nothing to bring in from {}", persist.display()));
+        say(job, &format!("nothing to bring in from {}", persist.display()));
     }
     if let Some(policy) = &job.archive {
         let archived = Archived::open(policy, &job.job)?;
-        archived.unreadable.iter().for_each(|unreadable| say(unreadable));
+        archived.unreadable.iter().for_each(|unreadable| say(job, unreadable));
         if !archived.manifest.checkpoints.is_empty() {
             if is_on_demand {
-                say("what is in an archive comes as a whole");
+                say(job, "what is in an archive comes as a whole");
             }
-            return bring(&archived, &archived.manifest, false);
+            return bring(claim, &archived, &archived.manifest, (extent, false));
         }
-        say(&format!("nothing to bring in from {}", policy.url));
+        say(job, &format!("nothing to bring in from {}", policy.url));
     }
+    Ok(())
+}
+
+/// Brings what the last image has, and nothing else. Errors: there is none, although the job has drained something.
+fn bring_last_image(claim: &Claim) -> Result<()> {
+    let job = &claim.store.job;
+    let Some(persist) = &job.persist else { return Err(Error::NothingToStage) };
+    let (_, manifest) = in_places(persist, job)?;
+    match newest_image(persist, job)? {
+        Some(newest) => bring_image(claim, newest, manifest),
+        None if manifest.is_none() => {
+            say(job, &format!("nothing to bring in from {}", persist.display()));
+            Ok(())
+        }
+        None => {
+            Err(Error::NoImage { job: job.job.clone(), persist: persist.display().to_string() })
+        }
+    }
+}
+
+fn say(job: &Job, line: &str) {
+    eprintln!("cairn: {}: {line}", job.job);
+}
+
+/// What the job has in its places.
+fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
+    Ledger::settle_earlier(persist, job)?;
+    let mut destination = Destination::open(persist, &job.store)?;
+    let manifest = Manifest::load(&mut destination, &job.job)?;
+    Ok((destination, manifest))
+}
+
+/// The newest whole image, and when it was finished; one without files is none.
+fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manifest, SystemTime)>> {
+    let Some((place, finished)) = image::newest(persist, &job.job) else { return Ok(None) };
+    let mut destination = Destination::open(&place, &job.store)?;
+    let image = Manifest::load(&mut destination, &job.job)?;
+    let image = image.filter(|image| !image.files.is_empty());
+    Ok(image.map(|image| (destination, image, finished)))
+}
+
+fn bring_image(
+    claim: &Claim,
+    (destination, image, finished): (Destination, Manifest, SystemTime),
+    manifest: Option<Manifest>,
+) -> Result<()> {
+    let job = &claim.store.job;
+    let age = crate::duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
+    say(job, &format!("goes on from the image of {age} ago"));
+    if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
+        let line = format!(
+            "newer, but without what was written with it, is checkpoint {name}: to go on from that, \
+             remove the store, and use --stage --newest-only"
+        );
+        say(job, &line);
+    }
+    bring(claim, &destination, &image, (Extent::All, false))?;
+    let Some(manifest) = manifest else { return Ok(()) };
+    tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, &manifest))
+}
+
+fn bring(
+    claim: &Claim,
+    origin: &dyn Origin,
+    manifest: &Manifest,
+    (extent, is_on_demand): (Extent, bool),
+) -> Result<()> {
+    let source = Source { origin, manifest, wanted: &|_| true };
+    let staged = fill(claim, &source, extent, (is_on_demand, is_on_demand))?;
+    staged.lines(is_on_demand).iter().for_each(|line| say(&claim.store.job, line));
     Ok(())
 }
 

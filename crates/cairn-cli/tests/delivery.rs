@@ -532,16 +532,21 @@ time.sleep(1000)";
     let as_left = ".\n./d\n./d/log\n./last.ckpt\n./new\n./torn\n1\n2\n3\ntwe\n";
     run("as-is", &format!("{show}; exit 3")).ends_with(3).prints(as_left).says(hint);
     let as_it_was = ".\n./d\n./d/log\n./gone\n./last.ckpt\n1\n2\none\n";
-    let back = run("image", &format!("{show}; exit 3")).ends_with(3).prints(as_it_was);
+    let spoil = format!("{show}; echo junk >last.ckpt; exec 5>torn; echo x >&5; kill -9 $$");
+    let back = run("image", &spoil).ends_with(137).prints(as_it_was);
     back.says("all of the store as the last run left it, 4 files").says("goes on from the image");
     let left = files_below(&out.join("cairn-left.job"));
     let left = left.iter().map(|(name, bytes)| (name.as_str(), &bytes[..]));
     let expected: [(&str, &[u8]); 4] =
         [("d/log", b"1\n2\n3\n"), ("last.ckpt", b"twe\n"), ("new", b"new\n"), ("torn", b"")];
     assert_eq!(left.collect::<Vec<_>>(), expected);
+    // The new store has taken no image yet, and has drained since: the last one is still that.
+    assert_eq!(sandbox.drained("last.ckpt"), "junk\n");
+    let again = run("image", &format!("{show}; exit 3")).ends_with(3).prints(as_it_was);
+    again.says("goes on from the image");
     let job = fs::read_to_string(sandbox.store("job").join("job.json")).expect("is there");
     let job: serde_json::Value = serde_json::from_str(&job).expect("JSON");
-    assert_eq!(job["runs"], 3, "{job}");
+    assert_eq!(job["runs"], 4, "{job}");
     assert_eq!(
         (&job["drain"]["images"], &job["space"]["quota_bytes"]),
         (&"never".into(), &(5u64 << 30).into()),

@@ -193,8 +193,8 @@ impl Transaction<'_> {
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that
-    /// its process died without an orderly end, which marks the file, if it was written to through this, as unclean then,
-    /// whoever is the last; so does a write that was refused for want of room and not repeated, unless the file was cut since and
+    /// its process died without an orderly end, which marks the file, if it was written to through this, as unclean, whether
+    /// others have the description or not; so does a write that was refused for want of room and not repeated, unless the file was cut since and
     /// ends before it. Closed in order, a description that was opened after the file became unclean
     /// ends that. True: a description through which was written is closed.
     pub(crate) fn release_handle(
@@ -218,7 +218,7 @@ impl Transaction<'_> {
     pub(crate) fn land_handle(&mut self, handle: Handle, now: Timestamp) -> Result<bool> {
         let flags = handle.flags(self);
         handle.set_flags(self, flags & !IN_FLIGHT);
-        self.drop_reference(handle, None, true, now)
+        self.drop_reference(handle, None, flags & LOST_ONE == 0, now)
     }
 
     fn drop_reference(
@@ -234,12 +234,14 @@ impl Transaction<'_> {
         if references > 1 {
             if !clean {
                 handle.add_flags(self, LOST_ONE);
+                if handle.flags(self) & (WROTE | MAY_WRITE) == WROTE | MAY_WRITE {
+                    // Whoever closes it last.
+                    inode.mark_unclean(self);
+                }
             }
             return Ok(false);
         }
         let flags = handle.flags(self);
-        // Who was killed in the middle of it may have been any of those who had it, and others may be found dead only now.
-        let clean = clean && flags & LOST_ONE == 0;
         let lack = handle.lack(self, inode);
         let is_short = lack.is_some_and(|lack| !lack.was_cut || lack.offset < inode.size(self));
         self.set(handle.at, 0);

@@ -131,13 +131,19 @@ impl<'m> Transaction<'m> {
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.local.prepare(self.memory, self.words, self.layout)?;
         self.lock()?;
-        if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
-            self.is_summed = true;
-            self.set_plain(false);
-        }
+        self.look_at_sum();
         match self.words[IMAGE].load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => self.join_image(),
+        }
+    }
+
+    /// The lock was taken: whether the metadata have a checksum.
+    #[inline(always)]
+    pub(crate) fn look_at_sum(&mut self) {
+        if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
+            self.is_summed = true;
+            self.set_plain(false);
         }
     }
 
@@ -253,6 +259,9 @@ impl<'m> Transaction<'m> {
     /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`; nor does an image, of
     /// which it is no part, or which has been told by `keep_pages`.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
+        if self.is_summed {
+            self.break_sum(at, 1);
+        }
         match self.words.get(at) {
             Some(word) => word.store(value, Ordering::Relaxed),
             None => self.mark_corrupt("index outside the segment"),

@@ -75,8 +75,6 @@ pub struct Open {
     pub wrote: bool,
     /// Processes that refer to it.
     pub holders: BTreeSet<u32>,
-    /// One that did was killed.
-    lost_one: bool,
     /// It was opened for writing when the file was unclean, and how many deaths of writers the file had seen then.
     takes_over: Option<u32>,
 }
@@ -422,10 +420,7 @@ impl Model {
         let holders = BTreeSet::from([caller.slot.0]);
         let Node { unclean, deaths, .. } = *self.node(node);
         let takes_over = (unclean && options.write).then_some(deaths);
-        self.opens.insert(
-            id,
-            Open { node, options, cursor: 0, wrote, holders, lost_one: false, takes_over },
-        );
+        self.opens.insert(id, Open { node, options, cursor: 0, wrote, holders, takes_over });
         id
     }
 
@@ -457,15 +452,17 @@ impl Model {
         if !open.holders.remove(&holder) {
             return Err(Error::BadHandle);
         }
-        open.lost_one |= !clean;
-        if open.holders.is_empty() {
-            let clean = !open.lost_one;
+        let is_torn = !clean && open.wrote && open.options.write;
+        let (node, is_last) = (open.node, open.holders.is_empty());
+        if is_torn {
+            let node = self.node_mut(node);
+            node.unclean = true;
+            node.deaths += 1;
+        }
+        if is_last {
             let open = self.opens.remove(&id).expect("it was found above");
             let node = self.node_mut(open.node);
-            if !clean && open.wrote && open.options.write {
-                node.unclean = true;
-                node.deaths += 1;
-            } else if clean && open.takes_over == Some(node.deaths) {
+            if clean && open.takes_over == Some(node.deaths) {
                 node.unclean = false;
             }
             self.drop_if_unreachable(open.node);

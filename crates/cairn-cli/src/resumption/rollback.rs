@@ -20,15 +20,21 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
         return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
     }
     let not_left = |reason: String| Error::NotLeft { job: name.clone(), reason };
-    let processes = survey::programs(&claim.store)?;
-    if !processes.is_empty() {
-        return Err(not_left(output::still_use(&processes)));
-    }
+    let nobody_uses_it = || match survey::programs(&claim.store)? {
+        processes if processes.is_empty() => Ok(()),
+        processes => Err(not_left(output::still_use(&processes))),
+    };
+    nobody_uses_it()?;
     let told = Told { delivery: Delivery::LeftForImage, ..Told::default() };
     let left = drain_with(&claim.store, None, Duration::ZERO, told, quiet);
     let left = left.map_err(|error| not_left(error.to_string()))?;
     if !left.outcome.complete || !left.outcome.unclean.is_empty() {
         return Err(not_left(crate::drain::left(&left.outcome)));
+    }
+    // Somebody may have come meanwhile.
+    nobody_uses_it()?;
+    if image::newest(persist, &name).is_none() {
+        return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
     }
     if !quiet {
         let (files, place) = (count(left.files, "file"), persist.join(left_name(&name)));

@@ -235,6 +235,7 @@ impl<'m> Transaction<'m> {
             self.unlock();
             let backed = shadow.back(self.memory, &self.local.shadow, number);
             self.lock()?;
+            self.look_at_sum();
             if backed.is_err() && self.words[IMAGE].load(Ordering::Relaxed) == number {
                 self.lose_image(number, ImageLoss::NoSpace);
                 return Ok(());
