@@ -20,8 +20,8 @@ pub struct Visit {
     pub reaped: usize,
 }
 
-/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned blocks.
-pub fn visit(volume: &Volume) -> Result<Visit> {
+/// Reaps the dead of one namespace, without a word to its media.
+pub fn reap(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
     let mut visit = Visit::default();
@@ -35,6 +35,14 @@ pub fn visit(volume: &Volume) -> Result<Visit> {
             visit.reaped += 1;
         }
     }
+    Ok(visit)
+}
+
+/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned blocks.
+pub fn visit(volume: &Volume) -> Result<Visit> {
+    let root = FilePath::root();
+    let failed = || volume.error("look after the processes of", &root);
+    let visit = reap(volume)?;
     volume.land_all().map_err(failed())?;
     if volume.fs().orphans() > 0 {
         // On a durable tier blocks are free only when that is on the media.

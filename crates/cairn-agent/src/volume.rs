@@ -383,7 +383,7 @@ impl Drop for Volume {
         if self.detaches {
             if !self.fs().has_metadata_sum() {
                 // Who is dead does not use it.
-                let _ = reaper::visit(self);
+                let _ = reaper::reap(self);
             }
             // If this fails the slot is reaped like that of a dead process.
             let _ = self.fs().detach(self.slot, now());

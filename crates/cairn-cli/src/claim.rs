@@ -127,7 +127,7 @@ impl Claim {
         if staging::was_cut_off(directory) {
             // Nothing in it is only there.
             Store::open(directory)?.remove()?;
-            if request.stage != Stage::Nothing && request.check_against(&store.job).is_ok() {
+            if request.stage.fills() && request.check_against(&store.job).is_ok() {
                 let description = Description::of_again(directory, &store.job, command);
                 return Claim::create_described(roots, (request, command), description, entrance);
             }
@@ -281,7 +281,7 @@ impl Claim {
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
         let has_source = job.persist.is_some() || job.archive.is_some();
-        if !matches!(request.stage, Stage::Nothing | Stage::Later) && !has_source {
+        if request.stage.fills() && !has_source {
             return Err(Error::NothingToStage);
         }
         let device_store = Store::create(&root, &job.job).map_err(refuse)?;
@@ -323,6 +323,8 @@ impl Claim {
                 return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
             }
             if goes_on {
+                // Else what this run has begun would be taken for what the one before it left.
+                checkpoints::begin_run(&claim.store, &claim.store.volumes()?)?;
                 claim.change(request)?;
                 claim.begin_run(request, command)?;
             }

@@ -63,6 +63,13 @@ pub enum Stage {
     Image,
 }
 
+impl Stage {
+    /// Whether the store is filled before programs run in it.
+    pub fn fills(self) -> bool {
+        !matches!(self, Stage::Nothing | Stage::Later)
+    }
+}
+
 /// How much of what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {

@@ -571,6 +571,32 @@ fn killed_job_on_a_file_goes_back_to_its_last_image() {
     goes_back_to_the_last_image("file:WORK/tier:64M");
 }
 
+/// Mechanism: the store that is made from an image counted runs, and nobody had noted how the one before had ended. Consequence: what the new
+/// run had begun when its files were first looked at was taken for what the killed one left, and its checkpoint was never whole. Fix: it is
+/// noted before the run begins.
+#[test]
+fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
+    session.shell("echo 1 >/cairn/log");
+    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    session.begin("exec python3 -c 'f = open(\"/cairn/torn\", \"w\"); f.write(\"x\" * 9000); import time; time.sleep(1000)'");
+    eventually("it is torn", || sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("torn"));
+    session.kill_all();
+    let cairn = env!("CARGO_BIN_EXE_cairn");
+    let script = format!(
+        "cd /cairn; mkdir ckpt-5; echo a >ckpt-5/a; {cairn} drain job; echo b >ckpt-5/b; sleep 1; exit 3"
+    );
+    let run = [
+        "run", "--job", "job", "--settle", "300ms", "--resume", "image", "--", "bash", "-c",
+        &script,
+    ];
+    sandbox.cairn(&run).ends_with(3).says("goes on from the image");
+    let listed = sandbox.cairn(&["ls", "--checkpoints", "job"]).succeeds().stdout;
+    assert!(!listed.contains("unfinished") && !listed.contains("not complete"), "{listed}");
+    assert!(listed.contains("ckpt-{step}"), "{listed}");
+}
+
 #[test]
 fn job_without_an_image_is_not_gone_back_with() {
     let sandbox = Sandbox::new();
