@@ -70,10 +70,16 @@ pub(crate) const LIMBO_FIRST: usize = 106;
 pub(crate) const EXTENDED_ROOT: usize = 107;
 /// Open-file descriptions on their way between processes.
 pub(crate) const FLIGHT_COUNT: usize = 108;
-/// Number of the image that the namespace holds, 0 for none; how many it has held; and the pin epoch at the cut. See `image.rs`.
+/// Number of the image that the namespace holds, 0 for none; and how many it has held. See `image.rs`.
 pub(crate) const IMAGE: usize = 109;
 pub(crate) const IMAGE_COUNT: usize = 110;
-pub(crate) const IMAGE_PINS: usize = 111;
+/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none. Every transaction looks at it, and at `IMAGE`.
+pub(crate) const META_SUM: usize = 111;
+/// Of a cache line.
+const LINE_WORDS: usize = 8;
+const _: () = assert!(IMAGE / LINE_WORDS == META_SUM / LINE_WORDS && META_SUM < TIER_COUNTERS);
+/// The pin epoch at an image's cut.
+pub(crate) const IMAGE_PINS: usize = 143;
 /// The image that was given up, and why: number << 8 | reason; and how often mapped files were brought to where they survive.
 pub(crate) const IMAGE_LOST: usize = 224;
 pub(crate) const IMAGE_BARRIERS: usize = 225;
@@ -95,8 +101,6 @@ pub(crate) const LOG_TAILS: usize = 134;
 /// Who flushes, and who writes a snapshot: three words each, see `claim.rs`.
 pub(crate) const FLUSH_CLAIM: usize = 136;
 pub(crate) const SNAPSHOT_CLAIM: usize = 140;
-/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none.
-pub(crate) const META_SUM: usize = 143;
 /// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
@@ -118,7 +122,6 @@ pub(crate) const SPACE_PLACES: usize = 32;
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
 const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
 const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && IMAGE_BARRIERS < PART_COUNTERS);
-const _: () = assert!(IMAGE_PINS < TIER_COUNTERS);
 pub(crate) const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 pub(crate) const TIER_COUNTERS_END: usize = TIER_COUNTERS + TIERS_MAX * TIER_COUNTER_WORDS;
