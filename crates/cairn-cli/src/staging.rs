@@ -30,7 +30,7 @@ use cairn_agent::sets::{Family, Name};
 use cairn_agent::volume::Volume;
 use cairn_core::ROOT;
 use on_demand::OnDemand;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroUsize;
@@ -104,6 +104,12 @@ pub trait Origin: Sync {
     /// Extended attributes of a directory.
     fn extended(&self, directory: &FilePath) -> Extended;
 
+    /// The file that a path leads to, if it has other names, too.
+    fn shared_file(&self, path: &FilePath) -> Option<u64> {
+        let _ = path;
+        None
+    }
+
     /// Whether a store of `job` drains to it, and to the same places there.
     fn is_persist_of(&self, job: &Job) -> bool {
         let _ = job;
@@ -129,6 +135,11 @@ impl Origin for Destination {
 
     fn extended(&self, directory: &FilePath) -> Extended {
         Destination::extended(self, directory)
+    }
+
+    fn shared_file(&self, path: &FilePath) -> Option<u64> {
+        let found = self.look(path).ok()?.filter(|found| found.links > 1);
+        found.map(|found| found.inode)
     }
 
     fn is_persist_of(&self, job: &Job) -> bool {
@@ -374,8 +385,16 @@ pub fn fill(
     let partial = parts.iter().map(|part| part.name.to_string()).collect();
     let staged = Staged { partial, ..Staged::default() };
     let part_files = parts.iter().flat_map(|part| &part.files).collect();
-    let mut staging =
-        Staging { source, parts: &parts, part_files, volumes: &volumes, quiet, staged };
+    let mut staging = Staging {
+        source,
+        parts: &parts,
+        part_files,
+        volumes: &volumes,
+        quiet,
+        linked: with_several_names(source.manifest),
+        names: HashMap::new(),
+        staged,
+    };
     staging.names()?;
     match extent {
         Extent::All => staging.everything()?,
@@ -430,7 +449,20 @@ struct Staging<'a> {
     part_files: BTreeSet<&'a FilePath>,
     volumes: &'a [Volume],
     quiet: bool,
+    /// Files that had several names in the store they come from.
+    linked: HashSet<Version>,
+    /// A name of each that is in the new store, if it is one file where it comes from, too: of which that is the number.
+    names: HashMap<(Version, u64), &'a FilePath>,
     staged: Staged,
+}
+
+/// Inode and version of a file in the store that was drained.
+type Version = (u32, u64);
+
+fn with_several_names(manifest: &Manifest) -> HashSet<Version> {
+    let files = manifest.files.values().filter(|entry| entry.kind == Kind::File);
+    let mut seen = HashSet::new();
+    files.map(|entry| (entry.inode, entry.version)).filter(|file| !seen.insert(*file)).collect()
 }
 
 impl<'a> Staging<'a> {
@@ -583,10 +615,64 @@ impl<'a> Staging<'a> {
         Ok(false)
     }
 
+    /// Brings in files; those that are one have one again.
+    fn bring(&mut self, mut files: BTreeMap<&'a FilePath, &'a Entry>) -> Result<()> {
+        let links = self.take_links(&mut files);
+        self.bring_data(files)?;
+        let mut alone = BTreeMap::new();
+        for (path, (other, entry)) in links {
+            if self.staged.damaged.contains(other) {
+                self.staged.damaged.insert(path.clone());
+            } else if self.link(other, path)? {
+                self.staged.files += 1;
+                self.staged.bytes += bytes(entry);
+            } else {
+                alone.insert(path, entry);
+            }
+        }
+        self.bring_data(alone)
+    }
+
+    /// Takes from `files` those that are another name of one that comes, or has come: with that.
+    fn take_links(
+        &mut self,
+        files: &mut BTreeMap<&'a FilePath, &'a Entry>,
+    ) -> BTreeMap<&'a FilePath, (&'a FilePath, &'a Entry)> {
+        let mut links = BTreeMap::new();
+        files.retain(|&path, &mut entry| {
+            let version = (entry.inode, entry.version);
+            let is_linked = self.linked.contains(&version);
+            let shared = is_linked.then(|| self.source.origin.shared_file(path)).flatten();
+            let Some(shared) = shared else { return true };
+            let other = *self.names.entry((version, shared)).or_insert(path);
+            let is_link = other != path;
+            if is_link {
+                links.insert(path, (other, entry));
+            }
+            !is_link
+        });
+        links
+    }
+
+    /// Gives what is at `other` in the store the name `path`, too; false if that cannot be.
+    fn link(&self, other: &FilePath, path: &FilePath) -> Result<bool> {
+        let places = locate(self.volumes, other).zip(locate(self.volumes, path));
+        let Some(((volume, other), (its, inner))) = places else { return Ok(false) };
+        if volume.prefix() != its.prefix() {
+            return Ok(false);
+        }
+        let (old, new) = ((ROOT, other.as_bytes()), (ROOT, inner.as_bytes()));
+        match volume.fs().link(&volume.caller_as_user(), old, new, false) {
+            Ok(()) => Ok(true),
+            // It was part of a checkpoint that was taken away again.
+            Err(cairn_core::Error::NotFound) => Ok(false),
+            Err(error) => Err(volume.error("give another name to", &other)(error).into()),
+        }
+    }
+
     /// Brings in files, several at a time, the largest first.
-    fn bring(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
+    fn bring_data(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
         let mut files: Vec<(&FilePath, &Entry)> = files.into_iter().collect();
-        let bytes = |entry: &Entry| entry.copy().map_or(0, |copy| copy.bytes);
         files.sort_by_key(|(_, entry)| std::cmp::Reverse(bytes(entry)));
         let total = files.iter().map(|(_, entry)| bytes(entry)).sum();
         let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
@@ -621,6 +707,11 @@ impl<'a> Staging<'a> {
             })
         })
     }
+}
+
+/// What an entry's copy has.
+fn bytes(entry: &Entry) -> u64 {
+    entry.copy().map_or(0, |copy| copy.bytes)
 }
 
 /// Brings in one file; false if it is not what the manifest says.

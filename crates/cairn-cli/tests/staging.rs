@@ -293,3 +293,29 @@ fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
         sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", show]).prints(brought);
     }
 }
+
+/// Mechanism: each path of the manifest was brought in by itself. Consequence: a file with two names became two, so that what was written
+/// to one, `last.ckpt` say, was no more in the other. Fix: what is one file outside is one in the new store.
+#[test]
+fn file_with_several_names_has_them_in_the_next_store() {
+    let sandbox = Sandbox::new();
+    let write = "cd /cairn; mkdir d; echo one >a; ln a d/b; ln a c; echo two >twice; cp -p twice d/twice
+        echo x >x; ln x y; chmod 600 x; for step in 1 2; do head -c 70000 /dev/zero >ckpt.$step; done; ln ckpt.2 last.ckpt";
+    sandbox.run("job", write).succeeds().says("store removed");
+    // Somebody makes two files of one outside.
+    fs::copy(sandbox.out().join("c"), sandbox.out().join("c.new")).expect("copies");
+    fs::rename(sandbox.out().join("c.new"), sandbox.out().join("c")).expect("renames");
+    let out = sandbox.out().display().to_string();
+    let show = "cd /cairn; stat -c '%h %n' a d/b c twice d/twice x y ckpt.2 last.ckpt; stat -c %a y
+        test a -ef d/b && test x -ef y && test ckpt.2 -ef last.ckpt && echo same; echo more >>d/b; cat a";
+    let shown = "2 a\n2 d/b\n1 c\n1 twice\n1 d/twice\n2 x\n2 y\n2 ckpt.2\n2 last.ckpt\n600\nsame\n";
+    let mut more = "one\nmore\n".to_string();
+    for stage in [&["--stage"][..], &["--stage", "--newest-only"], &["--stage=on-demand"]] {
+        let options = [&["run", "--job", "job", "--persist", &out], stage].concat();
+        let ran = sandbox.cairn(&[&options[..], &["--", "bash", "-c", show]].concat());
+        ran.succeeds().prints(&format!("{shown}{more}"));
+        more += "more\n";
+        assert_eq!(sandbox.drained("a"), more[..more.len() - 5], "{stage:?}");
+        assert_eq!(sandbox.drained("d/b"), sandbox.drained("a"), "{stage:?}");
+    }
+}

@@ -30,6 +30,10 @@ impl Origin for OnDemand<'_> {
         Origin::extended(self.destination, directory)
     }
 
+    fn shared_file(&self, path: &FilePath) -> Option<u64> {
+        self.destination.shared_file(path)
+    }
+
     fn is_persist_of(&self, job: &Job) -> bool {
         self.destination.is_persist_of(job)
     }
