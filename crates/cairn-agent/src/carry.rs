@@ -5,7 +5,7 @@
 //! there, and no name changes before the journal says so; trouble with one file does not keep the
 //! others from being drained, trouble with the directory ends the pass.
 
-use crate::copy::{Place, Source, adopt_file, copy_file, copy_together, grow_file};
+use crate::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
 use crate::destination::{Destination, Found};
 use crate::error::{Error, Result};
 use crate::failures::Failures;
@@ -35,8 +35,8 @@ use std::time::{Duration, Instant};
 /// Files copied at the same time: enough to overlap one file's fsync with another's copy.
 const COPY_THREADS: usize = 2;
 
-/// A copy of an earlier image that has fewer bytes is not worth being grown.
-const GROWN_BYTES_MIN: u64 = 32 << 10;
+/// A copy of an earlier image that has fewer bytes is not worth being compared: a new one is made together with others.
+const EARLIER_BYTES_MIN: u64 = 256 << 10;
 
 /// What is closed while a pass copies waits so long at least for the files that are next in it.
 const OVERTAKEN_AFTER: Duration = Duration::from_secs(1);
@@ -491,17 +491,16 @@ impl<'a> Carrier<'a> {
         work
     }
 
-    /// The copy of the file that an earlier image has in this place, if the file may only have grown since.
-    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<(Copy, Found)> {
+    /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.
+    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
         if !self.volume.is_image() {
             return None;
         }
         let (entry, found) = self.ledger.find_ours(path).ok()??;
         let is_sound = !entry.detached && !entry.damaged && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
-        let copy = entry.copy().filter(|_| is_sound && is_alone)?;
-        let is_worth_it = copy.bytes >= GROWN_BYTES_MIN && node.bytes > copy.bytes;
-        is_worth_it.then_some((copy, found))
+        let is_worth_it = found.bytes.min(node.bytes) >= EARLIER_BYTES_MIN;
+        (is_sound && is_alone && is_worth_it).then_some(found)
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.
@@ -533,7 +532,7 @@ impl<'a> Carrier<'a> {
 struct WorkItem<'a> {
     source: Source<'a>,
     existing: Option<Copy>,
-    earlier: Option<(Copy, Found)>,
+    earlier: Option<Found>,
 }
 
 impl Item for &WorkItem<'_> {
@@ -598,11 +597,10 @@ impl<'a> Copiers<'a> {
                     results.push((*source, self.adopt(place, *source, existing, buffer)));
                 }
                 None => match self.link(place, *source, buffer).and_then(|linked| {
-                    let Some((earlier, found)) = earlier.as_ref().filter(|_| linked.is_none())
-                    else {
-                        return Ok(linked);
-                    };
-                    grow_file(place, *source, (earlier, found), buffer, self.meter)
+                    match earlier.as_ref().filter(|_| linked.is_none()) {
+                        Some(earlier) => patch_file(place, *source, earlier, buffer, self.meter),
+                        None => Ok(linked),
+                    }
                 }) {
                     Ok(None) => sources.push(*source),
                     made => results.push((*source, made)),

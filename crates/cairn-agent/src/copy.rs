@@ -12,7 +12,10 @@
 //! side by side, and one of them waits for it instead of each.
 //! Every so often what was written of a large file is made durable and marked (`marks.rs`): after a death the copy goes
 //! on there, and step 3 compares it from its beginning.
+//! An image's copy may be made from an earlier copy, of which only what differs is written and read back (`earlier.rs`).
 //! Does not decide which files are copied; `plan.rs` does.
+
+mod earlier;
 
 use crate::aside::Aside;
 use crate::destination::{Destination, Found, Temporary};
@@ -30,9 +33,10 @@ use crate::read::{Buffer, CHUNK_BYTES, Chunk, Start, Summary, read_from};
 use crate::volume::{OpenFile, Volume, now};
 use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
+use earlier::Earlier;
 use rustix::fs::Advice;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
@@ -176,31 +180,20 @@ fn copy_on(
     written.publish(place, buffer, meter)
 }
 
-/// Copies a file of an image to a place that has an earlier copy of it, by itself: if the file has only grown since, what is new is
-/// written behind that, and compared. None: it is another one, and the earlier copy is gone.
-pub fn grow_file(
+/// Copies a file of an image to a place that has an earlier copy of it, by itself: what differs is written there. None: that copy
+/// cannot be changed, and is gone.
+pub fn patch_file(
     place: Place<'_>,
     source: Source<'_>,
-    (earlier, found): (&Copy, &Found),
+    found: &Found,
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Option<Copy>> {
     let Some(taken) = place.destination.take_temporary(source.path, found)? else {
         return Ok(None);
     };
-    let mut growth = Growth {
-        bytes: earlier.bytes,
-        copy: taken.reopen()?,
-        memory: Vec::new(),
-        known: (0, 0),
-        differs: false,
-    };
-    let beginning = Beginning::Earlier(taken, &mut growth);
-    let written = Written::write(place, source, beginning, buffer, meter);
-    if growth.differs {
-        return Ok(None);
-    }
-    let written = written?;
+    let earlier = Earlier::new(taken.reopen()?, taken.path())?;
+    let written = Written::write(place, source, Beginning::Earlier(taken, earlier), buffer, meter)?;
     written.make_durable(meter)?;
     let copied = written.publish(place, buffer, meter).map(Some);
     place.marks.forget(source.path);
@@ -208,44 +201,12 @@ pub fn grow_file(
 }
 
 /// What of a copy is there before it is made.
-enum Beginning<'a> {
+enum Beginning {
     Nothing,
     /// What an agent that died has written.
     Begun(Temporary, Mark),
-    /// An earlier copy, of which the file may be a continuation.
-    Earlier(Temporary, &'a mut Growth),
-}
-
-/// An earlier copy of a file, which is the beginning of it, or is not: it is compared byte by byte, because files of many formats have
-/// checksums in them that make those of their parts alike, and what is damaged of a copy is not to be handed on.
-struct Growth {
-    /// Its length.
-    bytes: u64,
-    copy: File,
-    memory: Vec<u8>,
-    /// So much of the file is of the copy, in whole parts, and the checksum of that.
-    known: (u64, u32),
-    /// It is not.
-    differs: bool,
-}
-
-impl Growth {
-    /// Whether a part of the file, the next one, is all of the copy. Errors: the file does not begin with the copy.
-    fn has(&mut self, chunk: &Chunk<'_>, path: &FilePath) -> Result<bool> {
-        let end = chunk.offset + chunk.length as u64;
-        let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
-        self.memory.resize(count, 0);
-        let read = self.copy.read_exact_at(&mut self.memory, chunk.offset);
-        if read.is_err() || self.memory[..] != chunk.bytes()[..count] {
-            self.differs = true;
-            return Err(Error::Changed { path: path.clone() });
-        }
-        let is_all = end < self.bytes;
-        if is_all {
-            self.known = (end, chunk.crc32c);
-        }
-        Ok(is_all)
-    }
+    /// An earlier copy.
+    Earlier(Temporary, Earlier),
 }
 
 /// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
@@ -257,24 +218,24 @@ struct Written<'a> {
     copy: Copy,
     /// Another agent, which died, wrote the beginning.
     was_begun: bool,
-    /// So much of the copy was compared before, and the checksum of that.
-    known: (u64, u32),
+    /// All else of it was compared before.
+    earlier: Option<Earlier>,
 }
 
 impl<'a> Written<'a> {
     fn write(
         place: Place<'_>,
         source: Source<'a>,
-        beginning: Beginning<'_>,
+        beginning: Beginning,
         buffer: &mut Buffer,
         meter: &Meter,
     ) -> Result<Written<'a>> {
         let _at_work = meter.at(source.path);
         let file = source.open()?;
-        let (temporary, mark, mut growth) = match beginning {
+        let (temporary, mark, mut earlier) = match beginning {
             Beginning::Nothing => (place.destination.create_temporary(source.path)?, None, None),
             Beginning::Begun(temporary, mark) => (temporary, Some(mark), None),
-            Beginning::Earlier(temporary, growth) => (temporary, None, Some(growth)),
+            Beginning::Earlier(temporary, earlier) => (temporary, None, Some(earlier)),
         };
         let path = temporary.path().to_path_buf();
         let failed = || Error::file("write", &path);
@@ -288,15 +249,20 @@ impl<'a> Written<'a> {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
             let summary = read(&file, start, buffer, meter, &mut |mut chunk| {
                 let bytes = chunk.length as u64;
-                let is_there = growth.as_mut().map(|growth| growth.has(&chunk, source.path));
-                if is_there.transpose()? == Some(true) {
-                    meter.copied(bytes);
-                    return meter.get_on();
-                }
-                if chunk.is_hole {
-                    lap.admit(0)?;
-                } else {
-                    lap.admit(bytes)?;
+                let differing = match &mut earlier {
+                    Some(earlier) => earlier.differing(&chunk),
+                    None if chunk.is_hole => Vec::new(),
+                    None => earlier::all(&chunk),
+                };
+                lap.admit(differing.iter().map(|range| range.len() as u64).sum())?;
+                for range in differing {
+                    if let Some(earlier) = &mut earlier {
+                        earlier.note(&chunk, &range);
+                        if chunk.is_hole || range.len() < chunk.length {
+                            earlier.write(&chunk, range).map_err(failed())?;
+                            continue;
+                        }
+                    }
                     let Chunk { memory, length, offset, .. } = &mut chunk;
                     aside.write(memory, *length, *offset).map_err(failed())?;
                 }
@@ -313,8 +279,7 @@ impl<'a> Written<'a> {
         let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
         temporary.set_attributes(mode, Some(mtime_ns))?;
         let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
-        let known = growth.map_or((0, 0), |growth| growth.known);
-        Ok(Written { source, file, temporary, summary, copy, was_begun, known })
+        Ok(Written { source, file, temporary, summary, copy, was_begun, earlier })
     }
 
     /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
@@ -339,15 +304,20 @@ impl<'a> Written<'a> {
 
     /// Steps 3 and 4.
     fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
-        let Written { source, file, temporary, summary, copy, was_begun, known } = self;
+        let Written { source, file, temporary, summary, copy, was_begun, earlier } = self;
         let _at_work = meter.at(source.path);
         let _lap = Lap::begin(meter);
         let path = temporary.path();
-        if place.verify == Verify::Read || was_begun {
-            compare_from(&temporary.file, path, known, (copy.bytes, copy.crc32c), buffer, meter)?;
-        } else {
-            let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
-            compare_length(path, copy.bytes, length)?;
+        let reads_back = place.verify == Verify::Read || was_begun;
+        match earlier {
+            Some(earlier) if reads_back => earlier.compare(path, copy.bytes, meter)?,
+            None if reads_back => {
+                compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?;
+            }
+            _ => {
+                let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
+                compare_length(path, copy.bytes, length)?;
+            }
         }
         source.confirm(&file, &summary)?;
         source.announce(place.journal, &copy, temporary.inode()?)?;
@@ -496,19 +466,8 @@ pub fn compare(
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<()> {
-    compare_from(file, path, (0, 0), expected, buffer, meter)
-}
-
-/// The same of a copy of which so much was compared before, with this checksum.
-fn compare_from(
-    file: &File,
-    path: &Path,
-    known: (u64, u32),
-    (bytes, crc32c): (u64, u32),
-    buffer: &mut Buffer,
-    meter: &Meter,
-) -> Result<()> {
-    let (found_bytes, found) = checksum_from(file, path, known, buffer, &mut |_| meter.get_on())?;
+    let (bytes, crc32c) = expected;
+    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.get_on())?;
     compare_length(path, bytes, found_bytes)?;
     if found != crc32c {
         return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });
@@ -532,17 +491,7 @@ pub fn checksum_of(
     buffer: &mut Buffer,
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(u64, u32)> {
-    checksum_from(file, path, (0, 0), buffer, progress)
-}
-
-/// The same, without reading the beginning of a file of which length and checksum are known.
-fn checksum_from(
-    file: &File,
-    path: &Path,
-    (mut bytes, mut crc32c): (u64, u32),
-    buffer: &mut Buffer,
-    progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<(u64, u32)> {
+    let (mut bytes, mut crc32c) = (0, 0);
     let failed = || Error::file("read back", path);
     let length = file.metadata().map_err(failed())?.len();
     let begin = |aside: &mut Aside<'_>, memory: Aligned, at: u64| -> Result<u64> {

@@ -545,9 +545,9 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// The same file, to be read by itself.
+    /// The same file, to be read and changed by itself.
     pub fn reopen(&self) -> Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.parent, &self.temporary, flags, Mode::empty());
         opened.map(File::from).map_err(Error::file("open", &self.path))
     }

@@ -29,7 +29,7 @@ use crate::meter::Meter;
 use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
-use crate::protocol::{Failed, Outcome};
+use crate::protocol::{Failed, Outcome, Progress};
 use crate::repair::Places;
 use crate::sets::policy::Every;
 use crate::sets::register::{Checkpoint, Level};
@@ -211,7 +211,13 @@ impl Drainer {
         };
         if let Some(directory) = aside {
             drop(trees);
-            return self.leave(&directory, (volumes, all), (reason, view), meter);
+            let left = self.leave(&directory, (volumes, all), (reason, view), meter);
+            let Progress { bytes_total, bytes_done, .. } = meter.progress();
+            let left_bytes = bytes_total.saturating_sub(bytes_done);
+            return left.map_err(|error| match told.delivery {
+                Delivery::Image => image::give_up(error, &directory, &self.job, left_bytes),
+                _ => error,
+            });
         }
         let what = Contents { trees: &trees, all, is_over, elsewhere: &[] };
         let result = self.drain(&persist, what, (reason, overtaking), view, meter);

@@ -165,6 +165,14 @@ pub enum Error {
         /// The file, relative to the store.
         path: FilePath,
     },
+    /// An image does not fit beside the last one.
+    #[error("no room for an image in {}: {missing_bytes} bytes more would do", .place.display())]
+    NoRoom {
+        /// Where it was to be.
+        place: PathBuf,
+        /// How much more is to be copied than there is room for.
+        missing_bytes: u64,
+    },
     /// A file of the program would land where a directory of the store has its place.
     #[error(
         "/{path} would land in the place of a directory that is mapped there (--map); rename it"
@@ -350,5 +358,14 @@ impl Error {
             },
             _ => Severity::File,
         }
+    }
+
+    /// Whether a file system is full, or as full as it may be for this user.
+    pub(crate) fn is_about_room(&self) -> bool {
+        let code = match self {
+            Error::File { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        matches!(code, Some(libc::ENOSPC | libc::EDQUOT))
     }
 }

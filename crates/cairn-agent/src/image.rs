@@ -16,6 +16,7 @@ use crate::plan::Tree;
 use crate::volume::Volume;
 use cairn_core::{ImageState, InodeId};
 use cairn_device::Store;
+use cairn_device::store::free_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,10 +62,31 @@ pub fn next(persist: &Path, job: &str) -> PathBuf {
 /// Removes the images of a job whose files are all where they belong. What somebody changed in them stays, and so does, with a
 /// warning, what cannot be removed: nobody needs it, nor is anything amiss with the job.
 pub fn discard(persist: &Path, job: &Job) {
-    for place in places(persist, &job.job).iter().filter(|place| place.exists()) {
-        if let Err(error) = ownership::remove(place, job) {
-            log::say(log::Level::Warn, format_args!("cannot remove an image: {error}"));
-        }
+    places(persist, &job.job)
+        .iter()
+        .filter(|place| place.exists())
+        .for_each(|place| drop_one(place, job));
+}
+
+fn drop_one(place: &Path, job: &Job) {
+    if let Err(error) = ownership::remove(place, job) {
+        log::say(log::Level::Warn, format_args!("cannot remove an image: {error}"));
+    }
+}
+
+/// What became of an image in `place` of which `left_bytes` were still to be copied: if there is no room for them, what there is of it is
+/// removed, because files that are to be drained need the room, and the error says how much is missing.
+pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) -> Error {
+    if !error.is_about_room() {
+        return error;
+    }
+    let free_bytes = free_bytes(place).unwrap_or(0);
+    drop_one(place, job);
+    let missing_bytes = left_bytes.saturating_sub(free_bytes);
+    match missing_bytes {
+        // A quota, or somebody has made room meanwhile.
+        0 => error,
+        missing_bytes => Error::NoRoom { place: place.to_path_buf(), missing_bytes },
     }
 }
 

@@ -50,9 +50,11 @@ pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
     }
     let mut there = Destination::open(directory, "aside")?;
     if let Some(mut manifest) = Manifest::load(&mut there, &job.job)? {
-        // Said first: what is left of it, if this is cut off, is not all.
-        (manifest.complete, manifest.everything) = (false, false);
-        manifest.commit(&there)?;
+        if manifest.complete || manifest.everything {
+            // Said first: what is left of it, if this is cut off, is not all.
+            (manifest.complete, manifest.everything) = (false, false);
+            manifest.commit(&there)?;
+        }
         set_rights(&there, &manifest, false)?;
         for (path, entry) in manifest.files.iter().rev() {
             match there.look(path)?.filter(|found| entry.is_ours(found)) {

@@ -253,6 +253,9 @@ pub struct Status {
     /// Age of the last whole image that it has made, milliseconds.
     #[serde(default)]
     pub image_age_ms: Option<u64>,
+    /// Why the one that was begun after that is none.
+    #[serde(default)]
+    pub image_trouble: Option<String>,
     /// What it is doing.
     pub phase: Phase,
     /// Why the persist directory cannot be used, while `phase` is `retrying`.

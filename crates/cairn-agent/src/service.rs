@@ -377,8 +377,8 @@ impl DrainLoop<'_> {
         self.shared.meter.give_way(true);
         let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
         self.shared.meter.give_way(false);
-        if taken.as_ref().is_ok_and(|outcome| outcome.complete) {
-            self.shared.state().imaged = Some(began);
+        if !matches!(taken, Err(Error::Stopped)) {
+            self.shared.state().note_image(began, &taken);
         }
         let taken = match taken {
             Err(Error::Stopped) => Ok(()),
@@ -431,14 +431,14 @@ impl DrainLoop<'_> {
         }
         let mut state = self.shared.state();
         state.persist = self.drainer.persist().map(Path::to_path_buf);
+        if told.delivery == Delivery::Image && !matches!(result, Err(Error::Stopped)) {
+            state.note_image(started, &result);
+        }
         match result {
             Ok(outcome) => {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
                 state.trouble = None;
-                if told.delivery == Delivery::Image && outcome.complete {
-                    state.imaged = Some(started);
-                }
                 match told.delivery.is_aside() {
                     true => state.last_aside = outcome,
                     false => state.last = outcome,

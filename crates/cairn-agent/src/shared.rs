@@ -70,6 +70,8 @@ pub struct State {
     pub last_aside: Outcome,
     /// When the last image that became whole was begun.
     pub imaged: Option<Instant>,
+    /// Why the one after that did not.
+    pub image_trouble: Option<String>,
     /// Why the last pass did not, if it did not.
     pub trouble: Option<String>,
     /// When it will be tried again.
@@ -87,6 +89,21 @@ pub struct State {
 }
 
 impl State {
+    /// What became of an image that was begun at `began`.
+    pub fn note_image(&mut self, began: Instant, outcome: &Result<Outcome>) {
+        self.image_trouble = match outcome {
+            Ok(outcome) if outcome.complete => None,
+            Ok(outcome) => Some(match outcome.failed.first() {
+                Some(failed) => format!("{}: {}", failed.path, failed.reason),
+                None => "some of its files could not be copied".to_string(),
+            }),
+            Err(error) => Some(error.to_string()),
+        };
+        if self.image_trouble.is_none() {
+            self.imaged = Some(began);
+        }
+    }
+
     /// Asks for a drain; its number.
     pub fn request(&mut self, told: Told) -> u64 {
         self.requested += 1;
@@ -307,6 +324,7 @@ impl Shared {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             persist: state.persist.clone(),
+            image_trouble: state.image_trouble.clone(),
             image_age_ms: state.imaged.map(|begun| begun.elapsed().as_millis() as u64),
             phase: state.phase,
             reason: state.trouble.clone(),

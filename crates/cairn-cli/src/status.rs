@@ -526,14 +526,17 @@ fn lines(report: &StoreReport) -> Vec<String> {
         Some(persist) => add("persist", persist.display().to_string()),
         None => add("persist", "none: nothing is drained".to_string()),
     }
-    if let Some(age_ms) = report.agent.as_ref().and_then(|agent| agent.image_age_ms) {
-        add(
-            "image",
-            format!(
-                "the newest whole one is of {} ago",
-                crate::duration::human(age_ms as f64 / 1000.0)
-            ),
-        );
+    if let Some(agent) = &report.agent {
+        if let Some(age_ms) = agent.image_age_ms {
+            let age = crate::duration::human(age_ms as f64 / 1000.0);
+            add("image", format!("the newest whole one is of {age} ago"));
+        }
+        if let Some(trouble) = &agent.image_trouble {
+            add(
+                "image",
+                format!("the last one was not made: {}", output::escaped(trouble.as_bytes())),
+            );
+        }
     }
     for Rule { from, to } in report.map.rules() {
         add("mapped", format!("{}/{from} to {to}", report.mount));

@@ -610,22 +610,36 @@ fn job_without_an_image_is_not_gone_back_with() {
     sandbox.cairn(&run).ends_with(2).says("no persist directory");
 }
 
-/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a trajectory that grows all the time wrote all of
-/// it, again and again. Fix: what it has grown by is written behind the copy that the image before the last one has.
+/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a trajectory that grows all the time, or of a
+/// database, wrote all of it, again and again. Fix: the copy that the image before the last one has is compared, and what differs written.
 #[test]
-fn file_that_only_grew_is_copied_from_where_the_image_before_the_last_one_ends() {
+fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
     let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
-    session.shell("exec 7>>/cairn/grows 8>>/cairn/front 9>>/cairn/holes");
-    let names = ["grows", "front", "holes"];
+    let mut session =
+        Session::start(&sandbox, "job", &["--image-every", "none", "--tier", "ram:96M"]);
+    session
+        .shell("exec 5<>/cairn/cut 6<>/cairn/base 7>>/cairn/grows 8>>/cairn/front 9>>/cairn/holes");
+    session.shell("head -c 9000000 /dev/urandom | (cd /cairn; tee base cut >other)");
+    let names = ["grows", "front", "holes", "base", "cut", "other"];
     let mut made = Vec::new();
-    for number in 0..5 {
-        session.shell("head -c 300001 /dev/urandom >&7; head -c 300001 /dev/urandom >&8");
-        session.shell("truncate -s +5000011 /cairn/holes; echo end >&9");
+    for number in 0..6 {
+        let mut script = format!(
+            "head -c 300001 /dev/urandom >&7; head -c 300001 /dev/urandom >&8; cd /cairn
+            truncate -s +5000011 holes; echo end >>holes
+            truncate -s $((9000000 - 1000001 * {number} % 3000000)) cut
+            head -c 9000000 /dev/urandom >other.new; mv other.new other\n"
+        );
         if number == 3 {
-            session.shell("echo x | dd of=/cairn/front bs=1 seek=1000 conv=notrunc status=none");
+            script += "echo x | dd of=front bs=1 seek=1000 conv=notrunc status=none
+                fallocate -p -o 4194000 -l 4200000 base\n";
         }
-        session.shell("for name in grows front holes; do cp /cairn/$name is-$name; done");
+        for place in [number * 70_001, 5_000_000 + number * 400_000] {
+            script +=
+                &format!("echo {number} | dd of=base bs=1 seek={place} conv=notrunc status=none\n");
+        }
+        script += &format!("for name in {}; do cp $name $OLDPWD/is-$name; done", names.join(" "));
+        session.shell(&format!("(set -e; {script}) || touch failed"));
+        assert!(!sandbox.work().join("failed").exists(), "{number}");
         sandbox.cairn(&["drain", "job", "--image"]).succeeds();
         let image = sandbox.out().join(format!("cairn-image.job.{}", number % 2));
         let when = |name: &str| {
@@ -639,11 +653,12 @@ fn file_that_only_grew_is_copied_from_where_the_image_before_the_last_one_ends()
         println!("left out: the file system does not say when a file was made");
         return;
     }
-    let is_same =
-        |number: usize| [0, 1, 2].map(|file| made[number][file] == made[number - 2][file]);
-    assert_eq!([2, 3, 4].map(is_same), [[true; 3], [true, false, true], [true, false, true]]);
+    for number in 2..6 {
+        let is_same = |file: usize| made[number][file] == made[number - 2][file];
+        assert_eq!([0, 1, 2, 3, 4].map(is_same), [true; 5], "{number}");
+    }
     assert_eq!(session.end(), Some(0));
-    assert_eq!(sandbox.drained_names(), ["front", "grows", "holes"]);
+    assert_eq!(sandbox.drained_names(), ["base", "cut", "front", "grows", "holes", "other"]);
 }
 
 /// An image costs what has changed: what is in its place already gets another name. Each name leads to what it led to, whatever becomes of

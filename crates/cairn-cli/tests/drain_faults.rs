@@ -311,3 +311,28 @@ fn copies_are_compared_before_the_store_goes_where_that_is_asked_for() {
         assert_eq!(sandbox.drained("f"), "one\n", "{end:?}");
     }
 }
+
+/// Mechanism: what there was of an image that had no room stayed where it was, and the end was only in the log. Consequence: files that were
+/// closed afterwards had no room outside, and nobody knew how much was missing. Fix: it is removed, and `cairn status` says so.
+#[test]
+fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+        "$CAIRN" run --job tight --tier ram:64M --image-every none --persist "$OUT" -- bash -c '
+            exec 7>/cairn/a 8>/cairn/b
+            head -c 1500K /dev/urandom >&7; head -c 1500K /dev/urandom >&8
+            cp /cairn/a is-a; "$CAIRN" drain tight --image
+            head -c 2M /dev/urandom >&7; head -c 3M /dev/urandom >&8
+            code=0; "$CAIRN" drain tight --image 2>said || code=$?
+            cat said; [ $code = 75 ]; grep "no room for an image in $OUT/cairn-image.tight.1" said
+            "$CAIRN" status tight | tee said; grep "newest whole one is of" said
+            grep "the last one was not made: no room for an image in .*: [0-9]* bytes more" said
+            cmp "$OUT/cairn-image.tight.0/a" is-a; [ ! -e "$OUT/cairn-image.tight.1" ]
+            head -c 4M /dev/urandom >/cairn/c; await cmp /cairn/c "$OUT/c"
+            "$CAIRN" rm tight:/cairn/c; rm -f "$OUT/c"; exec 7>/cairn/a
+            "$CAIRN" drain tight --image; "$CAIRN" status tight | tee said; ! grep "not made" said
+            exec 7>/cairn/a 8>/cairn/b'"#;
+    if let Some(ran) = with_small_file_system(&sandbox, script) {
+        ran.succeeds();
+    }
+}
