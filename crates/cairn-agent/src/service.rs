@@ -52,6 +52,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(2);
 /// How often processes are looked at, and how often while there is nothing to drain.
 const REAP_EVERY: Duration = Duration::from_millis(100);
 const REAP_IDLE: Duration = Duration::from_millis(250);
+/// How often locks of files are looked for that are gone.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How often new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many times as long, up to the
@@ -181,6 +183,7 @@ fn keeper_loop(shared: &Shared) {
     let mut complaints = Complaints::default();
     let mut description = Description::default();
     let mut lookout = Lookout::default();
+    let mut swept = Instant::now();
     while !shared.is_stopping() {
         let is_settled = shared.state().settled;
         shared.sleep(if is_settled { REAP_IDLE } else { REAP_EVERY });
@@ -191,6 +194,10 @@ fn keeper_loop(shared: &Shared) {
             complaints.note("look ahead", lookout.look(shared));
             complaints.note("look for namespaces", shared.refresh_volumes());
             refreshed = Instant::now();
+        }
+        if swept.elapsed() >= SWEEP_EVERY {
+            complaints.note("remove locks of files that are gone", shared.sweep_locks());
+            swept = Instant::now();
         }
         let living = complaints.note("look after processes", shared.reap()).unwrap_or(0);
         if living > 0 || is_needed(shared) {

@@ -19,6 +19,7 @@ use crate::space::SpaceState;
 use crate::timeline::recorder::Recorder;
 use crate::volume::{Volume, prefix_of};
 use cairn_device::Store;
+use cairn_device::lock_file;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -307,6 +308,19 @@ impl Shared {
             living += found;
         }
         Ok(living)
+    }
+
+    /// Removes what is left of locks on files that are gone.
+    pub fn sweep_locks(&self) -> Result<()> {
+        for volume in self.volumes().0 {
+            let exists = |inode, born| match volume.fs().attributes(inode) {
+                Ok(found) => found.born == born,
+                Err(error) => error != cairn_core::Error::NotFound,
+            };
+            let swept = lock_file::sweep(&self.directory, volume.name(), exists);
+            swept.map_err(Error::file("look for locks in", &self.directory))?;
+        }
+        Ok(())
     }
 
     /// How things stand, for whoever asks.

@@ -3,7 +3,7 @@
 //! A file's extents are keyed by its *map* number, not by its inode number. Emptying a file swaps its map with
 //! that of a fresh *orphan* inode, so that truncation to 0 takes constant time; orphans are freed in bounded
 //! batches. Map numbers are a permutation of inode numbers and stay with the record while it is free.
-//! Invariant: `moves` never decreases, even across reuse of the record.
+//! Invariant: `moves` never decreases, even across reuse of the record, and each file that has the record is born later than the last.
 
 use crate::error::{Error, Result};
 use crate::fields::fields;
@@ -415,8 +415,9 @@ impl Transaction<'_> {
         self.set_fresh(inode.at + 5, &[0]);
         // Where what was written and appended ends.
         self.set_fresh(inode.at + 7, &[0, 0]);
+        let born = caller.now.0.max(inode.born(self).0.saturating_add(1)) as u64;
         // The drained version, four times, what is held.
-        self.set_fresh(inode.at + 10, &[0, now, now, now, now, 0]);
+        self.set_fresh(inode.at + 10, &[0, now, now, now, born, 0]);
     }
 
     /// Gives the record back; its extents and names must be gone.

@@ -137,7 +137,7 @@ pub struct Attributes {
     pub modified: Timestamp,
     /// Last change of data or attributes.
     pub changed: Timestamp,
-    /// Creation.
+    /// Creation; later than that of any earlier file of the same inode number.
     pub born: Timestamp,
     /// Counts changes of the data; never repeats for an inode number.
     pub version: u64,

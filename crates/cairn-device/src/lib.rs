@@ -26,6 +26,7 @@ mod fold;
 pub mod huge;
 pub mod label;
 pub mod lock;
+pub mod lock_file;
 pub mod looks;
 pub mod mapping;
 pub mod media_file;

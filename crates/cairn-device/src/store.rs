@@ -6,6 +6,7 @@
 //!   <ns>.tiers                     what its tiers are made of, if not of memory alone
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
 //!   handles/<ns>.<number>.token    FIFOs that stand for them on their way between processes
+//!   handles/<ns>.lock-<inode>-<time> files on which the kernel keeps locks, see `lock_file.rs`
 //!   ranks                          MPI ranks that came
 //!   void/                          where working directories' stand-ins are made and removed
 //!   huge/                          file system of huge pages, where one could be mounted

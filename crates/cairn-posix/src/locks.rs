@@ -1,4 +1,6 @@
-//! File locks within a node: the kernel keeps them, on a lock file of the store for each inode that was ever locked.
+//! File locks within a node: the kernel keeps them, on a lock file of the store for each file that was ever locked. Another file of the
+//! same inode number has another one: whoever held locks on the last may be just about to end. The agent removes those of files that
+//! are gone.
 //!
 //! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which drops them) when the
 //! process closes any descriptor of the file, as POSIX has it. `flock` and open-file-description locks belong to the
@@ -13,6 +15,7 @@ use std::ffi::CString;
 
 use cairn_core::{HandleId, InodeId};
 use cairn_device::descriptor::Descriptor;
+use cairn_device::lock_file;
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
@@ -75,7 +78,8 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     if let Some(known) = DESCRIPTORS.with(find)? {
         return Ok(known);
     }
-    let name = CString::new(format!("handles/{}.lock-{}", mount.name(), inode.0));
+    let born = mount.fs().attributes(inode)?.born;
+    let name = CString::new(lock_file::path(mount.name(), inode, born));
     let name = name.map_err(|_| Errno(libc::EINVAL))?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
     let opened = Descriptor::open(mount.store_directory(), &name, flags, 0o600)?.raise();
@@ -141,7 +145,7 @@ pub(crate) fn before_exec(mount: &Mount) {
 }
 
 /// Calls `visit` with each lock descriptor.
-pub(crate) fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
+pub fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
     if !DESCRIPTORS.is_empty() {
         let _ = DESCRIPTORS.with(|list| list.iter().for_each(|(_, found)| visit(found.raw())));
     }

@@ -99,3 +99,33 @@ fn lock_needs_the_right_direction() {
     assert_eq!(locks::lock_whole(reader, libc::LOCK_SH), Err(EBADF));
     remove("direction");
 }
+
+/// Mechanism: a lock file was that of an inode number. Consequence: what was made anew could not be locked as long as a process was ending
+/// that had locked the removed file of that number. Fix: it is that of one file.
+#[test]
+fn lock_does_not_outlive_its_file() {
+    let _turn = turn();
+    let exclusive = libc::LOCK_EX | libc::LOCK_NB;
+    let inode = |number| file::opened(handle(number)).unwrap().inode;
+    put("locked", b"0123456789");
+    let old = open("locked", libc::O_RDWR).unwrap();
+    let was = inode(old);
+    locks::lock_whole(old, exclusive).unwrap();
+    // As a process has it whose files are closed, and that has not ended: the kernel's lock stays.
+    let mut kept = Vec::new();
+    cairn_posix::locks::for_each_descriptor(&mut |lock| {
+        // SAFETY: makes another number for a descriptor that is open.
+        kept.push(unsafe { libc::dup(lock) });
+    });
+    close(old);
+    remove("locked");
+    put("locked", b"anew");
+    let new = open("locked", libc::O_RDWR).unwrap();
+    assert_eq!(inode(new), was, "the number is used again");
+    assert_eq!(locks::lock_whole(new, exclusive), Ok(()));
+    assert_eq!(elsewhere("locked", |other| locks::lock_whole(other, exclusive)), Err(AGAIN));
+    close(new);
+    // SAFETY: the numbers are ours.
+    kept.iter().for_each(|&lock| assert_eq!(unsafe { libc::close(lock) }, 0));
+    remove("locked");
+}
