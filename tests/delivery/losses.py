@@ -67,25 +67,36 @@ def lose(box, dice):
 
 
 def states(box):
-    """The trees since the last image that was asked for while all stood still, oldest first."""
+    """The steps since the last image that was asked for while all stood still, with their trees, oldest first."""
     trace = (box.aside("disk") / "trace").read_text().splitlines()
     lines = [json.loads(line) for line in trace]
     last = [line["step"] for line in lines].index(["meet", f"await-{IMAGES - 1}"])
-    return [line["tree"] for line in lines[last:]]
+    return [(line["step"], line["tree"]) for line in lines[last:]]
 
 
-def is_of_the_past(trees, staged):
+def is_of_the_past(states, staged):
     """It is one of the trees, or, but for the first, one and parts of the next step."""
-    first = trees[0]
+    first = states[0][1]
     try:
         same(first, staged, "the image of the moment in which all stood still", WITH_TIMES)
         return
     except Failed as error:
         exact = error
-    for pair in zip(trees, trees[1:]):
+    for (_, before), (step, after) in zip(states, states[1:]):
         try:
-            between(pair, staged, "the image that was under way")
+            between(parts(before, step, after), staged, "the image that was under way")
             return
         except Failed:
             continue
     raise Failed(f"neither an image of one moment that was under way, nor {exact}")
+
+
+def parts(before, step, after):
+    """The trees between which `step` may stop: `put` empties a file before it writes it."""
+    if "put" not in step[-1]:
+        return [before, after]
+    emptied = dict(before)
+    for path in after:
+        if before.get(path) != after[path] and after[path]["kind"] == "file":
+            emptied[path] = {**after[path], "data": ""}
+    return [before, emptied, after]

@@ -10,7 +10,7 @@ use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::journal::{Intent, Journal};
-use crate::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, manifest_name};
+use crate::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, State, manifest_name};
 use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::Node;
@@ -148,16 +148,19 @@ impl Ledger {
                 (Some(entry), Some(found)) => self.is_result(&path, entry, inode, found)?,
                 _ => false,
             };
-            match (entry, found) {
-                (Some(entry), Some(found)) if carried_out => {
-                    // With the attributes it has, so that those it should have are given to it.
-                    let mode = found.mode;
-                    let mtime_ns = entry.mtime_found(&found);
-                    let extended = self.destination.extended(&path).carried(true);
-                    self.put(path.clone(), Entry { mode, mtime_ns, extended, ..entry });
+            let known = if carried_out { entry } else { self.entry(&path).cloned() };
+            match (known, found) {
+                (Some(entry), Some(found)) if entry.is_ours(&found) => {
+                    // Else its attributes are those of a copy to come.
+                    if entry.state == State::Drained {
+                        // With the attributes it has, so that those it should have are given to it.
+                        let mode = found.mode;
+                        let mtime_ns = entry.mtime_found(&found);
+                        let extended = self.destination.extended(&path).carried(true);
+                        self.put(path.clone(), Entry { mode, mtime_ns, extended, ..entry });
+                    }
                 }
-                _ if !self.is_ours(&path)? => drop(self.take(&path)),
-                _ => {}
+                _ => drop(self.take(&path)),
             }
             self.touched.extend(path.split().map(|(parent, _)| parent));
         }

@@ -832,3 +832,25 @@ fn lose_memory(sandbox: &Sandbox, job: &str) {
     });
     fs::remove_dir_all(store).expect("removes");
 }
+
+/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, of a file with two names whose attributes are newer in the image.
+#[test]
+fn attributes_of_a_file_with_several_names_follow_the_image() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8")];
+    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
+    session.shell("cd /cairn; echo one >a; ln a step.1; ln a z; chmod 755 a; cd - >/dev/null");
+    sandbox.cairn(&["drain", "job"]).succeeds();
+    session.shell("chmod 600 /cairn/a");
+    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    lose_memory(&sandbox, "job");
+    drop(session);
+    let go_on = [&options[..], &["--stage", "--", "stat", "-c", "%a %h", "/cairn/z"]].concat();
+    sandbox.cairn(&go_on).succeeds().prints("600 3\n");
+    let found = |name: &str| fs::metadata(out.join(name)).expect("is there");
+    for name in ["a", "step.1", "z"] {
+        assert_eq!(found(name).mode() & 0o777, 0o600, "{name}");
+        assert_eq!(found(name).ino(), found("a").ino(), "{name}");
+    }
+}

@@ -454,6 +454,28 @@ fn names_that_come_back_after_an_agent_died_are_not_taken_for_drained() {
     assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file", "second"]);
 }
 
+/// Mechanism: who gives attributes to one name of a copy makes another file of it first, and not the one that it has announced. So an agent
+/// that died then was not taken to have done it, and its successor took the copy for what it had been. Consequence: when the program gave
+/// its old attributes back to the file, or went on from an image with these, the copy kept the new ones, with exit code 0.
+/// Fix: a copy that something was announced about is looked at.
+#[test]
+fn attributes_that_a_copy_got_from_an_agent_that_died_are_seen() {
+    for steps in [1, 2, usize::MAX] {
+        let world = World::new();
+        world.write("file", 1, "text");
+        world.link("file", "second");
+        assert!(world.drain(), "everything is drained");
+        world.touch("file", 0o755, 1);
+        world.die_after(steps);
+        world.touch("file", 0o644, 1);
+        assert!(world.drain(), "everything is drained again");
+        for name in ["file", "second"] {
+            let found = world.destination().look(&path(name)).expect("looks").expect("is there");
+            assert_eq!(found.mode, 0o644, "{name} after {steps}");
+        }
+    }
+}
+
 /// Mechanism: a new agent had not opened the manifest when it was asked to evict, so it did not say
 /// there that the copy stays. Consequence: its first pass removed the copy, and the file was
 /// nowhere. Fix: evicting opens the manifest.
