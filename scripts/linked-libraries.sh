@@ -141,7 +141,7 @@ grep -vx '__libc_start_main' "$hooks" | sort >"$scratch/hooks"
 missing=$(comm -23 "$scratch/hooks" "$scratch/defined")
 [ -z "$missing" ] || { printf 'linked-libraries: %s has no hooks for: %s\n' "$built" "$missing" >&2 && exit 1; }
 sed 's/.*/& __cairn_hook_&/' "$scratch/hooks" >"$scratch/renamed"
-printf '%s __cairn_%s\n' dlsym dlsym dlopen dlopen dlclose dlclose >>"$scratch/renamed"
+printf '%s %s\n' dlsym __cairn_hook_dlsym dlopen __cairn_dlopen dlclose __cairn_dlclose >>"$scratch/renamed"
 { sed 's/^/__cairn_hook_/' "$scratch/hooks" && grep -E '^(__)?cairn_' "$scratch/defined"; } >"$scratch/visible"
 objcopy --strip-unneeded --redefine-syms="$scratch/renamed" --keep-global-symbols="$scratch/visible" \
     "$scratch/whole.o" "$scratch/cairn.o"

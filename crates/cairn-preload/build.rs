@@ -5,5 +5,17 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // The name that programs linked with -lcairn ask for: the library that is preloaded answers to it, so there is one copy.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcairn.so");
+    // Functions that are nothing but assembly, which Rust has since 1.88.
+    println!("cargo:rustc-check-cfg=cfg(has_naked_functions)");
+    if compiler_minor().is_some_and(|minor| minor >= 88) {
+        println!("cargo:rustc-cfg=has_naked_functions");
+    }
     println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// The compiler's second number, if it tells: `rustc 1.88.0 (…)`.
+fn compiler_minor() -> Option<u32> {
+    let compiler = std::env::var_os("RUSTC")?;
+    let said = std::process::Command::new(compiler).arg("--version").output().ok()?;
+    String::from_utf8(said.stdout).ok()?.split('.').nth(1)?.parse().ok()
 }

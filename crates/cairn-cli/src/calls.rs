@@ -95,6 +95,8 @@ pub struct CallReport {
     pub passed: u64,
     /// Refused or missed.
     pub not_served: u64,
+    /// Made by instructions that are not the C library's, and caught; those of them that were served are among those, too.
+    pub caught: u64,
     /// More than there was room to count by function.
     pub uncounted: u64,
     /// By function, outcome and program.
@@ -167,6 +169,7 @@ impl CallReport {
     /// Adds calls that were counted elsewhere.
     pub fn add(&mut self, calls: Calls) {
         let sum = match calls.outcome {
+            _ if calls.function == calls::BY_INSTRUCTION => &mut self.caught,
             Ended::Served | Ended::Failed => &mut self.served,
             Ended::Passed => &mut self.passed,
             Ended::Refused | Ended::Missed => &mut self.not_served,
@@ -182,13 +185,17 @@ impl CallReport {
 
     /// All in a line.
     pub fn summary(&self) -> String {
-        let CallReport { served, passed, not_served, uncounted, .. } = self;
+        let CallReport { served, passed, not_served, caught, uncounted, .. } = self;
         let served = count(*served, "call");
+        let caught = match caught {
+            0 => String::new(),
+            _ => format!("; {caught} caught that were made past the C library"),
+        };
         let lost = match uncounted {
             0 => String::new(),
             _ => format!("; {uncounted} more for which there was no room"),
         };
-        format!("{served} served, {not_served} not served, {passed} on other files{lost}")
+        format!("{served} served, {not_served} not served, {passed} on other files{caught}{lost}")
     }
 
     /// The end of a run: all in a line, and what was not served.

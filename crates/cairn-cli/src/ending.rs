@@ -156,6 +156,8 @@ pub struct Ending<'a> {
     pub launch: Option<Launch>,
     /// Programs that nothing was served to.
     pub unserved: Vec<String>,
+    /// A library whose calls past the C library could not be caught.
+    pub uncaught: Option<String>,
     /// What programs left at the mount prefix in the real file system.
     pub strayed: Option<Strayed>,
     /// Families of which checkpoints went before the drain had copied them.
@@ -191,7 +193,8 @@ impl Ending<'_> {
         let calls = self.calls.iter().flat_map(CallReport::lines);
         lines.extend(calls.map(|line| format!("{job}: {line}")));
         let unserved = unserved::line(&self.unserved);
-        lines.extend(unserved.map(|line| format!("{job}: {line}")));
+        let uncaught = self.uncaught.as_deref().map(unserved::line_of_uncaught);
+        lines.extend(unserved.into_iter().chain(uncaught).map(|line| format!("{job}: {line}")));
         lines.extend(self.strayed.iter().map(|strayed| format!("{job}: {}", strayed.line())));
         let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
         let of_ranks = self.launch.iter().flat_map(told);
@@ -342,6 +345,8 @@ impl Ending<'_> {
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
             unserved: &'a [String],
             #[serde(skip_serializing_if = "Option::is_none")]
+            uncaught: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             strayed_names: Option<u64>,
             #[serde(skip_serializing_if = "<[Behind]>::is_empty")]
             behind: &'a [Behind],
@@ -385,6 +390,7 @@ impl Ending<'_> {
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
+            uncaught: self.uncaught.as_deref(),
             strayed_names: self.strayed.as_ref().map(|strayed| strayed.names),
             behind: &self.behind,
             not_brought: &self.not_brought,

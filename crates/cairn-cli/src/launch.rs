@@ -62,6 +62,16 @@ pub fn command(
     command
 }
 
+/// Whether calls of the kernel that programs make by instructions of their own are served: the kernel can show them to us, and nobody
+/// has said that they are to pass.
+pub fn catches_raw_calls() -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    let is_wanted = std::env::var_os("CAIRN_RAW_CALLS").is_none_or(|what| what != "pass");
+    // SAFETY: turns off what is not on, in this thread.
+    let can = || unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } == 0;
+    cfg!(target_arch = "x86_64") && is_wanted && can()
+}
+
 /// The value of `LD_PRELOAD`: our library first, then what was there; but a sanitizer before us, so that it sees the
 /// program's calls on files of ours, too.
 fn preload(library: &Path, before: Option<&OsStr>) -> OsString {

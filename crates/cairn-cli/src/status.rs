@@ -83,6 +83,9 @@ pub struct StoreReport {
     /// Programs that nothing was served to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unserved: Vec<String>,
+    /// A library whose calls past the C library could not be caught.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncaught: Option<String>,
     /// Its regular files.
     files: FileCounts,
     /// Checkpoints that programs announced, in that order.
@@ -277,6 +280,7 @@ fn report(store: &OpenStore) -> StoreReport {
         used_bytes: 0,
         processes: 0,
         unserved: unserved::programs(store.directory()),
+        uncaught: unserved::uncaught(store.directory()),
         launches: Vec::new(),
         files: FileCounts::default(),
         checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
@@ -486,7 +490,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
         add("ranks", ranks::shown(launch));
         ranks::troubles(launch).for_each(|trouble| add("trouble", trouble));
     }
-    unserved::line(&report.unserved).iter().for_each(|line| add("programs", line.clone()));
+    let uncaught = report.uncaught.as_deref().map(unserved::line_of_uncaught);
+    let unserved = unserved::line(&report.unserved).into_iter().chain(uncaught);
+    unserved.for_each(|line| add("programs", line));
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));
     for (name, number, bytes) in [

@@ -10,11 +10,12 @@ use std::collections::BTreeSet;
 /// What all names begin with.
 const OURS: &str = "CAIRN_";
 /// Variables that are no options: what programs of a job are told, and what whoever mends an installation says.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "CAIRN_CALLS",
     "CAIRN_JOB",
     "CAIRN_MOUNT",
     "CAIRN_PRELOAD",
+    "CAIRN_RAW_CALLS",
     "CAIRN_RUN_PROBE",
     "CAIRN_SCOPE",
     "CAIRN_STORE",

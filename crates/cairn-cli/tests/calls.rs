@@ -48,7 +48,10 @@ fn compile(sandbox: &Sandbox, name: &str, source: &str) -> PathBuf {
 fn run(sandbox: &Sandbox, program: &Path, arguments: &[&str]) -> Ran {
     let program = program.to_str().expect("UTF-8");
     let options = ["run", "--job", "counted", "--report-calls", "--", program];
-    sandbox.cairn(&[&options[..], arguments].concat())
+    let mut command = sandbox.command(&[&options[..], arguments].concat());
+    // What goes past the library is not caught.
+    let output = command.env("CAIRN_RAW_CALLS", "pass").output().expect("starts");
+    Ran::of(output, program.to_string())
 }
 
 /// What was counted.

@@ -19,6 +19,7 @@ mod dax;
 pub mod descriptor;
 pub mod device;
 pub mod directory;
+pub mod dispatch;
 pub mod file;
 mod flight;
 #[cfg(target_arch = "x86_64")]

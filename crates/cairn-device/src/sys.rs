@@ -8,6 +8,7 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
+use crate::dispatch;
 use cairn_core::{Error, Timestamp};
 
 /// An error number of the kernel, positive.
@@ -60,9 +61,17 @@ pub unsafe fn call<const COUNT: usize>(
 
 /// # Safety
 /// As for [`call()`].
-#[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
+    // SAFETY: promised by the caller.
+    dispatch::allowed(|| unsafe { instruction(number, arguments) })
+}
+
+/// # Safety
+/// As for [`call()`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn instruction(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
     let result;
     // SAFETY: the kernel's convention: it changes rax, rcx and r11, and no memory but what the caller answers for.
     unsafe {
@@ -87,7 +96,7 @@ unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_l
 /// As for [`call()`].
 #[cfg(target_arch = "aarch64")]
 #[inline]
-unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
+unsafe fn instruction(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
     let result;
     // SAFETY: the kernel's convention: it changes x0, and no memory but what the caller answers for.
     unsafe {

@@ -29,6 +29,10 @@ pub const VARIABLE: &str = "CAIRN_CALLS";
 /// Size of the file.
 pub const BYTES: usize = size_of::<Table>();
 
+/// Stands for a function where a call was made by an instruction that is not the C library's, and caught: it is counted as what it
+/// was, too, if it was served.
+pub const BY_INSTRUCTION: &str = "syscall (instruction)";
+
 const MAGIC: u64 = u64::from_le_bytes(*b"cairncl1");
 /// Words of a record.
 const WORDS: usize = 32;

@@ -17,13 +17,20 @@ const VARIABLE_BYTES: usize = 4096;
 const MOUNT_BYTES: usize = 255;
 
 /// Variables that an executed program needs in order to reach the store.
-pub const INHERITED: [&CStr; 5] =
-    [c"LD_PRELOAD", c"CAIRN_STORE", c"CAIRN_MOUNT", c"CAIRN_SCOPE", c"CAIRN_CALLS"];
+pub const INHERITED: [&CStr; 6] = [
+    c"LD_PRELOAD",
+    c"CAIRN_STORE",
+    c"CAIRN_MOUNT",
+    c"CAIRN_SCOPE",
+    c"CAIRN_CALLS",
+    c"CAIRN_RAW_CALLS",
+];
 const PRELOAD: usize = 0;
 const STORE: usize = 1;
 const MOUNT: usize = 2;
 const SCOPE: usize = 3;
 const CALLS: usize = 4;
+const RAW_CALLS: usize = 5;
 
 /// Who shares a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +130,11 @@ impl Configuration {
     /// Whether calls are to be counted (`calls.rs`).
     pub fn counts_calls(&self) -> bool {
         !self.variables[CALLS].value().is_empty()
+    }
+
+    /// Whether calls of the kernel that libraries make by instructions of their own are the kernel's, whatever they are about.
+    pub fn passes_raw_calls(&self) -> bool {
+        self.variables[RAW_CALLS].value() == b"pass"
     }
 
     /// Which namespace this process uses.

@@ -4,7 +4,9 @@
 
 use core::ffi::{CStr, c_void};
 
-pub use cairn_device::sys::{close, fcntl, fstatat, mmap, munmap, openat, read, write};
+pub use cairn_device::sys::{
+    call, close, fcntl, fstatat, getpid, gettid, mmap, munmap, openat, read, write,
+};
 
 use crate::error::{Errno, Result};
 use crate::gate;

@@ -50,4 +50,5 @@ mod upkeep;
 pub use cairn_core::{
     Above, Attributes, HandleId, HandleInfo, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds,
 };
+pub use cairn_device::dispatch as selector;
 pub use error::{Errno, PathError, PathResult, Result};

@@ -1,7 +1,8 @@
 //! Programs of the job that nothing of it is served to, because the system loads nothing of ours into them: those that gain rights
 //! when they are executed. Nobody can be told at that moment, so it is noted in the store, once for each program.
 //!
-//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and `cairn status` read them.
+//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and `cairn status` read them. Another one,
+//! `unserved/uncaught`, says that calls past the C library cannot be served where the program runs.
 //! Does not keep anything from being executed, and leaves out what cannot be looked at.
 
 use core::ffi::CStr;
@@ -10,10 +11,14 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::short_path::ShortPath;
 use cairn_device::sys;
 
-use crate::configuration;
+use crate::configuration::{self, Configuration};
 
 /// Directory of the notes, within the store.
 pub const NOTES: &CStr = c"unserved";
+/// File of the store, in that directory, that says which library makes calls of the kernel that could not be caught.
+pub const UNCAUGHT: &CStr = c"uncaught";
+/// Bytes of a program's path that are told.
+const PATH_BYTES: usize = 512;
 /// Where the kernel keeps the capabilities of a file.
 const CAPABILITIES: &CStr = c"security.capability";
 
@@ -27,20 +32,38 @@ pub fn note_program(path: &CStr) {
     {
         return;
     }
+    let mut name = ShortPath::new();
+    name.push_number(program.st_dev);
+    name.push(b".");
+    name.push_number(program.st_ino);
+    note(configuration, &name, path);
+}
+
+/// Notes that calls of the kernel which the library at `path` makes by itself cannot be caught here; empty: those of the program.
+pub fn note_uncaught(path: &CStr) {
+    let Some(configuration) = configuration::get() else { return };
+    let mut program = [0; PATH_BYTES];
+    let room = &mut program[..PATH_BYTES - 1];
+    let is_program =
+        path.is_empty() && sys::readlinkat(libc::AT_FDCWD, c"/proc/self/exe", room).is_ok();
+    let program = CStr::from_bytes_until_nul(&program).unwrap_or_default();
+    note(configuration, UNCAUGHT, if is_program { program } else { path });
+}
+
+/// Writes `text` into the note `name`, unless there is one.
+fn note(configuration: &Configuration, name: &CStr, text: &CStr) {
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     let store = configuration.store_path();
     let Ok(store) = Descriptor::open(libc::AT_FDCWD, store, flags, 0) else { return };
     // It may be there.
     let _ = sys::mkdirat(store.raw(), NOTES, 0o700);
-    let mut name = ShortPath::new();
-    name.push(NOTES.to_bytes());
-    name.push(b"/");
-    name.push_number(program.st_dev);
-    name.push(b".");
-    name.push_number(program.st_ino);
+    let mut path = ShortPath::new();
+    path.push(NOTES.to_bytes());
+    path.push(b"/");
+    path.push(name.to_bytes());
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
-    if let Ok(note) = Descriptor::open(store.raw(), &name, flags, 0o600) {
-        let _ = sys::write(note.raw(), path.to_bytes());
+    if let Ok(note) = Descriptor::open(store.raw(), &path, flags, 0o600) {
+        let _ = sys::write(note.raw(), text.to_bytes());
     }
 }
 

@@ -28,6 +28,11 @@ mod attributes;
 mod clones;
 mod descriptors;
 mod directories;
+#[cfg(target_arch = "x86_64")]
+mod dispatch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_dispatch.rs"]
+mod dispatch;
 mod environment;
 mod exec;
 mod extended;
@@ -58,6 +63,7 @@ mod streams;
 mod submit;
 mod syscalls;
 mod terminals;
+mod threads;
 mod trees;
 mod walks;
 mod wide;

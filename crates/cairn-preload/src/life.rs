@@ -13,7 +13,7 @@ use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
-use crate::{environment, next, sanitizers, signals, stdio, streams};
+use crate::{dispatch, environment, next, sanitizers, signals, stdio, streams};
 
 /// Has bad addresses told, and looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout
 /// and stderr. In the library that is preloaded even the C library is not initialised yet: it does not know its environment.
@@ -30,6 +30,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if !sanitizers::is_there() {
         signals::watch_addresses();
     }
+    dispatch::begin();
     if !(0..=2).any(placeholder::may_be_ours) {
         return;
     }
@@ -182,6 +183,9 @@ impl Making {
             }
             Ok::<_, Errno>(())
         });
+        if pid == 0 {
+            dispatch::in_child();
+        }
         set_errno(after);
     }
 }

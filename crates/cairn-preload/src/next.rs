@@ -121,6 +121,57 @@ pub fn is_linked() -> bool {
     !__cairn_next_bounds.start.is_null()
 }
 
+// Functions of the dynamic linker: the one that tells versions apart, and, in a program that has the archive, the plain one.
+core::arch::global_asm!(
+    ".pushsection .data.rel.ro.cairn_linker, \"aw\"",
+    ".weak dlvsym",
+    ".weak __cairn_dlsym",
+    ".hidden __cairn_dlsym",
+    ".globl __cairn_linker",
+    ".hidden __cairn_linker",
+    ".balign 8",
+    "__cairn_linker:",
+    ".quad dlvsym",
+    ".quad __cairn_dlsym",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe static __cairn_linker: Linker;
+}
+
+type Versioned = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+#[repr(C)]
+struct Linker {
+    dlvsym: Option<Versioned>,
+    dlsym: *mut c_void,
+}
+
+// SAFETY: as `Linked`.
+unsafe impl Sync for Linker {}
+
+/// The C library's `dlsym`, which our own stands in front of.
+#[cfg(has_naked_functions)]
+pub fn dlsym() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// Of all versions of the C library for x86-64.
+    const VERSION: &CStr = c"GLIBC_2.2.5";
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = match &__cairn_linker {
+            Linker { dlsym, .. } if !dlsym.is_null() => *dlsym,
+            // SAFETY: the names are terminated; it may be called at any time in a process that is running.
+            Linker { dlvsym: Some(dlvsym), .. } => unsafe {
+                dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr())
+            },
+            _ => core::ptr::null_mut(),
+        };
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
 static SUPERSEDED: AtomicBool = AtomicBool::new(false);
 
 /// Says that the library is in this process a second time, as a shared object: that one does everything, because calls of

@@ -9,8 +9,11 @@ use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use cairn_posix::selector;
 use cairn_posix::{address, gate, kernel};
 use libc::{sigaction as Action, sighandler_t, siginfo_t};
+
+use crate::dispatch;
 
 /// Signal numbers of Linux, and one.
 const SIGNALS: usize = 65;
@@ -35,19 +38,41 @@ const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Lets bad addresses that the application passes be errors, if nobody else has taken their signals: at the start.
 pub fn watch_addresses() {
+    OF_ADDRESSES.into_iter().for_each(|signal| watch(signal, |now| now == libc::SIG_DFL));
+}
+
+/// Has the kernel call us for a signal, if what the application wants of it `is_right`; that stays.
+pub fn watch(signal: c_int, is_right: impl FnOnce(sighandler_t) -> bool) {
+    // SAFETY: plain data, for which zero is a value.
+    let mut now: Action = unsafe { core::mem::zeroed() };
+    // SAFETY: our own hook: room for an action, and then a valid one.
+    unsafe {
+        if sigaction(signal, core::ptr::null(), &raw mut now) == 0 && is_right(now.sa_sigaction) {
+            sigaction(signal, &raw const now, core::ptr::null_mut());
+        }
+    }
+}
+
+/// No handler that was installed before calls were caught blocks SIGSYS any more.
+pub fn let_through() {
     let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
-    for signal in OF_ADDRESSES {
+    for signal in 1..SIGNALS as c_int {
         // SAFETY: plain data, for which zero is a value.
         let mut now: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: room for an action, and then a valid one for our own hook.
+        // SAFETY: room for an action, and then the same with another set.
         unsafe {
-            if real(signal, core::ptr::null(), &raw mut now) == 0
-                && now.sa_sigaction == libc::SIG_DFL
-            {
-                sigaction(signal, &raw const now, core::ptr::null_mut());
+            let is_known = real(signal, core::ptr::null(), &raw mut now) == 0;
+            if is_known && libc::sigismember(&raw const now.sa_mask, libc::SIGSYS) == 1 {
+                libc::sigdelset(&raw mut now.sa_mask, libc::SIGSYS);
+                real(signal, &raw const now, core::ptr::null_mut());
             }
         }
     }
+}
+
+/// Whether SIGSYS is ours in the first place.
+fn is_caught(signal: c_int) -> bool {
+    signal == libc::SIGSYS && selector::is_on()
 }
 
 /// As if there were no handler: what the thread did it does again, and what was sent is sent again.
@@ -68,6 +93,10 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if OF_ADDRESSES.contains(&signal) && unsafe { address::recover(context) } {
         return;
     }
+    // SAFETY: the kernel passes valid information, and this thread's context.
+    if signal == libc::SIGSYS && unsafe { dispatch::take(&*info, context) } {
+        return;
+    }
     let Some(wanted) = wanted(signal) else { return };
     // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
     if !is_fault(signal, unsafe { (*info).si_code }) && gate::defer(unsafe { &*info }) {
@@ -75,7 +104,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     }
     gate::begin_handler(signal);
     let handler = wanted.handler.load(Ordering::Acquire);
-    if handler == libc::SIG_DFL && OF_ADDRESSES.contains(&signal) {
+    let is_of_ours = OF_ADDRESSES.contains(&signal) || is_caught(signal);
+    if handler == libc::SIG_DFL && is_of_ours {
         // SAFETY: as above.
         return unsafe { act_by_default(signal, &*info) };
     }
@@ -86,8 +116,13 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         unsafe { sigaction(signal, &raw const default, core::ptr::null_mut()) };
     }
     if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+        // It may have come in the midst of a call of ours that the kernel lets through.
+        let selected = selector::is_on().then(selector::rest);
         // SAFETY: the application set this handler; one with fewer parameters ignores the others.
         unsafe { transmute::<usize, Handler>(handler)(signal, info, context) };
+        if let Some(selected) = selected {
+            selector::select(selected);
+        }
     }
 }
 
@@ -104,7 +139,9 @@ fn is_handler(action: sighandler_t) -> bool {
 
 /// Whether the kernel gets a handler of ours where the application asks for this.
 fn is_handled(signal: c_int, action: sighandler_t) -> bool {
-    is_handler(action) || action == libc::SIG_DFL && OF_ADDRESSES.contains(&signal)
+    is_handler(action)
+        || action == libc::SIG_DFL && OF_ADDRESSES.contains(&signal)
+        || is_caught(signal)
 }
 
 macro_rules! actions {
@@ -130,6 +167,15 @@ macro_rules! actions {
                 if !is_handler(new.sa_sigaction) {
                     ours.sa_flags |= libc::SA_ONSTACK;
                 }
+                if is_caught(signal) {
+                    // What is served may wait, and what handlers do meanwhile is caught, too.
+                    ours.sa_flags |= libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+                    // SAFETY: a set of signals.
+                    unsafe { libc::sigemptyset(&raw mut ours.sa_mask) };
+                } else if selector::is_on() {
+                    // SAFETY: as above, and one of them.
+                    unsafe { libc::sigdelset(&raw mut ours.sa_mask, libc::SIGSYS) };
+                }
                 ours
             });
             let given = ours.as_ref().map_or(new, core::ptr::from_ref);
@@ -153,6 +199,44 @@ macro_rules! actions {
 actions! {
     fn sigaction;
     fn __sigaction;
+}
+
+/// An action as the kernel has it: the handler, flags, where it returns to, the signals that are blocked meanwhile.
+pub type KernelAction = [usize; 4];
+
+/// As `sigaction(2)`, of whoever calls the kernel by itself; what the kernel would answer.
+///
+/// # Safety
+/// `old` is null, has room for an action, or is a bad address.
+pub unsafe fn change_by_number(
+    signal: c_int,
+    new: Option<KernelAction>,
+    old: *mut KernelAction,
+) -> i64 {
+    /// Says that the third word is there.
+    const SA_RESTORER: c_int = 0x0400_0000;
+    // SAFETY: plain data, for which zero is a value.
+    let (mut action, mut before): (Action, Action) =
+        unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+    if let Some([handler, flags, _, mask]) = new {
+        action.sa_sigaction = handler;
+        action.sa_flags = flags as c_int & !SA_RESTORER;
+        // SAFETY: a set begins with the signals that the kernel has.
+        unsafe { (&raw mut action.sa_mask).cast::<usize>().write(mask) };
+    }
+    let given = new.map_or(core::ptr::null(), |_| &raw const action);
+    // SAFETY: our own hook: valid actions.
+    if unsafe { sigaction(signal, given, &raw mut before) } != 0 {
+        return -i64::from(crate::answer::errno());
+    }
+    // SAFETY: as above.
+    let mask = unsafe { (&raw const before.sa_mask).cast::<usize>().read() };
+    let told = [before.sa_sigaction, before.sa_flags as usize, 0, mask];
+    // SAFETY: promised by the caller.
+    match old.is_null() || unsafe { crate::answer::deliver(old, told) }.is_ok() {
+        true => 0,
+        false => -i64::from(libc::EFAULT),
+    }
 }
 
 /// Sets a handler with these flags and returns the one before, as `signal` and its kin do.

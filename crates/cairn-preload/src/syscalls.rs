@@ -10,10 +10,10 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use cairn_posix::mapping::Request;
 use cairn_posix::path::Route;
-use cairn_posix::{Errno, address, configuration, cwd, gate, table};
+use cairn_posix::{Errno, address, configuration, cwd, gate, kernel, table};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
-use crate::answer::{answer_as, is_missed, is_ours};
+use crate::answer::{answer_as, errno, is_missed, is_ours, set_errno};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
     mapping, names, open, passing, poll, resolve, space, stat, submit, walks,
@@ -29,12 +29,25 @@ const SYS_REMOVEXATTRAT: c_long = 466;
 struct Call {
     number: c_long,
     words: Words,
+    /// Nobody has called a function for it.
+    is_by_instruction: bool,
 }
 
 impl Call {
     /// The kernel's answer.
     fn pass(&self) -> c_long {
         let [a, b, c, d, e, f] = self.words;
+        if self.is_by_instruction {
+            let words = self.words.map(|word| word as c_long);
+            // SAFETY: the caller's own arguments.
+            return unsafe { kernel::call(self.number, words) }.map_or_else(
+                |failed| {
+                    set_errno(failed.0);
+                    -1
+                },
+                |result| result as c_long,
+            );
+        }
         let real = next!(syscall: fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long);
         // SAFETY: the caller's own arguments.
         unsafe { real(self.number, a, b, c, d, e, f) }
@@ -44,7 +57,7 @@ impl Call {
     fn with(&self, place: usize, word: usize) -> Call {
         let mut words = self.words;
         words[place] = word;
-        Call { number: self.number, words }
+        Call { words, ..*self }
     }
 
     fn descriptor(&self, place: usize) -> c_int {
@@ -119,13 +132,24 @@ pub unsafe extern "C-unwind" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    let call = Call { number, words: [a, b, c, d, e, f] };
+    let call = Call { number, words: [a, b, c, d, e, f], is_by_instruction: false };
     // What comes from within a call of ours is the C library's function of that call, on its way to the kernel.
     if configuration::get().is_none() || gate::is_inside() {
         return call.pass();
     }
     // SAFETY: the caller's own arguments.
     unsafe { serve(&call).unwrap_or_else(|| call.pass()) }
+}
+
+/// What the kernel is to have answered to a call that was made by an instruction, if the number is one that a file could be concerned
+/// by.
+///
+/// # Safety
+/// As for `serve`.
+pub unsafe fn serve_instruction(number: c_long, words: Words) -> Option<c_long> {
+    // SAFETY: promised by the caller.
+    let result = unsafe { serve(&Call { number, words, is_by_instruction: true }) }?;
+    Some(if result == -1 { -c_long::from(errno()) } else { result })
 }
 
 /// The hook's answer, or nothing if the number is none that a file could be concerned by.

@@ -90,7 +90,8 @@ fn no_function_is_decided_twice() {
 /// Other names of hooks, by which a static C library calls itself. It must not meet us there: it does in children that share
 /// its memory, or inside functions that we serve as a whole.
 const OF_THE_LIBRARY_ITSELF: &str = "_Fork __clone __close __connect __dup2 __fcntl __fork __lseek __open __open64 __poll \
-    __pread64 __pwrite64 __read __select __send __sigaction __statfs __vfork __write";
+    __pread64 __pwrite64 __read __select __send __sigaction __statfs __vfork __write \
+    dlsym";
 
 /// The hooks that the archive stands in front of, one a line.
 fn wrapped() -> String {
@@ -135,7 +136,8 @@ fn declares(source: &str, name: &str) -> bool {
 /// The sources with what they are for, which is their first sentence, and the hooks they declare.
 fn families(hooks: &BTreeSet<String>) -> Vec<(String, BTreeSet<String>)> {
     let listing = fs::read_dir(sources()).expect("the sources are listed");
-    let paths: BTreeSet<PathBuf> = listing.map(|entry| entry.expect("an entry").path()).collect();
+    let paths = listing.map(|entry| entry.expect("an entry").path());
+    let paths: BTreeSet<PathBuf> = paths.filter(|path| path.is_file()).collect();
     let mut left = hooks.clone();
     let mut families = Vec::new();
     for path in paths {

@@ -1,0 +1,119 @@
+//! Threads are armed before they run anything of the application, and do not block SIGSYS, where calls of the kernel are caught
+//! (`dispatch.rs`). Everywhere else these hooks pass on what they are given.
+
+use core::ffi::{c_int, c_void};
+
+use cairn_posix::selector;
+use libc::{pthread_attr_t, pthread_t};
+
+use crate::dispatch;
+
+type Begin = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// What a new thread runs.
+struct Start<Function> {
+    function: Function,
+    argument: *mut c_void,
+}
+
+impl<Function: Copy> Start<Function> {
+    /// Arms the thread; what it is to run then.
+    ///
+    /// # Safety
+    /// `start` is the box that the thread was given.
+    unsafe fn take(start: *mut c_void) -> (Function, *mut c_void) {
+        dispatch::arm();
+        // SAFETY: promised by the caller.
+        let start = unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
+        (start.function, start.argument)
+    }
+}
+
+unsafe extern "C-unwind" fn run_thread(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` passes its own; the function and its argument are the application's.
+    unsafe {
+        let (function, argument) = Start::<Begin>::take(start);
+        function(argument)
+    }
+}
+
+/// As `pthread_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    function: Begin,
+    argument: *mut c_void,
+) -> c_int {
+    let real = library!(pthread_create: fn(*mut pthread_t, *const pthread_attr_t, Begin, *mut c_void) -> c_int);
+    if !selector::is_on() {
+        // SAFETY: the caller's own arguments.
+        return unsafe { real(thread, attributes, function, argument) };
+    }
+    let start = Box::into_raw(Box::new(Start { function, argument }));
+    // SAFETY: the caller's own arguments, but for a function that runs theirs.
+    let result = unsafe { real(thread, attributes, run_thread, start.cast()) };
+    if result != 0 {
+        // SAFETY: nobody has taken it.
+        drop(unsafe { Box::from_raw(start) });
+    }
+    result
+}
+
+type BeginC11 = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+
+unsafe extern "C-unwind" fn run_c11_thread(start: *mut c_void) -> c_int {
+    // SAFETY: as `run_thread`.
+    unsafe {
+        let (function, argument) = Start::<BeginC11>::take(start);
+        function(argument)
+    }
+}
+
+/// As `thrd_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn thrd_create(
+    thread: *mut pthread_t,
+    function: BeginC11,
+    argument: *mut c_void,
+) -> c_int {
+    let real = library!(thrd_create: fn(*mut pthread_t, BeginC11, *mut c_void) -> c_int);
+    if !selector::is_on() {
+        // SAFETY: the caller's own arguments.
+        return unsafe { real(thread, function, argument) };
+    }
+    let start = Box::into_raw(Box::new(Start { function, argument }));
+    // SAFETY: the caller's own arguments, but for a function that runs theirs.
+    let result = unsafe { real(thread, run_c11_thread, start.cast()) };
+    if result != 0 {
+        // SAFETY: nobody has taken it.
+        drop(unsafe { Box::from_raw(start) });
+    }
+    result
+}
+
+macro_rules! masks {
+    ($(fn $name:ident;)*) => {$(
+        /// As the C library's function of this name; SIGSYS stays as it is where calls are caught.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+            let real = library!($name: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int);
+            // SAFETY: the caller passes null or a set.
+            let Some(set) = (unsafe { new.as_ref() }).filter(|_| selector::is_on()) else {
+                // SAFETY: the caller's own arguments.
+                return unsafe { real(how, new, old) };
+            };
+            let mut set = *set;
+            // SAFETY: a set and one of its signals; the caller's other arguments.
+            unsafe {
+                libc::sigdelset(&raw mut set, libc::SIGSYS);
+                real(how, &raw const set, old)
+            }
+        }
+    )*};
+}
+
+masks! {
+    fn sigprocmask;
+    fn pthread_sigmask;
+}

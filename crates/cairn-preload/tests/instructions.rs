@@ -1,0 +1,120 @@
+//! Calls of the kernel that programs and libraries make by instructions of their own are served like those through the C library, where
+//! the kernel can catch them; and what handlers, masks, stacks and jumps of the program's are stays that.
+
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::{Stage, errors, same_on_both, text};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Has the kernel refuse to catch calls of the command, as older ones do.
+fn without_dispatch(command: &mut Command) -> &mut Command {
+    const FIRST_ARGUMENT: u32 = 16;
+    let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+    let unless = |is: u32, others| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, others, is);
+    let answer = |what| step(libc::BPF_RET | libc::BPF_K, 0, 0, what);
+    let steps = [
+        load(0),
+        unless(libc::SYS_prctl as u32, 3),
+        load(FIRST_ARGUMENT),
+        unless(PR_SET_SYSCALL_USER_DISPATCH as u32, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let confine = move || {
+        let program = libc::sock_fprog { len: 6, filter: steps.as_ptr().cast_mut() };
+        // SAFETY: takes numbers, and a filter of six steps, which only is read.
+        let is_set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    == 0
+        };
+        if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure only makes system calls.
+    unsafe { command.pre_exec(confine) }
+}
+
+const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+
+/// Whether the kernel has Syscall User Dispatch; says that nothing is tested if not.
+fn can_catch() -> bool {
+    // SAFETY: turns off what is not on.
+    let is_known = unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } == 0;
+    if !is_known {
+        println!("left out: this kernel cannot catch calls");
+    }
+    is_known
+}
+
+fn same(case: &str) {
+    if can_catch() {
+        same_on_both("instructions", case);
+    }
+}
+
+#[test]
+fn files_are_served() {
+    same("files");
+}
+
+#[test]
+fn threads_are_armed_also_with_small_stacks() {
+    same("threads");
+}
+
+#[test]
+fn children_are_armed() {
+    same("children");
+}
+
+#[test]
+fn handlers_masks_and_stacks_are_those_of_the_program() {
+    same("signals");
+}
+
+#[test]
+fn handler_may_jump_out_of_a_call_that_waits() {
+    same("jumps");
+}
+
+/// Mechanism: what a library does by instructions was not seen. Consequence: one that makes a file through the C library and renames it by
+/// itself, as Rust's rustix does, found no file: no model was saved. Fix: such calls are caught from when the library is there, in all threads.
+#[test]
+fn library_that_comes_later_is_served_in_threads_that_were_there() {
+    if !can_catch() {
+        return;
+    }
+    let stage = Stage::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/late.c");
+    let library = stage.plain().join("liblate.so");
+    let program = stage.plain().join("late");
+    for (flags, output) in [(&["-shared", "-fPIC", "-DLIBRARY"][..], &library), (&[], &program)] {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-pthread", "-O1", "-w", "-o"]).arg(output).arg(&source).args(flags);
+        assert!(compiler.status().expect("there is a C compiler").success());
+    }
+    let run = |options: &[&str]| {
+        let mut command = stage.patient_command(common::cairn(), "60");
+        command.args(["run", "--discard"]).args(options).arg("--").arg(&program);
+        command.args(["late", "/cairn"]).env("LATE", &library);
+        command
+    };
+    let played = run(&["--report-calls"]).output().expect("cairn starts");
+    assert_eq!(text(&played), "main 0\nthread 0\nthere 0\n", "{}", errors(&played));
+    let counted = errors(&played);
+    assert!(counted.contains("2 caught that were made past the C library"), "{counted}");
+    // Who wants none of that gets what the kernel says.
+    let passed = run(&[]).env("CAIRN_RAW_CALLS", "pass").output().expect("cairn starts");
+    assert_eq!(text(&passed), "main -2\nthread -2\nthere -1\n", "{}", errors(&passed));
+    assert!(!errors(&passed).contains("past the C library"), "{}", errors(&passed));
+    // Where it cannot be had, that is said.
+    let old = without_dispatch(&mut run(&[])).output().expect("cairn starts");
+    assert_eq!(text(&old), text(&passed), "{}", errors(&old));
+    let said = format!("calls that {} makes past the C library", library.display());
+    assert!(errors(&old).contains(&said), "{}", errors(&old));
+}
