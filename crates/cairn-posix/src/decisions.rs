@@ -187,16 +187,7 @@ pub const PASSED: &[Family] = &[
         why: "note what `posix_spawn` is to do; that is done by hooks",
         names: "posix_spawn_file_actions_*",
     },
-    Family {
-        why: "make a file in the kernel's `/tmp`, or a name for one",
-        names: "tmpfile tmpfile64 tmpnam tmpnam_r",
-    },
-    Family {
-        why: "make a descriptor of another kind",
-        names: "pipe pipe2 __pipe socket socketpair epoll_create epoll_create1 eventfd signalfd timerfd_create inotify_init \
-                inotify_init1 fanotify_init memfd_create pidfd_open posix_openpt getpt openpty shm_open mq_open \
-                __mq_open_2 fsopen fspick fsmount open_tree",
-    },
+    Family { why: "make a name for a file in the kernel's `/tmp`", names: "tmpnam tmpnam_r" },
     Family {
         why: "take a descriptor of another kind; the kernel says `EBADF` of a placeholder",
         names: "sockatmark getsourcefilter setsourcefilter getipv4sourcefilter setipv4sourcefilter epoll_wait epoll_pwait \

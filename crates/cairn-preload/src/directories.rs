@@ -14,7 +14,15 @@ fn as_stream(stream: &'static Stream) -> *mut DIR {
 
 path_hooks! {
     fn opendir(path: *const c_char) -> *mut DIR,
-        [path, follow true] = |place| directory::open(&place).map(as_stream);
+        [path, follow true, then directory_opened] = |place| directory::open(&place).map(as_stream);
+}
+
+/// The C library has opened a stream of a directory that is not ours.
+fn directory_opened(stream: *mut DIR) {
+    if !stream.is_null() && table::in_use() {
+        // SAFETY: the C library has just returned it.
+        crate::open::opened(unsafe { library!(dirfd: fn(*mut DIR) -> c_int)(stream) });
+    }
 }
 
 /// As `fdopendir(3)`.

@@ -29,12 +29,12 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
 }
 
 /// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
-/// family that takes a directory. A path that leads out of the mount is asked again where it leads.
+/// family that takes a directory; `then` hears what the C library returns. A path that leads out of the mount is asked again where it leads.
 macro_rules! path_hooks {
     ($(
         $(#[$attribute:meta])*
         fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty,
-            [$path:ident $(at $directory:ident)?, follow $follow:expr] = |$place:ident| $ours:expr;
+            [$path:ident $(at $directory:ident)?, follow $follow:expr $(, then $then:path)?] = |$place:ident| $ours:expr;
     )*) => {$(
         $(#[$attribute])*
         #[unsafe(no_mangle)]
@@ -53,7 +53,9 @@ macro_rules! path_hooks {
                 );
             }
             // SAFETY: the caller's own arguments.
-            unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) }
+            let result = unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) };
+            $($then(result);)?
+            result
         }
     )*};
     (@route $path:ident) => { cairn_posix::path::route($path) };

@@ -44,6 +44,7 @@ mod life;
 mod mapping;
 mod mpi;
 mod names;
+mod numbers;
 mod open;
 mod passing;
 mod poll;

@@ -9,6 +9,7 @@ use cairn_posix::{Errno, configuration, kernel};
 use libc::{FILE, pid_t};
 
 use crate::answer::{errno, set_errno};
+use crate::open::opened;
 use crate::spawn;
 
 /// A shell at the other end of a pipe.
@@ -96,7 +97,7 @@ pub unsafe extern "C-unwind" fn popen(
         return core::ptr::null_mut();
     };
     let [reader, writer] = match kernel::pipe() {
-        Ok(ends) => ends,
+        Ok(ends) => ends.map(opened),
         Err(Errno(number)) => {
             set_errno(number);
             return core::ptr::null_mut();

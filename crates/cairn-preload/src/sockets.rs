@@ -12,10 +12,6 @@ pub fn refused<T>(handle: HandleId) -> Result<T> {
 }
 
 descriptor_hooks! {
-    fn accept(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
-        = |handle| refused::<c_int>(handle);
-    fn accept4(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int
-        = |handle| refused::<c_int>(handle);
     fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int
         = |handle| refused::<c_int>(handle);
     fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int

@@ -11,6 +11,7 @@ use cairn_posix::{Errno, PathResult, Result, file, table};
 use libc::{FILE, size_t, ssize_t};
 
 use crate::answer::{answer, set_errno};
+use crate::numbers::stream_opened;
 use crate::{descriptors, io, streams};
 
 /// What a stream of ours works on.
@@ -276,10 +277,10 @@ unsafe fn text<'a>(mode: *const c_char) -> &'a CStr {
 path_hooks! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE,
         // SAFETY: the caller passes a terminated mode.
-        [path, follow true] = |place| open_stream(&place, unsafe { text(mode) });
+        [path, follow true, then stream_opened] = |place| open_stream(&place, unsafe { text(mode) });
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE,
         // SAFETY: the caller passes a terminated mode.
-        [path, follow true] = |place| open_stream(&place, unsafe { text(mode) });
+        [path, follow true, then stream_opened] = |place| open_stream(&place, unsafe { text(mode) });
 }
 
 /// A stream on a descriptor there is. As with the C library, `e` and `x` are nothing to it.

@@ -16,7 +16,7 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 use crate::answer::{answer_as, errno, is_missed, is_ours, set_errno};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
-    mapping, names, open, passing, poll, resolve, space, stat, submit, walks,
+    mapping, names, numbers, open, passing, poll, resolve, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -193,6 +193,14 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_sendmsg => passing::sendmsg(fd, call.pointer(1), c as c_int) as c_long,
         libc::SYS_sendmmsg => passing::sendmmsg(fd, call.pointer(1), c as c_uint, d as c_int).into(),
         libc::SYS_recvmsg => passing::recvmsg(fd, call.pointer(1), c as c_int) as c_long,
+        libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 | libc::SYS_epoll_create1 | libc::SYS_eventfd2 | libc::SYS_signalfd4
+        | libc::SYS_timerfd_create | libc::SYS_inotify_init1 | libc::SYS_fanotify_init | libc::SYS_memfd_create
+        | libc::SYS_memfd_secret | libc::SYS_pidfd_open | libc::SYS_userfaultfd | libc::SYS_perf_event_open | libc::SYS_mq_open
+        | libc::SYS_fsopen | libc::SYS_fspick | libc::SYS_fsmount | libc::SYS_open_tree => {
+            open::opened(call.pass() as c_int).into()
+        }
+        libc::SYS_pipe2 => numbers::pair_opened(call.pass() as c_int, call.pointer(0)).into(),
+        libc::SYS_socketpair => numbers::pair_opened(call.pass() as c_int, call.pointer(3)).into(),
         libc::SYS_pidfd_getfd => passing::got(call.pass() as c_int).into(),
         libc::SYS_recvmmsg => passing::recvmmsg(fd, call.pointer(1), c as c_uint, d as c_int, call.pointer(4)).into(),
 
@@ -348,6 +356,10 @@ unsafe fn old(call: &Call) -> Option<c_long> {
         libc::SYS_poll => poll::poll(a as *mut pollfd, b as c_ulong, c as c_int).into(),
         libc::SYS_select => poll::select(fd, call.pointer(1), call.pointer(2), call.pointer(3), e as *mut libc::timeval).into(),
         libc::SYS_fork | libc::SYS_vfork => life::fork().into(),
+        libc::SYS_eventfd | libc::SYS_signalfd | libc::SYS_epoll_create | libc::SYS_inotify_init => {
+            open::opened(call.pass() as c_int).into()
+        }
+        libc::SYS_pipe => numbers::pair_opened(call.pass() as c_int, call.pointer(0)).into(),
         _ => return None,
     } };
     Some(result)
