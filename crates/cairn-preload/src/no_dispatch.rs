@@ -14,6 +14,12 @@ pub fn arm() -> bool {
 pub fn in_child() {}
 
 /// See `dispatch.rs`.
+pub fn unblock() {}
+
+/// See `dispatch.rs`.
+pub fn thread_ended() {}
+
+/// See `dispatch.rs`.
 ///
 /// # Safety
 /// None is needed.

@@ -53,23 +53,6 @@ pub fn watch(signal: c_int, is_right: impl FnOnce(sighandler_t) -> bool) {
     }
 }
 
-/// No handler that was installed before calls were caught blocks SIGSYS any more.
-pub fn let_through() {
-    let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
-    for signal in 1..SIGNALS as c_int {
-        // SAFETY: plain data, for which zero is a value.
-        let mut now: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: room for an action, and then the same with another set.
-        unsafe {
-            let is_known = real(signal, core::ptr::null(), &raw mut now) == 0;
-            if is_known && libc::sigismember(&raw const now.sa_mask, libc::SIGSYS) == 1 {
-                libc::sigdelset(&raw mut now.sa_mask, libc::SIGSYS);
-                real(signal, &raw const now, core::ptr::null_mut());
-            }
-        }
-    }
-}
-
 /// Whether SIGSYS is ours in the first place.
 fn is_caught(signal: c_int) -> bool {
     signal == libc::SIGSYS && selector::is_on()
@@ -82,7 +65,8 @@ unsafe fn act_by_default(signal: c_int, info: &siginfo_t) {
     let default: Action = unsafe { core::mem::zeroed() };
     // SAFETY: a valid action.
     unsafe { real(signal, &raw const default, core::ptr::null_mut()) };
-    if !is_fault(signal, info.si_code) {
+    // A call that a filter (seccomp) has stopped is not made again.
+    if !is_fault(signal, info.si_code) || signal == libc::SIGSYS {
         kernel::send_to_self(info);
     }
 }
@@ -118,6 +102,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
         // It may have come in the midst of a call of ours that the kernel lets through.
         let selected = selector::is_on().then(selector::rest);
+        dispatch::unblock();
         // SAFETY: the application set this handler; one with fewer parameters ignores the others.
         unsafe { transmute::<usize, Handler>(handler)(signal, info, context) };
         if let Some(selected) = selected {
@@ -172,9 +157,6 @@ macro_rules! actions {
                     ours.sa_flags |= libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
                     // SAFETY: a set of signals.
                     unsafe { libc::sigemptyset(&raw mut ours.sa_mask) };
-                } else if selector::is_on() {
-                    // SAFETY: as above, and one of them.
-                    unsafe { libc::sigdelset(&raw mut ours.sa_mask, libc::SIGSYS) };
                 }
                 ours
             });

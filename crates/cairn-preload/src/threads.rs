@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::selector;
+use cairn_posix::{configuration, selector};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::dispatch;
@@ -33,7 +33,9 @@ unsafe extern "C-unwind" fn run_thread(start: *mut c_void) -> *mut c_void {
     // SAFETY: `pthread_create` passes its own; the function and its argument are the application's.
     unsafe {
         let (function, argument) = Start::<Begin>::take(start);
-        function(argument)
+        let result = function(argument);
+        dispatch::thread_ended();
+        result
     }
 }
 
@@ -66,7 +68,9 @@ unsafe extern "C-unwind" fn run_c11_thread(start: *mut c_void) -> c_int {
     // SAFETY: as `run_thread`.
     unsafe {
         let (function, argument) = Start::<BeginC11>::take(start);
-        function(argument)
+        let result = function(argument);
+        dispatch::thread_ended();
+        result
     }
 }
 
@@ -92,14 +96,19 @@ pub unsafe extern "C-unwind" fn thrd_create(
     result
 }
 
+/// Whether calls are caught, or may be once a library comes that needs it: a thread that blocks SIGSYS could not be armed then.
+fn may_catch() -> bool {
+    cfg!(target_arch = "x86_64") && configuration::get().is_some()
+}
+
 macro_rules! masks {
     ($(fn $name:ident;)*) => {$(
-        /// As the C library's function of this name; SIGSYS stays as it is where calls are caught.
+        /// As the C library's function of this name; SIGSYS stays as it is.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
             let real = library!($name: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int);
             // SAFETY: the caller passes null or a set.
-            let Some(set) = (unsafe { new.as_ref() }).filter(|_| selector::is_on()) else {
+            let Some(set) = (unsafe { new.as_ref() }).filter(|_| may_catch()) else {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real(how, new, old) };
             };
@@ -116,4 +125,21 @@ macro_rules! masks {
 masks! {
     fn sigprocmask;
     fn pthread_sigmask;
+}
+
+macro_rules! old_masks {
+    ($(fn $name:ident;)*) => {$(
+        /// As the C library's function of this name, whose sets are numbers; SIGSYS stays as it is.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(set: c_int) -> c_int {
+            let sigsys = if may_catch() { 1 << (libc::SIGSYS - 1) } else { 0 };
+            // SAFETY: takes a number.
+            unsafe { library!($name: fn(c_int) -> c_int)(set & !sigsys) }
+        }
+    )*};
+}
+
+old_masks! {
+    fn sigblock;
+    fn sigsetmask;
 }

@@ -77,6 +77,18 @@ fn handlers_masks_and_stacks_are_those_of_the_program() {
     same("signals");
 }
 
+/// Mechanism: calls were served in the handler of SIGSYS, on another stack. Consequence: the next handler on the alternate stack was run over
+/// the frame of the first. Fix: they are served by the thread itself, once the handler has returned.
+#[test]
+fn handlers_on_alternate_stacks_and_under_masks_run_in_the_midst_of_calls() {
+    same("storms");
+}
+
+#[test]
+fn registers_are_kept() {
+    same("registers");
+}
+
 #[test]
 fn handler_may_jump_out_of_a_call_that_waits() {
     same("jumps");

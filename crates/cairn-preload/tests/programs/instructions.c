@@ -134,6 +134,81 @@ static void signals(void) {
     printf(" %d %ld\n", (before >> (SIGUSR1 - 1)) & 1, ENTER(rt_sigprocmask, SIG_BLOCK, 8, 0, 8, 0));
 }
 
+static volatile int ticks;
+static void tick(int signal, siginfo_t *info, void *context) { ticks++; }
+static void rename_there(int signal) {
+    MUST(RENAME("now", "then") == 0 && RENAME("then", "now") == 0);
+    handled++;
+}
+
+/* Signals on an alternate stack while calls are served, and handlers under masks that nobody can see. */
+static void storms(void) {
+    static char alternate[64 << 10];
+    stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    struct sigaction action = {.sa_sigaction = tick, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    MUST(ENTER(close, CREATE("now"), 0, 0, 0, 0) == 0 && sigaltstack(&stack, NULL) == 0);
+    sigfillset(&action.sa_mask);
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    ualarm(500, 500);
+    double sum = 0.5;
+    for (long round = 0; round < 20000 && ticks < 200; round++) {
+        MUST(RENAME("now", "then") == 0 && RENAME("then", "now") == 0);
+        sum += sum / (round + 2);
+        MUST(ENTER(openat, AT_FDCWD, 8, O_RDONLY, 0, 0) == -EFAULT);
+    }
+    ualarm(0, 0);
+    printf("ticks %d sum %d\n", ticks >= 1, sum > 0.5);
+    /* A handler that makes calls, in the midst of one that waits, on an alternate stack. */
+    int channel[2];
+    char byte;
+    MUST(pipe(channel) == 0);
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    ualarm(20000, 0);
+    printf("interrupted %ld\n", ENTER(read, channel[0], &byte, 1, 0, 0));
+    printf("after it %ld\n", RENAME("now", "now"));
+    sigset_t others;
+    sigfillset(&others);
+    sigdelset(&others, SIGUSR1);
+    handled = 0;
+    MUST(signal(SIGUSR1, rename_there) != SIG_ERR);
+    pid_t child = fork();
+    if (child == 0) {
+        while (kill(getppid(), 0) == 0 && usleep(1000) == 0) kill(getppid(), SIGUSR1);
+        _exit(0);
+    }
+    sigsuspend(&others);
+    MUST(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    printf("suspended %d\n", handled >= 1);
+    sigsetmask(~0);
+    printf("masked %ld\n", RENAME("now", "now"));
+}
+
+/* Registers are those of the caller, but for three. */
+static void registers(void) {
+    double before[4] = {1.25, -2.5, 3.75, 1e300}, after[4];
+    long kept = 0;
+    MUST(ENTER(close, CREATE("now"), 0, 0, 0, 0) == 0);
+    for (int round = 0; round < 100; round++) {
+        long result, number = SYS_renameat;
+        register long to __asm__("r10") = (long)"now";
+        __asm__ volatile(
+            "movsd %[a], %%xmm0\nmovsd %[b], %%xmm7\nmovsd %[c], %%xmm8\nmovsd %[d], %%xmm15\n"
+            "push %%rbx\nmov $77, %%rbx\nmov $88, %%r12\nstd\n"
+            "syscall\n"
+            "pushf\npop %%r13\ncld\nsub $77, %%rbx\nsub $88, %%r12\nmov %%rbx, %%r14\npop %%rbx\n"
+            "movsd %%xmm0, %[e]\nmovsd %%xmm7, %[f]\nmovsd %%xmm8, %[g]\nmovsd %%xmm15, %[h]\n"
+            "shr $10, %%r13\nand $1, %%r13\nadd %%r12, %%r14\nxor $1, %%r13\nadd %%r14, %%r13\nmov %%r13, %[kept]\n"
+            : "=a"(result), [e] "=m"(after[0]), [f] "=m"(after[1]), [g] "=m"(after[2]), [h] "=m"(after[3]), [kept] "=m"(kept)
+            : "a"(number), "D"(AT_FDCWD), "S"("now"), "d"(AT_FDCWD), "r"(to),
+              [a] "m"(before[0]), [b] "m"(before[1]), [c] "m"(before[2]), [d] "m"(before[3])
+            : "rcx", "r11", "r12", "r13", "r14", "xmm0", "xmm7", "xmm8", "xmm15", "memory", "cc");
+        MUST(result == 0 && kept == 0 && memcmp(before, after, sizeof after) == 0);
+    }
+    printf("kept\n");
+}
+
 static sigjmp_buf out;
 static void leave(int signal) { siglongjmp(out, 1); }
 
@@ -155,6 +230,7 @@ static void jumps(void) {
 int main(int count, char **arguments) {
     static const struct scene scenes[] = {
         {"files", files}, {"threads", threads}, {"children", children}, {"signals", signals}, {"jumps", jumps},
+        {"storms", storms}, {"registers", registers},
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     return play(scenes, sizeof scenes / sizeof *scenes, arguments);
