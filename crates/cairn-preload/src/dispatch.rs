@@ -205,9 +205,17 @@ fn is_go(object: &dl_phdr_info) -> bool {
     /// Of a note: length of its name, of its text, its kind; and the name.
     const HEAD: [u8; 4] = 4_u32.to_ne_bytes();
     const NAME: &[u8] = b"Go\0\0";
-    headers(object).iter().filter(|header| header.p_type == libc::PT_NOTE).any(|header| {
+    let is_mapped = |note: &libc::Elf64_Phdr| {
+        let mut loads = headers(object).iter().filter(|header| header.p_type == libc::PT_LOAD);
+        loads.any(|load| {
+            load.p_vaddr <= note.p_vaddr
+                && note.p_vaddr + note.p_memsz <= load.p_vaddr + load.p_filesz
+        })
+    };
+    let notes = headers(object).iter().filter(|header| header.p_type == libc::PT_NOTE);
+    notes.filter(|note| is_mapped(note)).any(|header| {
         let start = (object.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we are called.
+        // SAFETY: the dynamic linker has mapped it, and does not unmap it while we are called.
         let note =
             unsafe { core::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
         note.starts_with(&HEAD) && note.get(12..16) == Some(NAME)

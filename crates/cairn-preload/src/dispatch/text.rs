@@ -23,7 +23,7 @@ const BEFORE: usize = 1024;
 /// A decoder is in step after so many bytes, as good as always.
 const IN_STEP: usize = 40;
 /// Of so many decoders, one for each byte before that, some are asked.
-const DECODERS: usize = 40;
+const DECODERS: usize = 16;
 /// Where so many bytes before have so many things that no program executes, nothing is a program.
 const STRETCH: usize = 256;
 const STRANGE_MIN: u32 = 6;
@@ -85,8 +85,9 @@ fn may_be_about_files(text: &[u8], entry: usize) -> bool {
         let walks = starts.map(|start| Walk::new(text, start));
         walks.filter_map(|mut walk| walk.reaches(entry).then_some(walk))
     };
-    if reaching(first..last).count() * 2 < last - first {
-        // Part of another instruction, which most decoders jump over.
+    // Part of another instruction, which most decoders jump over.
+    let is_missed = |&start: &usize| !Walk::new(text, start).reaches(entry);
+    if (first..last).filter(is_missed).nth((last - first) / 2).is_some() {
         return false;
     }
     let mut walk = Walk::new(text, entry.saturating_sub(STRETCH));
