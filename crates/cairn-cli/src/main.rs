@@ -117,6 +117,14 @@ struct CommandLine {
         display_order = BEHIND_THE_COMMANDS_OWN
     )]
     store_root: Option<PathBuf>,
+    /// The file of settings, whoever's it is, or `none` [default: ./cairn.toml, if nobody else can write it]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        display_order = BEHIND_THE_COMMANDS_OWN
+    )]
+    settings: Option<PathBuf>,
     /// Print one JSON document instead of text
     #[arg(long, global = true, display_order = BEHIND_THE_COMMANDS_OWN)]
     json: bool,
@@ -202,7 +210,7 @@ fn act(line: CommandLine) -> Result<i32> {
     if let Action::Probe(arguments) = &line.action {
         return Ok(probe::run(arguments));
     }
-    let settings = Settings::load(Path::new("."))?;
+    let settings = Settings::load(Path::new("."), line.settings.as_deref())?;
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
     let context = Context { roots, settings, json: line.json };
     if line.action.has_settings() && !line.json {

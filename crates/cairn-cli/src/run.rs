@@ -243,6 +243,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,
     };
+    if !context.json {
+        settings.tell();
+    }
     if claim.is_new {
         earlier.iter().for_each(|line| eprintln!("cairn: {line}"));
     }

@@ -3,22 +3,29 @@
 //!
 //! Must stay true: a key that is unknown is an error, never ignored; an environment variable means
 //! the same as the key. clap reads the command line and the environment; this file adds the third.
+//! A file that was not named is obeyed only if nobody but this user, or root, could have put it there or changed it: it says where data go.
 
 use crate::archive::ArchiveSettings;
 use crate::checkpoint_options::{CheckpointSettings, FileSettings};
 use crate::drain_options::DrainSettings;
 use crate::error::{Error, Result};
+use crate::output;
 use crate::space::SpaceSettings;
 use crate::stage_option::StageSetting;
 use cairn_agent::log::Level;
+use cairn_posix::rank;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::fs;
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Name of the configuration file.
 pub const FILE_NAME: &str = "cairn.toml";
+/// Named instead of a file: none counts.
+const NONE: &str = "none";
 
 /// The configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -38,6 +45,9 @@ pub struct Settings {
     pub store: StoreSettings,
     /// What is kept in a store, and how long a write waits for room.
     pub space: SpaceSettings,
+    /// The file, if there is one.
+    #[serde(skip)]
+    pub path: Option<PathBuf>,
 }
 
 /// The section `[run]`.
@@ -115,15 +125,72 @@ impl OneOrMore {
 }
 
 impl Settings {
-    /// Reads `cairn.toml` in `directory`; nothing if there is none.
-    pub fn load(directory: &Path) -> Result<Settings> {
-        let path = directory.join(FILE_NAME);
-        match fs::read_to_string(&path) {
-            Ok(text) => parse(&path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
-            Err(error) => Err(unreadable(&path, &error)),
+    /// Reads the file that was `named`, or else `cairn.toml` in `directory`: nothing if there is none. Errors: it cannot be read, says what
+    /// nobody understands, or may be somebody else's.
+    pub fn load(directory: &Path, named: Option<&Path>) -> Result<Settings> {
+        let path = match named {
+            Some(named) if named == Path::new(NONE) => return Ok(Settings::default()),
+            Some(named) => named.to_path_buf(),
+            None => directory.join(FILE_NAME),
+        };
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
+                return Ok(Settings::default());
+            }
+            Err(error) => return Err(unreadable(&path, &error)),
+        };
+        if named.is_none() {
+            let looked = file.metadata().and_then(|file| Ok((file, fs::metadata(directory)?)));
+            let (found, directory) = looked.map_err(|error| unreadable(&path, &error))?;
+            if let Some(why) = distrust(&found, &directory) {
+                let ways =
+                    format!("make it yours alone, or say --settings {NONE} or --settings FILE");
+                let problem = format!("is not obeyed, because {why}: {ways}");
+                return Err(Error::Configuration { path, problem });
+            }
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|error| unreadable(&path, &error))?;
+        let settings: Settings = parse(&path, &text)?;
+        Ok(Settings { path: Some(path), ..settings })
+    }
+}
+
+impl Settings {
+    /// Says which file counts. Of the ranks of a node one does.
+    pub fn tell(&self) {
+        let Some(path) = self.path.as_ref().and_then(|path| path.canonicalize().ok()) else {
+            return;
+        };
+        if rank::seat().is_none_or(|seat| seat.local_rank == 0) {
+            eprintln!("cairn: settings of {}", output::escaped(path.as_os_str().as_bytes()));
         }
     }
+}
+
+/// Why a file in a directory may say what somebody else wants; none if only this user and root could have written it.
+fn distrust(file: &Metadata, directory: &Metadata) -> Option<String> {
+    const GROUP: u32 = 0o020;
+    const OTHERS: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = |found: &Metadata| [user, 0].contains(&found.uid());
+    // Where each user has a group of the same number, that is nobody else's.
+    let is_shared = |found: &Metadata| {
+        found.mode() & OTHERS != 0 || found.mode() & GROUP != 0 && found.gid() != user
+    };
+    if !is_ours(file) {
+        return Some(format!("it belongs to user {}", file.uid()));
+    }
+    if is_shared(file) {
+        return Some("others may write to it".to_string());
+    }
+    if !is_ours(directory) {
+        return Some(format!("its directory belongs to user {}", directory.uid()));
+    }
+    let replaceable = is_shared(directory) && directory.mode() & STICKY == 0;
+    replaceable.then(|| "others may write to its directory".to_string())
 }
 
 /// The keys of the configuration file that mean the same as a variable; of several that are there the first counts.
@@ -174,7 +241,7 @@ mod tests {
             std::env::temp_dir().join(format!("cairn-settings-{}-{count}", std::process::id()));
         fs::create_dir_all(&directory).expect("a scratch directory");
         fs::write(directory.join(FILE_NAME), text).expect("writes");
-        let settings = Settings::load(&directory);
+        let settings = Settings::load(&directory, None);
         fs::remove_dir_all(directory).expect("removes");
         settings
     }

@@ -4,6 +4,8 @@ mod common;
 
 use common::{Ran, Sandbox};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// Runs a program in a store that drains, with options, variables and a configuration file.
 fn run(sandbox: &Sandbox, options: &[&str], variables: &[(&str, &str)], file: &str) -> Ran {
@@ -115,4 +117,46 @@ fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     command.env("CAIRN", common::CAIRN).env("CAIRN_RUN_PROBE", "never").env("CAIRN_SITE", "x");
     let ran = Ran::of(command.output().expect("cairn starts"), words.join(" "));
     assert!(!ran.succeeds().stderr.contains("is no setting"));
+}
+
+/// Mechanism: `cairn.toml` in the current directory was obeyed, whoever's it was. Consequence: in a directory where others write, another
+/// user's file said where the data went, and what was overwritten. Fix: only what nobody else can have put there is obeyed.
+#[test]
+fn file_that_may_be_somebody_elses_is_not_obeyed() {
+    let sandbox = Sandbox::new();
+    let work = sandbox.work();
+    let file = work.join("cairn.toml");
+    let evil = work.join("evil").display().to_string();
+    fs::create_dir(&evil).expect("makes");
+    fs::write(&file, format!("[run]\npersist = \"{evil}\"\n")).expect("writes");
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changes");
+    };
+    let run = |options: &[&str]| {
+        let arguments = [&["run", "--job", "job"], options, &["--", "true"]].concat();
+        sandbox.cairn(&arguments)
+    };
+    let refused = |why: &str| {
+        run(&[]).ends_with(2).says("cairn.toml").says(why).says("--settings none");
+    };
+    run(&[]).succeeds().says(&format!("settings of {}", file.display()));
+    mode(&file, 0o646);
+    refused("others may write to it");
+    run(&["--settings", "none"]).succeeds();
+    mode(&file, 0o644);
+    mode(&work, 0o757);
+    refused("others may write to its directory");
+    mode(&work, 0o1777);
+    run(&[]).succeeds();
+    mode(&work, 0o755);
+    if std::os::unix::fs::chown(&file, Some(4711), None).is_err() {
+        println!("left out: only root makes files of others");
+        return;
+    }
+    refused("it belongs to user 4711");
+    let named = ["--settings", file.to_str().expect("UTF-8")];
+    run(&named).succeeds().says(&format!("settings of {}", file.display()));
+    std::os::unix::fs::chown(&file, Some(0), None).expect("is root");
+    std::os::unix::fs::chown(&work, Some(4711), None).expect("is root");
+    refused("its directory belongs to user 4711");
 }
