@@ -106,6 +106,10 @@ impl StoreRow {
 pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     let mut rows: Vec<StoreRow> = Vec::new();
     for directory in roots.users() {
+        if let Some(problem) = planted(&directory) {
+            rows.extend(closed(&directory, &problem));
+            continue;
+        }
         match fs::read_dir(&directory) {
             Ok(entries) => {
                 let paths = entries.flatten().map(|entry| entry.path());
@@ -116,6 +120,17 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     }
     rows.sort_by(|a, b| (&a.job, &a.store).cmp(&(&b.job, &b.store)));
     rows
+}
+
+/// Why what has the name of a user's directory of stores is none: in `/tmp`, say, anybody can make something of that name.
+fn planted(directory: &Path) -> Option<String> {
+    let found = directory.symlink_metadata().ok()?;
+    if !found.is_dir() {
+        return Some("it is no directory".to_string());
+    }
+    let name = directory.file_name()?.to_str()?;
+    let user: u32 = name.rsplit('-').next()?.parse().ok()?;
+    (found.uid() != user).then(|| format!("it belongs to {}", user_name(found.uid())))
 }
 
 /// The directory of another user, which is theirs alone.

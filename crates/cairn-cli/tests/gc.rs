@@ -315,3 +315,27 @@ impl Drop for EndsWith<'_> {
         self.0.store(true, Ordering::Relaxed);
     }
 }
+
+/// Mechanism: what had the name of the user's directory of stores was followed. Consequence: whoever had made a link of that name where anybody
+/// may, `/dev/shm` say, chose what was listed, and removed. Fix: a link is none, nor is another user's directory.
+#[test]
+fn link_in_the_place_of_the_users_directory_is_not_followed() {
+    let sandbox = Sandbox::new();
+    let user = format!("cairn-{}", rustix::process::geteuid().as_raw());
+    let (place, other) = (sandbox.root().join(&user), sandbox.work().join("other"));
+    run_and_kill(&sandbox, "job", &[], "echo text >/cairn/file");
+    fs::rename(&place, &other).expect("renames");
+    std::os::unix::fs::symlink(&other, &place).expect("links");
+    let listed = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
+    let rows = listed.as_array().expect("a list");
+    assert!(rows.iter().all(|row| row["job"] != "job"), "{listed:#}");
+    assert!(
+        rows.iter().any(|row| row["problem"].to_string().contains("no directory")),
+        "{listed:#}"
+    );
+    let _ = gc(&sandbox, &["--force", "--yes"]);
+    assert!(other.join("job").join("job.json").exists(), "what it leads to stays");
+    fs::remove_file(&place).expect("removes");
+    fs::rename(&other, &place).expect("renames");
+    assert_eq!(row(&sandbox, "job")["job"], "job");
+}

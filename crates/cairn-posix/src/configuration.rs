@@ -1,7 +1,8 @@
 //! What the environment says: which store, below which prefix, in which scope.
 //!
 //! Invariant: captured once, without allocation, before the application can change its environment; afterwards
-//! only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every path is the C library's.
+//! only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every path is the C library's. So has one that gained
+//! rights by being executed: its environment is of somebody who does not have them.
 //! Does not look at the store.
 
 use core::cell::UnsafeCell;
@@ -275,8 +276,10 @@ pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Config
         // While another thread is reading, no path of ours can have been given to this one.
         return if STATE.load(Ordering::Acquire) == PRESENT { get() } else { None };
     }
+    // SAFETY: takes a plain number.
+    let has_gained_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // SAFETY: promised by the caller.
-    let present = fill(|name| unsafe { variable(list, name) });
+    let present = !has_gained_rights && fill(|name| unsafe { variable(list, name) });
     STATE.store(if present { PRESENT } else { ABSENT }, Ordering::Release);
     if present { get() } else { None }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -122,4 +123,29 @@ fn another_rust_library_lives_beside_the_archive_and_is_served() {
 
 fn path(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
+}
+
+/// Mechanism: a program with the library in it took its store from the environment, also when it had gained rights by being executed.
+/// Consequence: whoever executed it chose which directory it used with these rights. Fix: such a program has no mount.
+#[test]
+fn program_that_gains_rights_has_no_mount() {
+    const OTHER: &str = "4711";
+    let stage = Stage::new();
+    let program = Link::Archive.compile(&stage, "secure");
+    let as_other = |mode: u32| {
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("changes");
+        let program = path(&program);
+        let change =
+            ["setpriv", "--reuid", OTHER, "--clear-groups", "env", "LD_PRELOAD=", &program];
+        let command = [&["run", "--discard", "--"], &change[..]].concat();
+        stage.cairn(&command)
+    };
+    let plain = as_other(0o755);
+    if !plain.status.success() {
+        println!("left out: nobody else to be here: {}", errors(&plain));
+        return;
+    }
+    assert_eq!(text(&plain), "open EACCES, 1\n");
+    let secure = as_other(0o4755);
+    assert_eq!(text(&secure), "open ENOENT, 0\n", "{}", errors(&secure));
 }
