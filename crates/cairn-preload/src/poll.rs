@@ -3,10 +3,12 @@
 use core::ffi::{c_int, c_void};
 
 use cairn_posix::calls::Outcome;
-use cairn_posix::{Errno, configuration, file, kernel, table};
+use cairn_posix::{Errno, address, configuration, file, kernel, table};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::answer::{answer, count, errno, guarded, is_counting, is_missed, recognise, set_errno};
+use crate::answer::{
+    answer, count, deliver, errno, guarded, is_counting, is_missed, recognise, set_errno,
+};
 
 /// What a regular file is always ready for.
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -53,57 +55,107 @@ fn count_waiting(symbol: &str, is_ours: bool, result: c_int) {
     set_errno(before);
 }
 
-/// Entries of ours are taken out of the list for the kernel's call by making their numbers negative, and put back.
-struct Masked<'a> {
-    list: &'a mut [pollfd],
+/// A list to wait for. If some entry is of ours, the kernel gets a copy without these: in the caller's list nothing changes before the end.
+struct Masked {
+    /// Empty if no entry is of ours.
+    copy: Vec<pollfd>,
     /// Entries of ours that are ready for what was asked.
     ready: c_int,
-    any: bool,
 }
 
-impl<'a> Masked<'a> {
+impl Masked {
+    /// A list that cannot be read, or is longer than any may be, is left to the kernel to refuse.
+    ///
     /// # Safety
-    /// `list` points to `count` entries, or `count` is 0.
-    unsafe fn new(list: *mut pollfd, count: nfds_t) -> Masked<'a> {
-        if count == 0 || configuration::get().is_none() {
-            return Masked { list: &mut [], ready: 0, any: false };
+    /// `list` points to `count` entries, or is a bad address.
+    unsafe fn new(list: *mut pollfd, count: nfds_t) -> Masked {
+        const PART: usize = 64;
+        const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+        let mut masked = Masked { copy: Vec::new(), ready: 0 };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if configuration::get().is_none() || !table::in_use() || count > ENTRIES_MAX {
+            return masked;
         }
-        // SAFETY: promised by the caller of this function.
-        let list = unsafe { core::slice::from_raw_parts_mut(list, count as usize) };
-        let mut masked = Masked { list, ready: 0, any: false };
-        for entry in masked.list.iter_mut().filter(|entry| table::is_ours(entry.fd)) {
-            masked.any = true;
+        let mut part = [NOTHING; PART];
+        let fetch = |part: &mut [pollfd], at: usize| {
+            let from = list.wrapping_add(at).cast();
+            // SAFETY: there is room; the address may be bad.
+            unsafe { address::fetch(part.as_mut_ptr().cast(), from, size_of_val(part)) }.is_ok()
+        };
+        for at in (0..count).step_by(PART) {
+            let part = &mut part[..PART.min(count - at)];
+            if !fetch(part, at) {
+                return masked;
+            }
+            if part.iter().any(|entry| table::is_ours(entry.fd)) {
+                masked.copy = vec![NOTHING; count];
+                break;
+            }
+        }
+        if masked.copy.is_empty() || !fetch(&mut masked.copy, 0) {
+            masked.copy.clear();
+            return masked;
+        }
+        for entry in masked.copy.iter_mut().filter(|entry| table::is_ours(entry.fd)) {
             masked.ready += c_int::from(events(entry.fd, entry.events) != 0);
             entry.fd |= HIDDEN;
         }
         masked
     }
 
+    /// What the kernel gets.
+    fn list(&mut self, list: *mut pollfd) -> *mut pollfd {
+        if self.copy.is_empty() { list } else { self.copy.as_mut_ptr() }
+    }
+
     /// The result of the whole call, given the kernel's for the others.
-    fn finish(mut self, symbol: &str, result: c_int) -> c_int {
-        let is_known = self.any;
+    ///
+    /// # Safety
+    /// The list is what `new` was given, and the kernel has taken it if `result` is no error.
+    unsafe fn finish(
+        mut self,
+        symbol: &str,
+        (list, count): (*mut pollfd, nfds_t),
+        result: c_int,
+    ) -> c_int {
+        let is_known = !self.copy.is_empty();
+        let entries = match is_known {
+            true => &mut self.copy[..],
+            false if result <= 0 => &mut [],
+            // SAFETY: the kernel has just written to all of it.
+            false => unsafe { core::slice::from_raw_parts_mut(list, count as usize) },
+        };
+        let mut any = is_known;
         // To the kernel a placeholder that was inherited and is not known yet is no open file.
-        for entry in self.list.iter_mut().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
+        for entry in entries.iter_mut().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
             if entry.fd >= 0 && recognise(entry.fd) {
-                self.any = true;
+                any = true;
                 entry.revents = entry.events & READY;
             }
         }
-        count_waiting(symbol, self.any, result);
-        if !is_known {
+        count_waiting(symbol, any, result);
+        if !is_known || result < 0 {
             return result;
         }
-        for entry in self.list.iter_mut().filter(|entry| entry.fd < 0) {
+        for (at, entry) in entries.iter_mut().enumerate() {
             // A number that was negative before is far above every descriptor now.
             let number = entry.fd & !HIDDEN;
-            if table::is_ours(number) {
-                entry.fd = number;
+            if entry.fd < 0 && table::is_ours(number) {
                 entry.revents = events(number, entry.events);
             }
+            // SAFETY: the caller's list, from which the copy was made.
+            let told = unsafe { deliver(&raw mut (*list.wrapping_add(at)).revents, entry.revents) };
+            if let Err(Errno(number)) = told {
+                set_errno(number);
+                return -1;
+            }
         }
-        if result < 0 { result } else { result + self.ready }
+        result + self.ready
     }
 }
+
+/// More entries than a process may have descriptors.
+const ENTRIES_MAX: usize = 1 << 20;
 
 static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -115,12 +167,13 @@ macro_rules! polls {
             list: *mut pollfd, count: nfds_t, timeout: c_int $(, $room: size_t)?
         ) -> c_int {
             let real = || library!($name: fn(*mut pollfd, nfds_t, c_int $(, polls!(@size $room))?) -> c_int);
-            // SAFETY: the caller passes a list of `count` entries.
-            let masked = unsafe { Masked::new(list, count) };
+            // SAFETY: the caller passes a list of `count` entries, or a bad address.
+            let mut masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { 0 } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real()(list, count, timeout $(, $room)?) };
-            masked.finish(stringify!($name), result)
+            let result = unsafe { real()(masked.list(list), count, timeout $(, $room)?) };
+            // SAFETY: the same list.
+            unsafe { masked.finish(stringify!($name), (list, count), result) }
         }
     )*};
     (@size $room:ident) => { size_t };
@@ -140,12 +193,13 @@ macro_rules! timed_polls {
             list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t $(, $room: size_t)?
         ) -> c_int {
             let real = || library!($name: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t $(, timed_polls!(@size $room))?) -> c_int);
-            // SAFETY: the caller passes a list of `count` entries.
-            let masked = unsafe { Masked::new(list, count) };
+            // SAFETY: the caller passes a list of `count` entries, or a bad address.
+            let mut masked = unsafe { Masked::new(list, count) };
             let timeout = if masked.ready > 0 { &raw const NOW } else { timeout };
             // SAFETY: the caller's own arguments.
-            let result = unsafe { real()(list, count, timeout, mask $(, $room)?) };
-            masked.finish(stringify!($name), result)
+            let result = unsafe { real()(masked.list(list), count, timeout, mask $(, $room)?) };
+            // SAFETY: the same list.
+            unsafe { masked.finish(stringify!($name), (list, count), result) }
         }
     )*};
     (@size $room:ident) => { size_t };
@@ -157,83 +211,107 @@ timed_polls! {
 }
 
 const WORD_BITS: usize = u64::BITS as usize;
-const SET_WORDS: usize = size_of::<fd_set>() / size_of::<u64>();
 
-/// The three sets of a select call, with those bits taken out that are ours and therefore ready.
+/// The three sets of a select call. If some descriptor in them is ours, the kernel gets copies without these: in the caller's nothing
+/// changes before the end.
 struct Sets {
     sets: [*mut fd_set; 3],
-    ours: [[u64; SET_WORDS]; 3],
+    /// As much as the kernel looks at, which may be more than `fd_set` has.
+    copies: [Vec<u64>; 3],
+    /// Bits that were taken out of the copies, whose descriptors are ready.
+    ours: [Vec<u64>; 3],
     ready: c_int,
+    /// Some bit was: the kernel gets the copies.
+    is_copied: bool,
 }
 
 /// Sets of those that may be ready; a regular file has no exceptional conditions.
 const READY_SETS: usize = 2;
 
 impl Sets {
+    /// Sets that cannot be read are left to the kernel to refuse.
+    ///
     /// # Safety
-    /// Each set is null or valid.
+    /// Each set is null, valid, or a bad address.
     unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Sets {
-        let mut taken = Sets { sets, ours: [[0; SET_WORDS]; 3], ready: 0 };
-        if !table::in_use() {
+        let none = || [const { Vec::new() }; 3];
+        let mut taken = Sets { sets, copies: none(), ours: none(), ready: 0, is_copied: false };
+        let is_sane = (1..ENTRIES_MAX as c_int).contains(&count);
+        if !is_sane || !table::in_use() || table::range(0, count - 1).next().is_none() {
             return taken;
         }
-        let last = count.min(libc::FD_SETSIZE as c_int) - 1;
-        for (number, _) in table::range(0, last) {
+        let words = (count as usize).div_ceil(WORD_BITS);
+        let bytes = words * size_of::<u64>();
+        taken.copies = [(); 3].map(|()| vec![0; words]);
+        taken.ours = taken.copies.clone();
+        for (copy, &set) in taken.copies.iter_mut().zip(&sets).filter(|(_, set)| !set.is_null()) {
+            // SAFETY: there is room; the address may be bad.
+            if unsafe { address::fetch(copy.as_mut_ptr().cast(), set.cast(), bytes) }.is_err() {
+                return taken;
+            }
+        }
+        for (number, _) in table::range(0, count - 1) {
             let (word, bit) = (number as usize / WORD_BITS, 1 << (number as usize % WORD_BITS));
-            for (kind, &set) in taken.sets.iter().enumerate().filter(|(_, set)| !set.is_null()) {
-                // SAFETY: a set is an array of bits, of which this one lies within.
-                let place = unsafe { &mut *set.cast::<u64>().add(word) };
-                if *place & bit != 0 {
-                    *place &= !bit;
+            for kind in (0..taken.copies.len()).filter(|&kind| !sets[kind].is_null()) {
+                if taken.copies[kind][word] & bit != 0 {
+                    taken.copies[kind][word] &= !bit;
                     taken.ours[kind][word] |= bit;
                     taken.ready += c_int::from(kind < READY_SETS);
+                    taken.is_copied = true;
                 }
             }
         }
         taken
     }
 
-    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that the call is to be
-    /// repeated. Bits of ours are then back where they were.
-    fn is_missed(&self, count: c_int, result: c_int) -> bool {
+    /// What the kernel gets.
+    fn sets(&mut self) -> [*mut fd_set; 3] {
+        let mut sets = self.sets;
+        if self.is_copied {
+            for (set, copy) in sets.iter_mut().zip(&mut self.copies) {
+                *set = if set.is_null() { *set } else { copy.as_mut_ptr().cast() };
+            }
+        }
+        sets
+    }
+
+    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that the call is to be repeated.
+    fn is_missed(&mut self, count: c_int, result: c_int) -> bool {
         if result >= 0 || errno() != libc::EBADF || configuration::get().is_none() {
             return false;
         }
         let mut found = false;
-        for &set in self.sets.iter().filter(|set| !set.is_null()) {
-            for number in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
-                // SAFETY: a set is an array of bits, of which this one lies within.
+        for &set in self.sets().iter().filter(|set| !set.is_null()) {
+            for number in 0..count {
+                // SAFETY: the kernel has read it; it is an array of so many bits.
                 let word = unsafe { *set.cast::<u64>().add(number as usize / WORD_BITS) };
                 let is_asked = word & (1 << (number as usize % WORD_BITS)) != 0;
                 found |= is_asked && recognise(number);
             }
         }
-        if found {
-            self.put_back(self.sets.len());
-        }
         found
     }
 
     /// A call that failed leaves the sets as they were; else those of ours that are ready are in them.
-    fn finish(self, symbol: &str, result: c_int) -> c_int {
-        let is_ours = self.ours.iter().flatten().any(|&bits| bits != 0);
-        count_waiting(symbol, is_ours, result);
-        if result < 0 {
-            self.put_back(self.sets.len());
+    fn finish(mut self, symbol: &str, result: c_int) -> c_int {
+        count_waiting(symbol, self.is_copied, result);
+        if !self.is_copied || result < 0 {
             return result;
         }
-        self.put_back(READY_SETS);
-        result + self.ready
-    }
-
-    fn put_back(&self, sets: usize) {
-        let taken = self.sets.iter().zip(&self.ours).take(sets);
-        for (&set, ours) in taken.filter(|(set, _)| !set.is_null()) {
-            for (word, bits) in ours.iter().enumerate().filter(|(_, bits)| **bits != 0) {
-                // SAFETY: as in `new`.
-                unsafe { *set.cast::<u64>().add(word) |= bits };
+        for (kind, &set) in self.sets.iter().enumerate().filter(|(_, set)| !set.is_null()) {
+            let copy = &mut self.copies[kind];
+            if kind < READY_SETS {
+                copy.iter_mut().zip(&self.ours[kind]).for_each(|(word, ours)| *word |= ours);
+            }
+            // SAFETY: what was read from there.
+            let told =
+                unsafe { address::give(set.cast(), copy.as_ptr().cast(), size_of_val(&copy[..])) };
+            if let Err(Errno(number)) = told {
+                set_errno(number);
+                return -1;
             }
         }
+        result + self.ready
     }
 }
 
@@ -246,11 +324,12 @@ macro_rules! selects {
         ) -> c_int {
             let real = || library!($name: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
             // SAFETY: the caller passes valid sets or null.
-            let sets = unsafe { Sets::new(count, [read, write, except]) };
+            let mut sets = unsafe { Sets::new(count, [read, write, except]) };
             let mut now = timeval { tv_sec: 0, tv_usec: 0 };
             let wait = if sets.ready > 0 { &raw mut now } else { timeout };
-            // SAFETY: the caller's own arguments.
-            let result = unsafe { real()(count, read, write, except, wait) };
+            let [reads, writes, excepts] = sets.sets();
+            // SAFETY: the caller's own arguments, or copies of them.
+            let result = unsafe { real()(count, reads, writes, excepts, wait) };
             if sets.is_missed(count, result) {
                 // SAFETY: the caller's own arguments, now that all placeholders are known.
                 return unsafe { $name(count, read, write, except, timeout) };
@@ -277,10 +356,11 @@ pub unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     let real = || library!(pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
     // SAFETY: the caller passes valid sets or null.
-    let sets = unsafe { Sets::new(count, [read, write, except]) };
+    let mut sets = unsafe { Sets::new(count, [read, write, except]) };
     let wait = if sets.ready > 0 { &raw const NOW } else { timeout };
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { real()(count, read, write, except, wait, mask) };
+    let [reads, writes, excepts] = sets.sets();
+    // SAFETY: the caller's own arguments, or copies of them.
+    let result = unsafe { real()(count, reads, writes, excepts, wait, mask) };
     if sets.is_missed(count, result) {
         // SAFETY: the caller's own arguments, now that all placeholders are known.
         return unsafe { pselect(count, read, write, except, timeout, mask) };

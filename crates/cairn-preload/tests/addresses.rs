@@ -110,3 +110,10 @@ mod on_a_tier_in_a_file {
         same_on_a_tier_in_a_file("addresses", "large_ones");
     }
 }
+
+/// Mechanism: the entries of ours were taken out of the caller's own list, which was touched as if it were good. Consequence: SIGSEGV, or an
+/// abort, where the kernel says EFAULT or EINVAL; and another thread saw the list without them. Fix: the kernel gets a copy.
+#[test]
+fn lists_of_descriptors_to_wait_for_are_not_changed_before_the_end() {
+    same_on_both("addresses", "waiting");
+}

@@ -1,6 +1,8 @@
 /* Addresses of the program that lead nowhere, in every call that takes one, and programs that use the signals of bad addresses
    themselves. */
 #include "program.h"
+#include <poll.h>
+#include <sys/select.h>
 
 #include <dirent.h>
 #include <linux/openat2.h>
@@ -479,7 +481,45 @@ static void several_threads(void) {
     where(file);
 }
 
+/* Lists of descriptors to wait for; in none of them anything changes before the end. */
+static void waiting(void) {
+    int file = prepared();
+    struct pollfd entries[3] = {{file, POLLIN, 7}, {-1, POLLIN, 7}, {file, POLLOUT | POLLPRI, 7}};
+    struct pollfd *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct timeval now = {0, 0};
+    fd_set *no_set = (fd_set *)8, set;
+    memcpy(fixed, entries, sizeof entries);
+    MUST(mprotect(fixed, 4096, PROT_READ) == 0);
+#define WAIT(call) printf(#call ": %d, %s\n", call, errno == 0 ? "-" : strerrorname_np(errno)), errno = 0
+    errno = 0;
+    WAIT(poll(entries, 3, 0));
+    printf("%d %d %d\n", entries[0].revents, entries[1].revents, entries[2].revents);
+    WAIT(poll(NULL, 1, 0));
+    WAIT(poll((struct pollfd *)16, 2, 0));
+    WAIT(poll(entries, 10000000, 0));
+    WAIT(poll(NULL, 0, 0));
+    WAIT(poll(fixed, 3, 0));
+    WAIT(ppoll((struct pollfd *)16, 2, NULL, NULL));
+    WAIT(select(file + 1, no_set, NULL, NULL, &now));
+    WAIT(select(file + 1, NULL, (fd_set *)fixed, NULL, &now));
+    WAIT(select(-1, NULL, NULL, NULL, &now));
+    FD_ZERO(&set);
+    FD_SET(file, &set);
+    WAIT(select(file + 1, &set, NULL, NULL, &now));
+    printf("set %d\n", FD_ISSET(file, &set) != 0);
+    /* While one thread waits, the list is the caller's. */
+    int channel[2];
+    MUST(pipe(channel) == 0);
+    struct pollfd shared[2] = {{channel[0], POLLIN, 0}, {file, 0, 0}};
+    pid_t child = fork();
+    if (child == 0) _exit(poll(shared, 2, 50) == 0 && shared[1].fd == file ? 0 : 1);
+    int status;
+    MUST(waitpid(child, &status, 0) == child);
+    printf("waited %d\n", status);
+}
+
 static const struct scene scenes[] = {
+    {"waiting", waiting},
     {"one_buffer", one_buffer},
     {"over_the_edge", over_the_edge},
     {"lists", lists},
