@@ -91,7 +91,8 @@ fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
         })
 }
 
-/// The child's end of a pipe on which it tells why the program could not be executed. An exec closes it.
+/// The child's end of a pipe on which it tells why the program could not be executed. An exec closes it. -1: there is none, because the
+/// process has no free numbers; the child then only ends with 127.
 struct Report(c_int);
 
 impl Report {
@@ -109,7 +110,12 @@ impl Report {
 
     /// Closes everything from `first` on but this.
     fn close_others(&self, first: c_int) {
-        let (first, own) = (first.max(0) as c_uint, self.0 as c_uint);
+        let first = first.max(0) as c_uint;
+        let Ok(own) = c_uint::try_from(self.0) else {
+            // SAFETY: as below.
+            unsafe { descriptors::close_range(first, c_uint::MAX, 0) };
+            return;
+        };
         let after = first.max(own + 1);
         // SAFETY: our own hook, which takes no pointer; closing numbers that are not open is no error.
         unsafe {
@@ -231,31 +237,38 @@ unsafe fn fork_and_execute(
     attributes: *const Attributes,
     execute: impl FnOnce(),
 ) -> c_int {
-    let Ok([reader, writer]) = kernel::pipe() else { return errno() };
+    let pipe = kernel::pipe().ok();
     // SAFETY: our own hook; the child only calls what is allowed after a fork, and then executes or exits.
     let child = unsafe { life::fork() };
     if child == 0 {
-        let _ = kernel::close(reader);
-        let mut report = Report(writer);
+        let mut report = Report(pipe.map_or(-1, |[reader, writer]| {
+            let _ = kernel::close(reader);
+            writer
+        }));
         // SAFETY: promised by the caller.
         let mut performs = |action| unsafe { perform(action, &mut report) };
         // SAFETY: promised by the caller.
         if unsafe { apply(attributes) } && list.iter().all(&mut performs) {
             execute();
         }
-        let _ = kernel::write(report.0, &errno().to_ne_bytes());
+        if report.0 >= 0 {
+            let _ = kernel::write(report.0, &errno().to_ne_bytes());
+        }
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { life::_exit(127) };
     }
     let failure = errno();
-    let _ = kernel::close(writer);
     let mut number = [0; size_of::<c_int>()];
-    let got = kernel::read(reader, &mut number);
-    let _ = kernel::close(reader);
+    let is_told = pipe.is_some_and(|[reader, writer]| {
+        let _ = kernel::close(writer);
+        let got = kernel::read(reader, &mut number);
+        let _ = kernel::close(reader);
+        got == Ok(number.len())
+    });
     if child < 0 {
         return failure;
     }
-    if got == Ok(number.len()) {
+    if is_told {
         // SAFETY: reaps our own child, which has told why it ends.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         return c_int::from_ne_bytes(number);

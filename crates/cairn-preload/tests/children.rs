@@ -79,3 +79,10 @@ fn child_that_ends_in_the_memory_of_its_parent_ends_alone() {
 fn files_that_a_program_inherited_are_handed_on_to_its_children() {
     same_on_both("children", "inherited_files_are_handed_on");
 }
+
+/// Mechanism: the pipe on which a child tells why it could not execute a program could not be made, and the error of that was taken from where
+/// nobody had put it. Consequence: posix_spawn returned 0 without a child. Fix: such a child has no pipe, and ends with 127.
+#[test]
+fn process_without_free_numbers_starts_programs() {
+    same_on_both("children", "no_numbers_are_left");
+}

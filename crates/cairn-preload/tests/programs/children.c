@@ -1,5 +1,6 @@
 /* Children of every kind, and what they inherit. */
 #include "program.h"
+#include <sys/resource.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -322,7 +323,31 @@ static void inherited_files_are_handed_on(void) {
     }
 }
 
+/* A process that has no free numbers starts programs all the same; only a stream to one needs numbers. */
+static void no_numbers_are_left(void) {
+    struct rlimit few;
+    int file = open("kept", O_CREAT | O_WRONLY | O_CLOEXEC, 0644), count = 0;
+    MUST(file >= 0 && getrlimit(RLIMIT_NOFILE, &few) == 0);
+    few.rlim_cur = 128;
+    MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) count++;
+    printf("full %d %s\n", count > 0, strerrorname_np(errno));
+    for (int round = 0; round < 3; round++) {
+        errno = 0;
+        char *arguments[] = {"sh", "-c", "exit 7", NULL};
+        pid_t child = -1;
+        int status = -1, failure = posix_spawn(&child, "/bin/sh", NULL, NULL, arguments, environ);
+        MUST(failure != 0 || waitpid(child, &status, 0) == child);
+        printf("spawn %d, status %d\n", failure, status);
+    }
+    errno = 0;
+    printf("popen %d", popen("true", "r") != NULL);
+    printf(" %s\n", strerrorname_np(errno));
+    printf("system %d\n", system("exit 3"));
+}
+
 static const struct scene scenes[] = {
+    {"no_numbers_are_left", no_numbers_are_left},
     {"offsets_are_shared", offsets_are_shared},
     {"closing_is_not_shared", closing_is_not_shared},
     {"vfork_and_exec", vfork_and_exec},
