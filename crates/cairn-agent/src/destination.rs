@@ -21,6 +21,8 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest name most file systems allow, bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -52,6 +54,25 @@ pub struct Destination {
     path: PathBuf,
     suffix: String,
     mapping: Mapping,
+    refusals: Refusals,
+}
+
+/// Whether the file system has refused to change permission bits: some have none, or leave them to lists of rights. What is drained has
+/// those that it gives then, which is said.
+#[derive(Clone, Default)]
+struct Refusals(Arc<AtomicBool>);
+
+impl Refusals {
+    /// A refusal is noted, and no error.
+    fn note(&self, set: rustix::io::Result<()>) -> rustix::io::Result<()> {
+        match set {
+            Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => {
+                self.0.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            set => set,
+        }
+    }
 }
 
 impl Destination {
@@ -61,7 +82,13 @@ impl Destination {
         let root = rustix::fs::open(path, flags, Mode::empty())
             .map_err(Error::file("open the directory", path))?;
         let (path, suffix) = (path.to_path_buf(), format!(".cairn-{store}"));
-        Ok(Destination { root, path, suffix, mapping: Mapping::default() })
+        let (mapping, refusals) = (Mapping::default(), Refusals::default());
+        Ok(Destination { root, path, suffix, mapping, refusals })
+    }
+
+    /// Whether its file system has refused to change permission bits.
+    pub fn has_refused_modes(&self) -> bool {
+        self.refusals.0.load(Ordering::Relaxed)
     }
 
     /// Whether the path still leads to the directory that is open.
@@ -101,7 +128,7 @@ impl Destination {
             let inner = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
             match made {
                 Ok(()) => {
-                    rustix::fs::fchmod(&inner, mode)?;
+                    self.refusals.note(rustix::fs::fchmod(&inner, mode))?;
                     rustix::fs::fsync(&directory)?;
                 }
                 Err(Errno::EXIST) => {}
@@ -267,8 +294,8 @@ impl Destination {
         let file = file.map_err(self.error(action, path))?;
         let mode = rustix::fs::fstat(&file).map_err(self.error(action, path))?.st_mode;
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-        rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777 | 0o600))
-            .map_err(self.error(action, path))?;
+        let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777 | 0o600));
+        self.refusals.note(set).map_err(self.error(action, path))?;
         Ok(extended.give(&file))
     }
 
@@ -314,7 +341,7 @@ impl Destination {
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
         let allow = |mode| {
             let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode));
-            set.map_err(self.error("set the attributes of", path))
+            self.refusals.note(set).map_err(self.error("set the attributes of", path))
         };
         allow(mode | READ)?;
         let opened = self.open_file(path);
@@ -337,7 +364,8 @@ impl Destination {
                 // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly
                 // this file.
                 let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-                rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777))?;
+                let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777));
+                self.refusals.note(set)?;
                 set_times(&parent, &name, mtime_ns)
             })
             .map_err(self.error("set the attributes of", path))
@@ -359,7 +387,8 @@ impl Destination {
         };
         let file = File::from(file.map_err(self.error("create", path))?);
         let (path, is_link, published) = (self.full_path(path), false, false);
-        Ok(Temporary { file, parent, temporary, name, path, is_link, published })
+        let refusals = self.refusals.clone();
+        Ok(Temporary { file, parent, temporary, name, path, is_link, published, refusals })
     }
 
     /// The file at `other` of the directory `there` under a name that `path` gets later; None if it cannot have two names, or is not
@@ -388,7 +417,9 @@ impl Destination {
         let file = File::from(file.map_err(self.error("open", path))?);
         let path = self.full_path(path);
         let (is_link, published) = (true, false);
-        let temporary = Temporary { file, parent, temporary, name, path, is_link, published };
+        let refusals = self.refusals.clone();
+        let temporary =
+            Temporary { file, parent, temporary, name, path, is_link, published, refusals };
         let is_found = temporary.inode()? == found.inode;
         Ok(is_found.then_some(temporary))
     }
@@ -402,7 +433,17 @@ impl Destination {
             Ok(file) => {
                 let (file, path) = (File::from(file), self.full_path(path));
                 let (is_link, published) = (false, false);
-                Ok(Some(Temporary { file, parent, temporary, name, path, is_link, published }))
+                let refusals = self.refusals.clone();
+                Ok(Some(Temporary {
+                    file,
+                    parent,
+                    temporary,
+                    name,
+                    path,
+                    is_link,
+                    published,
+                    refusals,
+                }))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.error("open", path)(errno)),
@@ -542,6 +583,7 @@ pub struct Temporary {
     /// A second name of a file.
     is_link: bool,
     published: bool,
+    refusals: Refusals,
 }
 
 impl Temporary {
@@ -566,10 +608,13 @@ impl Temporary {
     /// Sets mode and time of last change, to be made durable with the data.
     pub fn set_attributes(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        let set = rustix::fs::fchmod(&self.file, mode).and_then(|()| match mtime_ns {
-            Some(mtime_ns) => rustix::fs::futimens(&self.file, &timestamps(mtime_ns)),
-            None => Ok(()),
-        });
+        let set =
+            self.refusals.note(rustix::fs::fchmod(&self.file, mode)).and_then(
+                |()| match mtime_ns {
+                    Some(mtime_ns) => rustix::fs::futimens(&self.file, &timestamps(mtime_ns)),
+                    None => Ok(()),
+                },
+            );
         set.map_err(Error::file("finish", &self.path))
     }
 

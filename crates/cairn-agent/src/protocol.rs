@@ -144,6 +144,9 @@ pub struct Outcome {
     /// Files and directories with extended attributes that the persist directory did not take.
     #[serde(default)]
     pub without_attributes: u64,
+    /// The file system there has refused to change permission bits.
+    #[serde(default)]
+    pub without_modes: bool,
     /// Checkpoints that are not complete; none of their files is copied but at the end of a run that succeeded.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,

@@ -439,6 +439,11 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
             "{files} drained without all extended attributes: the file system there does not take them"
         ));
     }
+    if outcome.without_modes {
+        let line =
+            "drained without all permission bits: the file system there refuses to change them";
+        lines.push(line.to_string());
+    }
     for failed in outcome.failed.iter().take(NAMES_MAX) {
         lines.push(format!("not drained: {}: {}", failed.path, failed.reason));
     }
