@@ -4,6 +4,8 @@
 #![cfg(target_arch = "x86_64")]
 
 mod common;
+#[path = "../src/dispatch/text.rs"]
+mod text_of_libraries;
 
 use common::{Stage, errors, same_on_both, text};
 use std::os::unix::process::CommandExt;
@@ -49,6 +51,36 @@ fn can_catch() -> bool {
         println!("left out: this kernel cannot catch calls");
     }
     is_known
+}
+
+/// Whether text that ends so makes calls that may be about files; before it are ordinary instructions.
+fn calls(end: &[u8]) -> bool {
+    // mov rdi, rsp; lea rsi, [rbx + 8]; add rcx, 1; nop
+    const ORDINARY: [u8; 12] =
+        [0x48, 0x89, 0xe7, 0x48, 0x8d, 0x73, 0x08, 0x48, 0x83, 0xc1, 1, 0x90];
+    let text = [&ORDINARY.repeat(30)[..], end, &ORDINARY.repeat(3)].concat();
+    text_of_libraries::calls_the_kernel(&text)
+}
+
+#[test]
+fn calls_about_files_are_told_from_others_and_from_other_bytes() {
+    const ENTER: [u8; 2] = [0x0f, 0x05];
+    let with = |before: &[u8]| calls(&[before, &ENTER].concat());
+    assert!(with(&[0xb8, 0x08, 1, 0, 0]), "mov eax, renameat");
+    assert!(with(&[0x31, 0xc0]), "xor eax, eax: read");
+    assert!(with(&[0x89, 0xf8]), "mov eax, edi: any");
+    assert!(!with(&[0xb8, 0xca, 0, 0, 0]), "mov eax, futex");
+    assert!(!with(&[0xbd, 0xca, 0, 0, 0, 0x89, 0xe8]), "mov ebp, futex; mov eax, ebp");
+    // mov edi, futex; jmp, or ret; and a function that makes the call it is given: mov rax, rdi.
+    for end in [&[0xe9, 0, 1, 0, 0][..], &[0xc3]] {
+        assert!(with(&[&[0xbf, 0xca, 0, 0, 0], end, &[0x48, 0x89, 0xf8]].concat()), "{end:?}");
+    }
+    assert!(!calls(&[0x0f, 0x8e, 0x0f, 0x05, 0, 0]), "jle to what is 0x50f further");
+    assert!(!calls(&[0x48, 0xb8, 0x0f, 0x05, 1, 2, 3, 4, 5, 6]), "a number that is written");
+    assert!(!calls(&[]));
+    // What only the kernel executes: in, out, hlt, wrmsr, cli; and the two bytes.
+    let data = [0xec, 0xee, 0xf4, 0x0f, 0x30, 0xfa].repeat(40);
+    assert!(!with(&data), "data");
 }
 
 fn same(case: &str) {

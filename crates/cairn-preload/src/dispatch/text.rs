@@ -4,8 +4,9 @@
 //! instructions have different lengths, and a decoder that begins in the middle of one is in step with the others a few instructions
 //! later. Among data there are many things that no program executes.
 //! Must stay true: what cannot be told counts as such an instruction, and as a call about files. Left out are only calls whose number
-//! is written into its register a few instructions before, and is one that no file is concerned by: that saves programs with threads
-//! from being caught whenever one waits for another.
+//! was last written into its register as one that no file is concerned by, as the text before has it: that saves programs with threads from
+//! being caught whenever one waits for another. Jumps are not followed: a library that makes calls about files would have to make all of
+//! them at places that other calls seem to come to.
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
@@ -22,7 +23,7 @@ const INSTRUCTION_BYTES_MAX: usize = 15;
 const BEFORE: usize = 1024;
 /// A decoder is in step after so many bytes, as good as always.
 const IN_STEP: usize = 40;
-/// Of so many decoders, one for each byte before that, some are asked.
+/// So many decoders are asked, one for each byte before that; half of them decide.
 const DECODERS: usize = 16;
 /// Where so many bytes before have so many things that no program executes, nothing is a program.
 const STRETCH: usize = 256;
