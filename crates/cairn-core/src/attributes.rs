@@ -78,6 +78,9 @@ impl Microfs {
             if caller.credentials.uid != 0 && (foreign_uid || foreign_gid) {
                 return Err(Error::NotPermitted);
             }
+            if !inode.is_directory(tx) {
+                inode.take_rights(tx);
+            }
             if let Some(uid) = uid {
                 inode.set_uid(tx, uid);
             }

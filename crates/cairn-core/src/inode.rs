@@ -205,13 +205,20 @@ impl Inode {
 
     /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner away with that.
     pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
-        const SET_USER: u32 = 0o4000;
-        const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
         self.next_version(tx);
         self.set_modified(tx, caller.now);
         self.set_changed(tx, caller.now);
+        if caller.credentials.uid != 0 {
+            self.take_rights(tx);
+        }
+    }
+
+    /// It no more runs as its owner, nor as its group, if it did.
+    pub(crate) fn take_rights(self, tx: &mut Transaction) {
+        const SET_USER: u32 = 0o4000;
+        const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
         let mode = self.mode(tx);
-        if caller.credentials.uid != 0 && mode & (SET_USER | SET_GROUP) != 0 {
+        if mode & (SET_USER | SET_GROUP) != 0 {
             let group = if mode & RUNS_AS_GROUP == RUNS_AS_GROUP { SET_GROUP } else { 0 };
             self.set_mode(tx, mode & !(SET_USER | group));
         }

@@ -77,6 +77,14 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
         let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;
         return Ok(give_number(mount, &caller, opened.handle, flags)?);
     }
+    if flags & libc::O_NOATIME != 0 {
+        let follow = flags & libc::O_NOFOLLOW == 0;
+        // If there is none yet, it will be the caller's.
+        let owner = stat(place, follow).map_or(caller.credentials.uid, |found| found.uid);
+        if ![owner, 0].contains(&caller.credentials.uid) {
+            return Err(Errno(libc::EPERM).into());
+        }
+    }
     let open = |options| mount.fs().open_file(&caller, place.base, place.path, options, mode);
     let patiently = |options| absent::wait(mount, || open(options));
     let mut opened = patiently(OpenOptions { unless_written: true, ..options })?;

@@ -25,7 +25,7 @@ pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
 /// As `mknod(2)`, for regular files only: `EPERM` for others, as on a file system without special files.
 pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
-        return Err(Errno(libc::EPERM).into());
+        return Err(why_no_special_file(place));
     }
     if place.path.last() == Some(&b'/') {
         return Err(name_of_a_directory(place));
@@ -33,6 +33,20 @@ pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
     let descriptor = file::open(place, flags, mode)?;
     Ok(file::close(descriptor)?)
+}
+
+/// What is wrong with a name comes first.
+fn why_no_special_file(place: &Place) -> PathError {
+    let name = place.path.iter().rposition(|&byte| byte == b'/').map_or(0, |last| last + 1);
+    match file::stat(place, false) {
+        Ok(_) => Errno(libc::EEXIST).into(),
+        Err(PathError::Errno(Errno(libc::ENOENT))) => {
+            let parent = Place { base: place.base, path: &place.path[..name] };
+            let parent = if name == 0 { Ok(()) } else { file::stat(&parent, true).map(drop) };
+            parent.err().unwrap_or(Errno(libc::EPERM).into())
+        }
+        Err(error) => error,
+    }
 }
 
 /// Why nothing but a directory can be made under a name that ends with a slash.

@@ -33,7 +33,39 @@ static void rights_follow_the_effective_user(void) {
     printf("open: %d %s, write: %ld\n", denied, strerrorname_np(errno), (long)write(file, "x", 1));
 }
 
+static void rights_go_with_the_owner(void) {
+    static const mode_t modes[] = {04755, 02755, 02745, 06777};
+    struct stat found;
+    close(create("runs", 0));
+    for (int at = 0; at < 4; at++) {
+        MUST(chmod("runs", modes[at]) == 0 && chown("runs", geteuid(), getegid()) == 0 && stat("runs", &found) == 0);
+        printf("%o becomes %o\n", modes[at], found.st_mode);
+        MUST(chmod("runs", modes[at]) == 0 && chown("runs", -1, -1) == 0 && stat("runs", &found) == 0);
+        printf("and %o\n", found.st_mode);
+    }
+    MUST(mkdir("folder", 0755) == 0 && chmod("folder", 06755) == 0);
+    MUST(chown("folder", geteuid(), getegid()) == 0 && stat("folder", &found) == 0);
+    printf("folder %o\n", found.st_mode);
+#define SPECIAL(path) printf(path ": %d %s\n", mkfifo(path, 0644), strerrorname_np(errno))
+    SPECIAL("none/fifo");
+    SPECIAL("runs");
+    SPECIAL("runs/fifo");
+    int quiet = -1;
+    MUST(chmod("runs", 0666) == 0 && (quiet = open("runs", O_RDONLY | O_NOATIME)) >= 0);
+    MUST(write(open("runs", O_WRONLY), "text", 4) == 4);
+    errno = EPERM;
+    if (geteuid() == 0) {
+        become_nobody();
+        quiet = open("runs", O_RDWR | O_TRUNC | O_NOATIME);
+    } else {
+        quiet = -1;
+    }
+    MUST(errno == EPERM && stat("runs", &found) == 0);
+    printf("quietly %d, %ld bytes\n", quiet, (long)found.st_size);
+}
+
 static const struct scene scenes[] = {
+    {"rights_go_with_the_owner", rights_go_with_the_owner},
     {"sticky_directory", sticky_directory},
     {"rights_follow_the_effective_user", rights_follow_the_effective_user},
 };
