@@ -144,6 +144,11 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
     if found.changes == LOOKED_AT.load(Ordering::Acquire) {
         return 1;
     }
+    unsafe extern "C" {
+        /// Of the library that unwinds, which is there in every process because ours needs it, and makes no such calls.
+        fn _Unwind_Backtrace();
+    }
+    let ours = [look_at as *const () as usize, _Unwind_Backtrace as *const () as usize];
     // SAFETY: takes a plain number.
     let kernel = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     found.is_go |= is_go(object);
@@ -153,9 +158,7 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
             LIBRARY.set(&range);
         } else if has(found.linker) {
             LINKER.set(&range);
-        } else if !has(look_at as *const () as usize)
-            && object.dlpi_addr != kernel
-            && is_new(object, &range)
+        } else if !ours.into_iter().any(has) && object.dlpi_addr != kernel && is_new(object, &range)
         {
             // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we are called.
             let text =
