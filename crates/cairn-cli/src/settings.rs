@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the configuration file.
@@ -133,7 +133,9 @@ impl Settings {
             Some(named) => named.to_path_buf(),
             None => directory.join(FILE_NAME),
         };
-        let mut file = match File::open(&path) {
+        // Somebody may have put a pipe there, which nobody ever writes to; a pipe that was named is to be waited for.
+        let flags = if named.is_none() { libc::O_NONBLOCK } else { 0 };
+        let mut file = match File::options().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
                 return Ok(Settings::default());

@@ -154,6 +154,13 @@ fn file_that_may_be_somebody_elses_is_not_obeyed() {
         return;
     }
     refused("it belongs to user 4711");
+    // Nor does anybody wait for what another user's pipe says.
+    let pipe = format!("rm {0}; mkfifo {0}; chown 4711 {0}", file.display());
+    assert!(sandbox.shell(&pipe).status.success());
+    refused("it belongs to user 4711");
+    fs::remove_file(&file).expect("removes");
+    fs::write(&file, format!("[run]\npersist = \"{evil}\"\n")).expect("writes");
+    std::os::unix::fs::chown(&file, Some(4711), None).expect("is root");
     let named = ["--settings", file.to_str().expect("UTF-8")];
     run(&named).succeeds().says(&format!("settings of {}", file.display()));
     std::os::unix::fs::chown(&file, Some(0), None).expect("is root");

@@ -609,7 +609,8 @@ unsafe extern "C" {
     static __cairn_serve: u8;
 }
 
-extern "C" fn serve(frame: &mut Frame) {
+// A thread that is cancelled meanwhile unwinds from here, as far as `__cairn_serve`.
+extern "C-unwind" fn serve(frame: &mut Frame) {
     let before = errno();
     let number = frame.rax as c_long;
     let words = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];
