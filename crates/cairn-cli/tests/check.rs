@@ -2,11 +2,11 @@
 
 mod common;
 
+use common::filter::refuse;
 use common::{Ran, Sandbox};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -399,26 +399,7 @@ fn what_a_trial_could_not_see_is_judged_by_the_files() {
 
 /// Lets the command, and what it starts, set no filters, as containers do.
 fn without_seccomp(command: &mut Command) -> &mut Command {
-    let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-    let steps = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_seccomp as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let confine = move || {
-        let program = libc::sock_fprog { len: 4, filter: steps.as_ptr().cast_mut() };
-        // SAFETY: takes numbers, and a filter of four steps, which only is read.
-        let is_set = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                    == 0
-        };
-        if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    // SAFETY: the closure only makes system calls.
-    unsafe { command.pre_exec(confine) }
+    refuse(command, libc::SYS_seccomp, libc::ENOSYS, None)
 }
 
 /// Mechanism: that the dynamic linker could not be confined, and so was not executed, was taken for its refusal of the program.

@@ -3,9 +3,9 @@
 
 mod common;
 
+use common::filter::refuse;
 use common::loop_device::LoopDevice;
 use common::{CAIRN, Ran, Sandbox, kill};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// For scripts: waits until a command succeeds.
@@ -338,36 +338,6 @@ fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
     }
 }
 
-/// Has the kernel refuse the command, and what it starts, to change permission bits of open files, as some file systems do; but for those
-/// that segments of a store have.
-fn without_modes(command: &mut Command) -> &mut Command {
-    const SECOND_ARGUMENT: u32 = 24;
-    let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
-    let is = |what, jt, jf| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, what);
-    let answer = |what| step(libc::BPF_RET | libc::BPF_K, 0, 0, what);
-    let steps = [
-        load(0),
-        is(libc::SYS_fchmod as u32, 0, 3),
-        load(SECOND_ARGUMENT),
-        is(0o600, 1, 0),
-        answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        answer(libc::SECCOMP_RET_ALLOW),
-    ];
-    let confine = move || {
-        let program = libc::sock_fprog { len: 6, filter: steps.as_ptr().cast_mut() };
-        // SAFETY: takes numbers, and a filter of six steps, which only is read.
-        let is_set = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                    == 0
-        };
-        if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    // SAFETY: the closure only makes system calls.
-    unsafe { command.pre_exec(confine) }
-}
-
 /// Mechanism: a mode that the file system of the persist directory refused was an error of the directory. Consequence: nothing was drained to
 /// file systems that have no such bits, or leave them to lists of rights. Fix: it is said, and the files are there.
 #[test]
@@ -377,7 +347,10 @@ fn files_are_drained_to_a_file_system_that_refuses_modes() {
     let script =
         "echo text >/cairn/file; chmod 640 /cairn/file; mkdir /cairn/d; echo more >/cairn/d/file";
     let arguments = ["run", "--job", "job", "--persist", &out, "--", "bash", "-c", script];
-    let output = without_modes(&mut sandbox.command(&arguments)).output().expect("starts");
+    let mut command = sandbox.command(&arguments);
+    // Segments of a store have those bits.
+    refuse(&mut command, libc::SYS_fchmod, libc::EPERM, Some(0o600));
+    let output = command.output().expect("starts");
     let ran = Ran::of(output, script.to_string()).succeeds();
     ran.says("store removed").says("without all permission bits");
     assert_eq!([sandbox.drained("file"), sandbox.drained("d/file")], ["text\n", "more\n"]);

@@ -6,6 +6,7 @@
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod filter;
 #[path = "../../../cairn-testing/src/loop_device.rs"]
 pub mod loop_device;
 pub mod session;
